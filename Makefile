@@ -1,0 +1,45 @@
+# One command each; `make` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help run deps test model chaos lint fmt docs-table
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+run: ## build the service and serve on 127.0.0.1:5625, with an embedded node
+	cargo run --locked --release
+
+deps: ## install what the tests need (redis-server, curl, python3-venv) with apt, where it is missing
+	@tests/install-deps.sh
+
+target/venv/stamp: tests/requirements.txt
+	python3 -m venv target/venv
+	target/venv/bin/pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt
+	@touch $@
+
+test: deps target/venv/stamp ## install what is missing, then run every test
+	cargo test --locked --all-targets
+	cargo test --locked --doc
+
+model: ## check the models of the protocol within larger bounds than `make test` does (minutes)
+	REDLOCKD_MODEL_IN_DEPTH=1 cargo test --locked --test model -- --nocapture --test-threads 1
+
+chaos: deps ## real servers under faults, and plain Redlock under the same: make chaos SECONDS=600 SEED=1
+	REDLOCKD_CHAOS_SECONDS=$(or $(SECONDS),60) REDLOCKD_CHAOS_SEED=$(or $(SEED),1) \
+	cargo test --locked --test chaos -- --nocapture --test-threads 1 --include-ignored keeps_its plain_redlock_under
+
+lint: ## formatting, clippy, docs, scripts and licences, each without a warning
+	cargo fmt --check
+	cargo clippy --locked --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+	@for script in .ci/run tests/*.sh examples/*.sh; do bash -n "$$script" || exit 1; done
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/run tests/*.sh examples/*.sh; \
+	else echo "shellcheck is not installed: skipped"; fi
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
+	else echo "cargo-deny is not installed: skipped"; fi
+
+fmt: ## format the code
+	cargo fmt
+
+docs-table: ## write the table of settings in README.md anew, from config/redlockd.toml
+	REDLOCKD_WRITE_DOCUMENTS=1 cargo test --locked --test it documents

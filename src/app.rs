@@ -1,0 +1,426 @@
+//! The composition root: makes the nodes, the engine, the manager and the door from a checked
+//! configuration, starts them, and stops them in order. The only file that spawns long-lived tasks.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{self, Config};
+use crate::http::serve::{self, MAX_CONNECTIONS, ServeLimits};
+use crate::http::state::{DoorSettings, DoorState, LockManager};
+use crate::http::{self, routes};
+use crate::manager::outcome::Readiness;
+use crate::manager::waiters::WaitLimits;
+use crate::metrics::Metrics;
+use crate::nodes::any::AnyNode;
+use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode, OpenError};
+use crate::nodes::keys::KeyTemplate;
+use crate::nodes::redis::{Identity, NodeObserver, NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
+use crate::redlock::backoff::BackoffRange;
+use crate::redlock::clock::{Clock, SystemClock};
+use crate::redlock::engine::{Redlock, Settings};
+use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::node::{Node, Terms, quarantine_for};
+use crate::redlock::quarantine::{InitError, PROBE_INTERVAL, Warden};
+use crate::redlock::types::{Invalid, NodeId, Ttl};
+
+/// How long a start waits for a quorum of nodes before it serves without one.
+const START_PATIENCE: Duration = Duration::from_secs(2);
+/// How long `init` waits for all nodes.
+const INIT_PATIENCE: Duration = Duration::from_secs(10);
+/// Time between two looks while waiting for nodes at the start.
+const START_LOOK: Duration = Duration::from_millis(20);
+/// Longest time between two looks at a resource that another instance or a foreign client holds.
+const POLL: Duration = Duration::from_secs(1);
+
+/// File descriptors that are not connections of callers: log, listener, runtime, files.
+const FILES_KEPT_BACK: usize = 64;
+/// File descriptors of one node: lanes, a subscription, and their replacements.
+const FILES_PER_NODE: usize = 36;
+
+type Engine = Redlock<AnyNode, SystemClock, SystemEntropy>;
+
+/// Why the service could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The address is taken, or not ours.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// As configured.
+        address: SocketAddr,
+        /// The operating system's word.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The operating system gives no threads or timers.
+    #[error("the runtime cannot be made: {0}")]
+    Runtime(std::io::Error),
+    /// A setting that only now turned out to be wrong.
+    #[error("`{key}`: {why}")]
+    Setting {
+        /// Its key.
+        key: &'static str,
+        /// In one sentence.
+        why: String,
+    },
+    /// A file that the configuration names cannot be read.
+    #[error("`{key}`: {path} cannot be read")]
+    File {
+        /// The key that names it.
+        key: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The operating system's word.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The state of an embedded node.
+    #[error("embedded nodes: {0}")]
+    Embedded(#[from] OpenError),
+    /// Two names for one server.
+    #[error("`nodes`: {0} and {1} are one and the same server: its one vote would count twice")]
+    SameServer(NodeId, NodeId),
+    /// A new cluster could not be declared.
+    #[error("nothing was declared: {0}")]
+    Init(#[from] InitError),
+}
+
+/// The service, listening but not yet serving.
+pub struct App {
+    listener: TcpListener,
+    door: DoorState,
+    engine: Engine,
+    warden: Warden<AnyNode, SystemClock, SystemEntropy>,
+    embedded: Vec<Arc<EmbeddedNode<SystemClock>>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    drain_timeout: Duration,
+}
+
+impl App {
+    /// Listens, opens the nodes, starts what keeps them, and waits for a quorum of them for at most
+    /// two seconds.
+    ///
+    /// Errors: [`AppError`].
+    pub async fn start(config: &Config) -> Result<Self, AppError> {
+        let address = config.listen;
+        let listen_error = |source| AppError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(listen_error)?;
+        let ids: Vec<NodeId> = node_ids(config)?;
+        let metrics = Metrics::new(&ids, &routes::labels());
+        let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+        let (nodes, embedded) = open_nodes(config, &ids, &metrics, &tasks, &stop)?;
+        let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
+        let warden = Warden::new(engine.clone());
+        let limits = WaitLimits { per_resource: config.waiters_per_resource, total: config.waiters_total };
+        let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
+        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?);
+        let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout: config.drain_timeout };
+        app.wait_for_nodes().await;
+        if let Some((a, b)) = app.warden.same_server() {
+            return Err(AppError::SameServer(a, b));
+        }
+        app.spawn(manager.keep_house());
+        Ok(app)
+    }
+
+    /// Where it listens: the port that was found, where port 0 was asked for.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// What to tell the person who started it: the address, the nodes, and a line to paste.
+    pub fn announcement(&self) -> String {
+        let url = self.address().map_or_else(|_| "http://127.0.0.1:5625".to_owned(), |a| format!("http://{a}"));
+        let count = self.engine.nodes.len();
+        let nodes = match self.embedded.first() {
+            Some(node) => {
+                let s = if count == 1 { "" } else { "s" };
+                let dir = node.path().parent().map(|p| p.display().to_string()).unwrap_or_default();
+                format!("{count} embedded node{s} (no Redis configured), state in {dir}")
+            }
+            None => format!("{count} Redis nodes, {} of them must agree", self.engine.quorum()),
+        };
+        let state = match self.door.manager.readiness() {
+            Readiness::NoQuorum { voting, ready_in } => {
+                let soon = ready_in.map(|d| format!(", enough in {} s", d.as_secs().saturating_add(1)));
+                let soon = soon.unwrap_or_default();
+                let why = http::answers::why_not(&self.door.manager.nodes());
+                format!("\n  not ready: {voting} of {count} nodes vote{soon}; see {url}/nodes{why}")
+            }
+            _ => String::new(),
+        };
+        format!(
+            "redlockd {} listens on {url}\n  nodes: {nodes}{state}\n  try:   curl -i -d ttl=30s {url}/locks/demo\n",
+            env!("CARGO_PKG_VERSION")
+        )
+    }
+
+    /// Serves until `shutdown` is cancelled, then stops in order: waiters are answered, requests
+    /// finish, clean-ups are awaited for as long as the drain timeout allows, embedded nodes write
+    /// down that they stopped cleanly.
+    ///
+    /// Errors: [`AppError::SameServer`], at once when two nodes turn out to be one server.
+    /// Cancel: a stop without order; leases stay until their TTL.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), AppError> {
+        self.spawn(watch(self.warden.clone(), shutdown.clone()));
+        let max_connections = connections_allowed(self.engine.nodes.len());
+        let limits = ServeLimits { drain_timeout: self.drain_timeout, max_connections, ..ServeLimits::default() };
+        let manager = self.door.manager.clone();
+        serve::serve(self.listener, http::router(self.door), limits, shutdown, || manager.drain()).await;
+        self.engine.tasks.close();
+        let stragglers = tokio::time::timeout(self.drain_timeout, self.engine.tasks.wait());
+        if stragglers.await.is_err() {
+            tracing::warn!("clean-ups were still under way at the end; the TTL of their keys ends them");
+        }
+        close(self.embedded).await;
+        self.stop.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        match self.warden.same_server() {
+            Some((a, b)) => Err(AppError::SameServer(a, b)),
+            None => Ok(()),
+        }
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        spawn(&self.tasks, &self.stop, work);
+    }
+
+    /// Looks until a quorum votes, every node has said why it does not, or [`START_PATIENCE`] ends.
+    async fn wait_for_nodes(&self) {
+        let until = SystemClock.now().plus(START_PATIENCE);
+        loop {
+            self.warden.pass().await;
+            let all_heard = self.warden.health().iter().all(|node| node.status.is_some());
+            let ready = self.door.manager.readiness() == Readiness::Ready;
+            if ready || all_heard || SystemClock.now() >= until {
+                return;
+            }
+            SystemClock.sleep(START_LOOK).await;
+        }
+    }
+}
+
+/// Embedded nodes write down that they stopped cleanly; the disk may take its time.
+async fn close(embedded: Vec<Arc<EmbeddedNode<SystemClock>>>) {
+    let closing = tokio::task::spawn_blocking(move || {
+        for node in embedded {
+            if let Err(error) = node.close() {
+                tracing::error!(node = %node.id(), %error, "the clean stop could not be written down");
+            }
+        }
+    });
+    if closing.await.is_err() {
+        tracing::error!("the clean stop could not be written down");
+    }
+}
+
+/// The most connections that there are file descriptors for: the soft limit is raised to the hard
+/// one first, and some are kept back for nodes, files and listeners.
+fn connections_allowed(nodes: usize) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let current = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    let files = current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let kept_back = FILES_KEPT_BACK.saturating_add(nodes.saturating_mul(FILES_PER_NODE));
+    let allowed = files.saturating_sub(kept_back).max(1);
+    if allowed < MAX_CONNECTIONS {
+        tracing::warn!(
+            connections = allowed,
+            "the limit of open files (ulimit -n) allows fewer connections than {MAX_CONNECTIONS}: waiters have one each"
+        );
+    }
+    allowed.min(MAX_CONNECTIONS)
+}
+
+/// Looks at the nodes again and again; stops the service where two of them are one server.
+async fn watch(warden: Warden<AnyNode, SystemClock, SystemEntropy>, shutdown: CancellationToken) {
+    loop {
+        warden.pass().await;
+        if let Some((a, b)) = warden.same_server() {
+            tracing::error!(node = %a, also = %b, "two nodes are one and the same server: its vote would count twice");
+            shutdown.cancel();
+        }
+        SystemClock.sleep(PROBE_INTERVAL).await;
+    }
+}
+
+/// Spawns a long-lived task that ends with the service.
+fn spawn(tasks: &TaskTracker, stop: &CancellationToken, work: impl Future<Output = ()> + Send + 'static) {
+    let stop = stop.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = work => {}
+        }
+    });
+}
+
+/// Declares a new cluster on the configured Redis nodes; what to tell the operator.
+///
+/// Errors: [`AppError`]; nothing was declared where a node is missing or part of a cluster already.
+pub async fn init(config: &Config) -> Result<String, AppError> {
+    if config.nodes.is_empty() {
+        let why = "no Redis node is configured; embedded nodes declare themselves".to_owned();
+        return Err(AppError::Setting { key: "nodes", why });
+    }
+    let ids = node_ids(config)?;
+    let metrics = Metrics::new(&ids, &[]);
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let (nodes, _) = open_nodes(config, &ids, &metrics, &tasks, &stop)?;
+    let count = nodes.len();
+    let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
+    let warden = Warden::new(engine.clone());
+    let until = SystemClock.now().plus(INIT_PATIENCE);
+    let outcome = loop {
+        match warden.init().await {
+            Err(InitError::Unreachable(..)) if SystemClock.now() < until => SystemClock.sleep(START_LOOK).await,
+            outcome => break outcome,
+        }
+        if let Some((a, b)) = warden.same_server() {
+            return Err(AppError::SameServer(a, b));
+        }
+    };
+    stop.cancel();
+    tasks.close();
+    tasks.wait().await;
+    outcome?;
+    Ok(format!("declared a new cluster of {count} nodes; {} of them must agree", engine.quorum()))
+}
+
+type OpenedNodes = (Vec<Arc<AnyNode>>, Vec<Arc<EmbeddedNode<SystemClock>>>);
+
+fn open_nodes(
+    config: &Config,
+    ids: &[NodeId],
+    metrics: &Arc<Metrics>,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<OpenedNodes, AppError> {
+    let terms = Arc::new(terms(config, ids));
+    let observer: Arc<dyn NodeObserver> = {
+        let metrics = Arc::clone(metrics);
+        Arc::new(move |node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), _>| {
+            metrics.node_call(node, verb, took, outcome);
+        })
+    };
+    if config.nodes.is_empty() {
+        let open = |id: &NodeId| {
+            let (id, dir) = (id.clone(), config.data_dir.clone());
+            EmbeddedNode::open(EmbeddedConfig { id, dir, terms: (*terms).clone(), clock: SystemClock })
+        };
+        let embedded = ids.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let node = |n: &Arc<_>| Arc::new(AnyNode::Embedded(Arc::clone(n), Arc::clone(&observer)));
+        return Ok((embedded.iter().map(node).collect(), embedded));
+    }
+    let tls = node_tls(config)?;
+    let template = template(config)?;
+    let mut nodes = Vec::new();
+    for (spec, id) in config.nodes.iter().zip(ids) {
+        let invalid = |why: Invalid| AppError::Setting { key: "nodes", why: format!("{id}: {why}") };
+        let url = NodeUrl::parse(spec.url.reveal()).map_err(invalid)?;
+        let node = RedisNodeConfig {
+            tls: if url.is_tls() { tls.clone() } else { None },
+            key_template: template.clone(),
+            identity: match config.identity {
+                config::Identity::Handshake => Identity::Handshake,
+                config::Identity::Script => Identity::Script,
+            },
+            connect_timeout: config.connect_timeout,
+            lanes: config.lanes,
+            max_in_flight: config.max_in_flight,
+            ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&terms), config.node_timeout)
+        };
+        let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(&observer))).map_err(invalid)?;
+        spawn(tasks, stop, supervisor);
+        nodes.push(Arc::new(AnyNode::Redis(node)));
+    }
+    Ok((nodes, Vec::new()))
+}
+
+fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
+    if !config.nodes.is_empty() {
+        return Ok(config.nodes.iter().map(|n| n.id().clone()).collect());
+    }
+    let name = |i: usize| NodeId::parse(&format!("embedded-{}", i + 1));
+    let ids: Result<Vec<NodeId>, Invalid> = (0..config.embedded_nodes).map(name).collect();
+    ids.map_err(|why| AppError::Setting { key: "embedded_nodes", why: why.0 })
+}
+
+/// What all instances must agree on is hashed into the cluster's fingerprint: the nodes' names in
+/// order of the alphabet, the guard, the lock delay, the life of fence counters and the key template.
+fn terms(config: &Config, ids: &[NodeId]) -> Terms {
+    let mut names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
+    names.sort_unstable();
+    let text = format!(
+        "{}\n{}\n{}\n{}\n{}",
+        names.join("\n"),
+        config.guard.as_millis(),
+        config.lock_delay.as_millis(),
+        config.fence_ttl.as_millis(),
+        config.key_template
+    );
+    let digest = Sha256::digest(text.as_bytes());
+    let fingerprint: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    Terms {
+        cluster: fingerprint.into(),
+        guard: config.guard,
+        lock_delay: config.lock_delay,
+        quarantine: quarantine_for(config.max_ttl, config.lock_delay, config.guard),
+        fence_ttl: config.fence_ttl,
+    }
+}
+
+fn settings(config: &Config, ids: &[NodeId]) -> Settings {
+    Settings {
+        terms: Arc::new(terms(config, ids)),
+        node_timeout: config.node_timeout,
+        drift_ppm: config.drift_ppm,
+        drift_floor: config.drift_floor,
+        min_validity_percent: u8::try_from(config.min_validity_percent).unwrap_or(100),
+        retry: BackoffRange { first: config.retry_min, most: config.retry_max },
+        poll: POLL,
+        cleanup_limit: config.cleanup_limit,
+    }
+}
+
+fn door_settings(config: &Config) -> Result<DoorSettings, AppError> {
+    let ttl = |key: &'static str, period: Duration| {
+        let ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
+        Ttl::from_ms(ms).map_err(|why| AppError::Setting { key, why: why.0 })
+    };
+    Ok(DoorSettings {
+        default_ttl: ttl("default_ttl", config.default_ttl)?,
+        min_ttl: ttl("min_ttl", config.min_ttl)?,
+        max_ttl: ttl("max_ttl", config.max_ttl)?,
+        max_wait: config.max_wait,
+        max_hold: config.max_hold,
+        body_limit: config.body_limit,
+        ..DoorSettings::default()
+    })
+}
+
+fn template(config: &Config) -> Result<KeyTemplate, AppError> {
+    KeyTemplate::parse(&config.key_template).map_err(|why| AppError::Setting { key: "key_template", why: why.0 })
+}
+
+fn node_tls(config: &Config) -> Result<Option<NodeTls>, AppError> {
+    let read = |key: &'static str, path: &Option<PathBuf>| match path {
+        None => Ok(None),
+        Some(path) => {
+            std::fs::read(path).map(Some).map_err(|source| AppError::File { key, path: path.clone(), source })
+        }
+    };
+    let ca = read("tls_ca", &config.tls_ca)?;
+    let client = read("tls_cert", &config.tls_cert)?.zip(read("tls_key", &config.tls_key)?);
+    Ok((ca.is_some() || client.is_some()).then_some(NodeTls { ca, client }))
+}

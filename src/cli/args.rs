@@ -1,0 +1,204 @@
+//! The command line as clap reads it, turned into the inputs of the configuration. Checks no
+//! value: that is the configuration's part, for all layers alike.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::client_args::{
+    AcquireArgs, ExtendArgs, ForceArgs, HealthArgs, ListArgs, NodesArgs, ReleaseArgs, RunArgs, StatusArgs,
+};
+use crate::config::Inputs;
+
+const EXAMPLES: &str = "\
+Examples:
+  redlockd
+      serve on 127.0.0.1:5625, with an embedded node and no Redis
+  redlockd serve --node redis://10.0.0.1 --node redis://10.0.0.2 --node redis://10.0.0.3
+      serve over three independent Redis masters
+  redlockd serve --config redlockd.toml --set node_timeout=40ms
+      settings from a file, one of them changed
+  REDLOCKD_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 redlockd
+      the same settings from the environment
+
+Settings: built-in defaults < --config FILE < REDLOCKD_<KEY> in the environment < command line.
+`redlockd config default` prints all of them with their ranges.
+
+Most used: `redlockd run RESOURCE -- COMMAND` (see redlockd run --help).
+
+Exit codes: 0 stopped in good order, 64 wrong usage, 69 could not start or run, 78 wrong
+configuration, 130 or 143 stopped at once by a second signal.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  redlockd config check --config redlockd.toml
+  redlockd config check --node redis://10.0.0.1 --node redis://10.0.0.2
+
+Exit codes: 0 good (there may be warnings on standard error), 78 refused. Asks no node.";
+
+const INIT_EXAMPLES: &str = "\
+Examples:
+  redlockd init --node redis://10.0.0.1 --node redis://10.0.0.2 --node redis://10.0.0.3
+      with the same settings as the service will have; then start it
+  redlockd init --config redlockd.toml
+
+Blank nodes cannot be told from nodes that lost their memory. Without this act they have no vote
+until every lease that they may have forgotten is over (max_ttl and a little more).
+Refused where a node does not answer or is part of a cluster already.
+
+Exit codes: 0 declared, 64 wrong usage, 69 refused, 78 wrong configuration.";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  redlockd config show --config redlockd.toml
+  redlockd config show --set node_timeout=40ms | grep -v 'in the defaults'
+
+Exit codes: 0 printed, 78 wrong configuration. Asks no node.";
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  redlockd doctor --node redis://10.0.0.1 --node redis://10.0.0.2 --node redis://10.0.0.3
+  redlockd doctor --config redlockd.toml
+
+Asks each node itself and changes nothing. Use the settings of the service.
+
+Exit codes: 0 nothing found (there may be remarks), 1 something to do, 64 wrong usage, 78 wrong
+configuration.";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  redlockd completions bash > redlockd.bash
+  redlockd completions zsh > _redlockd
+
+Exit codes: 0 printed, 64 wrong usage.";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  redlockd man > redlockd.1
+  redlockd man run > redlockd-run.1
+
+Exit codes: 0 printed, 64 no such command.";
+
+/// A distributed-lock service over HTTP: Redlock on independent Redis masters, with fencing tokens
+#[derive(Debug, Parser)]
+#[command(name = "redlockd", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+#[command(max_term_width = 100, disable_help_subcommand = true)]
+pub(super) struct Cli {
+    #[command(flatten)]
+    pub(super) settings: Settings,
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Serve (what `redlockd` without a command does)
+    #[command(after_help = EXAMPLES)]
+    Serve(Settings),
+    /// Declare a new cluster: once, when its Redis nodes are new and before they are used
+    #[command(after_help = INIT_EXAMPLES)]
+    Init(Settings),
+    /// Run a command under a lock: renewed while it runs, given back when it ends
+    Run(Box<RunArgs>),
+    /// Take a lock and print its token
+    Acquire(Box<AcquireArgs>),
+    /// Renew a lease, or edit its labels
+    Extend(Box<ExtendArgs>),
+    /// Give a lock back
+    Release(Box<ReleaseArgs>),
+    /// Show who holds a lock, who waits, and what each node says
+    Status(Box<StatusArgs>),
+    /// List the held locks of the whole cluster
+    List(Box<ListArgs>),
+    /// Show the nodes: state, vote, latency, findings
+    Nodes(Box<NodesArgs>),
+    /// End somebody else's lease
+    Force(Box<ForceArgs>),
+    /// Ask whether an instance is ready, for container probes
+    Health(Box<HealthArgs>),
+    /// Look at the Redis nodes themselves, without a service, and say in plain words what is wrong
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(Settings),
+    /// Print a script that completes this program's options in a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page of this program, or of one of its commands
+    #[command(after_help = MAN_EXAMPLES)]
+    Man {
+        /// One command's own page
+        command: Option<String>,
+    },
+    /// Not for people: see src/cli/run/watchdog.rs
+    #[command(name = super::run::watchdog::COMMAND, hide = true)]
+    Watchdog {
+        /// The token file to remove
+        token_file: PathBuf,
+    },
+    /// Look at settings without starting anything
+    #[command(disable_help_subcommand = true, arg_required_else_help = false)]
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Check the settings as `serve` would, and say what is wrong with them
+    #[command(after_help = CHECK_EXAMPLES)]
+    Check(Settings),
+    /// Print every setting in force and where it came from, without secrets
+    #[command(after_help = SHOW_EXAMPLES)]
+    Show(Settings),
+    /// Print every setting with its default, range and reason, as a file to begin with
+    Default,
+}
+
+/// The settings that have a flag of their own, and the way to all the others.
+#[derive(Debug, Default, Args)]
+pub(super) struct Settings {
+    /// Read settings from this TOML file [env: REDLOCKD_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Listen on this IP address and port [default: 127.0.0.1:5625] [env: REDLOCKD_LISTEN]
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Use this Redis node; give it once for each node [default: embedded nodes] [env: REDLOCKD_NODES]
+    #[arg(long = "node", value_name = "[NAME=]URL")]
+    nodes: Vec<String>,
+    /// Keep the embedded nodes' state file in this directory [env: REDLOCKD_DATA_DIR]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<String>,
+    /// Log as text or json [default: text] [env: REDLOCKD_LOG_FORMAT]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// Log from this level on: error, warn, info, debug or trace [default: info] [env: REDLOCKD_LOG_LEVEL]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// Set any other setting, such as node_timeout=80ms; may be given more than once
+    #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
+    set: Vec<(String, String)>,
+}
+
+/// `KEY=VALUE`. Errors: no `=`.
+pub(super) fn pair(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("there is no `=` in it")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+impl Settings {
+    /// What the configuration takes from the command line. A flag of its own prevails over `--set`.
+    pub(super) fn into_inputs(self) -> Inputs {
+        let own = [
+            ("listen", self.listen),
+            ("data_dir", self.data_dir),
+            ("log_format", self.log_format),
+            ("log_level", self.log_level),
+        ];
+        let own = own.into_iter().filter_map(|(key, value)| value.map(|value| (key.to_owned(), value)));
+        Inputs { file: self.config, flags: self.set.into_iter().chain(own).collect(), nodes: self.nodes }
+    }
+}

@@ -1,0 +1,210 @@
+//! The command line: reads it, calls what was asked for, and turns the outcome into an exit code.
+//! Answers go to standard output; messages, one sentence each, and the log to standard error.
+
+mod args;
+mod client_args;
+mod doctor;
+pub mod exit;
+mod notify;
+mod papers;
+mod progress;
+mod remote;
+mod run;
+mod say;
+mod serve;
+mod show;
+mod verbs;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use crate::config::{DEFAULTS, Environment, Loaded, redact};
+use args::{Cli, Command, ConfigCommand, Settings};
+use say::say;
+use verbs::Console;
+
+/// Runs the program with these arguments, the first of which is its own name, and returns its exit
+/// code (see [`exit`]). Blocks until it is done; `serve` takes over SIGTERM and SIGINT, and the log.
+pub fn run(
+    args: impl IntoIterator<Item = OsString>,
+    env: &impl Environment,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error, out, err),
+    };
+    match cli.command.unwrap_or(Command::Serve(cli.settings)) {
+        Command::Serve(settings) => match load(settings, env, err) {
+            Ok(loaded) => serve::serve(loaded, env, out, err),
+            Err(code) => code,
+        },
+        Command::Init(settings) => match load(settings, env, err) {
+            Ok(loaded) => serve::init(loaded, out, err),
+            Err(code) => code,
+        },
+        Command::Run(args) => run::run(*args, env, err),
+        Command::Watchdog { token_file } => run::watchdog::main(&token_file, err),
+        Command::Config { command: ConfigCommand::Check(settings) } => match load(settings, env, err) {
+            Ok(loaded) => report(&loaded, out, err),
+            Err(code) => code,
+        },
+        Command::Config { command: ConfigCommand::Show(settings) } => match load(settings, env, err) {
+            Ok(loaded) => {
+                papers::settings(&loaded.config, out);
+                exit::OK
+            }
+            Err(code) => code,
+        },
+        Command::Config { command: ConfigCommand::Default } => {
+            say(out, DEFAULTS.trim_end());
+            exit::OK
+        }
+        Command::Doctor(settings) => match load(settings, env, err) {
+            Ok(loaded) => doctor::doctor(&loaded, out, err),
+            Err(code) => code,
+        },
+        Command::Completions { shell } => papers::completions(shell, out),
+        Command::Man { command } => papers::man(command.as_deref(), out, err),
+        command => remote_command(command, &mut Console { env, out, err }).unwrap_or_else(|code| code),
+    }
+}
+
+fn load(settings: Settings, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
+    settings.into_inputs().load(env).map_err(|errors| {
+        for error in errors.0 {
+            say(err, &format!("redlockd: {error}"));
+        }
+        exit::CONFIG
+    })
+}
+
+/// `config check`: the warnings, and in one line what would be served.
+fn report(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    for warning in &loaded.warnings {
+        say(err, &format!("redlockd: warning: {warning}"));
+    }
+    let config = &loaded.config;
+    let nodes = match config.nodes.len() {
+        0 => format!("{} embedded, state in {}", config.embedded_nodes, config.data_dir.display()),
+        n => {
+            let names: Vec<&str> = config.nodes.iter().map(|node| node.id().as_str()).collect();
+            format!("{n} ({})", names.join(", "))
+        }
+    };
+    say(out, &format!("the configuration is good: listen on {}, nodes: {nodes}", config.listen));
+    exit::OK
+}
+
+/// Help and version are answers; everything else that clap stops at is a mistake, told in one sentence.
+fn usage(error: &clap::Error, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let text = error.render().to_string();
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        say(out, text.trim_end());
+        return exit::OK;
+    }
+    let before_usage = text.split("\nUsage:").next().unwrap_or(&text);
+    let before_usage = before_usage.split("\nFor more information").next().unwrap_or(before_usage);
+    let lines: Vec<&str> = before_usage.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let sentence = lines.join("; ");
+    let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
+    say(err, &format!("redlockd: {} (see redlockd --help)", redact(sentence)));
+    exit::USAGE
+}
+
+/// The commands that ask a running service; both sides are exit codes.
+fn remote_command<E: Environment>(command: Command, console: &mut Console<'_, E>) -> Result<u8, u8> {
+    match command {
+        Command::Acquire(args) => verbs::acquire(*args, console),
+        Command::Extend(args) => verbs::extend(&args, console),
+        Command::Release(args) => verbs::release(&args, console),
+        Command::Status(args) => verbs::status(&args, console),
+        Command::List(args) => verbs::list(&args, console),
+        Command::Nodes(args) => verbs::nodes(&args, console),
+        Command::Force(args) => verbs::force(&args, console),
+        Command::Health(args) => verbs::health(&args, console),
+        _ => unreachable!("every other command was handled before"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn run_with(args: &[&str], env: &[(&str, &str)]) -> (u8, String, String) {
+        let env: BTreeMap<String, String> = env.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        let args = std::iter::once("redlockd").chain(args.iter().copied()).map(OsString::from);
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = run(args, &env, &mut out, &mut err);
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (code, text(out), text(err))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn help_and_version_are_answers() {
+        let (code, out, err) = run_with(&["--version"], &[]);
+        assert_eq!((code, out.trim(), err.as_str()), (0, concat!("redlockd ", env!("CARGO_PKG_VERSION")), ""));
+        for args in [&["--help"][..], &["serve", "--help"], &["config", "check", "--help"]] {
+            let (code, out, err) = run_with(args, &[]);
+            assert_eq!((code, err.as_str()), (0, ""));
+            assert!(out.contains("Examples:") && out.contains("Exit codes:"), "{args:?}: {out}");
+        }
+    }
+
+    #[test]
+    fn mistakes_in_usage_are_one_sentence_and_64() {
+        for (args, word) in [
+            (&["--nod", "x"][..], "'--node'"),
+            (&["serv"], "'serve'"),
+            (&["config"], "check"),
+            (&["--listen"], "--listen"),
+            (&["--set", "lanes"], "there is no `=` in it"),
+            (&["redis://user:hunter2@h"], "redis://…@h"),
+            (&["--listen", "127.0.0.1:1", "serve"], "serve"),
+        ] {
+            let (code, out, err) = run_with(args, &[]);
+            assert_eq!((code, out.as_str(), err.lines().count()), (64, "", 1), "{args:?}: {err}");
+            assert!(err.starts_with("redlockd: ") && err.contains(word) && !err.contains("hunter2"), "{args:?}: {err}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_configuration_is_78_and_a_sentence_for_each_error() {
+        let args = ["config", "check", "--listen", "nowhere", "--set", "frob=1", "--node", "redis://:hunter2@"];
+        let (code, out, err) = run_with(&args, &[]);
+        assert_eq!((code, out.as_str(), err.lines().count()), (78, "", 3), "{err}");
+        assert!(err.lines().all(|line| line.starts_with("redlockd: `")) && !err.contains("hunter2"), "{err}");
+        let (code, _, err) = run_with(&["serve", "--config", "/nowhere.toml"], &[]);
+        assert_eq!(code, 78);
+        assert!(err.starts_with("redlockd: the configuration file /nowhere.toml cannot be read: "), "{err}");
+    }
+
+    #[test]
+    fn a_good_configuration_is_told_in_one_line_with_its_warnings() {
+        let args = ["config", "check", "--node", "a=redis://:hunter2@h:1", "--node", "redis://i"];
+        let (code, out, err) = run_with(&args, &[("REDLOCKD_LISTEN", "[::1]:1"), ("REDLOCKD_LANE", "1")]);
+        assert_eq!((code, out.as_str()), (0, "the configuration is good: listen on [::1]:1, nodes: 2 (a, i:6379)\n"));
+        assert_eq!(err.lines().count(), 2, "{err}");
+        assert!(err.lines().all(|line| line.starts_with("redlockd: warning: ")), "{err}");
+        let (_, out, _) = run_with(&["config", "check", "--data-dir", "/d"], &[]);
+        assert_eq!(out, "the configuration is good: listen on 127.0.0.1:5625, nodes: 1 embedded, state in /d\n");
+    }
+
+    #[test]
+    fn the_defaults_can_be_printed_and_read_back() {
+        let (code, out, _) = run_with(&["config", "default"], &[]);
+        assert_eq!((code, out.trim_end()), (0, DEFAULTS.trim_end()));
+    }
+}

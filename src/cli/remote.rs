@@ -1,0 +1,97 @@
+//! From arguments and environment to a client: which instances, which key, and whether the key may
+//! be sent there. Asks nothing of the service.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::client_args::{LabelArgs, ServiceArgs};
+use super::exit;
+use super::say::say;
+use crate::client::base_url::BaseUrl;
+use crate::client::key::{Key, KeyFile};
+use crate::client::requests::Want;
+use crate::client::transport::{Client, ClientSettings};
+use crate::config::Environment;
+use crate::redlock::types::{NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName};
+
+/// Where the service listens unless it is told otherwise.
+const DEFAULT_URL: &str = "http://127.0.0.1:5625";
+
+/// A variable that is set to something.
+pub(super) fn set(env: &impl Environment, name: &str) -> Option<std::ffi::OsString> {
+    env.get(name).filter(|value| !value.is_empty())
+}
+
+fn text(env: &impl Environment, name: &str) -> Option<String> {
+    set(env, name).and_then(|value| value.into_string().ok())
+}
+
+/// Makes the client. What is wrong is said on `err`, and the exit code returned.
+pub(super) fn client(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Client, u8> {
+    settings(args, env, err).and_then(|settings| Client::new(settings).map_err(|why| why.0)).map_err(|why| {
+        say(err, &format!("redlockd: {why}"));
+        exit::USAGE
+    })
+}
+
+fn settings(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<ClientSettings, String> {
+    let mut urls = args.urls.clone();
+    if urls.is_empty() {
+        let listed = text(env, "REDLOCKD_URL").unwrap_or_else(|| DEFAULT_URL.to_owned());
+        urls.extend(listed.split(',').map(|url| url.trim().to_owned()).filter(|url| !url.is_empty()));
+    }
+    let urls = urls.iter().map(|url| BaseUrl::parse(url)).collect::<Result<Vec<_>, _>>().map_err(|why| why.0)?;
+    let key = key(args, env, err)?;
+    if let (Some(_), Some(url)) = (&key, urls.iter().find(|url| url.is_plain() && !url.is_loopback()))
+        && !args.insecure_key
+    {
+        return Err(format!(
+            "the API key would travel to {url} where others can read it: use https, or --insecure-key if you mean it"
+        ));
+    }
+    let ca_pem = args.ca_file.as_ref().map(|path| {
+        std::fs::read(path).map_err(|error| format!("the CA file {} cannot be read: {error}", path.display()))
+    });
+    Ok(ClientSettings { urls, key, ca_pem: ca_pem.transpose()? })
+}
+
+/// `--key-file`, `REDLOCKD_KEY_FILE`, or the file in its usual place, where there is one.
+fn key(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Option<Key>, String> {
+    let named = args.key_file.clone().or_else(|| set(env, "REDLOCKD_KEY_FILE").map(PathBuf::from));
+    let path = named.or_else(|| {
+        let config = set(env, "XDG_CONFIG_HOME").map(PathBuf::from);
+        let config = config.or_else(|| set(env, "HOME").map(|home| PathBuf::from(home).join(".config")));
+        config.map(|dir| dir.join("redlockd/key")).filter(|path| path.exists())
+    });
+    let Some(path) = path else { return Ok(None) };
+    let KeyFile { key, readable_by_others } = KeyFile::read(&path).map_err(|error| error.to_string())?;
+    if readable_by_others {
+        let shown = path.display();
+        say(err, &format!("redlockd: warning: others can read the key file {shown}: chmod 600 {shown}"));
+    }
+    Ok(Some(key))
+}
+
+/// What is wanted, with labels in place of those that were not given. Errors: a label that is too long.
+pub(super) fn want(
+    resource: ResourceName,
+    ttl: Option<Duration>,
+    labels: LabelArgs,
+    env: &impl Environment,
+) -> Result<Want, String> {
+    let owner = labels.owner.unwrap_or_else(|| {
+        let user = text(env, "USER").or_else(|| text(env, "LOGNAME")).unwrap_or_else(|| "unknown".to_owned());
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let full = format!("{user}@{host}:{}", std::process::id());
+        full.chars().filter(|c| !c.is_control()).take(OWNER_MAX_BYTES / char::MAX.len_utf8()).collect()
+    });
+    let note = labels.note.unwrap_or_default();
+    for (name, text, most) in [("--owner", &owner, OWNER_MAX_BYTES), ("--note", &note, NOTE_MAX_BYTES)] {
+        if text.len() > most {
+            return Err(format!("{name} has {} bytes; at most {most} are allowed", text.len()));
+        }
+    }
+    Ok(Want { resource, ttl, owner, note, metadata: labels.meta.into_iter().collect::<BTreeMap<_, _>>() })
+}

@@ -1,0 +1,112 @@
+//! The command as a process group: started, signalled, looked at, and found to be gone only when
+//! nobody of the group is left. Knows no lease.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus};
+
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, test_kill_process_group, waitid,
+};
+
+use crate::cli::exit;
+
+/// How the command itself stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// It runs, or is stopped.
+    Alive,
+    /// It was stopped since the last look.
+    JustStopped,
+    /// It has ended, with this exit code.
+    Ended(u8),
+}
+
+/// A command in a process group of its own.
+#[derive(Debug)]
+pub struct Job {
+    child: Child,
+    group: Pid,
+    ended: Option<u8>,
+}
+
+impl Job {
+    /// Starts it, without a shell, with these variables added to the environment. Standard input,
+    /// output and error are this process' own.
+    ///
+    /// Errors: the operating system's.
+    pub fn start(command: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
+        let (program, args) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let mut start = Command::new(program);
+        start.args(args).envs(env.iter().map(|(k, v)| (k, v))).process_group(0);
+        let child = start.spawn()?;
+        let group = Pid::from_child(&child);
+        Ok(Self { child, group, ended: None })
+    }
+
+    /// Its process group, which carries the command's process id.
+    pub fn group(&self) -> Pid {
+        self.group
+    }
+
+    /// To everybody in the group. Nobody left is no error.
+    pub fn signal_group(&self, signal: Signal) {
+        let _ = kill_process_group(self.group, signal);
+    }
+
+    /// To the command alone, unless it has ended.
+    pub fn signal_command(&self, signal: Signal) {
+        if self.ended.is_none() {
+            let _ = kill_process(self.group, signal);
+        }
+    }
+
+    /// Ends the group politely; a stopped one is woken for it.
+    pub fn terminate(&self) {
+        self.signal_group(Signal::TERM);
+        self.signal_group(Signal::CONT);
+    }
+
+    /// How the command stands. Collects it when it has ended.
+    pub fn look(&mut self) -> State {
+        if let Some(code) = self.ended {
+            return State::Ended(code);
+        }
+        if let Ok(Some(status)) = self.child.try_wait() {
+            let code = code_of(status);
+            self.ended = Some(code);
+            return State::Ended(code);
+        }
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        match waitid(WaitId::Pid(self.group), options) {
+            Ok(Some(status)) if status.stopped() => State::JustStopped,
+            _ => State::Alive,
+        }
+    }
+
+    /// Whether anybody of the group is left, but for those that are dead and not collected.
+    /// The group's number cannot mean another one as long as somebody is left.
+    pub fn is_anybody_left(&self) -> bool {
+        test_kill_process_group(self.group).is_ok() && (self.ended.is_none() || has_living_member(self.group))
+    }
+}
+
+fn code_of(status: ExitStatus) -> u8 {
+    let by_signal = status.signal().and_then(|n| u8::try_from(n).ok()).map(|n| exit::BY_SIGNAL.saturating_add(n));
+    status.code().and_then(|code| u8::try_from(code).ok()).or(by_signal).unwrap_or(u8::MAX)
+}
+
+/// Looks through /proc: a dead process that nobody collects is a member of its group for ever.
+/// Where /proc cannot be read, the operating system's "somebody" stands.
+fn has_living_member(group: Pid) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return true };
+    let group = group.as_raw_nonzero().to_string();
+    processes.flatten().any(|entry| {
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // pid (name) state ppid pgrp …, where the name may contain anything.
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let (state, pgrp) = (fields.next(), fields.nth(1));
+        pgrp == Some(group.as_str()) && !matches!(state, Some("Z" | "X"))
+    })
+}

@@ -1,0 +1,127 @@
+//! `redlockd serve`: log, runtime, signals, and the service between them.
+
+use std::io::Write;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio_util::sync::CancellationToken;
+
+use super::exit;
+use super::notify::{READY, STOPPING, notify};
+use crate::app::{self, App};
+use crate::config::{Config, Environment, Loaded};
+use crate::shutdown::Signals;
+use crate::telemetry;
+
+/// Serves until a signal; the exit code. What goes wrong is one sentence on `err`.
+pub(super) fn serve(loaded: Loaded, env: &impl Environment, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let Loaded { config, mut warnings } = loaded;
+    match telemetry::init(&config, env) {
+        Ok(warning) => warnings.extend(warning),
+        Err(error) => return fail(err, &error),
+    }
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = match runtime(config.worker_threads) {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(err, &error),
+    };
+    let code = match runtime.block_on(until_stopped(&config, env, out)) {
+        Ok(code) => code,
+        Err(error) => fail(err, &*error),
+    };
+    // Whatever still blocks a thread was given its time, or is not wanted any more.
+    runtime.shutdown_background();
+    code
+}
+
+fn runtime(worker_threads: usize) -> std::io::Result<Runtime> {
+    match worker_threads {
+        0 => Builder::new_multi_thread().enable_all().build(),
+        1 => Builder::new_current_thread().enable_all().build(),
+        threads => Builder::new_multi_thread().worker_threads(threads).enable_all().build(),
+    }
+}
+
+async fn until_stopped(
+    config: &Config,
+    env: &impl Environment,
+    out: &mut dyn Write,
+) -> Result<u8, Box<dyn std::error::Error>> {
+    let mut signals = Signals::listen()?;
+    let token = CancellationToken::new();
+    let service = async {
+        let app = App::start(config).await?;
+        // Where standard output is closed there is nobody to tell.
+        let _ = write!(out, "{}", app.announcement()).and_then(|()| out.flush());
+        notify(env, READY);
+        app.run(token.clone()).await
+    };
+    let stopping = async {
+        token.cancelled().await;
+        notify(env, STOPPING);
+        std::future::pending::<u8>().await
+    };
+    tokio::select! {
+        biased;
+        code = signals.supervise(&token) => Ok(code),
+        code = stopping => Ok(code),
+        result = service => result.map(|()| exit::OK).map_err(Into::into),
+    }
+}
+
+/// `redlockd init`: declares a new cluster; the exit code.
+pub(super) fn init(loaded: Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let declared = runtime(1).map_err(app_io).and_then(|runtime| runtime.block_on(app::init(&loaded.config)));
+    match declared {
+        Ok(report) => {
+            let _ = writeln!(out, "{report}");
+            exit::OK
+        }
+        Err(error) => fail(err, &error),
+    }
+}
+
+fn app_io(error: std::io::Error) -> app::AppError {
+    app::AppError::Runtime(error)
+}
+
+/// One sentence with all causes; one that its effect has told already is not repeated.
+fn fail(err: &mut dyn Write, error: &dyn std::error::Error) -> u8 {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let reason = error.to_string();
+        if !text.ends_with(&reason) {
+            text.push_str(": ");
+            text.push_str(&reason);
+        }
+        cause = error.source();
+    }
+    // Where standard error is closed there is nobody to tell.
+    let _ = writeln!(err, "redlockd: {text}");
+    exit::UNAVAILABLE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Outer {
+        #[error("cannot start")]
+        Plain(#[source] std::io::Error),
+        #[error("cannot start: {0}")]
+        Told(#[source] std::io::Error),
+    }
+
+    #[test]
+    fn a_failure_is_one_sentence_with_each_cause_once() {
+        let cause = || std::io::Error::other("disk full");
+        for error in [Outer::Plain(cause()), Outer::Told(cause())] {
+            let mut err = Vec::new();
+            assert_eq!(fail(&mut err, &error), exit::UNAVAILABLE);
+            assert_eq!(String::from_utf8(err).as_deref(), Ok("redlockd: cannot start: disk full\n"));
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Answers as text: tables for people, tab-separated or `key=value` lines for scripts. Pure
+//! functions of the answers; what comes from elsewhere loses its control characters here.
+
+use std::io::{self, IsTerminal};
+
+use super::client_args::OutputArgs;
+use crate::api;
+use crate::client::error::one_line;
+use crate::config::Environment;
+
+/// In which form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// As the service says it.
+    Json,
+    /// For scripts.
+    Plain,
+    /// For people; with colours or not.
+    Human { colour: bool },
+}
+
+impl Form {
+    /// As asked; where nothing is asked, for people on a terminal.
+    pub(super) fn of(args: OutputArgs, env: &impl Environment) -> Self {
+        match args {
+            OutputArgs { json: true, .. } => Self::Json,
+            OutputArgs { plain: true, .. } => Self::Plain,
+            _ if !io::stdout().is_terminal() => Self::Plain,
+            _ => Self::Human { colour: super::remote::set(env, "NO_COLOR").is_none() },
+        }
+    }
+}
+
+/// `key=value` lines, in order.
+pub(super) fn pairs(pairs: &[(&str, String)]) -> String {
+    pairs.iter().map(|(key, value)| format!("{key}={}", one_line(value))).collect::<Vec<_>>().join("\n")
+}
+
+/// One line per row, with tabs between the cells.
+fn tabs(rows: &[Vec<String>]) -> String {
+    rows.iter().map(|row| row.join("\t")).collect::<Vec<_>>().join("\n")
+}
+
+/// Columns under headings.
+fn table(headings: &[&str], rows: &[Vec<String>], colour: bool) -> String {
+    let width = |i: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| cell.chars().count());
+        cells.chain(headings.get(i).map(|h| h.len())).max().unwrap_or(0)
+    };
+    let line = |cells: &[String]| {
+        let padded = cells.iter().enumerate().map(|(i, cell)| {
+            let fill = width(i).saturating_sub(cell.chars().count());
+            format!("{cell}{}", " ".repeat(fill))
+        });
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let heading = line(&headings.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let heading = if colour { format!("\x1b[1m{heading}\x1b[0m") } else { heading };
+    std::iter::once(heading).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
+}
+
+/// Rows in the form asked for; JSON is the caller's.
+fn rows(form: Form, headings: &[&str], cells: &[Vec<String>]) -> String {
+    match form {
+        Form::Human { colour } => table(headings, cells, colour),
+        _ => tabs(cells),
+    }
+}
+
+/// What is shown of a lease, in this order, where the answer has it.
+const LEASE_KEYS: [&str; 7] = ["token_id", "fence", "owner", "note", "ttl_ms", "valid_for_ms", "expires_at"];
+
+/// A lease as its holder sees it; the token only where it is given.
+pub(super) fn lease(lease: &api::Lease, token: Option<&str>) -> String {
+    let members = serde_json::to_value(lease).expect("answers are plain data");
+    let mut all = vec![("resource", lease.resource.clone())];
+    all.extend(token.map(|token| ("token", token.to_owned())));
+    all.extend(LEASE_KEYS.into_iter().filter_map(|key| match members.get(key)? {
+        serde_json::Value::Null => None,
+        serde_json::Value::String(text) => Some((key, text.clone())),
+        other => Some((key, other.to_string())),
+    }));
+    pairs(&all)
+}
+
+/// One lock.
+pub(super) fn lock(lock: &api::Lock, form: Form) -> String {
+    let mut all = vec![
+        ("resource", lock.resource.clone()),
+        ("state", lock.state.clone()),
+        ("foreign", lock.foreign.to_string()),
+        ("waiting", lock.waiters.len().to_string()),
+        ("nodes", format!("{}/{}", lock.quorum.granted, lock.quorum.nodes)),
+    ];
+    if let Some(holder) = lock.holders.first() {
+        all.extend([
+            ("token_id", holder.token_id.clone()),
+            ("owner", holder.owner.clone()),
+            ("note", holder.note.clone()),
+            ("fence", holder.fence.to_string()),
+            ("acquired_at", holder.acquired_at.clone()),
+            ("valid_for_ms", holder.valid_for_ms.to_string()),
+            ("renewals", holder.renewals.to_string()),
+        ]);
+    }
+    let head = pairs(&all);
+    let Form::Human { colour } = form else { return head };
+    let nodes: Vec<Vec<String>> = lock
+        .nodes
+        .iter()
+        .map(|n| {
+            let holds = if n.foreign { Some("foreign".to_owned()) } else { n.holds.clone() };
+            vec![one_line(&n.node), one_line(&n.state), holds.unwrap_or_default(), shown(n.ttl_ms)]
+        })
+        .collect();
+    let waiters: Vec<Vec<String>> = lock
+        .waiters
+        .iter()
+        .map(|w| vec![w.position.to_string(), one_line(&w.owner), w.waiting_ms.to_string()])
+        .collect();
+    let mut text = format!("{head}\n\n{}", table(&["NODE", "STATE", "HOLDS", "TTL ms"], &nodes, colour));
+    if !waiters.is_empty() {
+        text.push_str(&format!("\n\n{}", table(&["PLACE", "WAITER", "WAITING ms"], &waiters, colour)));
+    }
+    text
+}
+
+/// A list of locks: name, state, owner, milliseconds left, fence, waiters, note.
+pub(super) fn list(list: &api::List, form: Form) -> String {
+    let cells: Vec<Vec<String>> = list
+        .items
+        .iter()
+        .map(|item| {
+            let holder = item.holders.first();
+            let of = |read: fn(&api::Holder) -> String| holder.map(read).unwrap_or_default();
+            vec![
+                item.resource.clone(),
+                item.state.clone(),
+                of(|h| one_line(&h.owner)),
+                of(|h| h.valid_for_ms.to_string()),
+                of(|h| h.fence.to_string()),
+                item.waiting.to_string(),
+                of(|h| one_line(&h.note)),
+            ]
+        })
+        .collect();
+    rows(form, &["RESOURCE", "STATE", "OWNER", "LEFT ms", "FENCE", "WAITING", "NOTE"], &cells)
+}
+
+/// The nodes: name, state, votes, latency, clock offset; for people also why.
+pub(super) fn nodes(nodes: &api::Nodes, form: Form) -> String {
+    let cells: Vec<Vec<String>> = nodes
+        .nodes
+        .iter()
+        .map(|n| {
+            let votes = if n.votes { "yes" } else { "no" };
+            let mut row = vec![one_line(&n.node), one_line(&n.state), votes.to_owned(), shown(n.latency_us)];
+            row.push(shown(n.clock_offset_ms));
+            row.push(one_line(n.why.as_deref().unwrap_or_default()));
+            row
+        })
+        .collect();
+    let mut text = rows(form, &["NODE", "STATE", "VOTES", "LATENCY us", "CLOCK ms", "WHY"], &cells);
+    if matches!(form, Form::Human { .. }) {
+        for (node, finding) in nodes.nodes.iter().flat_map(|n| n.findings.iter().map(move |f| (n, f))) {
+            text.push_str(&format!("\n{}: {}", one_line(&node.node), one_line(&finding.detail)));
+        }
+    }
+    text
+}
+
+fn shown<T: ToString>(value: Option<T>) -> String {
+    value.map(|v| v.to_string()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_line_up_and_plain_lines_have_tabs() {
+        let cells = vec![vec!["a".to_owned(), "long cell".to_owned()], vec!["bbb".to_owned(), String::new()]];
+        let headings = ["X", "YY"];
+        assert_eq!(rows(Form::Human { colour: false }, &headings, &cells), "X    YY\na    long cell\nbbb");
+        assert_eq!(rows(Form::Human { colour: true }, &headings, &cells).lines().next(), Some("\x1b[1mX    YY\x1b[0m"));
+        assert_eq!(rows(Form::Plain, &headings, &cells), "a\tlong cell\nbbb\t");
+    }
+
+    #[test]
+    fn values_from_elsewhere_stay_on_their_line() {
+        assert_eq!(pairs(&[("note", "a\nb\u{1b}[2J\tc".to_owned())]), "note=a\\nb\\u{1b}[2J\\tc");
+    }
+}

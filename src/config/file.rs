@@ -1,0 +1,145 @@
+//! A configuration file as a layer, and the file that the program carries as its defaults. Knows
+//! TOML; what the values mean is checked later.
+
+use std::path::Path;
+
+use super::error::{ConfigError, Origin};
+use super::keys::nearest;
+use super::raw::{Layer, NodeEntry, Raw};
+use super::secret::Secret;
+
+/// `config/redlockd.toml`: every key with its default, unit, range and why.
+pub const DEFAULTS: &str = include_str!("../../config/redlockd.toml");
+/// The largest file that is read: a hundred times the defaults.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// Reads a file as a layer.
+///
+/// Errors: [`ConfigError`]; none repeats a line of the file, where passwords stand.
+pub(super) fn read(path: &Path) -> Result<Layer, Vec<ConfigError>> {
+    let refuse = |reason: String| vec![ConfigError::File { path: path.to_owned(), reason }];
+    let unreadable = |e: std::io::Error| refuse(format!("cannot be read: {e}"));
+    let size = std::fs::metadata(path).map_err(unreadable)?.len();
+    if size > FILE_MAX_BYTES {
+        return Err(refuse(format!("has {size} bytes, but must have at most {FILE_MAX_BYTES}")));
+    }
+    let text = std::fs::read_to_string(path).map_err(unreadable)?;
+    parse(&text, Origin::File).map_err(|problem| match problem {
+        Problem::NotToml(reason) => refuse(reason),
+        Problem::Entries(errors) => errors,
+    })
+}
+
+/// What can be wrong with a file's text.
+#[derive(Debug)]
+pub(super) enum Problem {
+    /// Why, with the line.
+    NotToml(String),
+    /// In the list of nodes.
+    Entries(Vec<ConfigError>),
+}
+
+/// Reads TOML as a layer.
+pub(super) fn parse(text: &str, origin: Origin) -> Result<Layer, Problem> {
+    let table: toml::Table = toml::from_str(text).map_err(|e| {
+        let line = e.span().map_or(1, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
+        let reason = e.message().lines().next().unwrap_or("unreadable").to_owned();
+        Problem::NotToml(format!("is not TOML: line {line}: {reason}"))
+    })?;
+    let has_both = table.contains_key("node") && table.contains_key("nodes");
+    let mut layer = Layer::new(origin);
+    for (key, value) in table {
+        match (key.as_str(), value) {
+            ("node", value) => {
+                let nodes = node_tables(value, origin).map_err(Problem::Entries)?;
+                layer.put("nodes", Raw::Nodes(nodes));
+            }
+            (_, value) => layer.put(key, Raw::Toml(value)),
+        }
+    }
+    if has_both {
+        let both = "and [[node]] are both there, but must not be: use one of them";
+        return Err(Problem::Entries(vec![ConfigError::hidden("nodes", origin, both)]));
+    }
+    Ok(layer)
+}
+
+/// `[[node]]` tables.
+fn node_tables(value: toml::Value, origin: Origin) -> Result<Vec<NodeEntry>, Vec<ConfigError>> {
+    let refuse = |why: &str| vec![ConfigError::hidden("node", origin, why)];
+    let toml::Value::Array(tables) = value else {
+        return Err(refuse("must be tables, each beginning with [[node]]"));
+    };
+    let mut nodes = Vec::new();
+    let mut errors = Vec::new();
+    for table in tables {
+        let toml::Value::Table(table) = table else {
+            return Err(refuse("must be tables, each beginning with [[node]]"));
+        };
+        let unknown = table.keys().filter(|key| !matches!(key.as_str(), "url" | "name"));
+        errors.extend(unknown.map(|key| ConfigError::UnknownKey {
+            key: format!("node.{key}"),
+            origin,
+            nearest: nearest(key, ["url", "name"]),
+        }));
+        let text = |key: &str| table.get(key).map(|value| value.as_str().map(str::to_owned));
+        match (text("name"), text("url")) {
+            (name @ (None | Some(Some(_))), Some(Some(url))) => {
+                nodes.push(NodeEntry { name: name.flatten(), url: Secret::new(url) });
+            }
+            _ => errors.extend(refuse("must have a `url`, and may have a `name`, both texts")),
+        }
+    }
+    if errors.is_empty() { Ok(nodes) } else { Err(errors) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(text: &str) -> String {
+        match parse(text, Origin::File) {
+            Ok(layer) => format!("{:?}", layer.entries.keys()),
+            Err(Problem::NotToml(reason)) => reason,
+            Err(Problem::Entries(errors)) => super::super::error::ConfigErrors(errors).to_string(),
+        }
+    }
+
+    #[test]
+    fn what_is_not_toml_is_refused_with_the_line_and_without_the_text() {
+        let text = errors("listen = \"127.0.0.1:1\"\nnodes = [\"redis://:hunter2@h\"\nlanes = 1\n");
+        assert!(text.starts_with("is not TOML: line ") && !text.contains("hunter2") && !text.contains('\n'), "{text}");
+        assert!(
+            errors("lanes = 1\nlanes = 2").starts_with("is not TOML: line 2"),
+            "{}",
+            errors("lanes = 1\nlanes = 2")
+        );
+    }
+
+    #[test]
+    fn node_tables_are_read_and_their_mistakes_named() {
+        assert_eq!(errors("[[node]]\nurl = \"redis://h\"\n[[node]]\nname = \"b\"\nurl = \"redis://i\""), "[\"nodes\"]");
+        assert_eq!(
+            errors("[[node]]\nurl = \"redis://h\"\nnam = \"a\""),
+            "`node.nam` in the configuration file is not a setting: did you mean `name`?"
+        );
+        let no_url = "`node` in the configuration file must have a `url`, and may have a `name`, both texts";
+        assert_eq!(errors("[[node]]\nname = \"a\""), no_url);
+        assert_eq!(errors("[[node]]\nurl = 1"), no_url);
+        let tables = "`node` in the configuration file must be tables, each beginning with [[node]]";
+        assert_eq!(errors("node = \"redis://h\""), tables);
+        assert_eq!(errors("[node]\nurl = \"redis://h\""), tables);
+        assert_eq!(errors("node = [1]"), tables);
+    }
+
+    #[test]
+    fn a_list_and_tables_together_are_refused() {
+        assert!(errors("nodes = []\n[[node]]\nurl = \"redis://h\"").contains("use one of them"));
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let errors = read(Path::new("/nowhere/redlockd.toml")).expect_err("not there");
+        assert!(errors[0].to_string().starts_with("the configuration file /nowhere/redlockd.toml cannot be read: "));
+    }
+}

@@ -1,0 +1,201 @@
+//! The list of nodes as configured: names, and URLs as secrets. Looks at a URL only as far as two
+//! of them must be told apart; `nodes/` reads it in full.
+
+use super::error::{ConfigError, Origin};
+use super::raw::{NodeEntry, Raw};
+use super::secret::Secret;
+use crate::redlock::types::NodeId;
+
+/// The most nodes: each acquire asks all of them, and nobody needs to survive eight failures.
+pub const MAX_NODES: usize = 15;
+/// Redis' port, where a URL names none.
+const DEFAULT_PORT: u16 = 6379;
+/// What may stand before a URL's address. `true`: a path to a unix socket follows.
+const SCHEMES: [(&str, bool); 4] =
+    [("redis://", false), ("rediss://", false), ("redis+unix://", true), ("unix://", true)];
+
+/// One configured Redis node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSpec {
+    /// The name that was given to it.
+    pub name: Option<NodeId>,
+    /// Its URL, with user and password.
+    pub url: Secret,
+    id: NodeId,
+    address: String,
+}
+
+impl NodeSpec {
+    /// Its name, or else its address: what pages, metrics and answers call it, and what all
+    /// instances must agree on.
+    pub fn id(&self) -> &NodeId {
+        &self.id
+    }
+
+    /// `host:port` in lower case, or the path of its socket: what makes two nodes the same one.
+    /// Without user, password and database number.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Whether it is reached by TLS.
+    pub fn is_tls(&self) -> bool {
+        self.url.reveal().starts_with("rediss://")
+    }
+
+    /// Errors: what is wrong, to stand after "must be" or "node 2 must"; never the URL.
+    fn read(entry: NodeEntry) -> Result<Self, String> {
+        let address = address(entry.url.reveal())?;
+        let name =
+            entry.name.map(|name| NodeId::parse(&name)).transpose().map_err(|e| format!("is badly named: {e}"))?;
+        let id = match &name {
+            Some(name) => name.clone(),
+            None => NodeId::parse(&address.replace(['[', ']'], ""))
+                .map_err(|_| "needs a name, since its address is long or has unusual characters".to_owned())?,
+        };
+        Ok(Self { name, url: entry.url, id, address })
+    }
+}
+
+/// The part of a URL that tells two nodes apart.
+fn address(url: &str) -> Result<String, String> {
+    let form = || "must be redis://[user:password@]host[:port][/db], rediss://… or unix:///path".to_owned();
+    let (rest, is_path) = SCHEMES
+        .iter()
+        .find_map(|(scheme, is_path)| url.strip_prefix(scheme).map(|rest| (rest, *is_path)))
+        .ok_or_else(form)?;
+    if url.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(form());
+    }
+    if is_path {
+        let path = rest.split(['?', '#']).next().unwrap_or_default();
+        return (path.starts_with('/') && path.len() > 1).then(|| path.to_owned()).ok_or_else(form);
+    }
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let encode = "in a user name or password, write / as %2F, : as %3A, @ as %40, # as %23, ? as %3F";
+    if rest[authority.len()..].contains('@') {
+        return Err(format!("has an @ behind its address ({encode})"));
+    }
+    let host_port = authority.rsplit_once('@').map_or(authority, |(_, host_port)| host_port);
+    let (host, port) = match host_port.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (host_port, None),
+    };
+    let port = port.map_or(Ok(DEFAULT_PORT), str::parse).ok().filter(|port| *port > 0);
+    let port = port.ok_or_else(|| format!("has a port that is none ({encode})"))?;
+    match host.to_ascii_lowercase().as_str() {
+        "" => Err(form()),
+        "localhost" => Ok(format!("127.0.0.1:{port}")),
+        host => Ok(format!("{host}:{port}")),
+    }
+}
+
+/// Reads the list.
+///
+/// Errors: [`ConfigError::Value`], which names the node by its place in the list.
+pub(super) fn read(key: &str, origin: Origin, raw: Raw) -> Result<Vec<NodeSpec>, ConfigError> {
+    let refuse = |why: String| ConfigError::hidden(key, origin, why);
+    let entries: Vec<NodeEntry> = match raw {
+        Raw::Nodes(entries) => entries,
+        Raw::Text(text) => text.split(',').map(|url| NodeEntry::split(url.trim())).collect(),
+        Raw::Toml(toml::Value::Array(items)) => {
+            let texts: Option<Vec<_>> = items.iter().map(|item| item.as_str().map(NodeEntry::split)).collect();
+            texts.ok_or_else(|| refuse("must be a list of node URLs, each in quotation marks".into()))?
+        }
+        Raw::Toml(_) => return Err(refuse("must be a list of node URLs, such as [\"redis://10.0.0.1:6379\"]".into())),
+    };
+    if entries.len() > MAX_NODES {
+        return Err(refuse(format!("has {} nodes, but must have at most {MAX_NODES}", entries.len())));
+    }
+    let read = |(i, entry)| NodeSpec::read(entry).map_err(|why| refuse(format!("is wrong: node {} {why}", i + 1)));
+    entries.into_iter().enumerate().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn list(text: &str) -> Result<Vec<NodeSpec>, String> {
+        read("nodes", Origin::Environment, Raw::Text(text.into())).map_err(|e| e.to_string())
+    }
+
+    fn one(text: &str) -> NodeSpec {
+        list(text).expect(text).remove(0)
+    }
+
+    #[test]
+    fn addresses_are_what_tells_nodes_apart() {
+        for (url, address) in [
+            ("redis://h", "h:6379"),
+            ("redis://User:p%40ss@Host.Example:7000/3?protocol=resp3", "host.example:7000"),
+            ("rediss://:pass@10.0.0.1/1", "10.0.0.1:6379"),
+            ("redis://[::1]:7001", "[::1]:7001"),
+            ("redis://[::1]", "[::1]:6379"),
+            ("redis://localhost:7001", "127.0.0.1:7001"),
+            ("redis://u:p@ss@h:1", "h:1"),
+            ("unix:///run/redis/a.sock?db=1&pass=x", "/run/redis/a.sock"),
+            ("redis+unix:///run/redis/a.sock", "/run/redis/a.sock"),
+        ] {
+            assert_eq!(one(url).address(), address, "{url}");
+        }
+    }
+
+    #[test]
+    fn names_come_before_an_equals_sign_and_default_to_the_address() {
+        let named = one("a-1=redis://:p=q@h:1");
+        assert_eq!((named.name.as_ref().map(NodeId::as_str), named.id().as_str()), (Some("a-1"), "a-1"));
+        assert_eq!(named.url.reveal(), "redis://:p=q@h:1");
+        let plain = one("redis://:p=q@[::1]:1");
+        assert_eq!((plain.name.as_ref(), plain.id().as_str()), (None, "::1:1"));
+        assert!(one("rediss://h").is_tls() && !one("redis://h").is_tls());
+    }
+
+    #[test]
+    fn what_is_not_a_node_is_refused_by_its_place_and_without_its_secret() {
+        for bad in [
+            "",
+            "h:6379",
+            "http://h",
+            "redis://",
+            "redis://:SECRET@",
+            "redis://:SECRET@h:0",
+            "redis://:SEC/RET@h:1",
+            "redis://SECRET/x@h",
+            "redis://user:123/SECRET@h",
+            "redis://user:123?SECRET@h",
+            "redis://:SECRET@h:99999",
+            "redis://:SECRET@h h",
+            "unix://run/SECRET",
+            "redis:///1",
+            "a b=redis://:SECRET@h",
+            "=redis://:SECRET@h",
+        ] {
+            let text = list(&format!("redis://ok,{bad}")).expect_err(bad);
+            assert!(text.contains("`nodes` in the environment is wrong: node 2 "), "{text}");
+            assert!(!text.contains("SECRET") && !text.contains("RET@"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_socket_with_an_odd_path_needs_a_name() {
+        assert!(list("unix:///tmp/a b").is_err());
+        assert!(list("unix:///tmp/a+b").expect_err("+ is not in names").contains("needs a name"));
+        assert_eq!(one("a=unix:///tmp/a+b").id().as_str(), "a");
+    }
+
+    #[test]
+    fn more_nodes_than_the_limit_are_refused() {
+        let urls = |n: usize| (0..n).map(|i| format!("redis://h{i}")).collect::<Vec<_>>().join(",");
+        assert_eq!(list(&urls(MAX_NODES)).map(|n| n.len()), Ok(MAX_NODES));
+        assert!(list(&urls(MAX_NODES + 1)).expect_err("16").contains("at most 15"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_url_panics_and_debug_hides_it(text in "(a=)?(redis|rediss|unix)://\\PC{0,20}SECRET\\PC{0,20}") {
+            let shown = format!("{:?}", list(&text));
+            prop_assert!(!shown.contains("SECRET@"), "{}", shown);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Rules across settings: which values do not go together, and which are probably not meant.
+//! Values are in their ranges here; knows nothing of where they came from.
+
+use std::time::Duration;
+
+use super::error::{ConfigError, Warning};
+use super::settings::Config;
+use crate::redlock::duration::format_duration;
+
+/// Most of the least TTL that one silent node may use up: one in this many parts.
+const NODE_TIMEOUT_PARTS_OF_MIN_TTL: u32 = 2;
+/// Most of an ordinary lease that one silent node should use up.
+const NODE_TIMEOUT_PARTS_OF_DEFAULT_TTL: u32 = 5;
+
+/// Checks all rules.
+pub(super) fn check(config: &Config) -> (Vec<ConfigError>, Vec<Warning>) {
+    let mut errors = Vec::new();
+    times(config, &mut errors);
+    lists(config, &mut errors);
+    (errors, warnings(config))
+}
+
+/// A rule about two durations: `low` must be at most `high`.
+struct AtMost {
+    key: &'static str,
+    low: Duration,
+    high: Duration,
+    why: String,
+}
+
+fn times(c: &Config, errors: &mut Vec<ConfigError>) {
+    let show = format_duration;
+    let rules = [
+        AtMost {
+            key: "node_timeout",
+            low: c.node_timeout,
+            high: c.min_ttl / NODE_TIMEOUT_PARTS_OF_MIN_TTL,
+            why: format!("at most half of min_ttl ({}), or one slow node costs the lease", show(c.min_ttl)),
+        },
+        AtMost {
+            key: "default_ttl",
+            low: c.min_ttl,
+            high: c.default_ttl,
+            why: format!("at least min_ttl ({})", show(c.min_ttl)),
+        },
+        AtMost {
+            key: "default_ttl",
+            low: c.default_ttl,
+            high: c.max_ttl,
+            why: format!("at most max_ttl ({})", show(c.max_ttl)),
+        },
+        AtMost {
+            key: "guard",
+            low: c.node_timeout.saturating_add(Duration::from_millis(1)),
+            high: c.guard,
+            why: format!("more than node_timeout ({}), or slow answers look like wrong clocks", show(c.node_timeout)),
+        },
+        AtMost {
+            key: "lock_delay",
+            low: c.guard.saturating_mul(2),
+            high: c.lock_delay,
+            why: format!("at least twice guard ({}), since it pays for clocks that differ by that much", show(c.guard)),
+        },
+        AtMost {
+            key: "retry_max",
+            low: c.retry_min,
+            high: c.retry_max,
+            why: format!("at least retry_min ({})", show(c.retry_min)),
+        },
+        AtMost {
+            key: "fence_ttl",
+            low: c.max_ttl.saturating_mul(2),
+            high: c.fence_ttl,
+            why: format!("at least twice max_ttl ({}), so that no counter ends before a lease", show(c.max_ttl)),
+        },
+    ];
+    for rule in rules.into_iter().filter(|rule| rule.low > rule.high) {
+        let value = show(value_of(c, rule.key));
+        errors.push(ConfigError::rule(rule.key, format!("`{}` is {value}, but must be {}", rule.key, rule.why)));
+    }
+    // What a grant of the least TTL has left after one slow node must be worth answering.
+    let least = c.drift(c.min_ttl).saturating_add(c.min_ttl * c.min_validity_percent / 100);
+    if c.node_timeout <= c.min_ttl / NODE_TIMEOUT_PARTS_OF_MIN_TTL && c.node_timeout.saturating_add(least) > c.min_ttl {
+        errors.push(ConfigError::rule(
+            "min_ttl",
+            format!(
+                "`min_ttl` is {}, but must be long enough for node_timeout ({}), drift and min_validity_percent ({} %) \
+                 together, or no such lease could be granted",
+                show(c.min_ttl),
+                show(c.node_timeout),
+                c.min_validity_percent
+            ),
+        ));
+    }
+}
+
+fn value_of(c: &Config, key: &str) -> Duration {
+    match key {
+        "node_timeout" => c.node_timeout,
+        "default_ttl" => c.default_ttl,
+        "guard" => c.guard,
+        "lock_delay" => c.lock_delay,
+        "retry_max" => c.retry_max,
+        _ => c.fence_ttl,
+    }
+}
+
+fn lists(c: &Config, errors: &mut Vec<ConfigError>) {
+    if c.waiters_per_resource > c.waiters_total {
+        errors.push(ConfigError::rule(
+            "waiters_per_resource",
+            format!(
+                "`waiters_per_resource` is {}, but must be at most waiters_total ({})",
+                c.waiters_per_resource, c.waiters_total
+            ),
+        ));
+    }
+    for (key, other, is_alone) in [
+        ("tls_cert", "tls_key", c.tls_cert.is_some() && c.tls_key.is_none()),
+        ("tls_key", "tls_cert", c.tls_key.is_some() && c.tls_cert.is_none()),
+    ] {
+        if is_alone {
+            errors.push(ConfigError::rule(key, format!("`{key}` is set, but is of no use without {other}")));
+        }
+    }
+    for (i, node) in c.nodes.iter().enumerate() {
+        let twin = |same: &dyn Fn(usize) -> bool| (0..i).find(|j| same(*j)).map(|j| j + 1);
+        if let Some(first) = twin(&|j| c.nodes[j].address() == node.address()) {
+            let sentence = format!(
+                "`nodes` has {} twice, as node {first} and node {}, but the nodes must be independent: one server \
+                 has one vote, whatever its database number",
+                node.address(),
+                i + 1
+            );
+            errors.push(ConfigError::rule("nodes", sentence));
+        } else if let Some(first) = twin(&|j| c.nodes[j].id() == node.id()) {
+            let sentence = format!("`nodes` has the name {} twice, as node {first} and node {}", node.id(), i + 1);
+            errors.push(ConfigError::rule("nodes", sentence));
+        }
+    }
+}
+
+fn warnings(c: &Config) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    match c.nodes.len() {
+        1 => warnings.push(Warning::OneNode),
+        nodes if nodes > 0 && nodes.is_multiple_of(2) => warnings.push(Warning::EvenNodes { nodes }),
+        _ => {}
+    }
+    if c.node_timeout > c.default_ttl / NODE_TIMEOUT_PARTS_OF_DEFAULT_TTL {
+        warnings.push(Warning::SlowNodeTimeout {
+            node_timeout: format_duration(c.node_timeout),
+            default_ttl: format_duration(c.default_ttl),
+        });
+    }
+    if !c.listen.ip().to_canonical().is_loopback() {
+        warnings.push(Warning::OpenListen { listen: c.listen });
+    }
+    let tls = [("tls_ca", &c.tls_ca), ("tls_cert", &c.tls_cert), ("tls_key", &c.tls_key)];
+    let set = tls.into_iter().find(|(_, path)| path.is_some());
+    if let Some((key, _)) = set.filter(|_| !c.nodes.iter().any(super::nodes::NodeSpec::is_tls)) {
+        warnings.push(Warning::UnusedTls { key });
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::load::{Inputs, Loaded};
+    use super::*;
+    use proptest::prelude::*;
+
+    fn load(flags: &[(&str, &str)]) -> Result<Loaded, String> {
+        let flags = flags.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        let inputs = Inputs { flags, ..Inputs::default() };
+        inputs.load(&BTreeMap::<String, String>::new()).map_err(|e| e.to_string())
+    }
+
+    fn warnings_of(flags: &[(&str, &str)]) -> Vec<Warning> {
+        load(flags).expect("good").warnings
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_in_one_sentence_that_names_the_key() {
+        for (flags, key) in [
+            (&[("node_timeout", "51ms")][..], "node_timeout"),
+            (&[("default_ttl", "50ms")], "default_ttl"),
+            (&[("default_ttl", "6m")], "default_ttl"),
+            (&[("guard", "50ms")], "guard"),
+            (&[("lock_delay", "999ms")], "lock_delay"),
+            (&[("retry_min", "300ms")], "retry_max"),
+            (&[("max_ttl", "31m")], "fence_ttl"),
+            (&[("min_validity_percent", "50")], "min_ttl"),
+            (&[("drift_floor", "41ms")], "min_ttl"),
+            (&[("waiters_total", "999")], "waiters_per_resource"),
+            (&[("tls_cert", "/a")], "tls_cert"),
+            (&[("tls_key", "/a")], "tls_key"),
+            (&[("nodes", "redis://a,redis://b,redis://:pw@A:6379/2")], "nodes"),
+            (&[("nodes", "a=redis://a,b=redis://b,a=redis://c")], "nodes"),
+            (&[("nodes", "redis://a,a:6379=redis://b,redis://c")], "nodes"),
+        ] {
+            let text = load(flags).expect_err(key);
+            assert!(text.starts_with(&format!("`{key}` ")) && !text.contains('\n') && !text.contains("pw"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_reads_alone() {
+        assert_eq!(
+            load(&[("node_timeout", "60ms")]).expect_err("too slow"),
+            "`node_timeout` is 60ms, but must be at most half of min_ttl (100ms), or one slow node costs the lease"
+        );
+        assert_eq!(
+            load(&[("nodes", "redis://h/0,redis://x,redis://h/1")]).expect_err("twice"),
+            "`nodes` has h:6379 twice, as node 1 and node 3, but the nodes must be independent: one server has one \
+             vote, whatever its database number"
+        );
+    }
+
+    #[test]
+    fn what_is_probably_not_meant_is_warned_about() {
+        assert_eq!(warnings_of(&[("nodes", "redis://a")]), [Warning::OneNode]);
+        assert_eq!(warnings_of(&[("nodes", "redis://a,redis://b")]), [Warning::EvenNodes { nodes: 2 }]);
+        assert_eq!(warnings_of(&[("nodes", "redis://a,redis://b,redis://c")]), []);
+        let four = [("nodes", "redis://a,redis://b,redis://c,redis://d")];
+        assert_eq!(warnings_of(&four), [Warning::EvenNodes { nodes: 4 }]);
+        for (listen, is_open) in [
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("10.0.0.1:1", true),
+            ("127.9.9.9:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+        ] {
+            let open = matches!(warnings_of(&[("listen", listen)])[..], [Warning::OpenListen { .. }]);
+            assert_eq!(open, is_open, "{listen}");
+        }
+        let slow = [("default_ttl", "200ms"), ("node_timeout", "50ms")];
+        assert!(matches!(warnings_of(&slow)[..], [Warning::SlowNodeTimeout { .. }]));
+        assert_eq!(
+            warnings_of(&[("tls_ca", "/ca"), ("nodes", "redis://a,redis://b,redis://c")]),
+            [Warning::UnusedTls { key: "tls_ca" }]
+        );
+        assert_eq!(warnings_of(&[("tls_ca", "/ca"), ("nodes", "redis://a,redis://b,rediss://c")]), []);
+    }
+
+    proptest! {
+        /// Whatever passes keeps the relations that the algorithm relies on.
+        #[test]
+        fn what_passes_keeps_every_relation(
+            node_timeout in 1_u64..400, min_ttl in 10_u64..1_000, default_ttl in 10_u64..2_000, max_ttl in 1_000_u64..3_000,
+            guard in 10_u64..600, lock_delay in 20_u64..1_500, validity in 1_u32..=90, ppm in 1_000_u32..200_000,
+        ) {
+            let ms = Duration::from_millis;
+            let config = Config {
+                node_timeout: ms(node_timeout), min_ttl: ms(min_ttl), default_ttl: ms(default_ttl), max_ttl: ms(max_ttl),
+                guard: ms(guard), lock_delay: ms(lock_delay), min_validity_percent: validity, drift_ppm: ppm,
+                ..Config::default()
+            };
+            let relations = [
+                node_timeout * 2 <= min_ttl,
+                min_ttl <= default_ttl,
+                default_ttl <= max_ttl,
+                node_timeout < guard,
+                2 * guard <= lock_delay,
+                // In units of a millionth of a millisecond, without rounding.
+                (node_timeout + 2) * 1_000_000 + min_ttl * (u64::from(ppm) + u64::from(validity) * 10_000) <= min_ttl * 1_000_000,
+            ];
+            let (errors, _) = check(&config);
+            // The drift is rounded up to a microsecond, so the last relation may be refused on its edge.
+            let edge = (node_timeout + 2) * 1_000_000 + min_ttl * (u64::from(ppm) + u64::from(validity) * 10_000);
+            if errors.is_empty() {
+                prop_assert!(relations.iter().all(|kept| *kept), "{:?}", relations);
+            } else if edge.abs_diff(min_ttl * 1_000_000) > 1_000 {
+                prop_assert!(relations.iter().any(|kept| !kept), "{:?}", errors);
+            }
+        }
+    }
+}

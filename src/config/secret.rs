@@ -1,0 +1,82 @@
+//! Text that must not be printed: node URLs carry passwords. Stands apart so that nothing else in
+//! the configuration touches the text itself.
+
+use std::fmt;
+
+/// A secret text. `Debug` hides it and there is no `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself: for the one place that connects.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// `text` with the user and password of each URL in it replaced by `…`: for messages that repeat
+/// what somebody typed, perhaps into the wrong place. Hides too much rather than too little:
+/// everything from `://` to the last `@` before the next blank.
+pub fn redact(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        out.push_str(before);
+        let word_end = after.find(char::is_whitespace).unwrap_or(after.len());
+        let (word, tail) = after.split_at(word_end);
+        match word.rfind('@') {
+            Some(user_end) => {
+                out.push('…');
+                out.push_str(&word[user_end..]);
+            }
+            None => out.push_str(word),
+        }
+        rest = tail;
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_secret_does_not_print() {
+        assert_eq!(format!("{:?}", Secret::new("hunter2")), "Secret(…)");
+    }
+
+    #[test]
+    fn users_and_passwords_are_taken_out_of_urls() {
+        for (raw, shown) in [
+            ("redis://u:p@h:1/2", "redis://…@h:1/2"),
+            ("a=redis://:p@ss@h b=rediss://q@i x", "a=redis://…@h b=rediss://…@i x"),
+            ("redis://:p@h,redis://:q@i", "redis://…@i"),
+            ("redis://h:1", "redis://h:1"),
+            ("mail@example", "mail@example"),
+        ] {
+            assert_eq!(redact(raw), shown);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_password_survives(before in "\\PC{0,10}", password in "[a-z@/:#]{0,12}SECRET[a-z@/:#]{0,12}") {
+            let shown = redact(&format!("{before}redis://user:{password}@host"));
+            prop_assert!(!shown.contains("SECRET"), "{}", shown);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The configuration as the rest of the program sees it: checked and typed. Knows no file, no
+//! environment and no key's spelling but where it says where a value came from.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::error::Origin;
+use super::layers::Values;
+use super::nodes::NodeSpec;
+
+/// How a restart of a node is noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// When a connection is made.
+    Handshake,
+    /// By an `INFO` in every script.
+    Script,
+}
+
+/// The form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For a terminal.
+    Text,
+    /// For a collector.
+    Json,
+}
+
+/// The least level that is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// Somebody must act.
+    Error,
+    /// Somebody should look.
+    Warn,
+    /// Start, stop, nodes that come and go.
+    Info,
+    /// Requests.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// The word, as in the file.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+/// Every setting. `config/redlockd.toml` says what each is for, its range and why it has its
+/// default; [`super::Inputs::load`] makes one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Largest request body, bytes.
+    pub body_limit: usize,
+    /// Longest wait that a caller may ask for.
+    pub max_wait: Duration,
+    /// Longest that a lease is renewed for a connection that holds it.
+    pub max_hold: Duration,
+    /// Most waiters for one resource.
+    pub waiters_per_resource: usize,
+    /// Most waiters for all resources.
+    pub waiters_total: usize,
+    /// How long requests under way may take to finish after SIGTERM.
+    pub drain_timeout: Duration,
+    /// The Redis nodes; empty: embedded ones.
+    pub nodes: Vec<NodeSpec>,
+    /// How many embedded nodes; odd.
+    pub embedded_nodes: usize,
+    /// Where embedded nodes keep their state file; not created here.
+    pub data_dir: PathBuf,
+    /// `{resource}` once, and what stands around it in a key.
+    pub key_template: String,
+    /// How a restart of a node is noticed.
+    pub identity: Identity,
+    /// How long one node may take to answer.
+    pub node_timeout: Duration,
+    /// How long connecting may take, handshake and TLS included.
+    pub connect_timeout: Duration,
+    /// Connections per node for lock commands.
+    pub lanes: usize,
+    /// Most commands under way on one node.
+    pub max_in_flight: usize,
+    /// Most clean-ups and repairs that run at once.
+    pub cleanup_limit: usize,
+    /// How old the list of held leases may get.
+    pub list_refresh: Duration,
+    /// PEM file of the authorities that sign the nodes' certificates; `None`: the system's.
+    pub tls_ca: Option<PathBuf>,
+    /// PEM file of our certificate; there is a key where there is one.
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file of its private key.
+    pub tls_key: Option<PathBuf>,
+    /// TTL of a request that names none.
+    pub default_ttl: Duration,
+    /// Least TTL.
+    pub min_ttl: Duration,
+    /// Largest TTL.
+    pub max_ttl: Duration,
+    /// Allowance for clock rates, parts per million of the TTL.
+    pub drift_ppm: u32,
+    /// Constant part of that allowance.
+    pub drift_floor: Duration,
+    /// Clock offset, or age of a request, beyond which a node does not vote.
+    pub guard: Duration,
+    /// Added to each TTL on the nodes, never promised.
+    pub lock_delay: Duration,
+    /// Least part of the TTL that a grant must have left, percent.
+    pub min_validity_percent: u32,
+    /// Upper end of the first pause before a round is repeated.
+    pub retry_min: Duration,
+    /// Upper end of all such pauses.
+    pub retry_max: Duration,
+    /// How long an unused fence counter is kept.
+    pub fence_ttl: Duration,
+    /// The form of the log.
+    pub log_format: LogFormat,
+    /// The least level that is logged.
+    pub log_level: LogLevel,
+    /// Threads of the runtime; 0: one per CPU.
+    pub worker_threads: usize,
+    pub(super) origins: BTreeMap<&'static str, Origin>,
+}
+
+impl Config {
+    /// Where the value of a key came from; `None` if there is no such key.
+    pub fn origin_of(&self, key: &str) -> Option<Origin> {
+        self.origins.get(key).copied()
+    }
+
+    /// The most that clock rates may cost of a lease of `ttl`: `ttl * drift_ppm / 10^6`, rounded up
+    /// to whole microseconds, plus `drift_floor`.
+    pub(super) fn drift(&self, ttl: Duration) -> Duration {
+        let us = ttl.as_micros().saturating_mul(u128::from(self.drift_ppm)).div_ceil(1_000_000);
+        Duration::from_micros(u64::try_from(us).unwrap_or(u64::MAX)).saturating_add(self.drift_floor)
+    }
+
+    /// From values for every key; `data_dir` where the settings name none.
+    pub(super) fn from_values(values: &Values, data_dir: PathBuf) -> Self {
+        Self {
+            listen: values.address("listen"),
+            body_limit: values.integer("body_limit"),
+            max_wait: values.duration("max_wait"),
+            max_hold: values.duration("max_hold"),
+            waiters_per_resource: values.integer("waiters_per_resource"),
+            waiters_total: values.integer("waiters_total"),
+            drain_timeout: values.duration("drain_timeout"),
+            nodes: values.nodes("nodes"),
+            embedded_nodes: values.integer("embedded_nodes"),
+            data_dir: values.path("data_dir").unwrap_or(data_dir),
+            key_template: values.text("key_template").to_owned(),
+            identity: match values.text("identity") {
+                "script" => Identity::Script,
+                _ => Identity::Handshake,
+            },
+            node_timeout: values.duration("node_timeout"),
+            connect_timeout: values.duration("connect_timeout"),
+            lanes: values.integer("lanes"),
+            max_in_flight: values.integer("max_in_flight"),
+            cleanup_limit: values.integer("cleanup_limit"),
+            list_refresh: values.duration("list_refresh"),
+            tls_ca: values.path("tls_ca"),
+            tls_cert: values.path("tls_cert"),
+            tls_key: values.path("tls_key"),
+            default_ttl: values.duration("default_ttl"),
+            min_ttl: values.duration("min_ttl"),
+            max_ttl: values.duration("max_ttl"),
+            drift_ppm: values.integer("drift_ppm"),
+            drift_floor: values.duration("drift_floor"),
+            guard: values.duration("guard"),
+            lock_delay: values.duration("lock_delay"),
+            min_validity_percent: values.integer("min_validity_percent"),
+            retry_min: values.duration("retry_min"),
+            retry_max: values.duration("retry_max"),
+            fence_ttl: values.duration("fence_ttl"),
+            log_format: match values.text("log_format") {
+                "json" => LogFormat::Json,
+                _ => LogFormat::Text,
+            },
+            log_level: match values.text("log_level") {
+                "error" => LogLevel::Error,
+                "warn" => LogLevel::Warn,
+                "debug" => LogLevel::Debug,
+                "trace" => LogLevel::Trace,
+                _ => LogLevel::Info,
+            },
+            worker_threads: values.integer("worker_threads"),
+            origins: values.origins(),
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! One value as it was written becomes a checked one, or an error that names the key, the value
+//! and the range. Knows forms and ranges, not what a setting is for.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::error::{ConfigError, Origin};
+use super::keys::{Form, Key};
+use super::nodes::{self, NodeSpec};
+use super::raw::Raw;
+use crate::redlock::duration::{format_duration, parse_duration};
+use crate::redlock::types::RESERVED_PREFIX;
+
+/// What stands for the name of the resource in `key_template`.
+const PLACEHOLDER: &str = "{resource}";
+/// The longest `key_template`: with the longest resource a key stays below 400 bytes.
+const TEMPLATE_MAX_BYTES: usize = 128;
+
+/// A value of its key's form and within its range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    Address(SocketAddr),
+    Nodes(Vec<NodeSpec>),
+    /// Also a path, a template, or one of the words of a choice.
+    Text(String),
+    Duration(Duration),
+    Integer(u64),
+}
+
+/// Checks one value.
+///
+/// Errors: [`ConfigError::Value`].
+pub(super) fn check(key: &Key, origin: Origin, raw: Raw) -> Result<Value, ConfigError> {
+    if key.form == Form::Nodes {
+        return nodes::read(key.name, origin, raw).map(Value::Nodes);
+    }
+    let (written, text) = match raw {
+        Raw::Text(text) => (format!("\"{text}\""), Some(text)),
+        Raw::Toml(toml::Value::String(text)) => (format!("\"{text}\""), Some(text)),
+        Raw::Toml(other) => (other.to_string(), None),
+        Raw::Nodes(_) => (String::new(), None),
+    };
+    // Numbers are bare in a file and text elsewhere; everything else is text.
+    let number = if origin <= Origin::File { text.is_none().then(|| written.clone()) } else { text.clone() };
+    let value = match (&key.form, text) {
+        (Form::Integer { .. } | Form::Odd { .. }, _) => integer(&key.form, number.as_deref()),
+        (Form::Duration { min_ms, max_ms }, text) => duration(text.as_deref().unwrap_or(&written), *min_ms, *max_ms),
+        (Form::Address, Some(text)) => text.parse().map(Value::Address).map_err(|_| String::new()),
+        (Form::Choice(words), Some(text)) if words.contains(&text.as_str()) => Ok(Value::Text(text)),
+        (Form::Template, Some(text)) => template(text),
+        (Form::Path, Some(text)) if !text.contains('\0') => Ok(Value::Text(text)),
+        _ => Err(String::new()),
+    };
+    value.map_err(|hint| {
+        ConfigError::value(key.name, origin, &written, format!("must be {}{hint}", key.form.describe()))
+    })
+}
+
+fn integer(form: &Form, number: Option<&str>) -> Result<Value, String> {
+    let read = number.filter(|n| n.bytes().all(|b| b.is_ascii_digit())).and_then(|n| n.parse::<u64>().ok());
+    let fits = |n: &u64| match form {
+        Form::Integer { min, max } => (min..=max).contains(&n),
+        Form::Odd { min, max } => (min..=max).contains(&n) && n % 2 == 1,
+        _ => false,
+    };
+    read.filter(fits).map(Value::Integer).ok_or_else(|| {
+        let quoted = number.is_none();
+        if quoted { ", without quotation marks".into() } else { String::new() }
+    })
+}
+
+fn duration(text: &str, min_ms: u64, max_ms: u64) -> Result<Value, String> {
+    let range = Duration::from_millis(min_ms)..=Duration::from_millis(max_ms);
+    let in_range = |text: &str| parse_duration(text).ok().filter(|d| range.contains(d));
+    in_range(text).map(Value::Duration).ok_or_else(|| {
+        // A bare number: offer the first unit with which it makes sense.
+        let bare = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let meant = ["s", "ms", "m", "h"].map(|unit| format!("{text}{unit}"));
+        let meant = meant.iter().filter(|_| bare).find_map(|text| in_range(text));
+        meant.map_or(String::new(), |d| format!(": did you mean \"{}\"?", format_duration(d)))
+    })
+}
+
+/// The template must give each resource a key of its own, and never one of the service's.
+fn template(text: String) -> Result<Value, String> {
+    let mut around = text.split(PLACEHOLDER);
+    let (Some(head), Some(tail), None) = (around.next(), around.next(), around.next()) else {
+        return Err(", exactly once".into());
+    };
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b':' | b'@' | b'/' | b'-');
+    if !head.bytes().chain(tail.bytes()).all(plain) || text.len() > TEMPLATE_MAX_BYTES {
+        return Err(format!(", of at most {TEMPLATE_MAX_BYTES} characters of A-Z a-z 0-9 . _ ~ : @ / -"));
+    }
+    if meets_own_keys(head, tail) {
+        return Err(format!(", and no resource's key may begin with `{RESERVED_PREFIX}`, as the service's own do"));
+    }
+    Ok(Value::Text(text))
+}
+
+/// Whether some resource's key would begin with the reserved prefix, which no resource does itself:
+/// with `red{resource}` the resource `lockd:meta` would be a node's own marker, and with
+/// `{resource}:meta` the resource `redlockd`.
+fn meets_own_keys(head: &str, tail: &str) -> bool {
+    if head.is_empty() {
+        return (1..RESERVED_PREFIX.len()).any(|cut| tail.starts_with(&RESERVED_PREFIX[cut..]));
+    }
+    head.starts_with(RESERVED_PREFIX) || RESERVED_PREFIX.starts_with(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::KEYS;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn from_text(key: &str, text: &str) -> Result<Value, String> {
+        let key = Key::find(key).expect(key);
+        check(key, Origin::Flag, Raw::Text(text.into())).map_err(|e| e.to_string())
+    }
+
+    fn from_toml(key: &str, value: impl Into<toml::Value>) -> Result<Value, String> {
+        let key = Key::find(key).expect(key);
+        check(key, Origin::File, Raw::Toml(value.into())).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_refusal_names_the_key_the_value_the_origin_and_the_range() {
+        assert_eq!(
+            from_text("node_timeout", "20s").unwrap_err(),
+            "`node_timeout` on the command line is \"20s\", but must be a duration from 1ms to 10s"
+        );
+        assert_eq!(
+            from_toml("lanes", 17).unwrap_err(),
+            "`lanes` in the configuration file is 17, but must be a whole number from 1 to 16"
+        );
+        assert_eq!(
+            from_text("identity", "inf").unwrap_err(),
+            "`identity` on the command line is \"inf\", but must be one of handshake, script"
+        );
+        assert_eq!(
+            from_text("listen", "localhost").unwrap_err(),
+            "`listen` on the command line is \"localhost\", but must be an IP address and a port, such as 127.0.0.1:5625"
+        );
+    }
+
+    #[test]
+    fn a_bare_number_gets_a_hint_within_the_range() {
+        assert!(from_text("default_ttl", "30").unwrap_err().ends_with(": did you mean \"30s\"?"));
+        assert!(from_toml("default_ttl", 30).unwrap_err().ends_with(": did you mean \"30s\"?"));
+        assert!(from_toml("node_timeout", 50).unwrap_err().ends_with(": did you mean \"50ms\"?"));
+        assert!(from_toml("node_timeout", 50_000).unwrap_err().ends_with("from 1ms to 10s"));
+    }
+
+    #[test]
+    fn numbers_are_bare_in_a_file_and_text_elsewhere() {
+        assert_eq!(from_toml("lanes", 2), Ok(Value::Integer(2)));
+        assert_eq!(from_text("lanes", "2"), Ok(Value::Integer(2)));
+        assert!(from_toml("lanes", "2").unwrap_err().ends_with("without quotation marks"));
+        for bad in ["-1", "+1", "1.0", " 1", "0x1", "", "99999999999999999999"] {
+            assert!(from_text("lanes", bad).is_err(), "{bad}");
+        }
+        assert!(from_toml("lanes", true).is_err() && from_toml("listen", 5625).is_err());
+    }
+
+    #[test]
+    fn embedded_nodes_are_odd() {
+        assert_eq!(from_text("embedded_nodes", "3"), Ok(Value::Integer(3)));
+        assert!(from_text("embedded_nodes", "2").unwrap_err().contains("an odd whole number"));
+    }
+
+    #[test]
+    fn a_password_in_the_wrong_place_is_not_repeated() {
+        let text = from_text("listen", "redis://:hunter2@h:6379").unwrap_err();
+        assert!(!text.contains("hunter2") && text.contains("redis://…@h:6379"), "{text}");
+    }
+
+    #[test]
+    fn templates_keep_clear_of_the_services_own_keys() {
+        for good in ["{resource}", "redlock:{resource}", "app/{resource}/lock", "x{resource}"] {
+            assert_eq!(from_text("key_template", good), Ok(Value::Text(good.into())));
+        }
+        let long = format!("{}{{resource}}", "x".repeat(119));
+        for bad in [
+            "",
+            "x",
+            "{resource}{resource}",
+            "redlockd:{resource}",
+            "redlockd:x{resource}",
+            "r{resource}",
+            "{resource}:meta",
+            "{resource}d:x",
+            "redlockd{resource}",
+            "a b{resource}",
+            "*{resource}",
+            "{x}{resource}",
+            &long,
+        ] {
+            assert!(from_text("key_template", bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        /// Whatever the template and the resource, the key is not one of the service's, and two
+        /// resources have two keys.
+        #[test]
+        fn keys_are_injective_and_outside_the_reserved_names(
+            head in "|[redlock:]{0,10}", tail in "[a-z:]{0,3}|d?:meta|kd:x|x:meta", a in "redlockd?|[redlockd:meta/]{1,14}", b in "[redlockd:meta/]{1,14}",
+        ) {
+            use crate::redlock::types::ResourceName;
+            let template = format!("{head}{PLACEHOLDER}{tail}");
+            let (Ok(_), Ok(a), Ok(b)) = (from_text("key_template", &template), ResourceName::parse(&a), ResourceName::parse(&b))
+            else { return Ok(()) };
+            let key = |r: &ResourceName| template.replace(PLACEHOLDER, r.as_str());
+            prop_assert!(!key(&a).starts_with(RESERVED_PREFIX), "{}", key(&a));
+            prop_assert_eq!(key(&a) == key(&b), a == b);
+        }
+
+        #[test]
+        fn no_text_panics_and_what_passes_lies_in_its_range(index in 0..KEYS.len(), text in "\\PC{0,20}|[0-9]{1,8}(ms|s|m|h)?") {
+            let key = &KEYS[index];
+            match (key.form, check(key, Origin::Environment, Raw::Text(text))) {
+                (Form::Integer { min, max } | Form::Odd { min, max }, Ok(Value::Integer(n))) => prop_assert!((min..=max).contains(&n)),
+                (Form::Duration { min_ms, max_ms }, Ok(Value::Duration(d))) => {
+                    prop_assert!((u128::from(min_ms)..=u128::from(max_ms)).contains(&d.as_millis()));
+                }
+                (_, Ok(_)) => {}
+                (_, Err(error)) => prop_assert!(error.to_string().contains(key.name)),
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Which of our media types a client wants (RFC 9110, 12.5.1). Apart from the handlers because
+//! errors and answers negotiate by the same rule. Knows header values and nothing else.
+
+use axum::http::{HeaderMap, header};
+
+/// A form of answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// `application/json`, problems as `application/problem+json`.
+    Json,
+    /// `text/plain`.
+    Text,
+}
+
+/// A form of answer that goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    /// `application/x-ndjson`: one JSON object per line.
+    Lines,
+    /// `text/event-stream`: server-sent events.
+    Events,
+}
+
+/// The stream that the client likes best; lines where it does not care. Those who ask for JSON get
+/// lines of it. `None`: it accepts neither.
+pub fn stream(headers: &HeaderMap) -> Option<Stream> {
+    let ranges = ranges(headers);
+    let lines = weigh_type(&ranges, &["application/x-ndjson", "application/json"], "application/*");
+    let events = weigh_type(&ranges, &["text/event-stream"], "text/*");
+    match (lines.0, events.0) {
+        (0, 0) => None,
+        _ if events > lines => Some(Stream::Events),
+        _ => Some(Stream::Lines),
+    }
+}
+
+/// How much the client wants this stream, in thousandths.
+pub fn weight_of(headers: &HeaderMap, stream: Stream) -> u16 {
+    let ranges = ranges(headers);
+    match stream {
+        Stream::Lines => weigh_type(&ranges, &["application/x-ndjson", "application/json"], "application/*").0,
+        Stream::Events => weigh_type(&ranges, &["text/event-stream"], "text/*").0,
+    }
+}
+
+/// Weight in thousandths, then how exactly the range names the type: a tie goes to the closer name.
+type Weight = (u16, u8);
+
+/// The form that the client likes best of those in `offered`; JSON where it does not care.
+/// `None`: it accepts none of them (406).
+pub fn negotiate(headers: &HeaderMap, offered: &[Format]) -> Option<Format> {
+    let ranges = ranges(headers);
+    let mut best: Option<(Weight, Format)> = None;
+    for format in offered {
+        let weight = weigh(&ranges, *format);
+        if weight.0 > 0 && best.is_none_or(|(w, _)| weight > w) {
+            best = Some((weight, *format));
+        }
+    }
+    best.map(|(_, format)| format)
+}
+
+/// The form for a problem: text only where the client prefers it; never a 406.
+pub fn for_problem(headers: &HeaderMap) -> Format {
+    negotiate(headers, &[Format::Json, Format::Text]).unwrap_or(Format::Json)
+}
+
+/// The ranges of all Accept headers with their weights; what cannot be read is skipped.
+fn ranges(headers: &HeaderMap) -> Vec<(String, u16)> {
+    let values = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
+    let mut ranges = Vec::new();
+    for item in values.flat_map(|v| v.split(',')) {
+        let mut parts = item.split(';').map(str::trim);
+        let range = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let q = parts.find_map(|p| p.strip_prefix("q=").or_else(|| p.strip_prefix("Q=")));
+        let weight = q.map_or(Some(1_000), permille);
+        if let (true, Some(weight)) = (range.contains('/'), weight) {
+            ranges.push((range, weight));
+        }
+    }
+    ranges
+}
+
+/// `0`, `1`, `0.5`, `1.000`: at most three decimals, at most 1.
+fn permille(q: &str) -> Option<u16> {
+    let (whole, decimals) = q.split_once('.').unwrap_or((q, ""));
+    if !matches!(whole, "0" | "1") || decimals.len() > 3 || !decimals.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let fraction: u16 = format!("{decimals:0<3}").parse().ok()?;
+    let weight = if whole == "1" { 1_000 + fraction } else { fraction };
+    (weight <= 1_000).then_some(weight)
+}
+
+/// The closest range decides, as the RFC has it. No range at all accepts everything.
+fn weigh(ranges: &[(String, u16)], format: Format) -> Weight {
+    match format {
+        Format::Json => weigh_type(ranges, &["application/json", "application/problem+json"], "application/*"),
+        Format::Text => weigh_type(ranges, &["text/plain"], "text/*"),
+    }
+}
+
+fn weigh_type(ranges: &[(String, u16)], names: &[&str], family: &str) -> Weight {
+    if ranges.is_empty() {
+        return (1_000, 0);
+    }
+    let closeness = |range: &str| match range {
+        name if names.contains(&name) => 3,
+        name if name == family => 2,
+        "*/*" => 1,
+        _ => 0,
+    };
+    let matching = ranges.iter().map(|(range, weight)| (closeness(range), *weight)).filter(|(close, _)| *close > 0);
+    matching.max().map_or((0, 0), |(close, weight)| (weight, close))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Format::{Json, Text};
+
+    fn best(accept: &str) -> Option<Format> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, accept.parse().expect("a header value"));
+        negotiate(&headers, &[Json, Text])
+    }
+
+    #[test]
+    fn without_a_wish_the_answer_is_json() {
+        assert_eq!(negotiate(&HeaderMap::new(), &[Json, Text]), Some(Json));
+        for accept in [
+            "*/*",
+            "application/*",
+            "application/json",
+            "text/plain, application/json",
+            "",
+            "garbage",
+            "text/plain;q=x",
+        ] {
+            assert_eq!(best(accept), Some(Json), "{accept}");
+        }
+    }
+
+    #[test]
+    fn text_is_for_those_who_prefer_it() {
+        for accept in [
+            "text/plain",
+            "TEXT/Plain; charset=utf-8",
+            "text/*",
+            "text/plain, */*",
+            "application/json;q=0.5, text/plain;q=0.6",
+            "*/*, application/json;q=0",
+        ] {
+            assert_eq!(best(accept), Some(Text), "{accept}");
+        }
+    }
+
+    #[test]
+    fn streams_are_lines_unless_events_are_preferred() {
+        let of = |accept: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT, accept.parse().expect("a header value"));
+            stream(&headers)
+        };
+        assert_eq!(stream(&HeaderMap::new()), Some(Stream::Lines));
+        for accept in ["*/*", "application/json", "application/x-ndjson", "text/event-stream;q=0.5, */*"] {
+            assert_eq!(of(accept), Some(Stream::Lines), "{accept}");
+        }
+        for accept in ["text/event-stream", "text/event-stream, */*;q=0.1"] {
+            assert_eq!(of(accept), Some(Stream::Events), "{accept}");
+        }
+        assert_eq!(of("text/plain"), None);
+    }
+
+    #[test]
+    fn what_is_not_offered_is_not_acceptable() {
+        for accept in ["image/png", "text/html", "application/json;q=0", "*/*;q=0", "text/plain;q=0.000"] {
+            assert_eq!(best(accept), None, "{accept}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, "text/plain".parse().expect("a header value"));
+        assert_eq!(negotiate(&headers, &[Json]), None);
+        headers.insert(header::ACCEPT, "image/png".parse().expect("a header value"));
+        assert_eq!(for_problem(&headers), Json);
+    }
+}

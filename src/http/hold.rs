@@ -1,0 +1,164 @@
+//! `POST /locks/{resource}?hold=true`: the answer is a stream that lives as long as the lease does.
+//! Apart from the other handlers, since it answers in lines and not with a body. The lease belongs to
+//! the stream: whatever drops the one gives back the other.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+
+use super::accept::Stream;
+use super::locks::moment;
+use super::problem;
+use super::socket::Caller;
+use super::state::DoorState;
+use super::{answers, wire};
+use crate::api;
+use crate::manager::Granted;
+use crate::manager::holds::Held;
+use crate::manager::outcome::{AcquireError, AcquireRequest, HoldEvent, Lease};
+use crate::metrics::AcquireWatch;
+use crate::nodes::any::AnyNode;
+use crate::redlock::clock::{Clock, SystemClock};
+use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::types::ResourceName;
+
+/// Who is granted or refused within this time is answered with that; everybody else is told the
+/// place in the queue first.
+const QUEUED_AFTER: Duration = Duration::from_millis(20);
+/// A caller that was unplugged is noticed within one part in this many of the TTL after a renewal
+/// was sent to it.
+const LOSS_PARTS_OF_TTL: u32 = 2;
+/// Proxies are not to collect the lines.
+const NO_BUFFERING: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+
+type Acquiring = Pin<Box<dyn Future<Output = Result<Lease, AcquireError>> + Send>>;
+
+/// What is asked.
+pub struct HoldAsk {
+    /// For the manager.
+    pub request: AcquireRequest,
+    /// In which form it is told.
+    pub form: Stream,
+    /// Its connection, where it came on one.
+    pub caller: Option<Caller>,
+}
+
+/// Answers with a stream once the lease is granted or queued for; with a problem before that.
+///
+/// Cancel, and the end of the stream: the place in the queue is given up, the lease released.
+pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
+    let HoldAsk { request, form, caller } = ask;
+    if let Some(caller) = &caller {
+        caller.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
+    }
+    let (resource, waits) = (request.resource.clone(), !request.wait.is_zero());
+    let watch = door.metrics.watch_acquire(waits);
+    let manager = door.manager.clone();
+    let mut acquiring: Acquiring = Box::pin(async move { manager.acquire(request).await.and_then(Granted::keep) });
+    let soon = if waits { QUEUED_AFTER } else { Duration::MAX };
+    let first = tokio::select! {
+        biased;
+        outcome = &mut acquiring => Some(outcome),
+        () = door.clock.sleep(soon) => None,
+    };
+    let step = match first {
+        Some(outcome) => {
+            watch.ended(outcome.as_ref().map(|lease| lease.replay));
+            match outcome {
+                Ok(lease) => Step::Granted(door.manager.hold(lease, door.settings.max_hold)),
+                Err(error) => return problem::acquire_refused(&resource, error).into_response(),
+            }
+        }
+        None => Step::Queued(acquiring, watch),
+    };
+    let line = Line { door, resource, form };
+    let body = Body::from_stream(stream::unfold((step, line), |(step, line)| async move {
+        let (told, next) = line.step(step).await?;
+        Some((told, (next, line)))
+    }));
+    let kind = match form {
+        Stream::Lines => "application/x-ndjson",
+        Stream::Events => "text/event-stream",
+    };
+    let (name, value) = NO_BUFFERING;
+    (StatusCode::OK, [(header::CONTENT_TYPE, HeaderValue::from_static(kind)), (name, value)], body).into_response()
+}
+
+/// Where a stream is.
+enum Step {
+    Queued(Acquiring, AcquireWatch),
+    Waiting(Acquiring, AcquireWatch),
+    Granted(Held<AnyNode, SystemClock, SystemEntropy>),
+    Holding(Held<AnyNode, SystemClock, SystemEntropy>),
+    /// The body is broken off, so that the caller sees that this was no good end.
+    Broken,
+}
+
+struct Line {
+    door: DoorState,
+    resource: ResourceName,
+    form: Stream,
+}
+
+impl Line {
+    /// The next thing to say; `None` ends the body well.
+    async fn step(&self, step: Step) -> Option<(io::Result<Bytes>, Step)> {
+        match step {
+            Step::Queued(acquiring, watch) => {
+                // Whoever came after it in the last few milliseconds is counted as well.
+                let position = self.door.manager.waiting(&self.resource).max(1);
+                Some((self.say(&api::HoldEvent::Queued { position }), Step::Waiting(acquiring, watch)))
+            }
+            Step::Waiting(acquiring, watch) => {
+                let outcome = acquiring.await;
+                watch.ended(outcome.as_ref().map(|lease| lease.replay));
+                match outcome {
+                    Ok(lease) => self.granted(self.door.manager.hold(lease, self.door.settings.max_hold)),
+                    Err(error) => {
+                        let problem = problem::acquire_refused(&self.resource, error);
+                        Some((self.say(&api::HoldEvent::Refused(problem.body(""))), Step::Broken))
+                    }
+                }
+            }
+            Step::Granted(held) => self.granted(held),
+            Step::Holding(mut held) => {
+                let event = held.next().await;
+                let valid_for_ms = wire::ms(held.lease().deadline.since(self.door.manager.now()));
+                let (told, next) = match event {
+                    HoldEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
+                    HoldEvent::AtRisk => (api::HoldEvent::AtRisk { valid_for_ms }, Step::Holding(held)),
+                    HoldEvent::Released => return None,
+                    HoldEvent::Lost(reason) => {
+                        (api::HoldEvent::Lost { reason: reason.as_str().to_owned() }, Step::Broken)
+                    }
+                };
+                Some((self.say(&told), next))
+            }
+            Step::Broken => {
+                // A connection writes what it has when its body has nothing for it: the last event first.
+                tokio::task::yield_now().await;
+                Some((Err(io::Error::other("the lease is not held")), Step::Broken))
+            }
+        }
+    }
+
+    fn granted(&self, held: Held<AnyNode, SystemClock, SystemEntropy>) -> Option<(io::Result<Bytes>, Step)> {
+        let lease = answers::lease_with_token(held.lease(), moment(&self.door));
+        Some((self.say(&api::HoldEvent::Acquired(lease)), Step::Holding(held)))
+    }
+
+    fn say(&self, event: &api::HoldEvent) -> io::Result<Bytes> {
+        let json = serde_json::to_string(event).expect("events are plain data");
+        Ok(Bytes::from(match self.form {
+            Stream::Lines => format!("{json}\n"),
+            Stream::Events => format!("event: {}\ndata: {json}\n\n", event.word()),
+        }))
+    }
+}

@@ -1,0 +1,164 @@
+//! The handlers of `/locks/{resource}`: read what is asked, ask the manager, answer. Small, since
+//! what is asked is [`super::asks`]' business and what is answered is [`super::answers`]'.
+
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+
+use super::answers::{self, Moment};
+use super::asks::{self, AcquireAsk, ExtendAsk, ReleaseAsk};
+use super::extract::IfMatch;
+use super::hold::{self, HoldAsk};
+use super::problem::{self, Problem};
+use super::socket::Caller;
+use super::state::DoorState;
+use crate::manager::Granted;
+use crate::manager::outcome::{ForceRequest, Lease};
+use crate::redlock::types::{Fence, ResourceName};
+
+/// How much of a request's time went into waiting for a lock: left in the answer's extensions for
+/// the layer that measures.
+#[derive(Debug, Clone, Copy)]
+pub struct Waited(pub Duration);
+
+pub(super) fn moment(door: &DoorState) -> Moment {
+    Moment { now: door.manager.now(), wall_ms: door.manager.wall_ms() }
+}
+
+/// `POST`. While it waits, the future has dropped the request and holds little more than two boxes:
+/// thousands are parked at a time.
+///
+/// Cancel (the caller hung up): the manager gives up the place in the queue and undoes whatever was
+/// granted; there is no point between taking the lease over and the answer at which the future can
+/// be dropped.
+pub async fn acquire(State(door): State<DoorState>, request: Request) -> Response {
+    let AcquireAsk { request, format, applied, .. } = match Box::pin(asked(&door, request)).await {
+        Ok(ask) => ask,
+        Err(answer) => return *answer,
+    };
+    let resource = request.resource.clone();
+    let watch = door.metrics.watch_acquire(!request.wait.is_zero());
+    let outcome = Box::pin(door.manager.acquire(request)).await.and_then(Granted::keep);
+    let waited = watch.ended(outcome.as_ref().map(|lease: &Lease| lease.replay));
+    let mut response = match outcome {
+        Ok(lease) => answers::acquired(&lease, moment(&door), format),
+        Err(error) => problem::acquire_refused(&resource, error).into_response(),
+    };
+    answers::put_preference(&mut response, applied);
+    response.extensions_mut().insert(Waited(waited));
+    response
+}
+
+/// What is asked; or the answer, where it is a problem or a stream that holds the lock.
+async fn asked(door: &DoorState, request: Request) -> Result<AcquireAsk, Box<Response>> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    let ask = asks::acquire(request, &door.settings).await;
+    let ask = ask.map_err(|problem| Box::new(problem.into_response()))?;
+    let Some(form) = ask.hold else { return Ok(ask) };
+    let ask = HoldAsk { request: ask.request, form, caller };
+    Err(Box::new(Box::pin(hold::hold(door.clone(), ask)).await))
+}
+
+/// `PATCH`. Cancel: the extend may or may not have taken effect.
+pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let ExtendAsk { mut request, if_match, format } = Box::pin(asks::extend(request, &door.settings)).await?;
+    let resource = request.resource.clone();
+    request.fence = match if_match {
+        IfMatch::Any => None,
+        IfMatch::OneOf(tags) => match single_fence(&tags) {
+            Some(fence) => Some(fence),
+            None => matching(&door, &resource, &tags).await?.and_then(|tag| tag.parse().ok()).map(Fence),
+        },
+    };
+    let outcome = Box::pin(door.manager.extend(request)).await;
+    door.metrics.extended(&outcome);
+    let extended = outcome.map_err(|error| problem::extend_refused(&resource, error))?;
+    Ok(answers::extended(&extended, moment(&door), format))
+}
+
+/// `DELETE`. Cancel: a release goes on in the background.
+pub async fn release(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    match Box::pin(asks::release(request, &door.settings)).await? {
+        ReleaseAsk::Release { resource, token, if_match } => {
+            if let IfMatch::OneOf(tags) = if_match {
+                // The token names the lease; the tag only guards against a mistake, so looking first will do.
+                matching(&door, &resource, &tags).await?;
+            }
+            let outcome = Box::pin(door.manager.release(&resource, &token)).await;
+            door.metrics.released(&outcome);
+            outcome.map_err(|error| problem::release_refused(&resource, error))?;
+            Ok(answers::released())
+        }
+        ReleaseAsk::Force { resource, mode, reason, if_match } => {
+            let if_match = match if_match {
+                IfMatch::Any => None,
+                IfMatch::OneOf(mut tags) if tags.len() == 1 => tags.pop(),
+                IfMatch::OneOf(tags) => {
+                    let tag = matching(&door, &resource, &tags).await?;
+                    Some(tag.ok_or_else(|| problem::not_held(&resource))?)
+                }
+            };
+            let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
+            let outcome = Box::pin(door.manager.force(request)).await;
+            let forced = outcome.map_err(|error| problem::force_refused(&resource, error))?;
+            Ok(answers::forced(&resource, &forced, door.manager.wall_ms()))
+        }
+    }
+}
+
+/// `GET` and `HEAD`. Cancel: nothing is left behind.
+pub async fn inspect(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let (resource, format) = asks::inspect(&request)?;
+    drop(request);
+    let seen = Box::pin(door.manager.inspect(&resource)).await;
+    let seen = seen.map_err(|error| problem::no_quorum("nobody can say who holds it", &error))?;
+    answers::inspected(&seen, door.manager.wall_ms(), format)
+}
+
+/// The fence that a single tag names: the manager checks it together with the extend.
+fn single_fence(tags: &[String]) -> Option<Fence> {
+    let [tag] = tags else { return None };
+    let fence: u64 = tag.parse().ok()?;
+    (fence.to_string() == *tag).then_some(Fence(fence))
+}
+
+/// The present tag if it is one of `tags`; `None` if nobody holds the resource. It may change right
+/// after, so where that matters the manager is given it to check once more.
+///
+/// Errors: `changed`, `quorum-unavailable`. Cancel: nothing is left behind.
+async fn matching(door: &DoorState, resource: &ResourceName, tags: &[String]) -> Result<Option<String>, Problem> {
+    let seen = Box::pin(door.manager.inspect(resource)).await;
+    let seen = seen.map_err(|error| problem::no_quorum("If-Match cannot be checked; nothing was done", &error))?;
+    match seen.etag() {
+        Some(current) if !tags.contains(&current) => Err(problem::changed(resource, &current)),
+        present => Ok(present),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a future needs while it is parked, without calling its function.
+    fn size_of_future<F: Future>(_: fn(State<DoorState>, Request) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// 10,000 waiters are to fit into few megabytes of handlers: the manager's part is boxed and
+    /// counted there.
+    #[test]
+    fn a_parked_acquire_is_small() {
+        let size = size_of_future(acquire);
+        assert!(size <= 576, "{size} bytes");
+    }
+
+    #[test]
+    fn only_a_fence_as_it_is_printed_is_a_fence() {
+        let tags = |list: &[&str]| list.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(single_fence(&tags(&["17"])), Some(Fence(17)));
+        for other in [&["017"][..], &["+17"], &["abc"], &["17", "18"], &[]] {
+            assert_eq!(single_fence(&tags(other)), None, "{other:?}");
+        }
+    }
+}

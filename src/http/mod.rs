@@ -1,0 +1,122 @@
+//! The HTTP door: from requests to the manager's words and back. This file has the router and the
+//! order of its layers, nothing else. `routes` lists what there is, `extract`, `fields` and `asks`
+//! read requests, `answers` and `problem` write answers, `locks` and its neighbours stand between
+//! them and the manager, and `serve` keeps connections. Knows no node and no algorithm.
+
+pub mod accept;
+pub mod answers;
+pub mod asks;
+pub mod events;
+pub mod extract;
+pub mod fields;
+pub mod health;
+pub mod hold;
+pub mod list;
+pub mod locks;
+pub mod nodes;
+pub mod observe;
+pub mod problem;
+pub mod request_id;
+pub mod routes;
+pub mod serve;
+pub mod slug;
+pub mod socket;
+pub mod state;
+pub mod wire;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Redirect, Response};
+use axum::routing::{MethodRouter, delete, get, patch, post};
+use tower_http::set_header::SetResponseHeaderLayer;
+
+use crate::metrics::Metrics;
+use problem::Problem;
+use routes::Operation;
+use slug::Slug;
+use state::DoorState;
+
+/// The contract, as it is served.
+pub const OPENAPI: &str = include_str!("../../openapi.yaml");
+
+/// The whole door: every route of the table, behind its layers.
+pub fn router(door: DoorState) -> Router {
+    let metrics = door.metrics.clone();
+    let mut router = Router::new();
+    for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
+        router = router.route(route.pattern, handler(route.operation));
+    }
+    layered(router.with_state(door), metrics)
+}
+
+fn handler(operation: Operation) -> MethodRouter<DoorState> {
+    match operation {
+        Operation::Acquire => post(locks::acquire),
+        Operation::Extend => patch(locks::extend),
+        Operation::Release => delete(locks::release),
+        Operation::Inspect => get(locks::inspect),
+        Operation::List => get(list::list),
+        Operation::Nodes => get(nodes::nodes),
+        Operation::Events => get(events::events),
+        Operation::Live => get(health::live),
+        Operation::Ready => get(health::ready),
+        Operation::Metrics => get(observe::metrics),
+        Operation::OpenApi => get(openapi),
+        Operation::ProblemPage => get(problem_page),
+        Operation::Root => get(root),
+    }
+}
+
+/// The layers, outermost first, around whatever routes there are. The body's bound is kept where
+/// bodies are read ([`extract::fields`]).
+fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
+    let always = |name, value| SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value));
+    router.fallback(no_such_path).method_not_allowed_fallback(no_such_method).layer((
+        // On every answer, whatever made it.
+        always(header::CACHE_CONTROL, "no-store"),
+        always(header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        // Names the request, and opens the span in which all below logs.
+        from_fn(request_id::identify),
+        // Sees the final status; a caller who hangs up drops it with all below.
+        from_fn_with_state(metrics, observe::count),
+        // Catches panics, and writes problems in the form that the client reads.
+        from_fn(problem::render),
+    ))
+}
+
+/// 404, or 400 for a lock without a name.
+async fn no_such_path(request: Request) -> Problem {
+    let path = request.uri().path();
+    if path == extract::LOCKS_PREFIX {
+        return Problem::invalid_field("resource", "the resource name is empty; /locks (without the slash) lists");
+    }
+    Problem::new(Slug::NotFound, "there is nothing under this path; /openapi.yaml lists what there is")
+}
+
+/// 405; the router adds `Allow`.
+async fn no_such_method(request: Request) -> Problem {
+    Problem::new(Slug::MethodNotAllowed, format!("{} is not offered here; see the Allow header", request.method()))
+}
+
+async fn openapi() -> Response {
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/yaml")], OPENAPI).into_response()
+}
+
+async fn problem_page(request: Request) -> Result<Response, Problem> {
+    let word = request.uri().path().rsplit('/').next().unwrap_or_default();
+    let slug = Slug::parse(word).ok_or_else(|| Problem::new(Slug::NotFound, "there is no problem of this name"))?;
+    Ok(answers::text(StatusCode::OK, slug.page()))
+}
+
+async fn root() -> Redirect {
+    Redirect::temporary("/ui/")
+}
+
+#[cfg(test)]
+mod openapi_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,59 @@
+//! Measuring requests: the layer that counts each of them by its matched route, and the handler of
+//! `GET /metrics`. Knows which labels a request may carry; what is counted is
+//! [`crate::metrics`]' business.
+
+use std::sync::Arc;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::locks::Waited;
+use super::problem::Problem;
+use super::routes;
+use super::slug::Slug;
+use super::state::DoorState;
+use crate::manager::outcome::Readiness;
+use crate::metrics::{Metrics, OTHER_METHOD, Scrape, UNMATCHED};
+
+/// The layer. Cancel: the request counts as abandoned and is no longer in flight.
+pub async fn count(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
+    let pattern = request.extensions().get::<MatchedPath>();
+    let route = pattern.and_then(|p| routes::label(p.as_str())).unwrap_or(UNMATCHED);
+    let watch = metrics.watch_request(route, method_label(request.method()));
+    let response = next.run(request).await;
+    let waited = response.extensions().get::<Waited>().map(|w| w.0).unwrap_or_default();
+    let status = response.status();
+    watch.answered(status.as_u16(), waited);
+    tracing::debug!(status = status.as_u16(), route, "a request was answered");
+    response
+}
+
+/// A constant for each method that some client sends in earnest: any word can be a method.
+fn method_label(method: &Method) -> &'static str {
+    let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    known.into_iter().find(|name| *name == method.as_str()).unwrap_or(OTHER_METHOD)
+}
+
+/// `GET /metrics`, in the text exposition format.
+pub async fn metrics(State(door): State<DoorState>) -> Result<Response, Problem> {
+    let draining = door.manager.readiness() == Readiness::Draining;
+    let scrape = Scrape { gauges: door.manager.gauges(), nodes: &door.manager.nodes(), draining };
+    let text = door.metrics.scrape(&scrape).map_err(|error| {
+        tracing::error!(%error, "the metrics could not be written");
+        Problem::new(Slug::Internal, "the metrics could not be written")
+    })?;
+    Ok((StatusCode::OK, [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_are_a_closed_set_of_labels() {
+        assert_eq!(method_label(&Method::PATCH), "PATCH");
+        assert_eq!(method_label(&Method::from_bytes(b"BREW").expect("a token")), OTHER_METHOD);
+    }
+}

@@ -1,0 +1,98 @@
+//! The route table as data: the router is built from it, metrics take their labels from it, and a
+//! test holds `openapi.yaml` against it both ways. Knows no handler.
+
+use crate::metrics::RouteLabels;
+
+/// What is done by a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Acquire a lock.
+    Acquire,
+    /// Extend or edit a lease.
+    Extend,
+    /// Release, or end somebody's lease.
+    Release,
+    /// Who holds it.
+    Inspect,
+    /// What is held.
+    List,
+    /// The nodes.
+    Nodes,
+    /// What happens.
+    Events,
+    /// The process answers.
+    Live,
+    /// Locks can be granted.
+    Ready,
+    /// For Prometheus.
+    Metrics,
+    /// The contract itself.
+    OpenApi,
+    /// What a problem means.
+    ProblemPage,
+    /// Where people begin.
+    Root,
+}
+
+/// One method of one path.
+#[derive(Debug, Clone, Copy)]
+pub struct Route {
+    /// In capitals. `GET` routes answer `HEAD` as well; `HEAD` is listed where it is of use.
+    pub method: &'static str,
+    /// As the contract writes it.
+    pub path: &'static str,
+    /// As the router matches it.
+    pub pattern: &'static str,
+    /// What it does.
+    pub operation: Operation,
+    /// The codes that it answers with, besides those of every path (405, 500).
+    pub codes: &'static [u16],
+}
+
+const fn route(
+    method: &'static str,
+    path: &'static str,
+    pattern: &'static str,
+    operation: Operation,
+    codes: &'static [u16],
+) -> Route {
+    Route { method, path, pattern, operation, codes }
+}
+
+const LOCK: &str = "/locks/{resource}";
+const LOCK_PATTERN: &str = "/locks/{*resource}";
+const PROBLEM: &str = "/problems/{slug}";
+
+const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 410, 413, 415, 423, 429, 503];
+const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 503];
+const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 503];
+const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 503];
+const LOOK_CODES: &[u16] = &[200, 400, 401, 403, 406];
+
+/// Every route.
+pub const ROUTES: [Route; 14] = [
+    route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
+    route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
+    route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
+    route("GET", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
+    route("HEAD", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
+    route("GET", "/locks", "/locks", Operation::List, LOOK_CODES),
+    route("GET", "/nodes", "/nodes", Operation::Nodes, LOOK_CODES),
+    route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 429]),
+    route("GET", "/health/live", "/health/live", Operation::Live, &[200]),
+    route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 503]),
+    route("GET", "/metrics", "/metrics", Operation::Metrics, &[200]),
+    route("GET", "/openapi.yaml", "/openapi.yaml", Operation::OpenApi, &[200]),
+    route("GET", PROBLEM, PROBLEM, Operation::ProblemPage, &[200, 404]),
+    route("GET", "/", "/", Operation::Root, &[307]),
+];
+
+/// The metrics label of a matched pattern.
+pub fn label(pattern: &str) -> Option<&'static str> {
+    ROUTES.iter().find(|r| r.pattern == pattern).map(|r| r.path)
+}
+
+/// All label sets, for [`crate::metrics::Metrics::new`].
+pub fn labels() -> Vec<RouteLabels> {
+    ROUTES.iter().map(|r| RouteLabels { route: r.path, method: r.method, codes: r.codes }).collect()
+}

@@ -1,0 +1,75 @@
+//! What every handler is given. Concrete, so that no handler carries a type parameter; apart from
+//! the router, so that handlers and router do not import each other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::manager;
+use crate::metrics::Metrics;
+use crate::nodes::any::AnyNode;
+use crate::redlock::clock::SystemClock;
+use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::types::Ttl;
+
+/// The manager with this machine's clock and randomness, over whichever nodes are configured.
+pub type LockManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>;
+
+/// The largest request body unless configured: a thousand times a usual one.
+pub const BODY_LIMIT_BYTES: usize = 64 * 1024;
+/// How long a body may take to arrive after its head: a slow sender must not keep a connection for ever.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the door assumes and allows. The configuration fills it in, checked.
+#[derive(Debug, Clone)]
+pub struct DoorSettings {
+    /// TTL of an acquire that names none.
+    pub default_ttl: Ttl,
+    /// The least TTL.
+    pub min_ttl: Ttl,
+    /// The most.
+    pub max_ttl: Ttl,
+    /// The longest `wait`.
+    pub max_wait: Duration,
+    /// The longest that a lease is renewed for a stream that holds it.
+    pub max_hold: Duration,
+    /// The largest body. Bytes.
+    pub body_limit: usize,
+    /// How long a body may take to arrive.
+    pub body_timeout: Duration,
+}
+
+impl Default for DoorSettings {
+    /// The documented defaults.
+    fn default() -> Self {
+        let ttl = |ms| Ttl::from_ms(ms).expect("a constant in range");
+        Self {
+            default_ttl: ttl(30_000),
+            min_ttl: ttl(100),
+            max_ttl: ttl(300_000),
+            max_wait: Duration::from_mins(5),
+            max_hold: Duration::from_hours(24),
+            body_limit: BODY_LIMIT_BYTES,
+            body_timeout: BODY_TIMEOUT,
+        }
+    }
+}
+
+/// The state of all handlers. Cheap to clone.
+#[derive(Clone)]
+pub struct DoorState {
+    /// Who queues and who holds.
+    pub manager: LockManager,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// What is assumed and allowed.
+    pub settings: Arc<DoorSettings>,
+    /// For measuring requests; answers are dated by the manager's own clock.
+    pub clock: SystemClock,
+}
+
+impl DoorState {
+    /// On the machine's clock.
+    pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
+        Self { manager, metrics, settings: Arc::new(settings), clock: SystemClock }
+    }
+}

@@ -1,0 +1,182 @@
+//! The table, the layers and the answers that no handler makes. The layers are tested around
+//! handlers of the test's own, on the table's paths; the real ones need a manager.
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Method};
+use axum::routing::MethodFilter;
+use http_body_util::BodyExt;
+use tower::ServiceExt;
+
+use super::*;
+use crate::api;
+use crate::redlock::types::NodeId;
+
+fn metrics() -> Arc<Metrics> {
+    Metrics::new(&[NodeId::parse("n1").expect("valid")], &routes::labels())
+}
+
+/// The table's paths and methods, each answered by its pattern; and one that panics.
+fn echo(metrics: Arc<Metrics>) -> Router {
+    let mut router = Router::new().route(
+        "/panic",
+        get(|| async {
+            if true {
+                panic!("a defect")
+            }
+        }),
+    );
+    for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
+        let method = Method::from_bytes(route.method.as_bytes()).expect("a method");
+        let filter = MethodFilter::try_from(method).expect("a usual method");
+        router = router.route(route.pattern, axum::routing::on(filter, || async { route.pattern }));
+    }
+    layered(router, metrics)
+}
+
+async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, String) {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::empty()).expect("a request");
+    let response = echo(metrics()).oneshot(request).await.expect("infallible");
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.expect("a body").to_bytes();
+    (parts.status.as_u16(), parts.headers, String::from_utf8(bytes.to_vec()).expect("UTF-8"))
+}
+
+#[tokio::test]
+async fn every_answer_has_the_headers_of_the_house() {
+    for (method, path, status) in [
+        ("GET", "/locks", 200),
+        ("GET", "/no/such/path", 404),
+        ("PUT", "/locks/a", 405),
+        ("POST", "/locks/", 400),
+        ("GET", "/panic", 500),
+        ("HEAD", "/locks/a", 200),
+        ("GET", "/ui/", 404),
+        ("GET", "/events", 200),
+    ] {
+        let (seen, headers, _) = send(method, path, &[]).await;
+        assert_eq!(seen, status, "{method} {path}");
+        assert_eq!(headers[header::CACHE_CONTROL], "no-store", "{method} {path}");
+        assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff", "{method} {path}");
+        assert!(headers[request_id::X_REQUEST_ID].as_bytes().starts_with(b"req_"), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_sane_request_id_comes_back_in_header_and_problem() {
+    let (_, headers, body) = send("GET", "/none", &[("x-request-id", "build-17")]).await;
+    assert_eq!(headers[request_id::X_REQUEST_ID], "build-17");
+    let problem: api::Problem = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((problem.instance.as_str(), problem.kind.as_str()), ("build-17", "/problems/not-found"));
+    let (_, headers, body) = send("GET", "/panic", &[("x-request-id", "build 17")]).await;
+    let drawn = headers[request_id::X_REQUEST_ID].to_str().expect("ASCII");
+    assert!(drawn.starts_with("req_") && body.contains(drawn), "{body}");
+}
+
+#[tokio::test]
+async fn a_method_that_is_not_there_is_405_with_those_that_are() {
+    let (status, headers, body) = send("PUT", "/locks/deploy/prod", &[]).await;
+    assert_eq!(status, 405);
+    let mut allowed: Vec<_> = headers[header::ALLOW].to_str().expect("ASCII").split(',').map(str::trim).collect();
+    allowed.sort_unstable();
+    assert_eq!(allowed, ["DELETE", "GET", "HEAD", "PATCH", "POST"]);
+    assert!(body.contains("/problems/method-not-allowed"), "{body}");
+    for (method, path) in [("POST", "/locks"), ("DELETE", "/nodes"), ("OPTIONS", "/"), ("BREW", "/metrics")] {
+        let (status, headers, _) = send(method, path, &[]).await;
+        assert_eq!((status, &headers[header::ALLOW]), (405, &HeaderValue::from_static("GET,HEAD")), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn hostile_paths_reach_the_handler_that_refuses_them() {
+    for path in [
+        "/locks/a%2Fb",
+        "/locks//a",
+        "/locks/a/",
+        "/locks/%00",
+        "/locks/..",
+        "/locks/a/../b",
+        "/locks/%2e%2e",
+        "/locks/%ff",
+    ] {
+        let (status, _, body) = send("POST", path, &[]).await;
+        assert_eq!((status, body.as_str()), (200, "/locks/{*resource}"), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn problems_negotiate_like_everything_else() {
+    let (_, headers, body) = send("GET", "/none", &[("accept", "text/plain")]).await;
+    assert_eq!(headers[header::CONTENT_TYPE], "text/plain; charset=utf-8");
+    assert_eq!(body, "not-found: there is nothing under this path; /openapi.yaml lists what there is\n");
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_route_and_unknown_paths_by_one_constant() {
+    let metrics = metrics();
+    for (method, path) in
+        [("POST", "/locks/a/b"), ("POST", "/locks/c"), ("GET", "/x/1"), ("GET", "/x/2"), ("BREW", "/x/3")]
+    {
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
+        echo(metrics.clone()).oneshot(request).await.expect("infallible");
+    }
+    let scrape = crate::metrics::Scrape { gauges: crate::manager::Gauges::default(), nodes: &[], draining: false };
+    let text = metrics.scrape(&scrape).expect("encodes");
+    for line in [
+        "redlockd_http_requests_total{code=\"200\",method=\"POST\",route=\"/locks/{resource}\"} 2",
+        "redlockd_http_requests_total{code=\"404\",method=\"GET\",route=\"unmatched\"} 2",
+        "redlockd_http_requests_total{code=\"404\",method=\"other\",route=\"unmatched\"} 1",
+        "redlockd_http_requests_in_flight 0",
+    ] {
+        assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
+    }
+    assert!(!text.contains("/x/"), "raw paths are no labels");
+}
+
+#[tokio::test]
+async fn a_request_whose_caller_hangs_up_leaves_nothing_in_flight() {
+    let metrics = metrics();
+    let router = Router::new().route("/stuck", get(std::future::pending::<()>));
+    let request = Request::builder().uri("/stuck").body(Body::empty()).expect("a request");
+    let mut call = Box::pin(layered(router, metrics.clone()).oneshot(request));
+    assert!(futures_util::poll!(&mut call).is_pending());
+    let scrape = crate::metrics::Scrape { gauges: crate::manager::Gauges::default(), nodes: &[], draining: false };
+    let in_flight = |n: u8| {
+        let text = metrics.scrape(&scrape).expect("encodes");
+        assert!(text.lines().any(|l| l == format!("redlockd_http_requests_in_flight {n}")), "{text}");
+    };
+    in_flight(1);
+    drop(call);
+    in_flight(0);
+}
+
+#[tokio::test]
+async fn problem_pages_exist_for_every_slug() {
+    for slug in Slug::all() {
+        let uri = format!("/problems/{}", slug.word());
+        let request = Request::builder().uri(uri).body(Body::empty()).expect("a request");
+        let page = problem_page(request).await.expect("there");
+        let bytes = page.into_body().collect().await.expect("a body").to_bytes();
+        let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        assert!(text.contains(slug.word()) && text.contains(slug.status().as_str()), "{text}");
+    }
+    for path in ["/problems/none", "/problems/%FF", "/problems/"] {
+        let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
+        assert_eq!(problem_page(request).await.expect_err(path).slug(), Slug::NotFound);
+    }
+}
+
+#[tokio::test]
+async fn the_root_sends_people_to_the_pages_and_the_contract_is_served() {
+    let response = root().await.into_response();
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()[header::LOCATION]),
+        (307, &HeaderValue::from_static("/ui/"))
+    );
+    let response = openapi().await;
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "application/yaml");
+    assert_eq!(response.into_body().collect().await.expect("a body").to_bytes(), OPENAPI.as_bytes());
+}

@@ -1,0 +1,19 @@
+//! redlockd: a distributed-lock service over HTTP on a Redlock core. `ARCHITECTURE.md` has the
+//! picture; a room imports only rooms below it, and `tests/tidy.rs` keeps that law.
+
+pub mod api;
+pub mod app;
+pub mod cli;
+pub mod client;
+pub mod config;
+pub mod http;
+pub mod manager;
+pub mod metrics;
+pub mod nodes;
+pub mod redlock;
+pub mod shutdown;
+pub mod telemetry;
+
+#[cfg(test)]
+#[path = "../tests/sim/mod.rs"]
+mod sim;

@@ -1,0 +1,378 @@
+//! What happens in the whole cluster, told to those who listen: a bounded ring to resume from, a
+//! bounded number of listeners, and nobody is waited for. Apart from the verbs, which only say what
+//! they did. Knows no HTTP, and never a token.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use crate::api::Event;
+use crate::redlock::clock::BootTime;
+use crate::redlock::feed::{Feed, Topic};
+use crate::redlock::types::{ResourceName, TokenHash};
+
+/// Events to resume from, and how far a listener may lag: some seconds of a busy cluster, a few
+/// hundred KiB.
+pub const RING: usize = 1_024;
+/// The most listeners of one instance: pages and log collectors, not every caller.
+pub const LISTENERS_MAX: usize = 256;
+/// Names of events that were heard, so that those of other nodes are told once.
+const HEARD_MAX: usize = 4 * RING;
+/// The longest text that is taken from a channel: anybody who may publish could write there.
+const TEXT_MAX: usize = 4_096;
+/// Listening goes on for so long after the last listener, so that one who comes back misses nothing.
+const LINGER: Duration = Duration::from_secs(60);
+
+/// What can happen to a lease or a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A lease was granted.
+    Acquired,
+    /// It was renewed, or its labels edited.
+    Extended,
+    /// Its holder gave it back.
+    Released,
+    /// It ran out. Best effort: told by the instance that gave it, where that still runs.
+    Expired,
+    /// An operator ended it, or forbade its renewal.
+    Forced,
+    /// A connection that held it lost it.
+    Lost,
+    /// A node no longer answers.
+    NodeDown,
+    /// It answers again.
+    NodeUp,
+    /// It answers and has no vote.
+    Quarantined,
+}
+
+impl EventKind {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Acquired,
+        Self::Extended,
+        Self::Released,
+        Self::Expired,
+        Self::Forced,
+        Self::Lost,
+        Self::NodeDown,
+        Self::NodeUp,
+        Self::Quarantined,
+    ];
+
+    /// The name of the event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Acquired => "acquired",
+            Self::Extended => "extended",
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Forced => "forced",
+            Self::Lost => "lost",
+            Self::NodeDown => "node_down",
+            Self::NodeUp => "node_up",
+            Self::Quarantined => "quarantined",
+        }
+    }
+}
+
+/// An event as listeners of this instance get it.
+#[derive(Debug, Clone)]
+pub struct Told {
+    /// Its place in this instance's ring.
+    pub number: u64,
+    /// What happened.
+    pub event: Arc<Event>,
+}
+
+/// Listeners, ring and lines of one instance.
+pub struct EventHub {
+    /// Names this instance for as long as it runs.
+    name: String,
+    feeds: OnceLock<Vec<Arc<Feed>>>,
+    listeners: AtomicUsize,
+    sent: AtomicU64,
+    live: broadcast::Sender<Told>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ring: VecDeque<Told>,
+    next: u64,
+    heard: HashSet<String>,
+    heard_order: VecDeque<String>,
+    /// The nodes' channels are listened to.
+    is_wanted: bool,
+    idle_since: Option<BootTime>,
+}
+
+/// A listener's start.
+pub struct Listening {
+    /// What it missed.
+    pub backlog: Vec<Told>,
+    /// Something between its last event and the backlog is no longer known.
+    pub has_gap: bool,
+    /// What follows.
+    pub live: broadcast::Receiver<Told>,
+    /// Counts it while it lives.
+    pub seat: Seat,
+}
+
+/// A listener's place.
+pub struct Seat(Arc<EventHub>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.listeners.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl EventHub {
+    /// A hub; `random` tells this run from any other.
+    pub fn new(random: u64) -> Self {
+        Self {
+            name: format!("{random:016x}"),
+            feeds: OnceLock::new(),
+            listeners: AtomicUsize::new(0),
+            sent: AtomicU64::new(0),
+            live: broadcast::Sender::new(RING),
+            state: Mutex::default(),
+        }
+    }
+
+    /// The lines on which the cluster is told and heard. Only the first call counts.
+    pub fn attach(&self, feeds: Vec<Arc<Feed>>) {
+        let _ = self.feeds.set(feeds);
+    }
+
+    /// Whether anybody listens, here or elsewhere: a few loads, on the path of every request.
+    pub fn is_heard(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) > 0 || self.is_heard_elsewhere() || self.live.receiver_count() > 0
+    }
+
+    fn is_heard_elsewhere(&self) -> bool {
+        self.feeds.get().is_some_and(|feeds| feeds.iter().any(|f| f.event_listeners() > 0))
+    }
+
+    /// Tells the cluster, where anybody listens. Best effort; never waits.
+    pub fn tell(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
+        if self.is_heard() {
+            let event = self.event(kind, wall_ms, describe);
+            if self.is_heard_elsewhere()
+                && let Ok(text) = serde_json::to_string(&event)
+            {
+                let text: Arc<str> = text.into();
+                for feed in self.feeds.get().into_iter().flatten() {
+                    feed.publish(&text);
+                }
+            }
+            self.deliver(event);
+        }
+    }
+
+    /// Tells listeners of this instance only: what every instance sees for itself.
+    pub fn tell_here(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
+        if self.listeners.load(Ordering::Relaxed) > 0 {
+            self.deliver(self.event(kind, wall_ms, describe));
+        }
+    }
+
+    fn event(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) -> Event {
+        let number = self.sent.fetch_add(1, Ordering::Relaxed);
+        let name = Some(format!("{}.{number}", self.name));
+        let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, name, ..Event::default() };
+        describe(&mut event);
+        event
+    }
+
+    /// A node passed on what an instance told.
+    pub fn told(&self, text: &[u8]) {
+        if text.len() > TEXT_MAX {
+            return;
+        }
+        let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
+        let is_known = EventKind::ALL.iter().any(|kind| kind.as_str() == event.event);
+        let is_named = event.resource.as_deref().is_none_or(|name| ResourceName::parse(name).is_ok());
+        if is_known && is_named {
+            self.deliver(event);
+        }
+    }
+
+    fn deliver(&self, mut event: Event) {
+        let mut state = self.lock();
+        if let Some(name) = event.name.take() {
+            if !state.heard.insert(name.clone()) {
+                return;
+            }
+            state.heard_order.push_back(name);
+            if state.heard_order.len() > HEARD_MAX
+                && let Some(oldest) = state.heard_order.pop_front()
+            {
+                state.heard.remove(&oldest);
+            }
+        }
+        let told = Told { number: state.next, event: Arc::new(event) };
+        state.next += 1;
+        if state.ring.len() == RING {
+            state.ring.pop_front();
+        }
+        state.ring.push_back(told.clone());
+        // Under the lock, so that who begins to listen misses nothing and hears nothing twice.
+        let _ = self.live.send(told);
+    }
+
+    /// Begins to listen, behind the event that `last` names (`Last-Event-ID`).
+    ///
+    /// Errors: `None` where [`LISTENERS_MAX`] listen already.
+    pub fn listen(self: &Arc<Self>, last: Option<&str>) -> Option<Listening> {
+        let before = self.listeners.fetch_add(1, Ordering::Relaxed);
+        let seat = Seat(Arc::clone(self));
+        if before >= LISTENERS_MAX {
+            return None;
+        }
+        let mut state = self.lock();
+        if !state.is_wanted {
+            state.is_wanted = true;
+            for feed in self.feeds.get().into_iter().flatten() {
+                feed.want(&Topic::Events);
+            }
+        }
+        state.idle_since = None;
+        let live = self.live.subscribe();
+        let Some(last) = last else { return Some(Listening { backlog: Vec::new(), has_gap: false, live, seat }) };
+        let number = last.strip_prefix(&self.name).and_then(|n| n.strip_prefix('.')?.parse::<u64>().ok());
+        let known = number.filter(|n| *n < state.next);
+        let oldest = state.ring.front().map_or(state.next, |t| t.number);
+        let has_gap = known.is_none_or(|n| n + 1 < oldest);
+        let from = known.map_or(u64::MAX, |n| n + 1);
+        let backlog = state.ring.iter().filter(|t| t.number >= from).cloned().collect();
+        Some(Listening { backlog, has_gap, live, seat })
+    }
+
+    /// What a listener is to send as `Last-Event-ID` to resume behind this event.
+    pub fn id(&self, told: &Told) -> String {
+        format!("{}.{}", self.name, told.number)
+    }
+
+    /// How many listen here.
+    pub fn listeners(&self) -> usize {
+        self.listeners.load(Ordering::Relaxed)
+    }
+
+    /// Stops listening to the nodes, and forgets, when nobody has listened here for a while.
+    pub fn sweep(&self, now: BootTime) {
+        let mut state = self.lock();
+        if !state.is_wanted || self.listeners() > 0 {
+            return;
+        }
+        let since = *state.idle_since.get_or_insert(now);
+        if now.since(since) < LINGER {
+            return;
+        }
+        for feed in self.feeds.get().into_iter().flatten() {
+            feed.unwant(&Topic::Events);
+        }
+        *state = State { next: state.next, ..State::default() };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Names a lease in an event: its resource and the id of its token.
+pub fn of_lease(event: &mut Event, resource: &ResourceName, token: &TokenHash) {
+    event.resource = Some(resource.to_string());
+    event.token_id = Some(token.id().to_string());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hub() -> Arc<EventHub> {
+        Arc::new(EventHub::new(7))
+    }
+
+    fn happen(hub: &EventHub, name: &str) {
+        hub.tell(EventKind::Acquired, 1, |e| e.resource = Some(name.into()));
+    }
+
+    fn names(told: &[Told]) -> Vec<&str> {
+        told.iter().filter_map(|t| t.event.resource.as_deref()).collect()
+    }
+
+    #[test]
+    fn without_listeners_nothing_is_made_and_nothing_kept() {
+        let hub = hub();
+        hub.tell(EventKind::Acquired, 1, |_| panic!("nobody listens"));
+        assert!(!hub.is_heard() && hub.lock().ring.is_empty());
+    }
+
+    #[test]
+    fn one_who_comes_back_gets_what_it_missed_and_is_told_of_a_gap() {
+        let hub = hub();
+        let mut first = hub.listen(None).expect("room");
+        happen(&hub, "a");
+        happen(&hub, "b");
+        let seen = first.live.try_recv().expect("heard");
+        let again = hub.listen(Some(&hub.id(&seen))).expect("room");
+        assert_eq!((names(&again.backlog), again.has_gap), (vec!["b"], false));
+        for _ in 0..RING {
+            happen(&hub, "c");
+        }
+        let late = hub.listen(Some(&hub.id(&seen))).expect("room");
+        assert!(late.has_gap && late.backlog.len() == RING);
+        for unknown in ["", "other.3", "0000000000000007.99999999", "0000000000000007.x"] {
+            let stranger = hub.listen(Some(unknown)).expect("room");
+            assert!(stranger.has_gap && stranger.backlog.is_empty(), "{unknown}");
+        }
+    }
+
+    #[test]
+    fn what_several_nodes_pass_on_is_told_once_and_nonsense_never() {
+        let (hub, teller) = (hub(), EventHub::new(9));
+        let mut listening = hub.listen(None).expect("room");
+        let event = teller.event(EventKind::Released, 5, |e| e.resource = Some("a/b".into()));
+        let text = serde_json::to_vec(&event).expect("plain data");
+        for _ in 0..5 {
+            hub.told(&text);
+        }
+        let heard = listening.live.try_recv().expect("heard").event;
+        assert_eq!((heard.event.as_str(), heard.resource.as_deref(), &heard.name), ("released", Some("a/b"), &None));
+        let long = format!(r#"{{"event":"released","at_ms":1,"resource":"{}"}}"#, "x".repeat(TEXT_MAX));
+        for nonsense in
+            ["", "{}", "[]", r#"{"event":"own3d","at_ms":1}"#, r#"{"event":"lost","at_ms":1,"resource":"a//b"}"#, &long]
+        {
+            hub.told(nonsense.as_bytes());
+        }
+        assert!(listening.live.try_recv().is_err());
+    }
+
+    #[test]
+    fn listeners_are_bounded_and_their_seats_come_back() {
+        let hub = hub();
+        let seats: Vec<_> = (0..LISTENERS_MAX).map_while(|_| hub.listen(None)).collect();
+        assert_eq!(seats.len(), LISTENERS_MAX);
+        assert!(hub.listen(None).is_none());
+        drop(seats);
+        assert_eq!(hub.listeners(), 0);
+        assert!(hub.listen(None).is_some());
+    }
+
+    #[test]
+    fn a_hub_that_nobody_listens_to_forgets_after_a_while() {
+        let hub = hub();
+        drop(hub.listen(None).expect("room"));
+        let at = |s| BootTime::default().plus(Duration::from_secs(s));
+        hub.sweep(at(1));
+        hub.sweep(at(30));
+        assert!(hub.lock().is_wanted);
+        hub.sweep(at(62));
+        assert!(!hub.lock().is_wanted);
+    }
+}

@@ -1,0 +1,320 @@
+//! Everything that the manager says without asking for a change: refusals in full, one resource, the
+//! list, the nodes, the numbers.
+
+use std::time::Duration;
+
+use super::leases::SnapshotLease;
+use super::outcome::*;
+use super::{Gauges, LockManager};
+use crate::redlock::acquire::Refusal;
+use crate::redlock::clock::Clock;
+use crate::redlock::entropy::Entropy;
+use crate::redlock::inspect::{View, ViewedLock};
+use crate::redlock::node::{Answer, Barred, LeaseRecord, Node, NodeStatus, Reply, SeenLock, Vote};
+use crate::redlock::quarantine::NodeHealth;
+use crate::redlock::quorum::{NodeOutcome, Verdict};
+use crate::redlock::types::ResourceName;
+
+/// When asking again makes sense where no node said more.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// The quorum's view of one resource, with this instance's queue.
+    ///
+    /// Errors: [`NoQuorum`] where too few nodes answered.
+    pub async fn inspect(&self, resource: &ResourceName) -> Result<Inspection, NoQuorum> {
+        let view = self.engine().inspect(resource).await;
+        let view = view.map_err(|answers| self.no_quorum(0, self.outcomes(&answers)))?;
+        Ok(self.inspection(resource, view))
+    }
+
+    pub(super) fn inspection(&self, resource: &ResourceName, view: View) -> Inspection {
+        let now = self.now();
+        let waiter = |(i, seat): (usize, super::waiters::Seated)| WaiterView {
+            position: i + 1,
+            owner: seat.owner.to_string(),
+            waiting: now.since(seat.since),
+        };
+        let waiters = self.shared.room.queue(resource).into_iter().enumerate().map(waiter).collect();
+        let state = match view.lock {
+            ViewedLock::Free => LockState::Free,
+            ViewedLock::Lease { record, left } => LockState::Held(self.holder(&record, left)),
+            ViewedLock::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
+        };
+        let nodes = self.engine().nodes.iter().zip(&view.answers).map(|(n, a)| node_view(n.as_ref(), a)).collect();
+        Inspection { resource: resource.clone(), state, waiters, nodes, quorum: self.count(view.agreeing) }
+    }
+
+    /// A page of the held leases of the whole cluster and the waiters of this instance, from a
+    /// snapshot that is taken when it is asked for and too old.
+    ///
+    /// Cancel: nothing is left behind.
+    pub async fn list(&self, query: ListQuery) -> ListPage {
+        let snapshot = self.shared.snapshots.get(self.engine()).await;
+        let age = self.now().since(snapshot.taken);
+        let lock_delay = self.engine().settings.terms.lock_delay;
+        let mut waiting: std::collections::BTreeMap<_, _> = self.shared.room.queues().into_iter().collect();
+        waiting.retain(|resource, _| resource.as_str().starts_with(&query.prefix));
+        let after = query.after.as_deref().unwrap_or("");
+        let from = after.max(query.prefix.as_str());
+        let held = snapshot.leases.range::<str, _>((std::ops::Bound::Included(from), std::ops::Bound::Unbounded));
+        let held = held.take_while(|(resource, _)| resource.as_str().starts_with(&query.prefix));
+        let mut items: Vec<ListItem> = Vec::new();
+        let limit = query.limit.clamp(1, LIST_LIMIT_MAX);
+        let mut queued = waiting.iter().peekable();
+        let mut held = held.filter(|(_, lease)| lease.left > age).peekable();
+        let mut next = None;
+        loop {
+            let item = match (held.peek(), queued.peek()) {
+                (None, None) => break,
+                (Some((h, _)), Some((q, _))) if h <= q => self.held_item(held.next(), &waiting, age),
+                (Some(_), None) => self.held_item(held.next(), &waiting, age),
+                _ => queued.next().map(|(r, n)| ListItem { resource: r.clone(), holder: None, waiting: *n }),
+            };
+            let Some(item) = item else { break };
+            if queued.peek().is_some_and(|(q, _)| **q == item.resource) {
+                queued.next();
+            }
+            if item.resource.as_str() <= after || !matches(&query, &item, lock_delay) {
+                continue;
+            }
+            if items.len() == limit {
+                next = items.last().map(|last| last.resource.to_string());
+                break;
+            }
+            items.push(item);
+        }
+        ListPage { items, next, complete: snapshot.complete, age, total: snapshot.leases.len() }
+    }
+
+    fn held_item(
+        &self,
+        entry: Option<(&ResourceName, &SnapshotLease)>,
+        waiting: &std::collections::BTreeMap<ResourceName, usize>,
+        age: Duration,
+    ) -> Option<ListItem> {
+        let (resource, lease) = entry?;
+        Some(ListItem {
+            resource: resource.clone(),
+            holder: Some(self.holder(&lease.record, lease.left.saturating_sub(age))),
+            waiting: waiting.get(resource).copied().unwrap_or(0),
+        })
+    }
+
+    /// All nodes, in configured order.
+    pub fn nodes(&self) -> Vec<NodeReport> {
+        let now = self.now();
+        let health = self.shared.warden.health();
+        let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
+            let details = node.details();
+            let (state, votes_in, why) = describe(&health, now);
+            let findings = details.findings.into_iter().map(|f| FindingView {
+                code: f.code.to_owned(),
+                detail: f.detail,
+                bars: f.bars,
+            });
+            let findings: Vec<FindingView> = findings.collect();
+            NodeReport {
+                node: node.id().clone(),
+                votes: health.votes(now) && !findings.iter().any(|f| f.bars),
+                state,
+                since: now.since(health.since),
+                votes_in,
+                why,
+                latency: health.latency,
+                clock_offset_ms: health.offset_us.map(|us| us / 1_000),
+                run_id: health.status.as_ref().map(|s| s.run.clone()),
+                version: details.version,
+                restarts: health.restarts,
+                findings,
+            }
+        };
+        self.engine().nodes.iter().zip(health).map(report).collect()
+    }
+
+    /// How many wait for a resource in this instance.
+    pub fn waiting(&self, resource: &ResourceName) -> usize {
+        self.shared.room.waiting(resource)
+    }
+
+    /// Whether requests can be served: not draining, and a quorum of nodes answered lately and votes.
+    pub fn readiness(&self) -> Readiness {
+        if self.shared.draining.is_cancelled() {
+            return Readiness::Draining;
+        }
+        let reports = self.nodes();
+        let voting = reports.iter().filter(|r| r.votes).count();
+        let need = self.engine().quorum();
+        if voting >= need {
+            return Readiness::Ready;
+        }
+        let mut soon: Vec<Duration> = reports.iter().filter(|r| !r.votes).filter_map(|r| r.votes_in).collect();
+        soon.sort_unstable();
+        Readiness::NoQuorum { voting, ready_in: soon.get(need - voting - 1).copied() }
+    }
+
+    /// For metrics. Costs the same whatever is held.
+    pub fn gauges(&self) -> Gauges {
+        let engine = self.engine();
+        Gauges {
+            leases_held: self.shared.own.count(),
+            waiters: self.shared.room.waiting_in_all(),
+            waiters_limit: self.shared.room.limits().total,
+            cleanups: engine.cleanups_in_flight(),
+            skipped_cleanups: engine.skipped_cleanups(),
+            under_replicated: engine.under_replicated(),
+            repaired: engine.repaired(),
+        }
+    }
+
+    pub(super) fn locked(&self, resource: &ResourceName, refusal: Refusal) -> Locked {
+        let left = refusal.holder_left.unwrap_or_default();
+        let holder = refusal.holder.map(|record| self.holder(&record, left));
+        let reason = match &holder {
+            None => LockedReason::Foreign,
+            Some(holder) if holder.valid_for.is_zero() => LockedReason::LockDelay,
+            Some(_) => LockedReason::Held,
+        };
+        Locked {
+            reason,
+            holders: holder.into_iter().collect(),
+            waiting: self.shared.room.waiting(resource),
+            free_in: refusal.free_in,
+            nodes: refusal.nodes,
+        }
+    }
+
+    /// For callers who may not ask the nodes because others of this instance were first.
+    pub(super) async fn locked_by_queue(&self, resource: &ResourceName) -> Result<Locked, AcquireError> {
+        let inspection = self.inspect(resource).await.map_err(AcquireError::NoQuorum)?;
+        let (reason, holders, free_in) = match inspection.state {
+            LockState::Free => (LockedReason::Held, Vec::new(), None),
+            LockState::Foreign { left, .. } => (LockedReason::Foreign, Vec::new(), left),
+            LockState::Held(holder) => {
+                let left = holder.valid_for.saturating_add(self.engine().settings.terms.lock_delay);
+                let delayed = holder.valid_for.is_zero();
+                let reason = if delayed { LockedReason::LockDelay } else { LockedReason::Held };
+                (reason, vec![holder], Some(left))
+            }
+        };
+        let nodes = inspection.nodes.into_iter().map(|n| NodeOutcome { node: n.node, verdict: n.verdict }).collect();
+        Ok(Locked { reason, holders, waiting: self.shared.room.waiting(resource), free_in, nodes })
+    }
+
+    /// `left` is the TTL of the key: the promise ends a lock delay earlier.
+    fn holder(&self, record: &LeaseRecord, left: Duration) -> HolderView {
+        HolderView {
+            token_id: record.token.id(),
+            fence: record.fence,
+            labels: record.labels(),
+            valid_for: left.saturating_sub(self.engine().settings.terms.lock_delay),
+            renewals: record.renewals,
+        }
+    }
+
+    pub(super) fn count(&self, granted: usize) -> QuorumCount {
+        QuorumCount { granted, needed: self.engine().quorum(), nodes: self.engine().nodes.len() }
+    }
+
+    pub(super) fn outcomes(&self, answers: &[Option<Answer>]) -> Vec<NodeOutcome> {
+        let verdicts = answers.iter().map(|a| Verdict::of(a.as_ref()));
+        let nodes = self.engine().nodes.iter().zip(verdicts);
+        nodes.map(|(n, verdict)| NodeOutcome { node: n.id().clone(), verdict }).collect()
+    }
+
+    pub(super) fn no_quorum(&self, granted: usize, nodes: Vec<NodeOutcome>) -> NoQuorum {
+        let left = |n: &NodeOutcome| match n.verdict {
+            Verdict::Barred(Barred::Quarantined { left_ms }) => Some(Duration::from_millis(left_ms)),
+            _ => None,
+        };
+        let retry_after = nodes.iter().filter_map(left).min().unwrap_or(RETRY_AFTER).max(RETRY_AFTER);
+        NoQuorum { quorum: self.count(granted), nodes, retry_after }
+    }
+}
+
+fn matches(query: &ListQuery, item: &ListItem, lock_delay: Duration) -> bool {
+    let owner = item.holder.as_ref().map(|h| h.labels.owner.as_str());
+    if query.owner.as_deref().is_some_and(|wanted| owner != Some(wanted)) {
+        return false;
+    }
+    let running = item.holder.as_ref().is_some_and(|h| !h.valid_for.is_zero());
+    match query.state {
+        None => true,
+        Some(ListState::Held) => running,
+        Some(ListState::Waited) => item.waiting > 0,
+        Some(ListState::LockDelay) => item.holder.is_some() && !running && !lock_delay.is_zero(),
+    }
+}
+
+fn node_view<N: Node>(node: &N, answer: &Option<Answer>) -> NodeView {
+    let mut view = NodeView {
+        node: node.id().clone(),
+        holds: None,
+        foreign: false,
+        ttl_ms: None,
+        verdict: Verdict::of(answer.as_ref()),
+    };
+    if let Some(Ok(Reply::Seen(seen))) = answer {
+        if let Some(barred) = &seen.barred {
+            view.verdict = Verdict::Barred(barred.clone());
+        }
+        match &seen.lock {
+            SeenLock::Free => {}
+            SeenLock::Lease { record, left_ms } => {
+                (view.holds, view.ttl_ms) = (Some(record.token.id()), Some(*left_ms));
+            }
+            SeenLock::Foreign { left_ms, .. } => (view.foreign, view.ttl_ms) = (true, *left_ms),
+        }
+    }
+    view
+}
+
+/// State, time until it votes again, and why it does not vote.
+fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (String, Option<Duration>, Option<String>) {
+    if let Some(kind) = health.error {
+        return ("down".into(), None, Some(format!("the last probe failed: {kind}")));
+    }
+    let Some(NodeStatus { vote, why, .. }) = &health.status else {
+        return ("unknown".into(), None, Some("it has not been heard of yet".into()));
+    };
+    let passed = health.heard.map_or(Duration::ZERO, |at| now.since(at));
+    match vote {
+        Vote::Active | Vote::AlreadyInitialised => ("up".into(), None, None),
+        Vote::Barred(barred) => {
+            let word = Verdict::Barred(barred.clone()).word().to_owned();
+            let (votes_in, sentence) = match barred {
+                Barred::Quarantined { left_ms } => {
+                    let left = Duration::from_millis(*left_ms).saturating_sub(passed);
+                    (Some(left), quarantine_sentence(why))
+                }
+                Barred::Unseeded { .. } => (
+                    None,
+                    "its quarantine is over; it votes again when a quorum of the other nodes has told it their fences"
+                        .to_owned(),
+                ),
+                Barred::ClockOff { .. } => {
+                    (None, "its clock differs from the other nodes' by more than the guard".to_owned())
+                }
+                Barred::OtherCluster { .. } => (
+                    None,
+                    "it belongs to instances with another node list, guard, lock delay or key template".to_owned(),
+                ),
+            };
+            (word, votes_in, Some(sentence))
+        }
+    }
+}
+
+fn quarantine_sentence(why: &str) -> String {
+    let cause = match why {
+        "blank" => {
+            "it carried no marker: a new node, or one that was wiped (declare a new cluster with `redlockd init`)"
+        }
+        "restart" => "its server was restarted or replaced and may have forgotten leases",
+        "clock" => "its clock ran ahead and came back: leases may have ended early",
+        "evicted" => "it evicted keys under memory pressure and may have forgotten leases",
+        "ordered" => "its clock was stepped, or an operator ordered it",
+        _ => "it may have forgotten leases",
+    };
+    format!("in quarantine: {cause}")
+}

@@ -1,0 +1,241 @@
+//! The queue at work: who may ask the nodes, when the head asks again, and how a release hands over.
+//! Apart from the manager's verbs, which know nothing of queues' timing. Knows no HTTP.
+
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+
+use super::LockManager;
+use super::events::{EventKind, of_lease};
+use super::outcome::AcquireError;
+use super::waiters::{HandOver, Ring, Ticket, Turn};
+use crate::redlock::acquire::{Grant, Patience, Refusal, RefusalKind, Want};
+use crate::redlock::backoff::{Backoff, uniform};
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::entropy::Entropy;
+use crate::redlock::feed::LeaseTag;
+use crate::redlock::node::{EndReason, Node};
+use crate::redlock::release::ReleaseOutcome;
+use crate::redlock::types::{ResourceName, TokenHash};
+
+/// Spread of the tries at the instant at which a lease ends: instances are not to meet in step, and
+/// a node's clock may be a millisecond behind.
+const END_JITTER: Duration = Duration::from_millis(3);
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// Whoever finds a queue stands in it: none of this instance's callers overtakes another. Only
+    /// a client that brings the token of the present lease passes, since it does not want more than
+    /// it has; and one that waits while another request with its token is granted joins that one.
+    pub(super) async fn acquire_in_turn(
+        &self,
+        want: &Want,
+        owner: &str,
+        brings_token: bool,
+        started: BootTime,
+        until: BootTime,
+    ) -> Result<Grant<N, C, E>, AcquireError> {
+        let room = &self.shared.room;
+        let queued = room.waiting(&want.resource) > 0;
+        let passes = queued && brings_token && self.holds(&want.resource, &want.token).await;
+        if until <= started || passes {
+            if queued && !passes {
+                return Err(AcquireError::Locked(self.locked_by_queue(&want.resource).await?));
+            }
+            let grant = self.ask_once(want, started).await?;
+            room.taken(&want.resource, self.keys_gone(grant.deadline));
+            return Ok(grant);
+        }
+        let own = brings_token.then(|| want.token.clone());
+        let ticket = room.enter(&want.resource, owner, own, started);
+        let mut ticket = ticket
+            .map_err(|full| AcquireError::TooManyWaiters { limit: full.limit, per_resource: full.per_resource })?;
+        loop {
+            let clock = self.clock().clone();
+            let turn = tokio::select! {
+                biased;
+                turn = ticket.turn() => Some(turn),
+                () = clock.sleep_until(until) => None,
+            };
+            let grant = match turn {
+                None => {
+                    let position = ticket.position();
+                    drop(ticket);
+                    let locked = Box::pin(self.locked_by_queue(&want.resource)).await?;
+                    return Err(AcquireError::WaitTimeout { locked, waited: self.now().since(started), position });
+                }
+                Some(Turn::Head) => Box::pin(self.contend(want, &mut ticket, started, until)).await?,
+                Some(Turn::Twin) => match Box::pin(self.join(want, started)).await? {
+                    Some(grant) => grant,
+                    None => continue,
+                },
+            };
+            ticket.granted(self.keys_gone(grant.deadline));
+            return Ok(grant);
+        }
+    }
+
+    fn keys_gone(&self, deadline: BootTime) -> BootTime {
+        deadline.plus(self.engine().settings.terms.lock_delay)
+    }
+
+    /// For a caller that does not wait.
+    async fn ask_once(&self, want: &Want, started: BootTime) -> Result<Grant<N, C, E>, AcquireError> {
+        let nobody = Notify::new();
+        let patience = Patience { until: started, wake: &nobody };
+        let outcome = self.engine().acquire(want, patience).await;
+        outcome.map_err(|refusal| self.acquire_error(want, refusal, false, started))
+    }
+
+    /// Joins the lease of its own token; `None` where that was not to be had.
+    async fn join(&self, want: &Want, started: BootTime) -> Result<Option<Grant<N, C, E>>, AcquireError> {
+        if !self.holds(&want.resource, &want.token).await {
+            return Ok(None);
+        }
+        match self.engine().attempt(want).await {
+            Ok(grant) => Ok(Some(grant)),
+            Err(refusal) if refusal.kind.is_final() => Err(self.acquire_error(want, refusal, true, started)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The head asks the nodes: at once, unless a lease that was granted here is still running; then
+    /// whenever the resource may have become free. Between two tries it sleeps until it is rung or
+    /// until the earliest instant at which a quorum can be free; where that is not known, or ends
+    /// would not be heard of, for at most the bounded poll.
+    async fn contend(
+        &self,
+        want: &Want,
+        ticket: &mut Ticket,
+        started: BootTime,
+        until: BootTime,
+    ) -> Result<Grant<N, C, E>, AcquireError> {
+        let settings = &self.engine().settings;
+        let mut backoff = Backoff::new(settings.retry, self.entropy().clone());
+        let mut deafness = self.shared.wakeups.deafness();
+        let mut tries = 0_u32;
+        let is_deaf = *deafness.borrow_and_update();
+        let mut sleep_until = ticket.taken_until().filter(|_| !is_deaf).map(|at| self.soon_after(at));
+        loop {
+            if let Some(at) = sleep_until.take() {
+                let is_rung = self.rest(ticket, &mut deafness, at.min(until)).await;
+                let extended = ticket.taken_until().filter(|at| !is_rung && *at > self.now());
+                if let Some(at) = extended.filter(|_| self.now() < until) {
+                    // Its holder renewed it here meanwhile: the nodes need not be asked for that.
+                    sleep_until = Some(self.soon_after(at));
+                    continue;
+                }
+            }
+            let is_heard = self.shared.wakeups.is_heard(&want.resource);
+            ticket.trying(true);
+            let outcome = self.engine().attempt(want).await;
+            ticket.trying(false);
+            let mut refusal = match outcome {
+                Ok(mut grant) => {
+                    grant.joined &= tries == 0;
+                    return Ok(grant);
+                }
+                Err(refusal) => refusal,
+            };
+            tries = tries.saturating_add(1);
+            let now = self.now();
+            if refusal.kind.is_final() || now >= until {
+                return Err(self.acquire_error(want, refusal, true, started));
+            }
+            refusal.nodes.clear();
+            sleep_until = match refusal.kind {
+                RefusalKind::Held => {
+                    backoff.reset();
+                    self.next_look(ticket, want, &refusal, is_heard).await
+                }
+                _ => Some(now.plus(backoff.pause())),
+            };
+        }
+    }
+
+    fn soon_after(&self, at: BootTime) -> BootTime {
+        at.plus(uniform(self.entropy(), END_JITTER))
+    }
+
+    /// When to ask again for a resource that was found taken; `None`: at once. `is_heard`: its end
+    /// would have been heard of since before it was asked for.
+    async fn next_look(&self, ticket: &Ticket, want: &Want, refusal: &Refusal, is_heard: bool) -> Option<BootTime> {
+        let (wakeups, settings) = (&self.shared.wakeups, &self.engine().settings);
+        if !ticket.has_keepsake() {
+            ticket.keep(wakeups.watch(&want.resource));
+        }
+        if !is_heard && wakeups.listen(&want.resource, settings.node_timeout, self.clock()).await {
+            // From now on. What ended since the try was not heard of.
+            return None;
+        }
+        // Leases of ours end with a notice or at their time; foreigners' locks may end unheard.
+        let free_in = match (refusal.free_in, &refusal.holder) {
+            (Some(free_in), Some(_)) if is_heard => free_in,
+            (free_in, _) => free_in.unwrap_or(settings.poll).min(settings.poll),
+        };
+        Some(self.soon_after(self.now().plus(free_in)))
+    }
+
+    /// Sleeps until rung (then true), until `at`, or, where notices stopped being heard meanwhile,
+    /// for a poll at most.
+    async fn rest(&self, ticket: &Ticket, deafness: &mut watch::Receiver<bool>, mut at: BootTime) -> bool {
+        let mut is_rung = false;
+        loop {
+            tokio::select! {
+                biased;
+                Ring(after) = ticket.rung() => {
+                    if after.is_zero() {
+                        return true;
+                    }
+                    is_rung = true;
+                    at = at.min(self.now().plus(after));
+                }
+                _ = deafness.changed() => {
+                    // Spread, since this happens to every waiter of the instance at once. It may be
+                    // over already, and something missed all the same.
+                    is_rung = true;
+                    let poll = uniform(self.entropy(), self.engine().settings.poll);
+                    at = at.min(self.now().plus(poll));
+                }
+                () = self.clock().sleep_until(at) => return is_rung,
+            }
+        }
+    }
+
+    /// Ends a lease and hands over to the oldest waiter here: what that one sends follows the release
+    /// on each node's connection, so that one round trip does both. Now and then waiters of other
+    /// instances go first.
+    pub(super) async fn release_in_turn(&self, resource: &ResourceName, hash: &TokenHash) -> ReleaseOutcome {
+        let (room, lease) = (&self.shared.room, LeaseTag::of(hash));
+        // Only for a lease that this instance gave: a made-up token is not to wake anybody.
+        let is_ours = self.shared.own.valid_for(hash, self.now()).is_some();
+        let plan = if is_ours { room.hand_over(resource) } else { HandOver::Nobody };
+        let others = match plan {
+            HandOver::AskOthers => {
+                let (limit, clock) = (self.engine().settings.node_timeout, self.clock());
+                self.shared.wakeups.is_wanted_elsewhere(resource, limit, clock).await
+            }
+            _ => false,
+        };
+        let sent = {
+            let (room, resource) = (room.clone(), resource.clone());
+            move || match plan {
+                HandOver::Nobody => {}
+                _ if others => room.stand_back(&resource, lease),
+                plan => room.handing_over(&resource, lease, plan == HandOver::AskOthers),
+            }
+        };
+        let outcome = self.engine().release_then(resource, hash, EndReason::Released, sent).await;
+        self.shared.own.forget(hash);
+        match outcome {
+            ReleaseOutcome::Released => {
+                room.freed(resource, Some(lease));
+                self.shared.holds.stir(lease);
+                let events = &self.shared.events;
+                events.tell(EventKind::Released, self.wall_ms(), |event| of_lease(event, resource, hash));
+            }
+            ReleaseOutcome::Unknown { .. } => room.maybe_freed(resource),
+            _ => {}
+        }
+        outcome
+    }
+}

@@ -1,0 +1,78 @@
+//! One concrete type for whichever nodes are configured, so that nothing above carries a type
+//! parameter for them.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures_util::future::Either;
+
+use super::embedded::EmbeddedNode;
+use super::redis::{NodeObserver, RedisNode};
+use crate::redlock::clock::{Clock, SystemClock};
+use crate::redlock::feed::Hearing;
+use crate::redlock::node::{Answer, Finding, Node, NodeDetails, Request, Stamp};
+use crate::redlock::types::NodeId;
+
+/// A node of either kind.
+pub enum AnyNode {
+    /// A Redis master, which tells its observer itself.
+    Redis(Arc<RedisNode>),
+    /// In this process, with whom to tell of its answers.
+    Embedded(Arc<EmbeddedNode<SystemClock>>, Arc<dyn NodeObserver>),
+}
+
+impl Node for AnyNode {
+    fn id(&self) -> &NodeId {
+        match self {
+            Self::Redis(node) => node.id(),
+            Self::Embedded(node, _) => node.id(),
+        }
+    }
+
+    fn details(&self) -> NodeDetails {
+        match self {
+            Self::Redis(node) => {
+                let report = node.report();
+                let finding = |f: &super::redis::Finding| Finding {
+                    code: f.code(),
+                    detail: f.sentence(),
+                    bars: f.takes_vote_away(),
+                };
+                let version = (!report.version.is_empty()).then_some(report.version);
+                NodeDetails { version, findings: report.findings.iter().map(finding).collect() }
+            }
+            Self::Embedded(..) => {
+                NodeDetails { version: Some(concat!("embedded ", env!("CARGO_PKG_VERSION")).into()), findings: vec![] }
+            }
+        }
+    }
+
+    fn hearing(&self) -> Hearing<'_> {
+        match self {
+            Self::Redis(node) => node.hearing(),
+            Self::Embedded(node, _) => node.hearing(),
+        }
+    }
+
+    fn call(self: Arc<Self>, stamp: Stamp, request: Arc<Request>) -> impl Future<Output = Answer> + Send + 'static {
+        match self.as_ref() {
+            Self::Redis(node) => Either::Left(Arc::clone(node).call(stamp, request)),
+            Self::Embedded(node, observer) => {
+                Either::Right(observed(Arc::clone(node), Arc::clone(observer), stamp, request))
+            }
+        }
+    }
+}
+
+/// Tells the observer of a call that was completed.
+async fn observed(
+    node: Arc<EmbeddedNode<SystemClock>>,
+    observer: Arc<dyn NodeObserver>,
+    stamp: Stamp,
+    request: Arc<Request>,
+) -> Answer {
+    let (begun, verb) = (SystemClock.now(), request.verb());
+    let answer = Arc::clone(&node).call(stamp, request).await;
+    observer.answered(node.id(), verb, SystemClock.now().since(begun), answer.as_ref().map(drop).map_err(|e| e.kind));
+    answer
+}

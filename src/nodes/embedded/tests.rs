@@ -1,0 +1,407 @@
+//! What a restart means for an embedded node: after a crash, a clean stop, a reboot, on a damaged
+//! or unwritable file. Time is moved by hand.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::*;
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::node::{
+    Answer, Barred, EndReason, Found, Node, Reply, Request, Stamp, Terms, UnreachableKind, Vote,
+};
+use crate::redlock::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, Ttl};
+
+const WALL_MS: u64 = 1_700_000_000_000;
+
+/// Both clocks of one machine.
+#[derive(Debug, Clone)]
+struct Hands {
+    boot_us: Arc<AtomicU64>,
+    wall_ms: Arc<AtomicU64>,
+}
+
+impl Hands {
+    fn new() -> Self {
+        Self { boot_us: Arc::new(AtomicU64::new(1_000_000_000)), wall_ms: Arc::new(AtomicU64::new(WALL_MS)) }
+    }
+
+    fn pass(&self, span: Duration) {
+        let us = u64::try_from(span.as_micros()).expect("short");
+        self.boot_us.fetch_add(us, Ordering::SeqCst);
+        self.wall_ms.fetch_add(us / 1_000, Ordering::SeqCst);
+    }
+
+    fn step_wall_back(&self, span: Duration) {
+        self.wall_ms.fetch_sub(u64::try_from(span.as_millis()).expect("short"), Ordering::SeqCst);
+    }
+
+    fn reboot(&self) {
+        self.boot_us.store(3_000_000, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Hands {
+    fn now(&self) -> BootTime {
+        BootTime::from_nanos(self.boot_us.load(Ordering::SeqCst) * 1_000)
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.wall_ms.load(Ordering::SeqCst)
+    }
+
+    fn sleep_until(&self, _at: BootTime) -> impl Future<Output = ()> + Send + 'static {
+        std::future::pending()
+    }
+}
+
+fn config(dir: &tempfile::TempDir, name: &str, clock: &Hands) -> EmbeddedConfig<Hands> {
+    let terms = Terms {
+        cluster: "c".into(),
+        guard: Duration::from_millis(500),
+        lock_delay: Duration::from_secs(1),
+        quarantine: Duration::from_secs(305),
+        fence_ttl: Duration::from_mins(10),
+    };
+    EmbeddedConfig { id: NodeId::parse(name).expect("valid"), dir: dir.path().to_owned(), terms, clock: clock.clone() }
+}
+
+type TestNode = Arc<EmbeddedNode<Hands>>;
+
+fn start(dir: &tempfile::TempDir, clock: &Hands) -> TestNode {
+    EmbeddedNode::open_in(config(dir, "e/1", clock), BootId::named("boot 1")).expect("opens")
+}
+
+/// Lets go of the node as a crash would, once a write under way has let go of it too.
+async fn crash(node: TestNode) {
+    let alone = async {
+        while Arc::strong_count(&node) > 1 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), alone).await.expect("the write ends");
+}
+
+fn open_error(dir: &tempfile::TempDir, name: &str, clock: &Hands) -> String {
+    EmbeddedNode::open_in(config(dir, name, clock), BootId::named("boot 1")).expect_err("does not open").to_string()
+}
+
+fn name(i: u64) -> ResourceName {
+    ResourceName::parse(&format!("r{i}")).expect("valid")
+}
+
+fn token(i: u64) -> TokenHash {
+    Token::parse(&format!("token-{i:016}")).expect("valid").hash()
+}
+
+fn acquire(i: u64, by: u64, ttl: Duration) -> Request {
+    Request::Acquire {
+        resource: name(i),
+        token: token(by),
+        attempt: AttemptId::from_random(by),
+        ttl: Ttl::from_ms(u64::try_from(ttl.as_millis()).expect("short")).expect("valid"),
+        labels: "{}".into(),
+    }
+}
+
+fn release(i: u64, by: u64) -> Request {
+    Request::Release { resource: name(i), token: token(by), reason: EndReason::Released }
+}
+
+async fn status(node: &TestNode) -> crate::redlock::node::NodeStatus {
+    // A probe is answered whatever its stamp; its clock is what the next stamps follow.
+    match node.clone().call(Stamp(0), Arc::new(Request::Probe)).await {
+        Ok(Reply::Status(status)) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn ask(node: &TestNode, request: Request) -> Answer {
+    let stamp = Stamp(status(node).await.now_us);
+    node.clone().call(stamp, Arc::new(request)).await
+}
+
+async fn granted(node: &TestNode, request: Request) -> Fence {
+    match ask(node, request).await {
+        Ok(Reply::Granted { fence, joined: false }) => fence,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn quarantine_left(node: &TestNode) -> Option<Duration> {
+    match ask(node, Request::Probe).await {
+        Ok(Reply::Status(status)) => match status.vote {
+            Vote::Active => None,
+            Vote::Barred(Barred::Quarantined { left_ms }) => Some(Duration::from_millis(left_ms)),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+const TTL: Duration = Duration::from_secs(30);
+/// The TTL, the lock delay, the reservation ahead, and the last millisecond of the key.
+const RESERVED: Duration = Duration::from_millis(30_000 + 1_000 + 10_000 + 1);
+
+#[tokio::test]
+async fn a_first_start_votes_at_once() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let node = start(&dir, &clock);
+    assert_eq!(quarantine_left(&node).await, None);
+    assert_eq!(node.report().reserved_for, Duration::ZERO);
+}
+
+#[tokio::test]
+async fn after_a_crash_it_waits_until_its_leases_are_over_and_its_fences_still_rise() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let node = start(&dir, &clock);
+    let before = granted(&node, acquire(1, 1, TTL)).await;
+    crash(node).await;
+    clock.pass(Duration::from_secs(11));
+    clock.step_wall_back(Duration::from_secs(86_400));
+
+    let node = start(&dir, &clock);
+    assert_eq!(quarantine_left(&node).await, Some(RESERVED - Duration::from_secs(11)));
+    assert!(matches!(ask(&node, acquire(1, 2, TTL)).await, Ok(Reply::Barred(Barred::Quarantined { .. }))));
+    crash(node).await; // crashes again: the end does not move
+    clock.pass(Duration::from_secs(10));
+    let node = start(&dir, &clock);
+    assert_eq!(quarantine_left(&node).await, Some(RESERVED - Duration::from_secs(21)));
+    clock.pass(RESERVED - Duration::from_secs(21));
+    let after = granted(&node, acquire(1, 2, TTL)).await;
+    assert!(after > before, "{after} after {before}");
+    assert!(after.0 <= status(&node).await.now_us + 500_000, "a write-back of this fence would be refused");
+}
+
+#[tokio::test]
+async fn after_a_reboot_the_whole_recorded_span_counts_from_the_start() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let node = start(&dir, &clock);
+    let before = granted(&node, acquire(1, 1, TTL)).await;
+    crash(node).await;
+    clock.pass(Duration::from_secs(3_600));
+    clock.reboot();
+    clock.step_wall_back(Duration::from_secs(86_400));
+
+    let reopen = || EmbeddedNode::open_in(config(&dir, "e/1", &clock), BootId::named("boot 2")).expect("opens");
+    let node = reopen();
+    assert_eq!(quarantine_left(&node).await, Some(RESERVED));
+    crash(node).await;
+    clock.pass(Duration::from_secs(5));
+    let node = reopen();
+    assert_eq!(quarantine_left(&node).await, Some(RESERVED - Duration::from_secs(5)));
+    clock.pass(RESERVED);
+    assert!(granted(&node, acquire(1, 2, TTL)).await > before);
+}
+
+#[tokio::test]
+async fn an_unknown_boot_is_never_the_same_one() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let unknown: BootId = serde_json::from_str("null").expect("no boot id");
+    let reopen = || EmbeddedNode::open_in(config(&dir, "e", &clock), unknown.clone()).expect("opens");
+    let node = reopen();
+    granted(&node, acquire(1, 1, TTL)).await;
+    crash(node).await;
+    clock.pass(Duration::from_secs(3_600));
+    assert_eq!(quarantine_left(&reopen()).await, Some(RESERVED));
+}
+
+#[tokio::test]
+async fn after_a_clean_stop_it_waits_for_the_leases_that_are_out_and_for_nothing_else() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let node = start(&dir, &clock);
+    let mut last = granted(&node, acquire(1, 1, TTL)).await;
+    node.close().expect("written");
+    node.close().expect("a second time does nothing");
+    let refused = node.clone().call(Stamp(0), Arc::new(release(1, 1))).await;
+    assert_eq!(refused.map_err(|e| e.kind), Err(UnreachableKind::Disconnected));
+    crash(node).await;
+
+    let node = start(&dir, &clock);
+    let left = Duration::from_millis(31_001);
+    assert_eq!(quarantine_left(&node).await, Some(left));
+    node.close().expect("written");
+    crash(node).await;
+    let node = start(&dir, &clock);
+    assert_eq!(quarantine_left(&node).await, Some(left), "closed within its quarantine");
+    clock.pass(left);
+    for _ in 0..3 {
+        let fence = granted(&node, acquire(1, 2, TTL)).await;
+        assert!(fence > last);
+        last = fence;
+        ask(&node, Request::Cancel { resource: name(1), token: token(2), attempt: AttemptId::from_random(2) })
+            .await
+            .expect("an answer");
+        clock.pass(Duration::from_secs(3)); // past the tombstone of the attempt
+    }
+    node.close().expect("written");
+    crash(node).await;
+
+    clock.step_wall_back(Duration::from_secs(60));
+    let node = start(&dir, &clock);
+    assert_eq!(quarantine_left(&node).await, None, "no lease was out");
+    assert!(granted(&node, acquire(1, 3, TTL)).await > last);
+}
+
+#[tokio::test]
+async fn a_lease_is_never_given_anew_before_its_end_whenever_the_crash_comes() {
+    for crash_after_ms in [0, 1, 4_999, 5_001, 9_999, 10_001, 29_999, 31_000, 31_002, 60_000] {
+        let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+        let node = start(&dir, &clock);
+        for step in 0..12 {
+            granted(&node, acquire(step, 1, TTL)).await;
+            clock.pass(Duration::from_secs(1));
+        }
+        let last_given_at = clock.now();
+        clock.pass(Duration::from_millis(crash_after_ms));
+        crash(node).await;
+        let node = start(&dir, &clock);
+        for _ in 0..200 {
+            let is_over = clock.now().since(last_given_at) >= TTL;
+            let answer = ask(&node, acquire(11, 2, TTL)).await.expect("an answer");
+            assert!(is_over || matches!(answer, Reply::Barred(_)), "{crash_after_ms}: {answer:?}");
+            clock.pass(Duration::from_millis(250));
+        }
+    }
+}
+
+#[tokio::test]
+async fn steady_load_rewrites_the_file_at_most_every_five_seconds() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let node = start(&dir, &clock);
+    for i in 0..6_000 {
+        granted(&node, acquire(i, i, TTL)).await;
+        let hold =
+            Request::Hold { resource: name(i), token: token(i), ttl: None, fence: None, renewal: true, labels: None };
+        assert!(matches!(ask(&node, hold).await, Ok(Reply::Kept { .. })));
+        ask(&node, release(i, i)).await.expect("an answer");
+        clock.pass(Duration::from_millis(10)); // a minute in all
+    }
+    let writes = node.report().writes;
+    assert!((6..=14).contains(&writes), "{writes} writes in a minute");
+}
+
+#[tokio::test]
+async fn one_file_per_node_one_process_per_file_and_one_time_for_all() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let one = start(&dir, &clock);
+    assert!(open_error(&dir, "e/1", &clock).contains("already running"));
+    clock.step_wall_back(Duration::from_secs(60));
+    let two = EmbeddedNode::open_in(config(&dir, "e-2", &clock), BootId::named("boot 1")).expect("opens");
+    assert_eq!(status(&one).await.now_us, status(&two).await.now_us);
+    assert_ne!(one.path(), two.path());
+    crash(one).await;
+    start(&dir, &clock);
+}
+
+#[tokio::test]
+async fn a_damaged_or_missing_file_is_an_error_and_never_a_first_start() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let path: PathBuf = start(&dir, &clock).path().to_owned();
+    let good = std::fs::read(&path).expect("a file");
+    let mut flipped = good.clone();
+    flipped[good.len() / 3] ^= 1;
+    let half = good[..good.len() / 2].to_vec();
+    for bad in [Vec::new(), half, flipped, vec![0xff; 100], b"{}\n".to_vec(), vec![b'x'; 1 << 20]] {
+        std::fs::write(&path, &bad).expect("written");
+        let error = open_error(&dir, "e/1", &clock);
+        assert!(error.contains("is not this node's state"), "{error}");
+    }
+    std::fs::remove_file(&path).expect("removed");
+    assert!(open_error(&dir, "e/1", &clock).contains("is missing, though"));
+    std::fs::create_dir(&path).expect("made");
+    assert!(open_error(&dir, "e/1", &clock).contains("cannot be read"));
+    std::fs::remove_dir(&path).expect("removed");
+    std::fs::write(&path, &good).expect("written");
+    start(&dir, &clock);
+    std::fs::copy(&path, dir.path().join("node-other.state")).expect("copied");
+    assert!(open_error(&dir, "other", &clock).contains("belongs to node e/1"));
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_is_an_error_at_the_start() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    std::fs::create_dir(dir.path().join("node-e%2F1.tmp")).expect("made"); // root may write everywhere else
+    assert!(open_error(&dir, "e/1", &clock).contains("cannot be written"));
+    let not_a_dir = dir.path().join("file");
+    std::fs::write(&not_a_dir, b"").expect("written");
+    let config = EmbeddedConfig { dir: not_a_dir, ..config(&dir, "e/1", &clock) };
+    let error = EmbeddedNode::open_in(config, BootId::named("boot 1")).expect_err("does not open");
+    assert!(matches!(error, OpenError::Directory { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn while_the_disk_is_full_nothing_is_given_and_releases_pass() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let node = start(&dir, &clock);
+    granted(&node, acquire(1, 1, TTL)).await;
+    let in_the_way = dir.path().join("node-e%2F1.tmp");
+    std::fs::create_dir(&in_the_way).expect("made");
+
+    let longer = Duration::from_mins(4);
+    let hold = Request::Hold {
+        resource: name(1),
+        token: token(1),
+        ttl: Ttl::from_ms(240_000).ok(),
+        fence: None,
+        renewal: true,
+        labels: None,
+    };
+    for request in [acquire(2, 2, longer), acquire(2, 2, longer), hold] {
+        assert_eq!(ask(&node, request).await.map_err(|e| e.kind), Err(UnreachableKind::Full));
+    }
+    assert!(node.report().failure.is_some());
+    let within = granted(&node, acquire(3, 3, Duration::from_millis(100))).await; // already written down
+    assert!(within.0 > 0);
+    match ask(&node, release(1, 1)).await {
+        Ok(Reply::Released(released)) => assert_eq!(released.found, Found::Mine),
+        other => panic!("{other:?}"),
+    }
+    std::fs::remove_dir(&in_the_way).expect("removed");
+    clock.pass(Duration::from_secs(1));
+    granted(&node, acquire(2, 2, longer)).await;
+    assert_eq!(node.report().failure, None);
+}
+
+#[tokio::test]
+async fn requests_that_come_while_the_file_is_written_keep_their_order() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let node = start(&dir, &clock);
+    let stamp = Stamp(status(&node).await.now_us);
+    let call = |request| node.clone().call(stamp, Arc::new(request));
+    let answers = futures_util::future::join4(
+        call(acquire(1, 1, TTL)),
+        call(acquire(1, 2, TTL)),
+        call(release(1, 1)),
+        call(acquire(1, 3, TTL)),
+    )
+    .await;
+    assert!(matches!(answers.0, Ok(Reply::Granted { .. })), "{answers:?}");
+    assert!(matches!(answers.1, Ok(Reply::Held { .. })), "{answers:?}");
+    assert!(matches!(answers.2, Ok(Reply::Released(r)) if r.found == Found::Mine), "{answers:?}");
+    assert!(matches!(answers.3, Ok(Reply::Granted { .. })), "{answers:?}");
+    assert_eq!(node.report().writes, 2);
+}
+
+#[tokio::test]
+async fn a_caller_that_leaves_while_the_file_is_written_holds_nobody_up() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let node = start(&dir, &clock);
+    let stamp = Stamp(status(&node).await.now_us);
+    for by in 0..50 {
+        let mut gone = Box::pin(node.clone().call(stamp, Arc::new(acquire(1, by, Duration::from_secs(20 + by)))));
+        let first_poll = futures_util::future::poll_immediate(&mut gone).await;
+        drop(gone);
+        if first_poll.is_none() {
+            ask(&node, Request::Cancel { resource: name(1), token: token(by), attempt: AttemptId::from_random(by) })
+                .await
+                .expect("an answer");
+        }
+    }
+    for by in 0..50 {
+        ask(&node, release(1, by)).await.expect("an answer");
+    }
+    granted(&node, acquire(1, 99, TTL)).await;
+}

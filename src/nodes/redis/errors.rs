@@ -1,0 +1,159 @@
+//! The driver's and the server's errors as [`Unreachable`]s. Pure; stands apart because a wrong name
+//! here sends an operator to the wrong place.
+
+use std::io;
+
+use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
+use deadpool_redis::{HookError, PoolError};
+
+use crate::redlock::node::{Unreachable, UnreachableKind};
+
+/// Longer details are cut: they go to the log.
+const DETAIL_MAX_CHARS: usize = 300;
+
+/// Whether the node does not know the script: it did not run.
+pub fn is_no_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+}
+
+/// Whether the connection must be replaced.
+pub fn breaks_connection(error: &RedisError) -> bool {
+    error.is_unrecoverable_error() || (error.is_io_error() && !error.is_timeout())
+}
+
+/// The error of a command that may have been sent.
+pub fn of_call(error: &RedisError) -> Unreachable {
+    Unreachable::new(kind_of(error), detail_of(error))
+}
+
+/// The error of an attempt to connect, of a hand-shake or of a health check.
+pub fn of_connecting(error: &PoolError) -> Unreachable {
+    match error {
+        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
+            let kind = match kind_of(error) {
+                UnreachableKind::Broken => UnreachableKind::Disconnected,
+                kind => kind,
+            };
+            Unreachable::new(kind, detail_of(error))
+        }
+        PoolError::PostCreateHook(HookError::Message(text)) => {
+            Unreachable::new(UnreachableKind::Protocol, text.to_string())
+        }
+        PoolError::Timeout(step) => {
+            Unreachable::new(UnreachableKind::Timeout, format!("no answer while connecting ({step:?})"))
+        }
+        PoolError::Closed | PoolError::NoRuntimeSpecified => {
+            Unreachable::new(UnreachableKind::Disconnected, error.to_string())
+        }
+    }
+}
+
+fn kind_of(error: &RedisError) -> UnreachableKind {
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => UnreachableKind::Auth,
+        ErrorKind::Io => match error.is_timeout() {
+            true => UnreachableKind::Timeout,
+            false => UnreachableKind::Broken,
+        },
+        ErrorKind::Server(kind) => of_server(kind, error.detail().unwrap_or("")),
+        ErrorKind::Extension => of_code(error.code().unwrap_or("")).unwrap_or(UnreachableKind::Protocol),
+        _ => UnreachableKind::Protocol,
+    }
+}
+
+fn of_server(kind: ServerErrorKind, detail: &str) -> UnreachableKind {
+    match kind {
+        ServerErrorKind::NoPerm => UnreachableKind::Auth,
+        ServerErrorKind::ReadOnly => UnreachableKind::ReadOnly,
+        ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown => UnreachableKind::Busy,
+        ServerErrorKind::Moved
+        | ServerErrorKind::Ask
+        | ServerErrorKind::ClusterDown
+        | ServerErrorKind::CrossSlot
+        | ServerErrorKind::TryAgain => UnreachableKind::Unfit,
+        ServerErrorKind::ResponseError => of_script(detail),
+        _ => UnreachableKind::Protocol,
+    }
+}
+
+/// Error codes that the driver does not know by name.
+fn of_code(code: &str) -> Option<UnreachableKind> {
+    match code {
+        "WRONGPASS" | "NOAUTH" | "NOPERM" => Some(UnreachableKind::Auth),
+        "READONLY" => Some(UnreachableKind::ReadOnly),
+        "OOM" | "MISCONF" => Some(UnreachableKind::Full),
+        "LOADING" | "BUSY" | "MASTERDOWN" => Some(UnreachableKind::Busy),
+        _ => None,
+    }
+}
+
+/// A plain `ERR`: older servers wrap a script's error into one, with the code somewhere in the text.
+fn of_script(detail: &str) -> UnreachableKind {
+    if detail.contains("user executing the script can't") || detail.contains("max number of clients") {
+        return if detail.contains("clients") { UnreachableKind::Busy } else { UnreachableKind::Auth };
+    }
+    detail
+        .split_ascii_whitespace()
+        .filter_map(|word| word.strip_prefix('-'))
+        .find_map(of_code)
+        .unwrap_or(UnreachableKind::Protocol)
+}
+
+fn detail_of(error: &RedisError) -> String {
+    error.to_string().chars().take(DETAIL_MAX_CHARS).collect()
+}
+
+/// A time-out of our own, in the driver's terms.
+pub fn timed_out() -> RedisError {
+    RedisError::from(io::Error::from(io::ErrorKind::TimedOut))
+}
+
+#[cfg(test)]
+mod tests {
+    use deadpool_redis::redis::make_extension_error;
+
+    use super::*;
+
+    fn kind(code: &str, detail: &str) -> UnreachableKind {
+        of_call(&make_extension_error(code.into(), Some(detail.into()))).kind
+    }
+
+    #[test]
+    fn each_error_of_a_server_has_its_kind() {
+        for (code, expected) in [
+            ("WRONGPASS", UnreachableKind::Auth),
+            ("NOAUTH", UnreachableKind::Auth),
+            ("NOPERM", UnreachableKind::Auth),
+            ("READONLY", UnreachableKind::ReadOnly),
+            ("OOM", UnreachableKind::Full),
+            ("MISCONF", UnreachableKind::Full),
+            ("LOADING", UnreachableKind::Busy),
+            ("BUSY", UnreachableKind::Busy),
+            ("WRONGTYPE", UnreachableKind::Protocol),
+            ("SOMETHING", UnreachableKind::Protocol),
+        ] {
+            assert_eq!(kind(code, "text"), expected, "{code}");
+        }
+    }
+
+    #[test]
+    fn codes_inside_a_script_error_of_older_servers_are_found() {
+        let wrapped =
+            |code| format!("Error running script (call to f_1): @user_script:1: @user_script: 1: -{code} text");
+        assert_eq!(of_server(ServerErrorKind::ResponseError, &wrapped("OOM")), UnreachableKind::Full);
+        assert_eq!(of_server(ServerErrorKind::ResponseError, &wrapped("READONLY")), UnreachableKind::ReadOnly);
+        assert_eq!(of_server(ServerErrorKind::ResponseError, "attempt to index nil"), UnreachableKind::Protocol);
+        let denied = "The user executing the script can't run this command or subcommand";
+        assert_eq!(of_server(ServerErrorKind::ResponseError, denied), UnreachableKind::Auth);
+    }
+
+    #[test]
+    fn a_lost_connection_is_broken_for_a_call_and_disconnected_for_connecting() {
+        let lost = || RedisError::from(io::Error::from(io::ErrorKind::ConnectionReset));
+        assert_eq!(of_call(&lost()).kind, UnreachableKind::Broken);
+        assert!(breaks_connection(&lost()));
+        assert_eq!(of_connecting(&PoolError::Backend(lost())).kind, UnreachableKind::Disconnected);
+        assert_eq!(of_call(&timed_out()).kind, UnreachableKind::Timeout);
+        assert!(!breaks_connection(&timed_out()));
+    }
+}

@@ -1,0 +1,177 @@
+//! Whether a server may serve as a node at all: what its `INFO` says, and what follows. Pure.
+//! Stands apart so that each finding can be shown with its reason.
+
+/// The oldest Redis whose commands the scripts need: `SET … KEEPTTL` and users with permissions came
+/// with 6.0 (the scripts' own effects replication is on by default since 5.0).
+pub const OLDEST_VERSION: (u32, u32) = (6, 0);
+
+/// Something about a server that its operator should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// Not a master.
+    NotMaster { role: String },
+    /// Deletes keys when memory is short.
+    Evicts { policy: String },
+    /// Older than [`OLDEST_VERSION`].
+    TooOld { version: String },
+    /// Part of a Redis Cluster, which fails over and shards.
+    Cluster,
+    /// Replicas are attached: a failover to one of them would lose leases.
+    HasReplicas { count: u64 },
+    /// Has evicted keys since it started.
+    HasEvicted { keys: u64 },
+    /// Neither append-only file nor snapshots.
+    NoPersistence,
+}
+
+impl Finding {
+    /// A word for answers and metrics.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotMaster { .. } => "not-master",
+            Self::Evicts { .. } => "evicts",
+            Self::TooOld { .. } => "too-old",
+            Self::Cluster => "cluster",
+            Self::HasReplicas { .. } => "has-replicas",
+            Self::HasEvicted { .. } => "has-evicted",
+            Self::NoPersistence => "no-persistence",
+        }
+    }
+
+    /// What it means and what to do, for the operator.
+    pub fn sentence(&self) -> String {
+        match self {
+            Self::NotMaster { role } => {
+                format!("The server's role is {role}: a lock needs independent masters, so point the node at its own master.")
+            }
+            Self::Evicts { policy } => format!(
+                "maxmemory is set and maxmemory-policy is {policy}, which deletes leases when memory is short: set it to noeviction."
+            ),
+            Self::TooOld { version } => {
+                format!("Redis {version} is older than {}.{}, which the scripts need.", OLDEST_VERSION.0, OLDEST_VERSION.1)
+            }
+            Self::Cluster => {
+                "The server runs in cluster mode, where slots move and replicas take over: use an independent master.".into()
+            }
+            Self::HasReplicas { count } => format!(
+                "{count} replica(s) follow this server: never fail over to one of them, it may not have the latest leases."
+            ),
+            Self::HasEvicted { keys } => format!(
+                "The server has evicted {keys} key(s) since it started; each time that happens the node loses its vote for a while."
+            ),
+            Self::NoPersistence => {
+                "Neither appendonly nor snapshots are on: after a restart the node sits out its quarantine and knows no fences.".into()
+            }
+        }
+    }
+
+    /// Whether the server gets no acquires while it stands.
+    pub fn takes_vote_away(&self) -> bool {
+        matches!(self, Self::NotMaster { .. } | Self::Evicts { .. } | Self::TooOld { .. } | Self::Cluster)
+    }
+}
+
+/// What a server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Server {
+    /// `run_id`: names this process. Empty where `INFO` did not say.
+    pub run_id: String,
+    /// `redis_version`.
+    pub version: String,
+    /// `role`.
+    pub role: String,
+    /// What should be known of it.
+    pub findings: Vec<Finding>,
+}
+
+/// Reads an `INFO` of the default sections. `saves` is the configured `save`, where it may be read.
+/// A field that is missing gives no finding: a server that hides it is not thereby unfit.
+pub fn read(info: &str, saves: Option<&str>) -> Server {
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|line| line.split_once(':').filter(|(key, _)| *key == name))
+            .map(|(_, value)| value.trim())
+    };
+    let number = |name: &str| field(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
+    let (version, role) = (field("redis_version").unwrap_or(""), field("role").unwrap_or(""));
+    let mut findings = Vec::new();
+    if !role.is_empty() && role != "master" {
+        findings.push(Finding::NotMaster { role: role.into() });
+    }
+    let policy = field("maxmemory_policy").unwrap_or("noeviction");
+    if number("maxmemory") > 0 && policy != "noeviction" {
+        findings.push(Finding::Evicts { policy: policy.into() });
+    }
+    if major_minor(version).is_some_and(|v| v < OLDEST_VERSION) {
+        findings.push(Finding::TooOld { version: version.into() });
+    }
+    if field("redis_mode") == Some("cluster") || number("cluster_enabled") == 1 {
+        findings.push(Finding::Cluster);
+    }
+    if role == "master" && number("connected_slaves") > 0 {
+        findings.push(Finding::HasReplicas { count: number("connected_slaves") });
+    }
+    if number("evicted_keys") > 0 {
+        findings.push(Finding::HasEvicted { keys: number("evicted_keys") });
+    }
+    if field("aof_enabled") == Some("0") && saves.is_some_and(|s| s.trim().is_empty()) {
+        findings.push(Finding::NoPersistence);
+    }
+    Server { run_id: field("run_id").unwrap_or("").into(), version: version.into(), role: role.into(), findings }
+}
+
+fn major_minor(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
+                        maxmemory_policy:noeviction\r\naof_enabled:0\r\nrole:master\r\nconnected_slaves:0\r\nevicted_keys:0\r\ncluster_enabled:0\r\n";
+
+    fn codes(info: &str, saves: Option<&str>) -> Vec<(&'static str, bool)> {
+        read(info, saves).findings.iter().map(|f| (f.code(), f.takes_vote_away())).collect()
+    }
+
+    #[test]
+    fn a_plain_master_is_fit() {
+        let server = read(GOOD, Some("3600 1"));
+        assert_eq!(
+            (server.run_id.as_str(), server.version.as_str(), server.role.as_str()),
+            ("abc", "7.0.15", "master")
+        );
+        assert_eq!(server.findings, []);
+        assert_eq!(codes(GOOD, None), []);
+    }
+
+    #[test]
+    fn each_finding_stands_for_itself() {
+        for (from, to, code, bars) in [
+            ("role:master", "role:slave", "not-master", true),
+            ("redis_version:7.0.15", "redis_version:5.0.14", "too-old", true),
+            ("redis_mode:standalone", "redis_mode:cluster", "cluster", true),
+            ("cluster_enabled:0", "cluster_enabled:1", "cluster", true),
+            ("connected_slaves:0", "connected_slaves:2", "has-replicas", false),
+            ("evicted_keys:0", "evicted_keys:3", "has-evicted", false),
+        ] {
+            assert_eq!(codes(&GOOD.replace(from, to), None), [(code, bars)], "{to}");
+        }
+        let evicting = GOOD.replace("maxmemory_policy:noeviction", "maxmemory_policy:allkeys-lru");
+        assert_eq!(codes(&evicting, None), [], "without maxmemory nothing is evicted");
+        assert_eq!(codes(&evicting.replace("maxmemory:0", "maxmemory:9"), None), [("evicts", true)]);
+        assert_eq!(codes(GOOD, Some("")), [("no-persistence", false)]);
+        assert_eq!(codes(&GOOD.replace("aof_enabled:0", "aof_enabled:1"), Some("")), []);
+        assert!(read(&GOOD.replace("role:master", "role:slave"), None).findings[0].sentence().contains("slave"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read(info in "(?s).{0,200}") {
+            let _ = read(&info, None);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Delays between tries as an iterator: full jitter over a doubling range, so that contenders that
+//! split a vote do not meet again in step.
+//!
+//! Source: the Redis manual ("retry after a random delay"); "Exponential Backoff And Jitter", AWS
+//! Architecture Blog, 2015 (full jitter).
+
+use std::time::Duration;
+
+use super::entropy::Entropy;
+
+/// The range of the delays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackoffRange {
+    /// Upper end of the first delay.
+    pub first: Duration,
+    /// Upper end that the doubling stops at.
+    pub most: Duration,
+}
+
+/// Endless delays: the k-th is uniform in `[0, min(most, first · 2^k)]`. The caller bounds the tries.
+#[derive(Debug, Clone)]
+pub struct Backoff<E> {
+    range: BackoffRange,
+    upper: Duration,
+    entropy: E,
+}
+
+impl<E: Entropy> Backoff<E> {
+    /// Starts at the first delay.
+    pub fn new(range: BackoffRange, entropy: E) -> Self {
+        Self { range, upper: range.first.min(range.most), entropy }
+    }
+
+    /// The next delay.
+    pub fn pause(&mut self) -> Duration {
+        let upper = self.upper;
+        self.upper = upper.saturating_mul(2).min(self.range.most);
+        uniform(&self.entropy, upper)
+    }
+
+    /// Starts over.
+    pub fn reset(&mut self) {
+        self.upper = self.range.first.min(self.range.most);
+    }
+}
+
+/// A random duration up to `upper`, in microseconds' steps.
+pub fn uniform<E: Entropy>(entropy: &E, upper: Duration) -> Duration {
+    let upper_us = u64::try_from(upper.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(entropy.below(upper_us.saturating_add(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redlock::entropy::SystemEntropy;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// T18: delays are random and stay in their range; a zero range does not panic (rslock did).
+        #[test]
+        fn t18_delays_stay_in_a_doubling_range(first in 0u64..500, most in 0u64..500) {
+            let range = BackoffRange { first: Duration::from_millis(first), most: Duration::from_millis(most) };
+            let mut backoff = Backoff::new(range, SystemEntropy);
+            let mut upper = range.first.min(range.most);
+            for _ in 0..12 {
+                prop_assert!(backoff.pause() <= upper);
+                upper = (upper * 2).min(range.most);
+            }
+        }
+    }
+
+    #[test]
+    fn t18_delays_differ() {
+        let range = BackoffRange { first: Duration::from_secs(1), most: Duration::from_secs(1) };
+        let mut backoff = Backoff::new(range, SystemEntropy);
+        let first = backoff.pause();
+        assert!((0..20).any(|_| backoff.pause() != first));
+    }
+}

@@ -1,0 +1,211 @@
+//! Extend: more time for a lease that is still there. Never creates, never revives, never releases:
+//! where it fails, the old deadline stands. After a success the lease is put back on healthy nodes
+//! that miss it; that repair is never a vote.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::clock::{BootTime, Clock};
+use super::engine::Redlock;
+use super::entropy::Entropy;
+use super::mutant::{self, Mutant};
+use super::node::{Answer, Barred, EndReason, LeaseRecord, Node, Reply, Request};
+use super::quorum::{Decision, NodeOutcome, Tally};
+use super::round::Until;
+use super::types::{Fence, ResourceName, TokenHash, Ttl};
+
+/// What is to be extended.
+#[derive(Debug, Clone)]
+pub struct Extension {
+    /// Which.
+    pub resource: ResourceName,
+    /// Hash of the proof.
+    pub token: TokenHash,
+    /// Time from now; `None`: the lease's own TTL.
+    pub ttl: Option<Ttl>,
+    /// Only the lease with this fence.
+    pub fence: Option<Fence>,
+    /// New labels, encoded.
+    pub labels: Option<Arc<str>>,
+}
+
+/// A lease that a quorum has extended.
+#[derive(Debug, Clone)]
+pub struct Extended {
+    /// The lease as a node of the quorum has it.
+    pub record: LeaseRecord,
+    /// The TTL that was applied.
+    pub ttl: Ttl,
+    /// Until when it may be relied on.
+    pub deadline: BootTime,
+    /// Nodes that had agreed when the vote was won.
+    pub granted: usize,
+}
+
+/// Why there is no more time.
+#[derive(Debug, Clone)]
+pub enum ExtendRefusal {
+    /// A quorum says that somebody else holds it.
+    NotHolder,
+    /// A quorum says that it is gone; the reason is `None` where it ran out.
+    Gone(Option<EndReason>),
+    /// The nodes have another fence for this token than the one asked for.
+    Changed(Fence),
+    /// Not known whether it took effect. The old deadline stands.
+    Unknown {
+        /// Nodes that agreed.
+        granted: usize,
+        /// What each node said.
+        nodes: Vec<NodeOutcome>,
+    },
+}
+
+impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
+    /// Extends by one round, or two where the nodes have different fences.
+    ///
+    /// Errors: see [`ExtendRefusal`]. Nothing is ever released.
+    /// Cancel: it may or may not have taken effect; the old deadline stands.
+    pub async fn extend(&self, extension: &Extension) -> Result<Extended, ExtendRefusal> {
+        let mut fence = extension.fence;
+        let mut renewal = true;
+        loop {
+            let request = Request::Hold {
+                resource: extension.resource.clone(),
+                token: extension.token.clone(),
+                ttl: extension.ttl,
+                fence,
+                renewal,
+                labels: extension.labels.clone(),
+            };
+            let started = self.clock.now();
+            let deadline = started.plus(self.settings.node_timeout);
+            let is_yes = |a: &Answer| match a {
+                Ok(Reply::Kept { record, .. }) => fence.is_none_or(|wanted| wanted == record.fence),
+                Ok(Reply::Barred(Barred::Quarantined { .. })) => mutant::is(Mutant::RepairVotes),
+                _ => false,
+            };
+            let tally = self.round(&self.everyone(), request, started, deadline, Until::Won, is_yes).await;
+            let minority = mutant::is(Mutant::ExtendByMinority) && tally.yes() > 0;
+            if tally.decision() != Decision::Reached && !minority {
+                self.misbehave(extension, started, &tally);
+                return Err(self.extend_refusal(&tally, extension.fence));
+            }
+            let (most_common, votes, highest) = fences(&tally);
+            if votes < self.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
+                // The nodes disagree about the fence: bring the highest to a quorum, then it counts.
+                (fence, renewal) = (Some(highest), false);
+                continue;
+            }
+            return self.extended(extension, started, most_common, &tally);
+        }
+    }
+
+    fn extended(
+        &self,
+        extension: &Extension,
+        started: BootTime,
+        fence: Fence,
+        tally: &Tally,
+    ) -> Result<Extended, ExtendRefusal> {
+        let kept = tally.heard().filter_map(|(_, a)| match a {
+            Ok(Reply::Kept { record, .. }) if record.fence == fence => Some(record),
+            _ => None,
+        });
+        let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
+        // Nodes may have missed renewals that others counted: the one that knows most speaks.
+        let record = kept.max_by_key(|r| r.renewals).cloned().ok_or_else(unknown)?;
+        let ttl = extension.ttl.unwrap_or(record.ttl);
+        let deadline = self.deadline(started, ttl);
+        if self.clock.now() >= deadline {
+            return Err(unknown());
+        }
+        let missing: Vec<usize> = tally.heard().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
+        if !missing.is_empty() {
+            let gone = started.plus(ttl.as_duration()).plus(self.settings.terms.lock_delay);
+            self.repair(extension.resource.clone(), record.clone(), missing, gone);
+        }
+        Ok(Extended { record, ttl, deadline, granted: tally.yes() })
+    }
+
+    /// What a failed extend must never do: planted bugs.
+    fn misbehave(&self, extension: &Extension, started: BootTime, tally: &Tally) {
+        let (resource, token) = (extension.resource.clone(), extension.token.clone());
+        let gone = started.plus(super::cleanup::CLEANUP_MAX);
+        if mutant::is(Mutant::ExtendReleases) {
+            self.deliver(Request::Release { resource, token, reason: EndReason::Released }, self.everyone(), gone);
+        } else if mutant::is(Mutant::RepairUnconfirmed) {
+            let kept = tally.heard().find_map(|(_, a)| match a {
+                Ok(Reply::Kept { record, .. }) => Some(record.clone()),
+                _ => None,
+            });
+            let missing = tally.heard().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
+            if let Some(record) = kept {
+                self.repair(resource, record, missing, started.plus(std::time::Duration::from_secs(2)));
+            }
+        }
+    }
+
+    fn extend_refusal(&self, tally: &Tally, wanted: Option<Fence>) -> ExtendRefusal {
+        let (mut missing, mut other, mut ended, mut changed) = (0, 0, Vec::new(), None);
+        for (_, answer) in tally.heard() {
+            match answer {
+                Ok(Reply::Missing) => missing += 1,
+                Ok(Reply::Other { fence: Some(found) }) if wanted.is_some() => {
+                    changed = changed.max(Some(*found));
+                    other += 1;
+                }
+                // Ours, but with a fence that another round is still bringing to a quorum: not known.
+                Ok(Reply::Other { fence: Some(_) }) => {}
+                Ok(Reply::Other { fence: None }) => other += 1,
+                Ok(Reply::Dead { reason }) => ended.push(*reason),
+                _ => {}
+            }
+        }
+        if missing + other + ended.len() < self.quorum() {
+            return ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
+        }
+        match (ended.first(), wanted, changed) {
+            (Some(reason), ..) => ExtendRefusal::Gone(Some(*reason)),
+            (None, _, Some(found)) => ExtendRefusal::Changed(found),
+            _ if other > 0 => ExtendRefusal::NotHolder,
+            _ => ExtendRefusal::Gone(None),
+        }
+    }
+
+    /// Puts a confirmed lease back where it is missing, in a tracked and bounded task.
+    fn repair(&self, resource: ResourceName, mut record: LeaseRecord, missing: Vec<usize>, keys_gone: BootTime) {
+        self.count_under_replicated(missing.len());
+        let Ok(permit) = self.cleanups.clone().try_acquire_owned() else { return };
+        let engine = self.clone();
+        record.claims = "p,".into();
+        self.tasks.spawn(async move {
+            let now = engine.clock.now();
+            let left_ms = u64::try_from(keys_gone.since(now).as_millis()).unwrap_or(0);
+            if left_ms > 0 {
+                let request = Request::Plant { resource, record, left_ms };
+                let deadline = now.plus(engine.settings.node_timeout);
+                let planted = |a: &Answer| matches!(a, Ok(Reply::Planted));
+                let tally = engine.round(&missing, request, now, deadline, Until::All, planted).await;
+                (0..tally.yes()).for_each(|_| engine.count_repaired());
+            }
+            drop(permit);
+        });
+    }
+}
+
+fn misses_the_lease(answer: &Answer) -> bool {
+    matches!(answer, Ok(Reply::Missing | Reply::Barred(Barred::Quarantined { .. } | Barred::Unseeded { .. })))
+}
+
+/// The fence that most yes-votes have, how many have it, and the highest.
+fn fences(tally: &Tally) -> (Fence, usize, Fence) {
+    let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
+    for (_, answer) in tally.heard() {
+        if let Ok(Reply::Kept { record, .. }) = answer {
+            *counts.entry(record.fence).or_default() += 1;
+        }
+    }
+    let highest = counts.keys().next_back().copied().unwrap_or(Fence(0));
+    let (fence, votes) = counts.into_iter().max_by_key(|(_, n)| *n).unwrap_or((Fence(0), 0));
+    (fence, votes, highest)
+}

@@ -1,0 +1,122 @@
+//! Inspect: what a quorum says of one resource, not what the first node says. Reads only.
+
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::engine::Redlock;
+use super::entropy::Entropy;
+use super::node::{Answer, LeaseRecord, Node, Reply, Request, SeenLock};
+use super::quorum::Tally;
+use super::round::Until;
+use super::types::ResourceName;
+
+/// A quorum's view.
+#[derive(Debug, Clone)]
+pub struct View {
+    /// Who has it.
+    pub lock: ViewedLock,
+    /// Nodes that have that.
+    pub agreeing: usize,
+    /// What each node answered, by index; `None` where it was not awaited.
+    pub answers: Vec<Option<Answer>>,
+}
+
+/// Who has it.
+#[derive(Debug, Clone)]
+pub enum ViewedLock {
+    /// Nobody has it on a quorum, nor can have.
+    Free,
+    /// A lease of ours. `left` is the q-th largest TTL of its key: the quorum ends then.
+    Lease { record: LeaseRecord, left: Duration },
+    /// A foreigner; `left` is `None` without a TTL.
+    Foreign { fingerprint: String, left: Option<Duration> },
+}
+
+impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
+    /// Looks at one resource on all nodes.
+    ///
+    /// Errors: `Err` with the answers where fewer than a quorum answered.
+    pub async fn inspect(&self, resource: &ResourceName) -> Result<View, Vec<Option<Answer>>> {
+        let request = Request::Inspect { resource: resource.clone() };
+        let started = self.clock.now();
+        let deadline = started.plus(self.settings.node_timeout);
+        let tally = self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, Result::is_ok).await;
+        let answers = tally.answers().to_vec();
+        if tally.yes() < self.quorum() {
+            return Err(answers);
+        }
+        let (lock, agreeing) = self.view(&tally);
+        Ok(View { lock, agreeing, answers })
+    }
+
+    fn view(&self, tally: &Tally) -> (ViewedLock, usize) {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut free = 0;
+        for (_, answer) in tally.heard() {
+            let Ok(Reply::Seen(seen)) = answer else { continue };
+            let (key, left_ms) = match &seen.lock {
+                // A node without a vote that has nothing may have forgotten it: not known.
+                SeenLock::Free => {
+                    free += usize::from(seen.barred.is_none());
+                    continue;
+                }
+                SeenLock::Lease { record, left_ms } => (Key::Lease(record.clone()), Some(*left_ms)),
+                SeenLock::Foreign { left_ms, fingerprint } => (Key::Foreign(fingerprint.to_string()), *left_ms),
+            };
+            let left = left_ms.map_or(Duration::MAX, Duration::from_millis);
+            match groups.iter_mut().find(|g| g.key.same(&key)) {
+                Some(group) => {
+                    group.left.push(left);
+                    group.key.update(key);
+                }
+                None => groups.push(Group { key, left: vec![left] }),
+            }
+        }
+        let need = self.quorum();
+        let known = free + groups.iter().map(|g| g.left.len()).sum::<usize>();
+        let unknown = tally.answers().len() - known;
+        let Some(mut group) = groups.into_iter().max_by_key(|g| g.left.len()) else { return (ViewedLock::Free, free) };
+        let agreeing = group.left.len();
+        if agreeing + unknown < need {
+            return (ViewedLock::Free, free);
+        }
+        group.left.sort_unstable_by(|a, b| b.cmp(a));
+        let left = group.left.get(need - 1).or(group.left.last()).copied().unwrap_or_default();
+        let lock = match group.key {
+            Key::Lease(record) => ViewedLock::Lease { record, left },
+            Key::Foreign(fingerprint) => {
+                ViewedLock::Foreign { fingerprint, left: (left < Duration::MAX).then_some(left) }
+            }
+        };
+        (lock, agreeing)
+    }
+}
+
+enum Key {
+    Lease(LeaseRecord),
+    Foreign(String),
+}
+
+impl Key {
+    fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Lease(a), Self::Lease(b)) => a.token == b.token,
+            (Self::Foreign(a), Self::Foreign(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Keeps the record that says most: the highest fence, then the most renewals.
+    fn update(&mut self, other: Self) {
+        if let (Self::Lease(a), Self::Lease(b)) = (self, other)
+            && (b.fence, b.renewals) > (a.fence, a.renewals)
+        {
+            *a = b;
+        }
+    }
+}
+
+struct Group {
+    key: Key,
+    left: Vec<Duration>,
+}

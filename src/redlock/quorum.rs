@@ -1,0 +1,295 @@
+//! The rules of the quorum as data and arithmetic: no async, no clock, no node. A file of its own so
+//! that it can be read against the paper, and property-tested.
+//!
+//! Source: the Redis manual's distributed-locks page.
+
+use std::time::Duration;
+
+use super::mutant::{self, Mutant};
+use super::node::{Answer, Barred, EndReason, Reply, UnreachableKind};
+use super::types::{Fence, NodeId, TokenHash, Ttl};
+
+/// How many of the *configured* nodes decide: N/2 + 1, whether or not the others can be reached.
+pub fn quorum_of(nodes: usize) -> usize {
+    if mutant::is(Mutant::QuorumHalf) {
+        return (nodes / 2).max(1);
+    }
+    nodes / 2 + 1
+}
+
+/// The allowance for clocks that run at different rates: `ttl · ppm / 10^6`, rounded up, + `floor`.
+pub fn drift(ttl: Ttl, ppm: u32, floor: Duration) -> Duration {
+    if mutant::is(Mutant::NoDrift) {
+        return Duration::ZERO;
+    }
+    let share_us = u128::from(ttl.as_ms()) * 1_000 * u128::from(ppm);
+    let share_us = u64::try_from(share_us.div_ceil(1_000_000)).unwrap_or(u64::MAX);
+    Duration::from_micros(share_us).saturating_add(floor)
+}
+
+/// validity = TTL - elapsed - drift; zero where nothing is left.
+/// `elapsed` counts from before the attempt's first node call.
+pub fn validity(ttl: Ttl, elapsed: Duration, drift: Duration) -> Duration {
+    ttl.as_duration().saturating_sub(elapsed).saturating_sub(drift)
+}
+
+/// Where a vote stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Enough have said yes.
+    Reached,
+    /// Too few are left who could.
+    Impossible,
+    /// It still depends on answers to come.
+    Open,
+}
+
+/// Counts the answers of one round, by node index.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    answers: Vec<Option<Answer>>,
+    yes: usize,
+    no: usize,
+}
+
+impl Tally {
+    /// For a round over `nodes` nodes.
+    pub fn new(nodes: usize) -> Self {
+        Self { answers: vec![None; nodes], yes: 0, no: 0 }
+    }
+
+    /// Takes one node's answer; only its first one counts.
+    pub fn record(&mut self, index: usize, answer: Answer, is_yes: bool) {
+        let Some(slot @ None) = self.answers.get_mut(index) else { return };
+        *slot = Some(answer);
+        if is_yes {
+            self.yes += 1;
+        } else {
+            self.no += 1;
+        }
+    }
+
+    /// Where the vote stands.
+    pub fn decision(&self) -> Decision {
+        let need = quorum_of(self.answers.len());
+        if self.yes >= need {
+            Decision::Reached
+        } else if self.answers.len() - self.no < need {
+            Decision::Impossible
+        } else {
+            Decision::Open
+        }
+    }
+
+    /// How many said yes so far.
+    pub fn yes(&self) -> usize {
+        self.yes
+    }
+
+    /// The answers so far, by node index.
+    pub fn answers(&self) -> &[Option<Answer>] {
+        &self.answers
+    }
+
+    /// Takes one node's answer out.
+    pub fn take(&mut self, index: usize) -> Option<Answer> {
+        self.answers.get_mut(index).and_then(Option::take)
+    }
+
+    /// The answers that came, with their node indexes.
+    pub fn heard(&self) -> impl Iterator<Item = (usize, &Answer)> {
+        self.answers.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a)))
+    }
+}
+
+/// The earliest time after which a quorum can be free, given how long each node is still taken:
+/// the q-th smallest, where `None` is a node that cannot be counted on. `None` if too few can.
+pub fn quorum_free_in(taken: impl IntoIterator<Item = Option<Duration>>) -> Option<Duration> {
+    let (mut known, mut nodes) = (Vec::new(), 0);
+    for left in taken {
+        nodes += 1;
+        known.extend(left);
+    }
+    known.sort_unstable();
+    known.get(quorum_of(nodes) - 1).copied()
+}
+
+/// One node's part in an outcome: what people and callers are told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeOutcome {
+    /// Which.
+    pub node: NodeId,
+    /// What it said.
+    pub verdict: Verdict,
+}
+
+/// What a node said, reduced to what explains an outcome.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Yes.
+    Granted,
+    /// Taken by somebody else; `left_ms` is `None` for a key without a TTL.
+    Held { left_ms: Option<u64>, holder: Option<(TokenHash, Fence)> },
+    /// The lease is not there.
+    Missing,
+    /// Another's lease is there.
+    Other,
+    /// The token's lease was ended for good.
+    Ended(EndReason),
+    /// Refused: too many claims, or a fence from the future.
+    Refused,
+    /// No vote.
+    Barred(Barred),
+    /// No usable answer.
+    Unreachable(UnreachableKind),
+    /// The outcome was clear before it answered.
+    NotAwaited,
+}
+
+impl Verdict {
+    /// Of an answer, or of none.
+    pub fn of(answer: Option<&Answer>) -> Self {
+        match answer {
+            None => Self::NotAwaited,
+            Some(Err(error)) => Self::Unreachable(error.kind),
+            Some(Ok(reply)) => match reply {
+                Reply::Held { left_ms, record } => {
+                    Self::Held { left_ms: *left_ms, holder: record.as_ref().map(|r| (r.token.clone(), r.fence)) }
+                }
+                Reply::Missing => Self::Missing,
+                Reply::Other { .. } => Self::Other,
+                Reply::Dead { reason } => Self::Ended(*reason),
+                Reply::TooManyClaims | Reply::Future => Self::Refused,
+                Reply::Barred(barred) => Self::Barred(barred.clone()),
+                _ => Self::Granted,
+            },
+        }
+    }
+
+    /// One word, stable: it stands in answers and metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Held { .. } => "held",
+            Self::Missing => "missing",
+            Self::Other => "other-holder",
+            Self::Ended(_) => "ended",
+            Self::Refused => "refused",
+            Self::Barred(Barred::Quarantined { .. }) => "quarantined",
+            Self::Barred(Barred::Unseeded { .. }) => "awaiting-seed",
+            Self::Barred(Barred::ClockOff { .. }) => "clock-off",
+            Self::Barred(Barred::OtherCluster { .. }) => "other-cluster",
+            Self::Unreachable(kind) => kind.as_str(),
+            Self::NotAwaited => "not-awaited",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redlock::node::Unreachable;
+    use proptest::prelude::*;
+
+    fn ttl(ms: u64) -> Ttl {
+        Ttl::from_ms(ms).expect("in range")
+    }
+
+    fn drift_default(ms: u64) -> Duration {
+        drift(ttl(ms), 10_000, Duration::from_millis(2))
+    }
+
+    /// T02 and T03: an integer, of the configured nodes.
+    #[test]
+    fn t02_t03_the_quorum_is_a_majority_of_the_configured_nodes() {
+        assert_eq!([1, 2, 3, 4, 5, 7].map(quorum_of), [1, 2, 2, 3, 3, 4]);
+    }
+
+    /// T04: ttl 10 000, drift 102, elapsed 40 gives 9858.
+    #[test]
+    fn t04_validity_subtracts_both_elapsed_and_drift() {
+        assert_eq!(drift_default(10_000), Duration::from_millis(102));
+        let left = validity(ttl(10_000), Duration::from_millis(40), drift_default(10_000));
+        assert_eq!(left, Duration::from_millis(9_858));
+    }
+
+    /// T06: a TTL at, just above and just below its drift neither wraps nor panics.
+    #[test]
+    fn t06_a_ttl_of_the_size_of_its_drift_has_no_validity() {
+        for ms in [1, 2, 3] {
+            let left = validity(ttl(ms), Duration::ZERO, drift_default(ms));
+            assert!(left < Duration::from_millis(1), "{ms} ms: {left:?}");
+        }
+        assert_eq!(validity(ttl(5), Duration::MAX, Duration::MAX), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_earliest_free_quorum_is_the_qth_smallest_ttl() {
+        let ms = |n| Some(Duration::from_millis(n));
+        assert_eq!(quorum_free_in([ms(900), ms(100), ms(500)]), ms(500));
+        assert_eq!(quorum_free_in([ms(0), None, ms(70)]), ms(70));
+        assert_eq!(quorum_free_in([None, None, ms(70)]), None);
+        assert_eq!(quorum_free_in([ms(3)]), ms(3));
+    }
+
+    fn yes() -> Answer {
+        Ok(Reply::Granted { fence: Fence(1), joined: false })
+    }
+
+    fn no() -> Answer {
+        Err(Unreachable::new(UnreachableKind::Timeout, "late"))
+    }
+
+    /// T01: with an even N, a tied vote is decided and not left open.
+    #[test]
+    fn t01_a_tie_is_impossible_not_open() {
+        for nodes in [2, 4] {
+            let mut tally = Tally::new(nodes);
+            for i in 0..nodes / 2 {
+                tally.record(i, yes(), true);
+                tally.record(nodes / 2 + i, no(), false);
+            }
+            assert_eq!(tally.decision(), Decision::Impossible);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn two_quorums_always_meet(nodes in 1usize..=15) {
+            prop_assert!(2 * quorum_of(nodes) > nodes);
+            prop_assert!(quorum_of(nodes) <= nodes);
+        }
+
+        #[test]
+        fn validity_never_exceeds_the_ttl_less_what_passed(ms in 1u64..1 << 40, elapsed in 0u64..1 << 41, ppm in 0u32..1_000_000) {
+            let (t, e) = (ttl(ms), Duration::from_millis(elapsed));
+            let left = validity(t, e, drift(t, ppm, Duration::from_millis(2)));
+            prop_assert!(left + e <= t.as_duration().max(e));
+        }
+
+        #[test]
+        fn a_decision_once_made_stays(votes in proptest::collection::vec(any::<bool>(), 1..=15)) {
+            let mut tally = Tally::new(votes.len());
+            let mut made = Decision::Open;
+            for (i, vote) in votes.iter().enumerate() {
+                tally.record(i, if *vote { yes() } else { no() }, *vote);
+                if made != Decision::Open {
+                    prop_assert_eq!(tally.decision(), made);
+                }
+                made = tally.decision();
+            }
+            prop_assert_ne!(made, Decision::Open);
+            let in_favour = votes.iter().filter(|v| **v).count();
+            prop_assert_eq!(made == Decision::Reached, in_favour >= quorum_of(votes.len()));
+        }
+
+        #[test]
+        fn a_second_answer_of_a_node_does_not_count(nodes in 2usize..=9) {
+            let mut tally = Tally::new(nodes);
+            for _ in 0..nodes {
+                tally.record(0, yes(), true);
+            }
+            prop_assert_eq!(tally.yes(), 1);
+        }
+    }
+}

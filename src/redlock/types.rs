@@ -1,0 +1,452 @@
+//! The words of the domain as checked types: what a resource may be called, how long a lease may
+//! last, what proves it. Raw input becomes one of these once, at the door; nothing below parses
+//! again. Knows neither HTTP nor Redis.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// The longest resource name, in bytes: it travels in a path, a key, a channel name and a log line.
+pub const RESOURCE_MAX_BYTES: usize = 255;
+/// Names with this prefix are the service's own keys and can never be resources.
+pub const RESERVED_PREFIX: &str = "redlockd:";
+/// The longest `owner` label, in bytes.
+pub const OWNER_MAX_BYTES: usize = 128;
+/// The longest `note` label, in bytes.
+pub const NOTE_MAX_BYTES: usize = 512;
+/// The most `metadata` pairs.
+pub const METADATA_MAX_PAIRS: usize = 16;
+/// The most bytes of all `metadata` keys and values together.
+pub const METADATA_MAX_BYTES: usize = 1024;
+/// The shortest token that a client may bring (22 base64 characters carry 128 bits).
+pub const TOKEN_MIN_CHARS: usize = 22;
+/// The longest token that a client may bring.
+pub const TOKEN_MAX_CHARS: usize = 64;
+/// How many hex digits of a token's hash are shown to people and logs.
+pub const TOKEN_ID_DIGITS: usize = 8;
+/// Random bytes in a token that the service draws: 192 bits.
+pub const TOKEN_RANDOM_BYTES: usize = 24;
+
+/// Why a piece of input is not a value of its type. The text is safe to show to a client.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Invalid(pub String);
+
+impl Invalid {
+    fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+/// The named thing that is protected: segments of `[A-Za-z0-9._~:@-]+` joined by `/`.
+///
+/// Errors: [`Invalid`] for an empty name, one over [`RESOURCE_MAX_BYTES`], an empty, `.` or `..`
+/// segment, a character outside the set, or the reserved prefix `redlockd:`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceName(Arc<str>);
+
+impl ResourceName {
+    /// Checks a decoded name.
+    pub fn parse(raw: &str) -> Result<Self, Invalid> {
+        if raw.is_empty() {
+            return Err(Invalid::new("the resource name is empty"));
+        }
+        if raw.len() > RESOURCE_MAX_BYTES {
+            return Err(Invalid(format!(
+                "the resource name has {} bytes; at most {RESOURCE_MAX_BYTES} are allowed",
+                raw.len()
+            )));
+        }
+        if raw.starts_with(RESERVED_PREFIX) {
+            return Err(Invalid(format!(
+                "resource names beginning with `{RESERVED_PREFIX}` are the service's own keys"
+            )));
+        }
+        for segment in raw.split('/') {
+            match segment {
+                "" => return Err(Invalid::new("the resource name has an empty segment")),
+                "." | ".." => {
+                    return Err(Invalid(format!("the resource name has a `{segment}` segment")));
+                }
+                _ => {}
+            }
+            if let Some(bad) = segment.chars().find(|c| !is_segment_char(*c)) {
+                return Err(Invalid(format!(
+                    "the resource name contains {bad:?}; segments are made of A-Z a-z 0-9 . _ ~ : @ -"
+                )));
+            }
+        }
+        Ok(Self(raw.into()))
+    }
+
+    /// The name as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_segment_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | ':' | '@' | '-')
+}
+
+impl std::borrow::Borrow<str> for ResourceName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ResourceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+/// The secret that proves a lease. Never printed: `Debug` shows the [`TokenId`] only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(Arc<str>);
+
+impl Token {
+    /// Checks a token that a client brought: 22 to 64 characters of `[A-Za-z0-9._~-]`.
+    /// Angle brackets around it, as WebDAV writes lock tokens, are taken off.
+    ///
+    /// Errors: [`Invalid`], which never quotes the token.
+    pub fn parse(raw: &str) -> Result<Self, Invalid> {
+        let bare = raw.strip_prefix('<').and_then(|r| r.strip_suffix('>')).unwrap_or(raw);
+        if !(TOKEN_MIN_CHARS..=TOKEN_MAX_CHARS).contains(&bare.len()) {
+            return Err(Invalid(format!(
+                "a token has {TOKEN_MIN_CHARS} to {TOKEN_MAX_CHARS} characters, this one has {}",
+                bare.chars().count()
+            )));
+        }
+        if !bare.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b'-')) {
+            return Err(Invalid::new("a token is made of A-Z a-z 0-9 . _ ~ -"));
+        }
+        Ok(Self(bare.into()))
+    }
+
+    /// A token from random bytes (see [`crate::redlock::entropy::Entropy`]).
+    pub fn from_random(bytes: [u8; TOKEN_RANDOM_BYTES]) -> Self {
+        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let text: String = bytes
+            .chunks(3)
+            .flat_map(|c| {
+                let bits = u32::from(c[0]) << 16 | u32::from(c[1]) << 8 | u32::from(c[2]);
+                [18, 12, 6, 0].map(|shift| char::from(ALPHABET[(bits >> shift & 63) as usize]))
+            })
+            .collect();
+        Self(text.into())
+    }
+
+    /// The secret itself: for the one answer that hands it out.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// What the nodes store in the token's place.
+    pub fn hash(&self) -> TokenHash {
+        let digest = Sha256::digest(self.0.as_bytes());
+        let mut hex = String::with_capacity(64);
+        for byte in digest {
+            use fmt::Write;
+            write!(hex, "{byte:02x}").expect("writing to a String cannot fail");
+        }
+        TokenHash(hex.into())
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token(id {})", self.hash().id())
+    }
+}
+
+/// SHA-256 of a token in lower-case hex: what a lock's value begins with, so that whoever can read
+/// a node cannot release through us.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TokenHash(Arc<str>);
+
+impl TokenHash {
+    /// Takes 64 lower-case hex digits, as a lock's value carries them.
+    pub fn parse(hex: &str) -> Option<Self> {
+        let ok = hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        ok.then(|| Self(hex.into()))
+    }
+
+    /// All 64 digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The eight digits that people and logs see.
+    pub fn id(&self) -> TokenId {
+        TokenId(self.0[..TOKEN_ID_DIGITS].into())
+    }
+}
+
+impl fmt::Debug for TokenHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TokenHash({}…)", &self.0[..TOKEN_ID_DIGITS])
+    }
+}
+
+/// The first eight hex digits of a token's hash: names a lease without proving it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct TokenId(Arc<str>);
+
+impl TokenId {
+    /// The digits.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for TokenId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A fencing token: strictly rising per resource, below 2^53, not secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Fence(pub u64);
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A lifetime in whole milliseconds, never zero. Bounds beyond that (least TTL, `max_ttl`) belong
+/// to the configuration and are checked where it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ttl(u64);
+
+impl Ttl {
+    /// Errors: [`Invalid`] at zero or beyond 2^40 ms (34 years), which no arithmetic here can overflow.
+    pub fn from_ms(ms: u64) -> Result<Self, Invalid> {
+        match ms {
+            0 => Err(Invalid::new("a TTL is at least 1ms")),
+            ms if ms > 1 << 40 => Err(Invalid::new("a TTL is at most 2^40 ms")),
+            ms => Ok(Self(ms)),
+        }
+    }
+
+    /// Milliseconds.
+    pub fn as_ms(self) -> u64 {
+        self.0
+    }
+
+    /// As a duration.
+    pub fn as_duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+}
+
+/// The name of a node, as configured: unique, shown in pages, metrics and answers in the place of
+/// its address, and part of the cluster fingerprint.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct NodeId(Arc<str>);
+
+impl NodeId {
+    /// Any non-empty name of at most 64 of `[A-Za-z0-9._:@/-]`.
+    pub fn parse(raw: &str) -> Result<Self, Invalid> {
+        let ok = (1..=64).contains(&raw.len())
+            && raw.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'@' | b'/' | b'-'));
+        ok.then(|| Self(raw.into()))
+            .ok_or_else(|| Invalid::new("a node name has 1 to 64 characters of A-Z a-z 0-9 . _ : @ / -"))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Names one acquire round with its clean-up, so that a late command of a round that was given up
+/// can be told from the round that won. A letter followed by 16 hex digits.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct AttemptId(Arc<str>);
+
+impl AttemptId {
+    /// From 64 random bits.
+    pub fn from_random(bits: u64) -> Self {
+        Self(format!("a{bits:016x}").into())
+    }
+
+    /// The text that stands in the lock's value.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What people need to know of a lease; stored within the lock's value, lives and dies with it.
+/// Labels only, never proof.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Labels {
+    /// Who the holder says it is.
+    #[serde(rename = "o", default, skip_serializing_if = "String::is_empty")]
+    pub owner: String,
+    /// What it is doing.
+    #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
+    /// More of the same, in pairs.
+    #[serde(rename = "m", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
+    /// Wall-clock time of the grant, for display only. Milliseconds since 1970.
+    #[serde(rename = "t", default)]
+    pub acquired_at_ms: u64,
+}
+
+impl Labels {
+    /// Checks the bounds named in this file.
+    ///
+    /// Errors: the name of the field and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, Invalid)> {
+        let too_long =
+            |field, len: usize, max: usize| (field, Invalid(format!("{len} bytes; at most {max} are allowed")));
+        if self.owner.len() > OWNER_MAX_BYTES {
+            return Err(too_long("owner", self.owner.len(), OWNER_MAX_BYTES));
+        }
+        if self.note.len() > NOTE_MAX_BYTES {
+            return Err(too_long("note", self.note.len(), NOTE_MAX_BYTES));
+        }
+        if self.metadata.len() > METADATA_MAX_PAIRS {
+            let text = format!("{} pairs; at most {METADATA_MAX_PAIRS} are allowed", self.metadata.len());
+            return Err(("metadata", Invalid(text)));
+        }
+        let bytes = self.metadata.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+        if bytes > METADATA_MAX_BYTES {
+            return Err(too_long("metadata", bytes, METADATA_MAX_BYTES));
+        }
+        Ok(())
+    }
+
+    /// The form in which they stand in a lock's value.
+    pub fn encode(&self) -> Arc<str> {
+        serde_json::to_string(self).expect("labels are plain strings").into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn names_with_slashes_and_the_whole_alphabet_pass() {
+        for good in ["a", "deploy/prod", "A-Z.a_z~0:9@x/y", "a:b/redlockd:x", "...", &"x".repeat(255)] {
+            assert_eq!(ResourceName::parse(good).map(|n| n.as_str().to_owned()).as_deref(), Ok(good));
+        }
+    }
+
+    #[test]
+    fn hostile_names_are_refused_with_a_reason() {
+        for bad in [
+            "",
+            "/",
+            "a//b",
+            "a/",
+            "/a",
+            ".",
+            "..",
+            "a/../b",
+            "a/./b",
+            "a b",
+            "a\0b",
+            "ä",
+            "a%2Fb",
+            "a{b}",
+            "redlockd:meta",
+            &"x".repeat(256),
+        ] {
+            let error = ResourceName::parse(bad).expect_err(bad);
+            assert!(!error.0.is_empty());
+        }
+    }
+
+    #[test]
+    fn tokens_are_taken_out_of_angle_brackets_and_never_printed() {
+        let token = Token::parse("<abcdefghijklmnopqrstuv>").expect("22 characters");
+        assert_eq!(token.reveal(), "abcdefghijklmnopqrstuv");
+        let shown = format!("{token:?} {:?}", token.hash());
+        assert!(!shown.contains("abcdefghij"), "{shown}");
+        assert!(Token::parse("short").is_err());
+        assert!(Token::parse(&"x".repeat(65)).is_err());
+        assert!(Token::parse("abcdefghijklmnopqrstu|").is_err());
+    }
+
+    #[test]
+    fn the_token_hash_is_sha256_in_hex() {
+        // `printf abcdefghijklmnopqrstuv | sha256sum`
+        let hash = Token::parse("abcdefghijklmnopqrstuv").expect("valid").hash();
+        assert_eq!(hash.as_str(), "f69f9b70d1c9a5442258ca76f8b0a7a45fcb4e31c36141b6357ec591328b0624");
+        assert_eq!(hash.id().as_str(), &hash.as_str()[..8]);
+    }
+
+    #[test]
+    fn labels_over_their_bounds_name_the_field() {
+        let labels = Labels { owner: "x".repeat(129), ..Labels::default() };
+        assert_eq!(labels.check().map_err(|(field, _)| field), Err("owner"));
+        let labels = Labels { note: "x".repeat(513), ..Labels::default() };
+        assert_eq!(labels.check().map_err(|(field, _)| field), Err("note"));
+        let pairs = (0..17).map(|i| (i.to_string(), String::new())).collect();
+        let labels = Labels { metadata: pairs, ..Labels::default() };
+        assert_eq!(labels.check().map_err(|(field, _)| field), Err("metadata"));
+    }
+
+    proptest! {
+        #[test]
+        fn random_tokens_are_valid_tokens_and_keep_all_bits(a: [u8; TOKEN_RANDOM_BYTES], b: [u8; TOKEN_RANDOM_BYTES]) {
+            let (ta, tb) = (Token::from_random(a), Token::from_random(b));
+            prop_assert!(Token::parse(ta.reveal()).is_ok());
+            prop_assert_eq!(a == b, ta == tb);
+        }
+
+        #[test]
+        fn parsing_never_panics(raw in ".*") {
+            let _ = (ResourceName::parse(&raw), Token::parse(&raw), NodeId::parse(&raw), TokenHash::parse(&raw));
+        }
+
+        #[test]
+        fn encoded_labels_come_back(owner in ".{0,40}", note in ".{0,40}", k in ".{0,10}", v in ".{0,10}") {
+            let labels = Labels { owner, note, metadata: [(k, v)].into(), acquired_at_ms: 7 };
+            let back: Labels = serde_json::from_str(&labels.encode()).expect("own encoding");
+            prop_assert_eq!(back, labels);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What the clients do: acquire, work, extend, release, hang up, come back with the same token, and
+//! go on writing after their deadline to a register that looks at fences. Knows no fault.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
+
+use super::history::{Claim, Grant, History, Loss, Refusal};
+use super::locks::{Locks, No, Yes};
+use super::rig::{GUARD, INSTANCES, LOCK_DELAY, MAX_TTL};
+use super::seeded::Seeded;
+use redlockd::redlock::entropy::Entropy;
+
+/// Names that are fought over.
+pub const RESOURCES: [&str; 4] = ["jobs/1", "jobs/2", "jobs/3", "jobs/4"];
+/// Clients at the same time.
+pub const CLIENTS: u64 = 10;
+/// Beyond a lease's own end its keys stand in the way for the lock delay; clocks may differ by the guard.
+const IN_THE_WAY: Duration = Duration::from_millis(3_000);
+
+/// A store that accepts no fence below the highest that it has seen.
+#[derive(Default)]
+struct Register(Mutex<[u64; RESOURCES.len()]>);
+
+impl Register {
+    fn write(&self, resource: usize, fence: u64) -> bool {
+        let mut highest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = fence >= highest[resource];
+        highest[resource] = highest[resource].max(fence);
+        fits
+    }
+}
+
+/// All clients of a run share it.
+pub struct Floor {
+    pub locks: Locks,
+    register: Register,
+    history: Mutex<History>,
+    end: BootTime,
+}
+
+impl Floor {
+    /// Clients stop at `end`.
+    pub fn new(locks: Locks, end: BootTime) -> Self {
+        Self { locks, register: Register::default(), history: Mutex::default(), end }
+    }
+
+    /// What happened, and the locks.
+    pub fn into_parts(self) -> (History, Locks) {
+        (self.history.into_inner().unwrap_or_else(PoisonError::into_inner), self.locks)
+    }
+
+    fn note(&self, note: impl FnOnce(&mut History)) {
+        note(&mut self.history.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+fn us(at: BootTime) -> u64 {
+    at.as_micros()
+}
+
+/// One client, until the end.
+pub async fn client(floor: &Floor, random: Seeded) {
+    while SystemClock.now() < floor.end {
+        let resource = *random.pick(&[0, 0, 0, 1, 1, 2, 2, 3]);
+        let ttl = Duration::from_millis(random.between(300, 1_500)).min(MAX_TTL);
+        let wait = if random.percent(40) { random.between(100, 1_500) } else { 0 };
+        let (token, at) = (floor.locks.token(), place(&random));
+        let mut ask = Ask { resource, token, ttl, wait: Duration::from_millis(wait), replays: false };
+        if let Some(grant) = acquire(floor, &random, &mut ask, at).await {
+            hold(floor, &random, &ask, grant).await;
+        }
+        SystemClock.sleep(Duration::from_millis(random.between(5, 60))).await;
+    }
+}
+
+struct Ask {
+    resource: usize,
+    token: String,
+    ttl: Duration,
+    wait: Duration,
+    /// The same token is asked for twice: by a client that hung up and came back elsewhere.
+    replays: bool,
+}
+
+fn place(random: &Seeded) -> usize {
+    usize::try_from(random.below(INSTANCES as u64)).expect("small")
+}
+
+/// Some clients hang up, and some of these ask elsewhere with the same token.
+async fn acquire(floor: &Floor, random: &Seeded, ask: &mut Ask, at: usize) -> Option<Grant> {
+    let sent = SystemClock.now();
+    let name = RESOURCES[ask.resource];
+    let patience = if random.percent(10) { Duration::from_millis(random.between(1, 60)) } else { Duration::MAX };
+    let request = floor.locks.acquire(at, name, &ask.token, ask.ttl, ask.wait);
+    let outcome = tokio::select! {
+        biased;
+        outcome = request => Some(outcome),
+        () = SystemClock.sleep(patience) => None,
+    };
+    let answered = SystemClock.now();
+    let gone = us(answered.plus(ask.ttl).plus(LOCK_DELAY).plus(GUARD).plus(IN_THE_WAY));
+    floor.note(|h| h.claims.push(Claim { resource: ask.resource, token: ask.token.clone(), sent: us(sent), gone }));
+    match outcome {
+        None => {
+            floor.note(|h| h.hang_ups += 1);
+            if at > 0 || random.percent(50) {
+                return None;
+            }
+            ask.replays = true;
+            Box::pin(acquire(floor, random, ask, at + 1)).await
+        }
+        Some(Err(no)) => {
+            let (token, lost) = (ask.token.clone(), no.status == 0);
+            let refusal = Refusal { resource: ask.resource, token, sent: us(sent), answered: us(answered), no };
+            floor.note(|h| h.lost_answers += u64::from(lost));
+            floor.note(|h| h.refusals.push(refusal));
+            None
+        }
+        Some(Ok(Yes { fence, deadline })) => Some(Grant {
+            resource: ask.resource,
+            token: ask.token.clone(),
+            fence,
+            sent: us(sent),
+            answered: us(answered),
+            deadline: us(deadline),
+            end: us(deadline),
+            extends: 0,
+        }),
+    }
+}
+
+/// Works under the lease: writes, extends, and at the end releases, walks away, or writes on.
+async fn hold(floor: &Floor, random: &Seeded, ask: &Ask, mut grant: Grant) {
+    write(floor, &grant);
+    let name = RESOURCES[ask.resource];
+    loop {
+        let now = us(SystemClock.now());
+        let left = grant.deadline.saturating_sub(now);
+        // Some extends come late, within the lock delay.
+        let nap = if random.percent(15) { left / 1_000 + random.below(300) } else { random.between(5, 150) };
+        SystemClock.sleep(Duration::from_millis(nap)).await;
+        write(floor, &grant);
+        if random.percent(50) || SystemClock.now() >= floor.end || !extend(floor, random, ask, &mut grant).await {
+            break;
+        }
+    }
+    let stopped = us(SystemClock.now());
+    grant.end = grant.deadline.min(stopped);
+    let gone = grant.deadline + micros(LOCK_DELAY + GUARD + IN_THE_WAY);
+    floor.note(|h| {
+        h.claims.push(Claim { resource: grant.resource, token: grant.token.clone(), sent: grant.sent, gone });
+        h.grants.push(grant.clone());
+    });
+    match random.below(100) {
+        0..82 => {
+            if let Err(no) = floor.locks.release(place(random), name, &ask.token).await {
+                lost_early(floor, &grant, "release", &no, us(SystemClock.now()));
+            }
+        }
+        82..93 => zombie(floor, random, &grant).await,
+        _ => {}
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+async fn extend(floor: &Floor, random: &Seeded, ask: &Ask, grant: &mut Grant) -> bool {
+    match floor.locks.extend(place(random), RESOURCES[ask.resource], &ask.token, ask.ttl).await {
+        Ok(yes) if yes.fence == grant.fence => {
+            grant.deadline = grant.deadline.max(us(yes.deadline));
+            grant.extends += 1;
+            true
+        }
+        // The request that was hung up may have been granted after this one: not known whether the lease was lost
+        // in between, so the client stops.
+        Ok(yes) if ask.replays && yes.fence > grant.fence => false,
+        Ok(yes) => {
+            floor.note(|h| h.violations.push(format!("an extend answers another fence, {:?}: {grant:?}", yes.fence)));
+            false
+        }
+        Err(no) => {
+            lost_early(floor, grant, "extend", &no, us(SystemClock.now()));
+            // Not known: the old deadline stands, and the client may ask again.
+            no.status == 503 || no.status == 0
+        }
+    }
+}
+
+/// 409 and 410 say that the lease is lost: before its deadline that wants a reason.
+fn lost_early(floor: &Floor, grant: &Grant, verb: &'static str, no: &No, at: u64) {
+    if matches!(no.status, 409 | 410) && at < grant.deadline {
+        floor.note(|h| h.losses.push(Loss { grant: grant.clone(), verb, at, no: no.clone() }));
+    }
+    if !matches!(no.status, 0 | 409 | 410 | 423 | 503) {
+        floor.note(|h| h.violations.push(format!("{verb} at {at} answers {no:?}: {grant:?}")));
+    }
+}
+
+/// A write under the lease: until the deadline the register must take it.
+fn write(floor: &Floor, grant: &Grant) {
+    let Some(fence) = grant.fence else { return };
+    let taken = floor.register.write(grant.resource, fence);
+    let in_time = us(SystemClock.now()) < grant.deadline;
+    floor.note(|h| {
+        h.writes += u64::from(taken);
+        h.late_writes_stopped += u64::from(!taken && !in_time);
+        if !taken && in_time {
+            h.violations.push(format!("the register has seen a larger fence than the holder's: {grant:?}"));
+        }
+    });
+}
+
+/// Writes on after its deadline, as a process does that was stopped and does not know.
+async fn zombie(floor: &Floor, random: &Seeded, grant: &Grant) {
+    for _ in 0..random.between(2, 8) {
+        SystemClock.sleep(Duration::from_millis(random.between(50, 500))).await;
+        write(floor, grant);
+    }
+}

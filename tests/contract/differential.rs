@@ -1,0 +1,408 @@
+//! Random sequences of requests and mishaps, driven at the machine and at a real Redis side by side;
+//! every reply is compared. Seeded and bounded.
+//!
+//! No step is taken close to an instant at which a key, a quarantine or a period of the fence counters
+//! ends, since the two nodes differ by a millisecond or two in when that is: such an instant is waited
+//! out. Time: each script runs on Redis in one transaction with `TIME` before and after it. The machine is
+//! given the first of the two readings, and the second where the first does not agree (a key may have
+//! ended in between). What is a clock's reading or a remaining TTL may differ by the width of those
+//! brackets and Redis' rounding to milliseconds; everything else must be equal.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use redlockd::nodes::machine::{Foreign, NodeMachine, Victim};
+use redlockd::redlock::node::{Barred, EndReason, LeaseRecord, Listed, Reply, Request, Seen, SeenLock, Stamp, Terms};
+use redlockd::redlock::types::{Fence, ResourceName};
+
+use super::agree::{MUST_MEET, agree, kind_of};
+use super::real::RealServer;
+use super::steps::{Ask, FOREIGN, FenceKind, RESOURCES, StampKind, Step, Who, steps};
+use super::subject::{Server, Subject, attempt, name, token, ttl};
+
+/// Sequences, and the most steps of one: a few thousand steps in some seconds.
+const SEQUENCES: u32 = 150;
+const STEPS: usize = 60;
+/// Fixed, so that a build is as good as the one before it.
+const SEED: [u8; 32] = *b"redlockd contract differential 1";
+/// Redis rounds each TTL to a millisecond when it is set and again when it is read, and a replay sets
+/// it anew from what it read: one millisecond each.
+const ROUNDING_MS: u64 = 6;
+const MAX_PAGES: usize = 100;
+
+const GUARD: Duration = Duration::from_secs(5);
+const BRIEF_MS: u64 = 15;
+
+fn ours(is_brief: bool) -> Terms {
+    Terms {
+        cluster: "one".into(),
+        guard: GUARD,
+        lock_delay: Duration::from_millis(10),
+        quarantine: Duration::from_millis(if is_brief { BRIEF_MS } else { 100_000 }),
+        fence_ttl: Duration::from_millis(if is_brief { 10 * BRIEF_MS } else { 600_000 }),
+    }
+}
+
+/// Both nodes, and what the steps so far have shown.
+struct Pair<'a> {
+    real: &'a mut RealServer,
+    machine: NodeMachine,
+    terms: Terms,
+    last_fence: u64,
+    last_print: String,
+    restarts: u32,
+    was_evicted: bool,
+    /// How far the two may be apart by now, in microseconds.
+    slack_us: u64,
+    /// Which kinds of replies came to which requests.
+    met: BTreeMap<String, u32>,
+}
+
+impl<'a> Pair<'a> {
+    fn new(real: &'a mut RealServer, is_brief: bool) -> Self {
+        real.flush_all();
+        real.run = run_id(0);
+        let machine = NodeMachine::new(&run_id(0));
+        let terms = ours(is_brief);
+        let slack_us = ROUNDING_MS * 1_000;
+        Self {
+            real,
+            machine,
+            terms,
+            last_fence: 0,
+            last_print: String::new(),
+            restarts: 0,
+            was_evicted: false,
+            slack_us,
+            met: BTreeMap::new(),
+        }
+    }
+
+    fn fence(&mut self, kind: FenceKind) -> u64 {
+        let now = self.real.now_us();
+        match kind {
+            FenceKind::Last => self.last_fence,
+            FenceKind::OneMore => self.last_fence + 1,
+            FenceKind::OneLess => self.last_fence.saturating_sub(1),
+            FenceKind::Any => 0,
+            FenceKind::Ahead => now + 3_000_000,
+            FenceKind::Future => now + 20_000_000,
+        }
+    }
+
+    fn request(&mut self, ask: &Ask) -> Request {
+        let r = |i: &usize| name(RESOURCES[*i]);
+        // Attempts are drawn anew for each token and resource, as they are in life.
+        let at = |i: &usize, t: &u64, a: &u64| attempt(u64::try_from(*i).expect("small") * 100 + t * 10 + a);
+        match ask {
+            Ask::Acquire { resource, token: t, attempt: a, ms } => Request::Acquire {
+                resource: r(resource),
+                token: token(*t),
+                attempt: at(resource, t, a),
+                ttl: ttl(*ms),
+                labels: "{\"o\":\"|\"}".into(),
+            },
+            Ask::Hold { resource, token: t, ms, fence, renewal, labels } => Request::Hold {
+                resource: r(resource),
+                token: token(*t),
+                ttl: ms.map(ttl),
+                fence: Some(self.fence(*fence)).filter(|f| *f > 0).map(Fence),
+                renewal: *renewal,
+                labels: labels.map(Into::into),
+            },
+            Ask::Plant { resource, token: t, ms, fence } => Request::Plant {
+                resource: r(resource),
+                record: LeaseRecord {
+                    token: token(*t),
+                    renewals: 7,
+                    ttl: ttl(*ms),
+                    fence: Fence(self.fence(*fence)),
+                    claims: "p,".into(),
+                    labels: "{}".into(),
+                },
+                left_ms: *ms,
+            },
+            Ask::Cancel { resource, token: t, attempt: a } => {
+                Request::Cancel { resource: r(resource), token: token(*t), attempt: at(resource, t, a) }
+            }
+            Ask::Release { resource, token: t, forced } => Request::Release {
+                resource: r(resource),
+                token: token(*t),
+                reason: if *forced { EndReason::Forced } else { EndReason::Released },
+            },
+            Ask::Revoke { resource, token: t } => Request::Revoke { resource: r(resource), token: token(*t) },
+            Ask::Evict { resource, sees } => {
+                let fingerprint = if *sees { self.last_print.as_str() } else { "none" };
+                Request::Evict { resource: r(resource), fingerprint: fingerprint.into() }
+            }
+            Ask::Inspect { resource } => Request::Inspect { resource: r(resource) },
+            Ask::Probe => Request::Probe,
+            Ask::Init => Request::Init,
+            Ask::Quarantine => Request::Quarantine,
+            Ask::Activate { fence } => Request::Activate { seed: Fence(self.fence(*fence)) },
+        }
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        let now = self.clear_of_ends();
+        match step {
+            Step::Ask { what, stamp, who } => {
+                let stamp = match stamp {
+                    StampKind::Now => now,
+                    StampKind::SlightlyOff(by) => now.saturating_add_signed(*by),
+                    StampKind::Late => now - 6_000_000,
+                    StampKind::Early => now + 6_000_000,
+                };
+                let mut terms = self.terms.clone();
+                match who {
+                    Who::Us => {}
+                    Who::OtherCluster => terms.cluster = "two".into(),
+                    Who::LongerTtl => terms.quarantine *= 2,
+                }
+                if let Ask::Evict { resource, sees: true } = what {
+                    self.ask(
+                        Stamp(now),
+                        &self.terms.clone(),
+                        &Request::Inspect { resource: name(RESOURCES[*resource]) },
+                    )?;
+                }
+                let request = self.request(what);
+                self.ask(Stamp(stamp), &terms, &request)?;
+            }
+            Step::Foreign { resource, value, ttl_ms } => {
+                let r = name(RESOURCES[*resource]);
+                match FOREIGN.get(*value) {
+                    Some(bytes) => {
+                        self.real.foreign_set(&r, bytes, *ttl_ms);
+                        self.machine.foreign_set(now, &r, &Foreign::Bytes(bytes.to_vec()), *ttl_ms);
+                    }
+                    None => {
+                        self.real.foreign_list(&r, *ttl_ms);
+                        self.machine.foreign_set(now, &r, &Foreign::OtherType("list"), *ttl_ms);
+                    }
+                }
+            }
+            Step::Expire { resource, ttl_ms } => {
+                let r = name(RESOURCES[*resource]);
+                self.real.foreign_expire(&r, *ttl_ms);
+                self.machine.foreign_expire(now, &r, *ttl_ms);
+            }
+            Step::Delete { resource } => {
+                self.real.foreign_delete(&name(RESOURCES[*resource]));
+                self.machine.foreign_delete(now, &name(RESOURCES[*resource]));
+            }
+            Step::FlushAll => {
+                self.real.flush_all();
+                self.machine.flush_all();
+            }
+            Step::Evict => self.evict(now),
+            Step::Restart { keeps_memory } => self.restart(*keeps_memory),
+            Step::ClockWasAhead => self.clock_was_ahead(now),
+            Step::Wait => self.real.pass(Duration::from_millis(2 * BRIEF_MS + 5)),
+        }
+        // What was done by other commands than a script took until now.
+        self.slack_us += if matches!(step, Step::Ask { .. } | Step::Wait) { 0 } else { self.real.now_us() - now };
+        Ok(())
+    }
+
+    /// The server counts an eviction that the marker has not heard of.
+    fn evict(&mut self, now: u64) {
+        let script = "if redis.call('HEXISTS', KEYS[1], 'ev') == 1 then redis.call('HSET', KEYS[1], 'ev', 999) end";
+        self.real.command::<()>(&[b"EVAL", script.as_bytes(), b"1", b"redlockd:meta"]);
+        self.machine.evict(now, &Victim::Counter(name("junk")));
+        self.was_evicted = true;
+    }
+
+    /// Another process answers, with or without memory. Not after an eviction: the real server's own
+    /// count would have to start anew as well.
+    fn restart(&mut self, keeps_memory: bool) {
+        if self.was_evicted {
+            return;
+        }
+        self.restarts += 1;
+        let run = run_id(self.restarts);
+        if keeps_memory {
+            self.machine.restart_with_memory(&run);
+        } else {
+            self.real.flush_all();
+            self.machine.restart_empty(&run);
+        }
+        self.real.run = run;
+    }
+
+    /// The machine is really asked at that time. What Redis would have done is done to it by hand: keys
+    /// that end by then are gone, and a late request left its trace in the marker.
+    fn clock_was_ahead(&mut self, now: u64) {
+        const AHEAD_MS: u64 = 6_000;
+        let script = "for _, key in ipairs(redis.call('KEYS', '*')) do
+              local left = redis.call('PTTL', key)
+              if left >= 0 and left < tonumber(ARGV[3]) then redis.call('DEL', key) end
+            end
+            local m = redis.call('HMGET', KEYS[1], 'run', 'seen')
+            if m[1] == ARGV[2] and tonumber(m[2]) < tonumber(ARGV[1]) then redis.call('HSET', KEYS[1], 'seen', ARGV[1]) end";
+        let (ahead, run) = (now + AHEAD_MS * 1_000, self.real.run.clone());
+        let (ahead_text, span_text) = (ahead.to_string(), AHEAD_MS.to_string());
+        let args =
+            [script.as_bytes(), b"1", b"redlockd:meta", ahead_text.as_bytes(), run.as_bytes(), span_text.as_bytes()];
+        self.real.command::<()>(&[&[&b"EVAL"[..]], &args[..]].concat());
+        let reply = self.machine.apply(ahead, "", Stamp(now), &self.terms, &Request::Inspect { resource: name("a") });
+        assert!(matches!(reply, Ok(Reply::Seen(Seen { barred: Some(Barred::ClockOff { .. }), .. }))), "{reply:?}");
+    }
+
+    /// Waits until nothing ends within the slack, before or after; the node's time then.
+    fn clear_of_ends(&mut self) -> u64 {
+        let period_us = u64::try_from(self.terms.fence_ttl.as_micros()).expect("short");
+        loop {
+            let now = self.real.now_us();
+            let early = now - self.slack_us;
+            let new_period = early.next_multiple_of(period_us);
+            let end = self.machine.next_end_us(early).map_or(new_period, |end| end.min(new_period));
+            if end > now + self.slack_us {
+                return now;
+            }
+            self.real.pass(Duration::from_micros(end + self.slack_us - now + 1));
+        }
+    }
+
+    fn ask(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> Result<(), TestCaseError> {
+        let (before, real, after) = self.real.bracketed(stamp, terms, request);
+        self.slack_us += after - before;
+        let mut later = self.machine.clone();
+        let twin = self.machine.apply(before, "", stamp, terms, request);
+        if !agree(&real, &twin, self.slack_us) {
+            let at_the_end = later.apply(after, "", stamp, terms, request);
+            prop_assert!(
+                agree(&real, &at_the_end, self.slack_us),
+                "{request:?} at {before}\n  redis:   {real:?}\n  machine: {twin:?}"
+            );
+            self.machine = later;
+        }
+        *self.met.entry(format!("{} {}", request.verb(), kind_of(&real))).or_default() += 1;
+        match &real {
+            Ok(Reply::Granted { fence, .. } | Reply::Kept { record: LeaseRecord { fence, .. }, .. }) => {
+                self.last_fence = fence.0;
+            }
+            Ok(Reply::Seen(Seen { lock: SeenLock::Foreign { fingerprint, .. }, .. })) => {
+                self.last_print = fingerprint.to_string();
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// At the end both must hold the same.
+    fn compare_all(&mut self) -> Result<(), TestCaseError> {
+        for resource in RESOURCES {
+            let stamp = Stamp(self.clear_of_ends());
+            let terms = self.terms.clone();
+            self.ask(stamp, &terms, &Request::Inspect { resource: name(resource) })?;
+        }
+        let (mut real, mut cursor) = (Vec::new(), 0);
+        let now = self.clear_of_ends();
+        for _ in 0..MAX_PAGES {
+            let list = Request::List { cursor, count: 2 };
+            let Ok(Reply::Page { next, leases }) = self.real.ask_with(Stamp(now), &self.terms, &list) else {
+                panic!("no page")
+            };
+            real.extend(leases);
+            match next {
+                Some(next) => cursor = next,
+                None => break,
+            }
+        }
+        let (mut twin, mut cursor) = (Vec::new(), 0);
+        for _ in 0..MAX_PAGES {
+            let list = Request::List { cursor, count: 2 };
+            let Ok(Reply::Page { next, leases }) = self.machine.apply(now, "", Stamp(now), &self.terms, &list) else {
+                panic!("no page")
+            };
+            twin.extend(leases);
+            match next {
+                Some(next) => cursor = next,
+                None => break,
+            }
+        }
+        let by_name = |l: &Listed| l.resource.clone();
+        real.sort_by_key(by_name);
+        real.dedup_by_key(|l| by_name(l));
+        twin.sort_by_key(by_name);
+        let names = |list: &[Listed]| {
+            list.iter().map(|l| (l.resource.clone(), l.record.clone())).collect::<Vec<(ResourceName, _)>>()
+        };
+        prop_assert_eq!(names(&real), names(&twin));
+        Ok(())
+    }
+
+    /// What no reply has shown yet: tombstones, and what the next fence is when the caller's clock is
+    /// slow, so that the nodes' memory alone decides.
+    fn compare_hidden(&mut self) -> Result<(), TestCaseError> {
+        let terms = self.terms.clone();
+        for resource in RESOURCES.map(name) {
+            let now = self.clear_of_ends();
+            self.real.foreign_delete(&resource);
+            self.machine.foreign_delete(now, &resource);
+            for t in 0..2 {
+                let reason = EndReason::Released;
+                let release = Request::Release { resource: resource.clone(), token: token(t), reason };
+                for _ in 0..2 {
+                    let stamp = Stamp(self.clear_of_ends());
+                    self.ask(stamp, &terms, &release)?;
+                }
+            }
+            let acquire = Request::Acquire {
+                resource,
+                token: token(9),
+                attempt: attempt(999),
+                ttl: ttl(20_000),
+                labels: "{}".into(),
+            };
+            let slow = Stamp(self.clear_of_ends() - 4_900_000);
+            self.ask(slow, &terms, &acquire)?;
+        }
+        Ok(())
+    }
+}
+
+/// In hex, as Redis' own.
+fn run_id(process: u32) -> String {
+    format!("{process:040x}")
+}
+
+#[test]
+fn the_machine_answers_as_redis_does_whatever_is_asked_and_whatever_happens() {
+    let (real, met) = (RefCell::new(RealServer::start()), RefCell::new(BTreeMap::<_, u32>::new()));
+    let config = ProptestConfig {
+        cases: SEQUENCES,
+        max_shrink_iters: 300,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED));
+    let sequences = (any::<bool>(), prop::bool::weighted(0.9), prop::collection::vec(steps(), 1..STEPS));
+    let outcome = runner.run(&sequences, |(is_brief, is_declared, steps)| {
+        let mut real = real.borrow_mut();
+        let mut pair = Pair::new(&mut real, is_brief);
+        if is_declared {
+            let stamp = Stamp(pair.real.now_us());
+            pair.ask(stamp, &pair.terms.clone(), &Request::Init)?;
+        }
+        for step in &steps {
+            pair.step(step)?;
+        }
+        let outcome = pair.compare_all().and_then(|()| pair.compare_hidden());
+        for (kind, times) in std::mem::take(&mut pair.met) {
+            *met.borrow_mut().entry(kind).or_default() += times;
+        }
+        outcome
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+    let met = met.into_inner();
+    for kind in MUST_MEET {
+        assert!(met.contains_key(kind), "never seen, so not tested: {kind}; seen: {met:#?}");
+    }
+}

@@ -1,0 +1,330 @@
+//! Cases about leases: what every node must do with them, embedded or real.
+
+use std::time::Duration;
+
+use redlockd::redlock::node::{
+    Barred, EndReason, Found, LeaseRecord, MAX_CLAIMS, Released, Reply, Request, SeenLock, Stamp, Vote,
+};
+use redlockd::redlock::types::{Fence, Labels};
+
+use super::subject::{
+    GUARD, Subject, acquire, attempt, cancel, extend, inspect, name, release, revoke, terms, token, ttl,
+};
+
+fn granted(node: &mut impl Subject, request: &Request) -> Fence {
+    match node.ask(request) {
+        Reply::Granted { fence, joined: false } => fence,
+        other => panic!("{request:?}: {other:?}"),
+    }
+}
+
+fn record(node: &mut impl Subject, resource: &str) -> LeaseRecord {
+    match node.ask(&inspect(resource)) {
+        Reply::Seen(seen) => match seen.lock {
+            SeenLock::Lease { record, .. } => record,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+fn left_ms(node: &mut impl Subject, resource: &str) -> u64 {
+    match node.ask(&inspect(resource)) {
+        Reply::Seen(seen) => match seen.lock {
+            SeenLock::Lease { left_ms, .. } => left_ms,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+fn is_free(node: &mut impl Subject, resource: &str) -> bool {
+    matches!(node.ask(&inspect(resource)), Reply::Seen(seen) if seen.lock == SeenLock::Free)
+}
+
+fn is_mine(reply: &Reply) -> bool {
+    matches!(reply, Reply::Released(Released { found: Found::Mine, .. }))
+}
+
+pub fn one_holder_and_the_others_learn_how_long(node: &mut impl Subject) {
+    granted(node, &acquire("a", 1, 1, 10_000));
+    match node.ask(&acquire("a", 2, 2, 10_000)) {
+        Reply::Held { left_ms: Some(left), record: Some(record) } => {
+            assert!((5_000..=10_020).contains(&left), "{left}");
+            assert_eq!((record.token, record.renewals, record.ttl), (token(1), 0, ttl(10_000)));
+            assert_eq!(&*record.claims, &format!("{},", attempt(1).as_str()));
+            assert_eq!(&*record.labels, r#"{"o":"me|you"}"#);
+        }
+        other => panic!("{other:?}"),
+    }
+    granted(node, &acquire("a/b", 2, 2, 10_000)); // another name is another resource
+}
+
+pub fn the_node_holds_it_for_the_lock_delay_beyond_the_ttl_and_no_longer(node: &mut impl Subject) {
+    granted(node, &acquire("a", 1, 1, 100));
+    assert!((60..=120).contains(&left_ms(node, "a")));
+    node.pass(Duration::from_millis(122));
+    assert!(is_free(node, "a"));
+    granted(node, &acquire("a", 2, 2, 100));
+}
+
+pub fn fences_rise_over_releases_expiries_and_slow_clocks(node: &mut impl Subject) {
+    let mut last = granted(node, &acquire("a", 1, 1, 1));
+    for by in 2..6 {
+        node.pass(Duration::from_millis(23));
+        let slow = Stamp(node.now_us() - 400_000); // within the guard
+        match node.ask_with(slow, &terms(), &acquire("a", by, by, 1)) {
+            Ok(Reply::Granted { fence, .. }) => {
+                assert_eq!(fence, Fence(last.0 + 1), "the counter is ahead of this caller's clock");
+                last = fence;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub fn a_replay_joins_its_lease_and_never_shortens_it(node: &mut impl Subject) {
+    let fence = granted(node, &acquire("a", 1, 1, 20_000));
+    for at in [1, 2, 2] {
+        assert_eq!(node.ask(&acquire("a", 1, at, 1_000)), Reply::Granted { fence, joined: true });
+    }
+    assert!(left_ms(node, "a") > 10_000);
+    let record = record(node, "a");
+    assert_eq!(&*record.claims, &format!("{},{},", attempt(1).as_str(), attempt(2).as_str()));
+    assert_eq!(record.ttl, ttl(20_000));
+    node.ask(&acquire("a", 1, 3, 40_000));
+    assert!(left_ms(node, "a") > 30_000, "but a longer one counts");
+}
+
+pub fn more_replays_than_any_client_makes_are_refused(node: &mut impl Subject) {
+    let most = u64::try_from(MAX_CLAIMS).expect("small");
+    granted(node, &acquire("a", 1, 0, 20_000));
+    for at in 1..most {
+        assert!(matches!(node.ask(&acquire("a", 1, at, 20_000)), Reply::Granted { joined: true, .. }), "{at}");
+    }
+    assert_eq!(node.ask(&acquire("a", 1, most, 20_000)), Reply::TooManyClaims);
+    assert!(matches!(node.ask(&acquire("a", 1, 0, 20_000)), Reply::Granted { joined: true, .. }));
+}
+
+pub fn a_cancel_withdraws_one_claim_and_the_lease_goes_with_the_last(node: &mut impl Subject) {
+    granted(node, &acquire("a", 1, 1, 20_000));
+    node.ask(&acquire("a", 1, 2, 20_000));
+    assert!(is_mine(&node.ask(&cancel("a", 1, 1))));
+    assert_eq!(&*record(node, "a").claims, &format!("{},", attempt(2).as_str()));
+    let again = Reply::Released(Released { found: Found::Other, earlier: Some(EndReason::Cancelled) });
+    assert_eq!(node.ask(&cancel("a", 1, 1)), again);
+    assert!(!is_free(node, "a"), "a cancel again is no further cancel");
+    assert!(is_mine(&node.ask(&cancel("a", 1, 2))));
+    assert!(is_free(node, "a"));
+}
+
+pub fn a_cancelled_attempt_that_arrives_late_is_dead_and_others_are_not(node: &mut impl Subject) {
+    let nothing = Reply::Released(Released { found: Found::Nothing, earlier: None });
+    assert_eq!(node.ask(&cancel("a", 1, 1)), nothing);
+    assert_eq!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::Dead { reason: EndReason::Cancelled });
+    granted(node, &acquire("a", 1, 2, 1_000));
+}
+
+pub fn a_released_token_stays_dead_and_says_why(node: &mut impl Subject) {
+    granted(node, &acquire("a", 1, 1, 20_000));
+    assert_eq!(node.ask(&release("a", 1)), Reply::Released(Released { found: Found::Mine, earlier: None }));
+    let again = Reply::Released(Released { found: Found::Nothing, earlier: Some(EndReason::Released) });
+    assert_eq!(node.ask(&release("a", 1)), again);
+    assert_eq!(node.ask(&acquire("a", 1, 2, 1_000)), Reply::Dead { reason: EndReason::Released });
+    assert_eq!(node.ask(&extend("a", 1, None, None)), Reply::Dead { reason: EndReason::Released });
+    granted(node, &acquire("a", 2, 3, 20_000));
+    let others = Reply::Released(Released { found: Found::Other, earlier: Some(EndReason::Released) });
+    assert_eq!(node.ask(&release("a", 1)), others);
+    assert_eq!(record(node, "a").token, token(2));
+}
+
+/// A client may bring one token for several resources.
+pub fn a_token_that_was_released_for_one_resource_lives_on_for_another(node: &mut impl Subject) {
+    granted(node, &acquire("a", 1, 1, 20_000));
+    granted(node, &acquire("b", 1, 2, 20_000));
+    assert!(is_mine(&node.ask(&release("a", 1))));
+    assert!(matches!(node.ask(&extend("b", 1, None, None)), Reply::Kept { .. }));
+    assert!(matches!(node.ask(&acquire("b", 1, 3, 20_000)), Reply::Granted { joined: true, .. }));
+    assert!(is_mine(&node.ask(&release("b", 1))));
+}
+
+pub fn the_first_reason_stays_save_that_a_release_ends_a_revocation(node: &mut impl Subject) {
+    let end = |reason| Request::Release { resource: name("a"), token: token(1), reason };
+    granted(node, &acquire("a", 1, 1, 20_000));
+    assert!(matches!(node.ask(&revoke("a", 1)), Reply::Revoked { left_ms } if left_ms > 10_000));
+    let earlier = Some(EndReason::Revoked);
+    assert_eq!(node.ask(&end(EndReason::Forced)), Reply::Released(Released { found: Found::Mine, earlier }));
+    let earlier = Some(EndReason::Forced);
+    for reason in [EndReason::Released, EndReason::Forced] {
+        assert_eq!(node.ask(&end(reason)), Reply::Released(Released { found: Found::Nothing, earlier }));
+    }
+}
+
+pub fn a_revoked_lease_keeps_its_end_and_no_more(node: &mut impl Subject) {
+    assert_eq!(node.ask(&revoke("a", 1)), Reply::Missing);
+    granted(node, &acquire("a", 1, 1, 20_000));
+    assert_eq!(node.ask(&revoke("a", 2)), Reply::Other { fence: None });
+    node.ask(&revoke("a", 1));
+    assert_eq!(node.ask(&extend("a", 1, Some(50_000), None)), Reply::Dead { reason: EndReason::Revoked });
+    assert_eq!(node.ask(&acquire("a", 1, 2, 50_000)), Reply::Dead { reason: EndReason::Revoked });
+    assert!((10_000..=20_020).contains(&left_ms(node, "a")));
+}
+
+pub fn an_extend_lengthens_counts_and_never_shortens(node: &mut impl Subject) {
+    let fence = granted(node, &acquire("a", 1, 1, 10_000));
+    for (ms, least, most) in [(None, 5_000, 10_020), (Some(30_000), 20_000, 30_020), (Some(100), 20_000, 30_020)] {
+        match node.ask(&extend("a", 1, ms, Some(fence))) {
+            Reply::Kept { record: kept, before_ms } => {
+                assert_eq!((kept.fence, kept.ttl), (fence, ttl(10_000)));
+                assert_eq!(kept, record(node, "a"), "the answer is the lease as it stands");
+                assert!(before_ms <= 30_020);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!((least..=most).contains(&left_ms(node, "a")), "{ms:?}");
+    }
+    assert_eq!(record(node, "a").renewals, 3);
+}
+
+pub fn an_extend_never_creates_and_never_revives(node: &mut impl Subject) {
+    assert_eq!(node.ask(&extend("a", 1, Some(1_000), None)), Reply::Missing);
+    granted(node, &acquire("a", 1, 1, 1));
+    node.pass(Duration::from_millis(23));
+    assert_eq!(node.ask(&extend("a", 1, Some(1_000), None)), Reply::Missing);
+    granted(node, &acquire("a", 2, 2, 10_000));
+    assert_eq!(node.ask(&extend("a", 1, Some(1_000), None)), Reply::Other { fence: None });
+}
+
+pub fn a_written_back_fence_lifts_the_lease_and_the_counter(node: &mut impl Subject) {
+    let fence = granted(node, &acquire("a", 1, 1, 10_000));
+    let lifted = Fence(fence.0 + 100_000);
+    assert!(
+        matches!(node.ask(&extend("a", 1, None, Some(lifted))), Reply::Kept { record, .. } if record.fence == lifted)
+    );
+    let lower = node.ask(&extend("a", 1, None, Some(fence)));
+    assert_eq!(lower, Reply::Other { fence: Some(lifted) }, "an extend of this token's earlier lease");
+    let poison = Fence(node.now_us() + 10_000_000);
+    assert_eq!(node.ask(&extend("a", 1, None, Some(poison))), Reply::Future);
+    assert_eq!(record(node, "a").fence, lifted);
+    node.ask(&release("a", 1));
+    assert!(granted(node, &acquire("a", 2, 2, 10_000)) > lifted);
+}
+
+pub fn labels_change_without_a_renewal_and_keep_the_end(node: &mut impl Subject) {
+    let fence = granted(node, &acquire("a", 1, 1, 10_000));
+    let labels = Labels { owner: "ünï|code\n\0".into(), ..Labels::default() };
+    let edit = Request::Hold {
+        resource: name("a"),
+        token: token(1),
+        ttl: Some(ttl(1)),
+        fence: None,
+        renewal: false,
+        labels: Some(labels.encode()),
+    };
+    assert!(matches!(node.ask(&edit), Reply::Kept { record: kept, .. } if kept.fence == fence));
+    let record = record(node, "a");
+    assert_eq!((record.labels(), record.renewals, record.fence), (labels, 0, fence));
+    assert!(left_ms(node, "a") > 5_000);
+}
+
+pub fn a_plant_fills_only_what_is_empty_and_not_what_was_ended(node: &mut impl Subject) {
+    let fence = granted(node, &acquire("a", 1, 1, 10_000));
+    let planted = LeaseRecord { claims: "p,".into(), renewals: 3, ..record(node, "a") };
+    let plant = |resource: &str, record: &LeaseRecord| Request::Plant {
+        resource: name(resource),
+        record: record.clone(),
+        left_ms: 5_000,
+    };
+    assert_eq!(node.ask(&plant("a", &planted)), Reply::Other { fence: None });
+    assert_eq!(node.ask(&plant("b", &planted)), Reply::Planted);
+    assert_eq!(record(node, "b"), planted);
+    assert!((1_000..=5_000).contains(&left_ms(node, "b")));
+    node.ask(&cancel("b", 1, 1));
+    assert!(!is_free(node, "b"), "no attempt claims a planted lease");
+    assert!(is_mine(&node.ask(&release("b", 1))));
+    assert_eq!(node.ask(&plant("b", &planted)), Reply::Dead { reason: EndReason::Released });
+    assert!(granted(node, &acquire("b", 2, 2, 1_000)) > fence, "the plant brought its fence along");
+    let poison = LeaseRecord { fence: Fence(node.now_us() + 10_000_000), ..planted };
+    assert_eq!(node.ask(&plant("c", &poison)), Reply::Future);
+}
+
+pub fn a_plant_with_a_small_fence_does_not_lower_the_counter(node: &mut impl Subject) {
+    let fence = granted(node, &acquire("a", 1, 1, 10_000));
+    let small = LeaseRecord { token: token(2), fence: Fence(fence.0 - 5), claims: "p,".into(), ..record(node, "a") };
+    node.ask(&release("a", 1));
+    assert_eq!(node.ask(&Request::Plant { resource: name("a"), record: small, left_ms: 5_000 }), Reply::Planted);
+    node.ask(&release("a", 2));
+    let slow = Stamp(node.now_us() - 400_000);
+    let next = node.ask_with(slow, &terms(), &acquire("a", 3, 3, 10_000));
+    assert_eq!(next, Ok(Reply::Granted { fence: Fence(fence.0 + 1), joined: false }));
+}
+
+pub fn late_requests_and_clocks_that_are_off_get_no_vote(node: &mut impl Subject) {
+    let fence = granted(node, &acquire("a", 1, 1, 20_000));
+    let off = u64::try_from(GUARD.as_micros()).expect("small") + 200_000;
+    for stamp in [Stamp(node.now_us() - off), Stamp(node.now_us() + off)] {
+        for request in [acquire("b", 2, 2, 1_000), acquire("a", 1, 1, 1_000), extend("a", 1, None, Some(fence))] {
+            let reply = node.ask_with(stamp, &terms(), &request);
+            assert!(matches!(reply, Ok(Reply::Barred(Barred::ClockOff { .. }))), "{reply:?}");
+        }
+    }
+    assert_eq!(record(node, "a").renewals, 0);
+    assert!(
+        is_mine(&node.ask_with(Stamp(0), &terms(), &release("a", 1)).expect("an answer")),
+        "giving back needs no clock"
+    );
+}
+
+pub fn the_list_shows_what_is_held_page_by_page(node: &mut impl Subject) {
+    for i in 0..300 {
+        granted(node, &acquire(&format!("held/{i}"), i, i, 60_000));
+    }
+    granted(node, &acquire("over", 1, 1, 1));
+    granted(node, &acquire("freed", 1, 2, 60_000));
+    node.ask(&release("freed", 1));
+    node.pass(Duration::from_millis(23));
+    let (mut cursor, mut seen, mut pages) = (0, std::collections::BTreeMap::new(), 0);
+    loop {
+        let Reply::Page { next, leases } = node.ask(&Request::List { cursor, count: 50 }) else { panic!("no page") };
+        for lease in leases {
+            assert!(lease.left_ms > 1_000);
+            seen.insert(lease.resource, lease.record.token);
+        }
+        pages += 1;
+        match next {
+            Some(next) => cursor = next,
+            None => break,
+        }
+    }
+    assert!(pages > 1);
+    let expected = (0..300).map(|i| (name(&format!("held/{i}")), token(i))).collect();
+    assert_eq!(seen, expected);
+}
+
+pub fn an_ordered_quarantine_takes_the_vote_but_not_the_leases(node: &mut impl Subject) {
+    let fence = granted(node, &acquire("a", 1, 1, 20_000));
+    let now = node.now_us();
+    match node.ask(&Request::Quarantine) {
+        Reply::Status(status) => {
+            assert_eq!(status.vote, Vote::Barred(Barred::Quarantined { left_ms: 60_000 }));
+            assert_eq!((status.why.as_str(), status.high_water), ("ordered", fence));
+            assert!(status.until_us >= now + 60_000_000);
+        }
+        other => panic!("{other:?}"),
+    }
+    for request in [acquire("b", 2, 2, 1_000), extend("a", 1, Some(40_000), Some(fence))] {
+        assert!(matches!(node.ask(&request), Reply::Barred(Barred::Quarantined { .. })));
+    }
+    assert!(left_ms(node, "a") > 30_000, "it was extended all the same");
+    let too_early = node.ask(&Request::Activate { seed: fence });
+    assert!(matches!(too_early, Reply::Status(s) if matches!(s.vote, Vote::Barred(Barred::Quarantined { .. }))));
+    assert!(is_mine(&node.ask(&release("a", 1))));
+}
+
+pub fn a_node_is_declared_once(node: &mut impl Subject) {
+    match node.ask(&Request::Init) {
+        Reply::Status(status) => assert_eq!(status.vote, Vote::AlreadyInitialised),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(node.ask(&Request::Probe), Reply::Status(s) if s.vote == Vote::Active && s.why == "init"));
+}

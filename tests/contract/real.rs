@@ -1,0 +1,180 @@
+//! A real redis-server of the suite's own, on a unix socket, and the scripts run on it by hand. To be
+//! swapped for the service's own Redis node; until then this is all that knows keys and arguments.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use deadpool_redis::redis::{self, Connection, FromRedisValue, Value};
+use redlockd::nodes::keys::KeyTemplate;
+use redlockd::nodes::replies;
+use redlockd::nodes::scripts::{self, By, Told};
+use redlockd::redlock::clock::{Clock, SystemClock};
+use redlockd::redlock::node::{Answer, Request, Stamp, Terms, Unreachable, UnreachableKind};
+use redlockd::redlock::types::ResourceName;
+
+use super::subject::{Server, Subject};
+
+/// Far above what a start takes on a busy machine.
+const START_DEADLINE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(1);
+
+/// A redis-server; killed when dropped.
+pub struct RealServer {
+    dir: tempfile::TempDir,
+    child: Child,
+    connection: Connection,
+    /// To which process the connection is bound; a test may pretend another one.
+    pub run: String,
+}
+
+impl RealServer {
+    pub fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (child, connection, run) = launch(&dir);
+        Self { dir, child, connection, run }
+    }
+
+    /// Any command.
+    pub fn command<T: FromRedisValue>(&mut self, args: &[&[u8]]) -> T {
+        let mut cmd = redis::cmd(std::str::from_utf8(args[0]).expect("a command"));
+        for arg in &args[1..] {
+            cmd.arg(*arg);
+        }
+        cmd.query(&mut self.connection).expect("an answer")
+    }
+
+    /// Runs the request's script with the time right before and right after it, in one transaction.
+    pub fn bracketed(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> (u64, Answer, u64) {
+        let template = KeyTemplate::default();
+        let pass = scripts::pass(terms, &self.run);
+        let told = Told { terms, template: &template, pass: &pass, stamp };
+        let call = scripts::command(&told, request, By::Source);
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("TIME").add_command(call).cmd("TIME").ignore_errors();
+        let values: Vec<redis::RedisResult<Value>> = pipe.query(&mut self.connection).expect("a transaction");
+        let [before, reply, after] = values.try_into().expect("three answers");
+        let time = |value: redis::RedisResult<Value>| {
+            let (secs, micros): (u64, u64) = redis::from_redis_value(value.expect("a time")).expect("a time");
+            secs * 1_000_000 + micros
+        };
+        let answer = match reply {
+            Ok(value) => replies::parse(request, &value),
+            Err(e) => Err(Unreachable::new(UnreachableKind::Protocol, e.to_string())),
+        };
+        (time(before), answer, time(after))
+    }
+}
+
+impl Drop for RealServer {
+    fn drop(&mut self) {
+        self.child.kill().expect("it was running");
+        self.child.wait().expect("it ends");
+    }
+}
+
+fn launch(dir: &tempfile::TempDir) -> (Child, Connection, String) {
+    let socket = dir.path().join("redis.sock");
+    let child = Command::new("redis-server")
+        .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"])
+        .args(["--maxmemory-samples", "64", "--unixsocket"])
+        .arg(&socket)
+        .current_dir(dir)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server starts; where it is not installed, run `make deps`");
+    let client = redis::Client::open(format!("unix://{}", socket.display())).expect("a URL");
+    let deadline = SystemClock.now().plus(START_DEADLINE);
+    let mut connection = loop {
+        match client.get_connection() {
+            Ok(connection) => break connection,
+            Err(e) => assert!(SystemClock.now() < deadline, "redis-server does not answer: {e}"),
+        }
+        std::thread::sleep(POLL);
+    };
+    let info: String = redis::cmd("INFO").arg("server").query(&mut connection).expect("an answer");
+    let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run id").trim().to_owned();
+    (child, connection, run)
+}
+
+impl Subject for RealServer {
+    fn now_us(&mut self) -> u64 {
+        let (secs, micros): (u64, u64) = self.command(&[b"TIME"]);
+        secs * 1_000_000 + micros
+    }
+
+    fn ask_with(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> Answer {
+        self.bracketed(stamp, terms, request).1
+    }
+
+    fn pass(&mut self, span: Duration) {
+        let until = self.now_us() + u64::try_from(span.as_micros()).expect("short");
+        while self.now_us() < until {
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+impl Server for RealServer {
+    fn foreign_set(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: Option<u64>) {
+        let key = resource.as_str().as_bytes();
+        match ttl_ms {
+            Some(ms) => self.command::<()>(&[b"SET", key, value, b"PX", ms.to_string().as_bytes()]),
+            None => self.command(&[b"SET", key, value]),
+        }
+    }
+
+    fn foreign_list(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) {
+        let key = resource.as_str().as_bytes();
+        self.command::<()>(&[b"DEL", key]);
+        self.command::<()>(&[b"RPUSH", key, b"x"]);
+        if ttl_ms.is_some() {
+            self.foreign_expire(resource, ttl_ms);
+        }
+    }
+
+    fn foreign_acquire(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: u64) -> bool {
+        let (key, ms) = (resource.as_str().as_bytes(), ttl_ms.to_string());
+        let set: Option<String> = self.command(&[b"SET", key, value, b"NX", b"PX", ms.as_bytes()]);
+        set.is_some()
+    }
+
+    fn foreign_expire(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) -> bool {
+        let key = resource.as_str().as_bytes();
+        match ttl_ms {
+            Some(ms) => self.command(&[b"PEXPIRE", key, ms.to_string().as_bytes()]),
+            None => {
+                self.command::<()>(&[b"PERSIST", key]);
+                self.command(&[b"EXISTS", key])
+            }
+        }
+    }
+
+    fn foreign_delete(&mut self, resource: &ResourceName) -> bool {
+        self.command(&[b"DEL", resource.as_str().as_bytes()])
+    }
+
+    fn flush_all(&mut self) {
+        self.command::<()>(&[b"FLUSHALL"]);
+    }
+
+    /// A key that ends before all others, then one byte too few for it.
+    fn evict_something(&mut self) {
+        let junk = vec![b'x'; 4 << 20];
+        self.command::<()>(&[b"SET", b"junk", &junk, b"PX", b"10000"]);
+        self.command::<()>(&[b"CONFIG", b"SET", b"maxmemory-policy", b"volatile-ttl"]);
+        let info: String = self.command(&[b"INFO", b"memory"]);
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("a number").trim();
+        let limit = used.parse::<u64>().expect("a number") - (2 << 20);
+        self.command::<()>(&[b"CONFIG", b"SET", b"maxmemory", limit.to_string().as_bytes()]);
+        self.command::<()>(&[b"SET", b"more", b"x", b"PX", b"1"]);
+        assert_eq!(self.command::<u64>(&[b"EXISTS", b"junk"]), 0, "the junk was evicted");
+        self.command::<()>(&[b"CONFIG", b"SET", b"maxmemory", b"0"]);
+    }
+
+    fn restart_empty(&mut self) {
+        self.child.kill().expect("it was running");
+        self.child.wait().expect("it ends");
+        (self.child, self.connection, self.run) = launch(&self.dir);
+    }
+}

@@ -1,0 +1,135 @@
+//! The steps of the differential test, and how they are drawn. Knows no node.
+
+use proptest::prelude::*;
+
+/// One step. Numbers choose among few resources, tokens and attempts, so that steps meet.
+#[derive(Debug, Clone)]
+pub enum Step {
+    Ask {
+        what: Ask,
+        stamp: StampKind,
+        who: Who,
+    },
+    Foreign {
+        resource: usize,
+        value: usize,
+        ttl_ms: Option<u64>,
+    },
+    Expire {
+        resource: usize,
+        ttl_ms: Option<u64>,
+    },
+    Delete {
+        resource: usize,
+    },
+    FlushAll,
+    Evict,
+    Restart {
+        keeps_memory: bool,
+    },
+    /// The server's clock was seen ahead, and came back.
+    ClockWasAhead,
+    /// The shortest TTLs and quarantines run out.
+    Wait,
+}
+
+#[derive(Debug, Clone)]
+pub enum Ask {
+    Acquire { resource: usize, token: u64, attempt: u64, ms: u64 },
+    Hold { resource: usize, token: u64, ms: Option<u64>, fence: FenceKind, renewal: bool, labels: Option<&'static str> },
+    Plant { resource: usize, token: u64, ms: u64, fence: FenceKind },
+    Cancel { resource: usize, token: u64, attempt: u64 },
+    Release { resource: usize, token: u64, forced: bool },
+    Revoke { resource: usize, token: u64 },
+    Evict { resource: usize, sees: bool },
+    Inspect { resource: usize },
+    Probe,
+    Init,
+    Quarantine,
+    Activate { fence: FenceKind },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum StampKind {
+    Now,
+    SlightlyOff(i64),
+    Late,
+    Early,
+}
+
+/// Whose terms.
+#[derive(Debug, Clone, Copy)]
+pub enum Who {
+    Us,
+    OtherCluster,
+    LongerTtl,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum FenceKind {
+    /// The one that was given last.
+    Last,
+    OneMore,
+    OneLess,
+    Any,
+    Ahead,
+    Future,
+}
+
+pub const RESOURCES: [&str; 2] = ["a", "a/b"];
+pub const FOREIGN: [&[u8]; 4] = [b"", b"theirs", &[0xff; 20], &[b'|'; 80]];
+
+fn lease_ms() -> impl Strategy<Value = u64> {
+    prop_oneof![1 => 1..30_u64, 4 => 15_000..60_000_u64]
+}
+
+fn fences() -> impl Strategy<Value = FenceKind> {
+    use FenceKind::{Ahead, Any, Future, Last, OneLess, OneMore};
+    prop_oneof![4 => Just(Last), 2 => Just(OneMore), 1 => Just(OneLess), 2 => Just(Any), 1 => Just(Ahead), 1 => Just(Future)]
+}
+
+fn asks() -> impl Strategy<Value = Ask> {
+    let (r, t, a) = (0..RESOURCES.len(), 0..2_u64, 0..4_u64);
+    let labels = prop_oneof![3 => Just(None), 1 => Just(Some("")), 1 => Just(Some("{\"n\":\"x|y\"}"))];
+    prop_oneof![
+        60 => (r.clone(), t.clone(), a.clone(), lease_ms())
+            .prop_map(|(resource, token, attempt, ms)| Ask::Acquire { resource, token, attempt, ms }),
+        50 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), any::<bool>(), labels)
+            .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Hold { resource, token, ms, fence, renewal, labels }),
+        12 => (r.clone(), t.clone(), lease_ms(), fences())
+            .prop_map(|(resource, token, ms, fence)| Ask::Plant { resource, token, ms, fence }),
+        20 => (r.clone(), t.clone(), a).prop_map(|(resource, token, attempt)| Ask::Cancel { resource, token, attempt }),
+        8 => (r.clone(), t.clone(), any::<bool>()).prop_map(|(resource, token, forced)| Ask::Release { resource, token, forced }),
+        6 => (r.clone(), t).prop_map(|(resource, token)| Ask::Revoke { resource, token }),
+        6 => (r.clone(), any::<bool>()).prop_map(|(resource, sees)| Ask::Evict { resource, sees }),
+        12 => r.prop_map(|resource| Ask::Inspect { resource }),
+        10 => Just(Ask::Probe),
+        1 => Just(Ask::Init),
+        1 => Just(Ask::Quarantine),
+        8 => fences().prop_map(|fence| Ask::Activate { fence }),
+    ]
+}
+
+pub fn steps() -> impl Strategy<Value = Step> {
+    let stamp = prop_oneof![
+        60 => Just(StampKind::Now),
+        16 => (-4_000_000..4_000_000_i64).prop_map(StampKind::SlightlyOff),
+        1 => Just(StampKind::Late),
+        1 => Just(StampKind::Early),
+    ];
+    let who = prop_oneof![60 => Just(Who::Us), 1 => Just(Who::OtherCluster), 1 => Just(Who::LongerTtl)];
+    let resource = 0..RESOURCES.len();
+    let foreign_ttl = prop_oneof![1 => Just(None), 1 => (1..20_u64).prop_map(Some), 1 => Just(Some(30_000))];
+    prop_oneof![
+        150 => (asks(), stamp, who).prop_map(|(what, stamp, who)| Step::Ask { what, stamp, who }),
+        8 => (resource.clone(), 0..=FOREIGN.len(), foreign_ttl.clone())
+            .prop_map(|(resource, value, ttl_ms)| Step::Foreign { resource, value, ttl_ms }),
+        4 => (resource.clone(), foreign_ttl).prop_map(|(resource, ttl_ms)| Step::Expire { resource, ttl_ms }),
+        4 => resource.prop_map(|resource| Step::Delete { resource }),
+        1 => Just(Step::FlushAll),
+        1 => Just(Step::Evict),
+        1 => any::<bool>().prop_map(|keeps_memory| Step::Restart { keeps_memory }),
+        1 => Just(Step::ClockWasAhead),
+        5 => Just(Step::Wait),
+    ]
+}

@@ -1,0 +1,93 @@
+//! What the contract suite asks of a node, so that each case is written once. Knows no kind of node.
+
+use std::time::Duration;
+
+use redlockd::redlock::node::{Answer, EndReason, Reply, Request, Stamp, Terms};
+use redlockd::redlock::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
+
+pub const GUARD: Duration = Duration::from_millis(500);
+
+pub fn terms() -> Terms {
+    Terms {
+        cluster: "cluster one".into(),
+        guard: GUARD,
+        lock_delay: Duration::from_millis(20),
+        quarantine: Duration::from_secs(60),
+        fence_ttl: Duration::from_mins(10),
+    }
+}
+
+/// A node that can be asked, and whose time can pass.
+pub trait Subject {
+    /// The node's clock, microseconds since 1970.
+    fn now_us(&mut self) -> u64;
+    fn ask_with(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> Answer;
+    /// Returns when the node's clock is at least this much further on.
+    fn pass(&mut self, span: Duration);
+
+    fn ask(&mut self, request: &Request) -> Reply {
+        let stamp = Stamp(self.now_us());
+        self.ask_with(stamp, &terms(), request).expect("an answer")
+    }
+}
+
+/// A server that others than us can reach as well.
+pub trait Server: Subject {
+    fn foreign_set(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: Option<u64>);
+    fn foreign_list(&mut self, resource: &ResourceName, ttl_ms: Option<u64>);
+    fn foreign_acquire(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: u64) -> bool;
+    fn foreign_expire(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) -> bool;
+    fn foreign_delete(&mut self, resource: &ResourceName) -> bool;
+    fn flush_all(&mut self);
+    /// Memory runs out for a moment; something that is nobody's lease is evicted.
+    fn evict_something(&mut self);
+    /// The process is killed and started anew, with nothing in memory.
+    fn restart_empty(&mut self);
+}
+
+pub fn name(text: &str) -> ResourceName {
+    ResourceName::parse(text).expect("a valid name")
+}
+
+pub fn token(i: u64) -> TokenHash {
+    Token::parse(&format!("token-number-{i:016}")).expect("a valid token").hash()
+}
+
+pub fn attempt(i: u64) -> AttemptId {
+    AttemptId::from_random(i)
+}
+
+pub fn ttl(ms: u64) -> Ttl {
+    Ttl::from_ms(ms).expect("a valid TTL")
+}
+
+pub fn acquire(resource: &str, by: u64, at: u64, ms: u64) -> Request {
+    Request::Acquire {
+        resource: name(resource),
+        token: token(by),
+        attempt: attempt(at),
+        ttl: ttl(ms),
+        labels: r#"{"o":"me|you"}"#.into(),
+    }
+}
+
+pub fn extend(resource: &str, by: u64, ms: Option<u64>, fence: Option<Fence>) -> Request {
+    let (resource, token) = (name(resource), token(by));
+    Request::Hold { resource, token, ttl: ms.map(ttl), fence, renewal: true, labels: None }
+}
+
+pub fn cancel(resource: &str, by: u64, at: u64) -> Request {
+    Request::Cancel { resource: name(resource), token: token(by), attempt: attempt(at) }
+}
+
+pub fn release(resource: &str, by: u64) -> Request {
+    Request::Release { resource: name(resource), token: token(by), reason: EndReason::Released }
+}
+
+pub fn revoke(resource: &str, by: u64) -> Request {
+    Request::Revoke { resource: name(resource), token: token(by) }
+}
+
+pub fn inspect(resource: &str) -> Request {
+    Request::Inspect { resource: name(resource) }
+}

@@ -1,0 +1,131 @@
+//! The nodes without Redis as subjects of the contract suite, with time moved by hand.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redlockd::nodes::embedded::{BootId, EmbeddedConfig, EmbeddedNode};
+use redlockd::nodes::machine::{Foreign, NodeMachine, Victim};
+use redlockd::redlock::clock::{BootTime, Clock};
+use redlockd::redlock::node::{Answer, Node, Request, Stamp, Terms};
+use redlockd::redlock::types::{NodeId, ResourceName};
+
+use super::subject::{Server, Subject, name, terms};
+
+const START_US: u64 = 1_700_000_000_000_000;
+
+/// The bare machine.
+pub struct Machine {
+    machine: NodeMachine,
+    now_us: u64,
+    restarts: u32,
+}
+
+impl Machine {
+    pub fn start() -> Self {
+        Self { machine: NodeMachine::new("run 0"), now_us: START_US, restarts: 0 }
+    }
+}
+
+impl Subject for Machine {
+    fn now_us(&mut self) -> u64 {
+        self.now_us
+    }
+
+    fn ask_with(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> Answer {
+        self.machine.apply(self.now_us, "", stamp, terms, request)
+    }
+
+    fn pass(&mut self, span: Duration) {
+        self.now_us += u64::try_from(span.as_micros()).expect("short");
+    }
+}
+
+impl Server for Machine {
+    fn foreign_set(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: Option<u64>) {
+        self.machine.foreign_set(self.now_us, resource, &Foreign::Bytes(value.to_vec()), ttl_ms);
+    }
+
+    fn foreign_list(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) {
+        self.machine.foreign_set(self.now_us, resource, &Foreign::OtherType("list"), ttl_ms);
+    }
+
+    fn foreign_acquire(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: u64) -> bool {
+        self.machine.foreign_acquire(self.now_us, resource, value, ttl_ms)
+    }
+
+    fn foreign_expire(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) -> bool {
+        self.machine.foreign_expire(self.now_us, resource, ttl_ms)
+    }
+
+    fn foreign_delete(&mut self, resource: &ResourceName) -> bool {
+        self.machine.foreign_delete(self.now_us, resource)
+    }
+
+    fn flush_all(&mut self) {
+        self.machine.flush_all();
+    }
+
+    fn evict_something(&mut self) {
+        self.machine.evict(self.now_us, &Victim::Counter(name("junk")));
+    }
+
+    fn restart_empty(&mut self) {
+        self.restarts += 1;
+        self.machine.restart_empty(&format!("run {}", self.restarts));
+    }
+}
+
+/// A boot clock that stands still until it is moved.
+#[derive(Debug, Clone)]
+struct StoppedClock(Arc<AtomicU64>);
+
+impl Clock for StoppedClock {
+    fn now(&self) -> BootTime {
+        BootTime::from_nanos(self.0.load(Ordering::SeqCst) * 1_000)
+    }
+
+    fn wall_ms(&self) -> u64 {
+        START_US / 1_000
+    }
+
+    fn sleep_until(&self, _at: BootTime) -> impl Future<Output = ()> + Send + 'static {
+        std::future::pending()
+    }
+}
+
+/// The node that runs in the service where no Redis is configured. It declares itself.
+pub struct Embedded {
+    node: Arc<EmbeddedNode<StoppedClock>>,
+    clock: StoppedClock,
+    runtime: tokio::runtime::Runtime,
+    _dir: tempfile::TempDir,
+}
+
+impl Embedded {
+    pub fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let clock = StoppedClock(Arc::new(AtomicU64::new(1_000_000)));
+        let id = NodeId::parse("embedded").expect("valid");
+        let config = EmbeddedConfig { id, dir: dir.path().to_owned(), terms: terms(), clock: clock.clone() };
+        let node = EmbeddedNode::open_in(config, BootId::named("boot")).expect("opens");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        Self { node, clock, runtime, _dir: dir }
+    }
+}
+
+impl Subject for Embedded {
+    fn now_us(&mut self) -> u64 {
+        START_US + self.clock.0.load(Ordering::SeqCst) - 1_000_000
+    }
+
+    fn ask_with(&mut self, stamp: Stamp, asked: &Terms, request: &Request) -> Answer {
+        assert_eq!(*asked, terms(), "an embedded node has one instance and one set of terms");
+        self.runtime.block_on(self.node.clone().call(stamp, Arc::new(request.clone())))
+    }
+
+    fn pass(&mut self, span: Duration) {
+        self.clock.0.fetch_add(u64::try_from(span.as_micros()).expect("short"), Ordering::SeqCst);
+    }
+}

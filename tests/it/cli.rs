@@ -1,0 +1,212 @@
+//! The thin commands against a real service: forms of output, exit codes, tokens and keys.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use crate::support::daemon::{Daemon, Ended, ended, redlockd};
+
+/// Runs it with `input` on standard input.
+fn fed(daemon: &Daemon, args: &[&str], input: &str) -> Ended {
+    let mut child = daemon.command(args).stdin(Stdio::piped()).spawn().expect("it runs");
+    child.stdin.take().expect("piped").write_all(input.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("our own child");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+#[test]
+fn a_lease_from_acquire_to_release() {
+    let daemon = Daemon::start();
+    let token = daemon.get(&["acquire", "--ttl", "1m", "--owner", "me", "--meta", "build=17", "a/b"]);
+    assert_eq!((token.lines().count(), token.trim().len()), (1, 32), "the bare token");
+    let held = daemon.ask(&["acquire", "a/b"]);
+    assert_eq!((held.code, held.out.as_str()), (Some(75), ""));
+    assert!(held.err.contains("a/b is held by me"), "{}", held.err);
+    let status = daemon.json(&["status", "--json", "a/b"]);
+    assert_eq!(status["holders"][0]["metadata"]["build"], "17");
+    let plain = daemon.get(&["status", "a/b"]);
+    assert!(plain.contains("state=held\n") && plain.contains("owner=me\n"), "{plain}");
+    let list = daemon.get(&["list", "--prefix", "a/"]);
+    let cells: Vec<&str> = list.trim_end_matches('\n').split('\t').collect();
+    assert_eq!((cells[0], cells[1], cells[2], cells.len()), ("a/b", "held", "me", 7));
+    assert_eq!(daemon.get(&["list", "--prefix", "z"]), "");
+    let extended = fed(&daemon, &["extend", "--token-file", "-", "--note", "two", "--json", "a/b"], &token);
+    let lease: serde_json::Value = serde_json::from_str(&extended.out).expect("JSON");
+    assert_eq!((extended.code, &lease["note"], lease.get("token")), (Some(0), &"two".into(), None));
+    assert_eq!(fed(&daemon, &["release", "--token-file", "-", "a/b"], &token).code, Some(0));
+    let again = fed(&daemon, &["release", "--token-file", "-", "a/b"], &token);
+    assert_eq!((again.code, again.err.lines().count()), (Some(76), 1), "{again:?}");
+    assert_eq!(fed(&daemon, &["extend", "--token-file", "-", "a/b"], &token).code, Some(76));
+    let free = daemon.ask(&["status", "a/b"]);
+    assert_eq!((free.code, free.err.as_str()), (Some(1), "redlockd: nobody holds a/b\n"));
+}
+
+#[test]
+fn a_token_goes_into_a_file_of_its_own_or_nothing_is_acquired() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("lease.token");
+    let path = file.to_str().expect("text");
+    let out = daemon.get(&["acquire", "--token-file", path, "--json", "x"]);
+    let token = std::fs::read_to_string(&file).expect("written");
+    assert!(!out.contains(token.trim()), "it is in the file alone");
+    assert_eq!(std::fs::metadata(&file).expect("there").permissions().mode() & 0o777, 0o600);
+    let refused = daemon.ask(&["acquire", "--token-file", path, "y"]);
+    assert_eq!(refused.code, Some(73), "{refused:?}");
+    assert_eq!(daemon.ask(&["status", "y"]).code, Some(1));
+    assert_eq!(std::fs::read_to_string(&file).expect("untouched"), token);
+    let other = dir.path().join("other");
+    assert_eq!(daemon.ask(&["acquire", "--token-file", other.to_str().expect("text"), "x"]).code, Some(75));
+    assert!(!other.exists(), "a token that proves nothing is not left behind");
+    let released = ended(daemon.command(&["release", "x"]).env("REDLOCKD_TOKEN_FILE", &file));
+    assert_eq!(released.code, Some(0), "{released:?}");
+}
+
+#[test]
+fn tokens_that_are_none_are_64_and_not_repeated() {
+    let daemon = Daemon::start();
+    let done = daemon.ask(&["release", "x"]);
+    assert!(done.code == Some(64) && done.err.contains("--token-file"), "{done:?}");
+    for input in ["", "hunter2 hunter2 hunter2 hunter2", &"hunter2".repeat(100)] {
+        let done = fed(&daemon, &["release", "--token-file", "-", "x"], input);
+        assert!(done.code == Some(64) && !done.err.contains("hunter2"), "{done:?}");
+    }
+}
+
+#[test]
+fn force_ends_the_holder_that_was_seen() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.ask(&["force", "--reason", "r", "x"]).code, Some(1));
+    let lease = daemon.json(&["acquire", "--json", "--ttl", "5s", "x"]);
+    let fence = lease["fence"].as_u64().expect("a fence");
+    let changed = daemon.ask(&["force", "--now", "--if-fence", &(fence - 1).to_string(), "--reason", "r", "x"]);
+    assert_eq!(changed.code, Some(75), "{changed:?}");
+    let revoked = daemon.ask(&["force", "--reason", "r", "x"]);
+    assert!(revoked.code == Some(0) && revoked.err.contains("renewed no more"), "{revoked:?}");
+    let token = lease["token"].as_str().expect("a token");
+    assert_eq!(fed(&daemon, &["extend", "--token-file", "-", "x"], token).code, Some(76));
+    let now = daemon.ask(&["force", "--now", "--if-fence", &fence.to_string(), "--reason", "r", "x"]);
+    assert!(now.code == Some(0) && now.err.contains("may still be working"), "{now:?}");
+    assert_eq!(daemon.ask(&["status", "x"]).code, Some(1));
+    assert_eq!(daemon.ask(&["force", "x"]).code, Some(64), "a reason is needed");
+}
+
+#[test]
+fn nodes_and_health_say_yes_and_no() {
+    let mut daemon = Daemon::start();
+    let nodes = daemon.get(&["nodes"]);
+    assert!(nodes.starts_with("embedded-1\tup\tyes\t"), "{nodes}");
+    assert_eq!(daemon.json(&["nodes", "--json"])["quorum"]["granted"], 1);
+    assert_eq!(daemon.get(&["health"]), "ready\n");
+    assert_eq!(daemon.get(&["health", "--live"]), "live\n");
+    daemon.kill();
+    let dead = daemon.ask(&["health", "--timeout", "1s"]);
+    assert_eq!((dead.code, dead.out.as_str(), dead.err.lines().count()), (Some(1), "", 1), "{dead:?}");
+    for args in [&["nodes"][..], &["list"], &["status", "x"], &["acquire", "x"]] {
+        assert_eq!(daemon.ask(args).code, Some(69), "{args:?}");
+    }
+}
+
+/// The first line of a request's head that begins with `name`, from a server that answers 401.
+fn header_sent(key_args: &[&str], url_args: &[&str], name: &str) -> (Option<String>, Ended) {
+    use std::io::Read;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a caller");
+        let mut heard = Vec::new();
+        let mut buffer = [0; 1024];
+        while !heard.windows(4).any(|w| w == b"\r\n\r\n") {
+            let n = stream.read(&mut buffer).expect("readable");
+            heard.extend_from_slice(&buffer[..n]);
+        }
+        stream
+            .write_all(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            .expect("writable");
+        String::from_utf8(heard).expect("text")
+    });
+    let done = ended(redlockd(&[&["list"], key_args, url_args].concat()).env("REDLOCKD_URL", &url));
+    let heard = server.join().expect("served");
+    (heard.lines().find(|line| line.starts_with(name)).map(ToOwned::to_owned), done)
+}
+
+#[test]
+fn a_key_is_sent_and_a_careless_file_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("key");
+    std::fs::write(&file, "sesame\n").expect("writable");
+    let path = file.to_str().expect("text");
+    for (mode, lines) in [(0o600, 1), (0o644, 2)] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("own file");
+        let (header, done) = header_sent(&["--key-file", path], &[], "authorization:");
+        assert_eq!(header.as_deref(), Some("authorization: Bearer sesame"));
+        assert_eq!((done.code, done.err.lines().count()), (Some(77), lines), "{done:?}");
+        assert_eq!(done.err.contains("chmod 600"), lines == 2, "{done:?}");
+        assert!(!done.err.contains("sesame"));
+    }
+}
+
+#[test]
+fn a_key_does_not_travel_openly_to_another_host() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let home = dir.path().join(".config/redlockd");
+    std::fs::create_dir_all(&home).expect("writable");
+    std::fs::write(home.join("key"), "sesame\n").expect("writable");
+    std::fs::set_permissions(home.join("key"), std::fs::Permissions::from_mode(0o600)).expect("own file");
+    let ask = |args: &[&str]| ended(redlockd(args).env("HOME", dir.path()));
+    // Nothing is sent to this name, which does not exist: the refusal comes before.
+    let refused = ask(&["list", "--url", "http://locks.invalid"]);
+    assert_eq!((refused.code, refused.err.lines().count()), (Some(64), 1), "{refused:?}");
+    assert!(refused.err.contains("https") && !refused.err.contains("sesame"), "{refused:?}");
+    let sent = ask(&["list", "--url", "http://127.0.0.1:1"]);
+    assert_eq!(sent.code, Some(69), "{sent:?}");
+    let missing = ask(&["list", "--key-file", "/nowhere/key"]);
+    assert!(missing.code == Some(64) && missing.err.contains("/nowhere/key"), "{missing:?}");
+}
+
+/// At a terminal (by script(1)): a table, in colour unless NO_COLOR says otherwise.
+#[test]
+fn people_get_tables() {
+    let daemon = Daemon::start();
+    daemon.get(&["acquire", "--owner", "me", "x"]);
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let at_terminal = |no_colour: &str| {
+        let mut command = std::process::Command::new("script");
+        command.args(["-qec", &format!("{binary} list"), "/dev/null"]).env("REDLOCKD_URL", daemon.url());
+        command.env("NO_COLOR", no_colour).env("SHELL", "/bin/sh").stdin(Stdio::null());
+        ended(command.stdout(Stdio::piped()).stderr(Stdio::piped())).out
+    };
+    let (coloured, plain) = (at_terminal(""), at_terminal("1"));
+    assert!(coloured.contains("\x1b[1mRESOURCE") && coloured.contains("me"), "{coloured}");
+    assert!(plain.contains("RESOURCE  STATE") && !plain.contains('\x1b'), "{plain}");
+}
+
+#[test]
+fn settings_are_shown_with_their_origins_and_without_secrets() {
+    let mut command = redlockd(&["config", "show", "--set", "lanes=2", "--node", "a=redis://:hunter2@h"]);
+    let shown = ended(command.env("REDLOCKD_LISTEN", "127.0.0.1:9"));
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    let line = |key: &str| shown.out.lines().find(|l| l.starts_with(key)).unwrap_or_default();
+    assert!(line("lanes = 2").ends_with("# on the command line"), "{}", shown.out);
+    assert!(line("listen = \"127.0.0.1:9\"").ends_with("# in the environment"), "{}", shown.out);
+    assert!(line("guard = \"500ms\"").ends_with("# in the defaults"), "{}", shown.out);
+    assert!(line("nodes = ").contains("a=redis://…@h") && !shown.out.contains("hunter2"), "{}", shown.out);
+}
+
+#[test]
+fn the_documented_exit_codes_are_the_programs() {
+    let text = include_str!("../../docs/command-line.md");
+    let table = text.split("## Exit codes").nth(1).and_then(|t| t.split("\n## ").next()).expect("a table");
+    let codes: Vec<u8> = table.lines().filter_map(|l| l.strip_prefix("| ")?.split(' ').next()?.parse().ok()).collect();
+    assert_eq!(codes, redlockd::cli::exit::TABLE);
+}
+
+#[test]
+fn a_slip_gets_a_suggestion() {
+    for (args, word) in [(&["stauts", "x"][..], "'status'"), (&["list", "--prefx", "a"], "'--prefix'")] {
+        let done = ended(&mut redlockd(args));
+        assert!(done.code == Some(64) && done.err.contains(word), "{done:?}");
+    }
+}

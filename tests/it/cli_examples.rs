@@ -1,0 +1,152 @@
+//! Every example of the help texts and of docs/command-line.md is run as it stands, in a directory
+//! of its own with a service of its own. Only addresses are replaced, since they are examples.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::support::daemon::{Daemon, Ended, Running, ended, redlockd};
+use crate::support::poll;
+use crate::support::redis_server::RedisServer;
+
+/// Commands whose examples ask a running service.
+const ASKING: [&str; 9] = ["run", "acquire", "extend", "release", "status", "list", "nodes", "force", "health"];
+
+/// The examples of a help text: two blanks before them, six before what explains them.
+fn examples(help: &str) -> Vec<String> {
+    let part = help.split("Examples:\n").nth(1).unwrap_or_default();
+    let part = part.split("\n\n").next().unwrap_or_default();
+    part.lines().filter(|l| l.starts_with("  ") && !l.starts_with("   ")).map(|l| l.trim().to_owned()).collect()
+}
+
+fn help_of(command: &[&str]) -> Vec<String> {
+    let done = ended(&mut redlockd(&[command, &["--help"]].concat()));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let found = examples(&done.out);
+    assert!(!found.is_empty(), "{command:?} has no examples: {}", done.out);
+    found
+}
+
+/// A directory with what the examples name.
+fn directory() -> TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    for script in ["deploy.sh", "nightly.sh", "job.sh"] {
+        let path = dir.path().join(script);
+        std::fs::write(&path, "#!/bin/sh\nexit 0\n").expect("writable");
+        let made = Command::new("chmod").arg("+x").arg(&path).status().expect("chmod runs");
+        assert!(made.success());
+    }
+    let defaults = ended(&mut redlockd(&["config", "default"]));
+    std::fs::write(dir.path().join("redlockd.toml"), defaults.out).expect("writable");
+    dir
+}
+
+fn shell(line: &str, dir: &Path) -> Command {
+    let binary = PathBuf::from(env!("CARGO_BIN_EXE_redlockd"));
+    let path =
+        format!("{}:{}", binary.parent().expect("a directory").display(), std::env::var("PATH").unwrap_or_default());
+    let mut command = Command::new("sh");
+    command.args(["-c", line]).current_dir(dir).env_clear().env("PATH", path);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs one example against a service where `deploy/prod` and `deploy/staging` are held if it needs that.
+fn run_asking(line: &str, daemon: &Daemon, dir: &Path) -> Ended {
+    let url = daemon.url();
+    let needs_lease =
+        ["extend", "release", "status", "force"].iter().any(|verb| line.contains(&format!("redlockd {verb}")));
+    let mut line = line.replace("http://b:5625", &url).replace("http://127.0.0.1:5625", &url);
+    // Nobody listens on port 1.
+    line = line.replace("http://a:5625", "http://127.0.0.1:1");
+    let mut token = String::new();
+    if needs_lease && !dir.join("lease.token").exists() {
+        let file = dir.join("lease.token").display().to_string();
+        let lease = daemon.json(&["acquire", "--json", "--token-file", &file, "deploy/prod"]);
+        token = daemon.get(&["acquire", "deploy/staging"]).trim().to_owned();
+        line = line.replace("1763660823123456", &lease["fence"].to_string());
+    }
+    ended(shell(&line, dir).env("REDLOCKD_URL", url).env("T", token))
+}
+
+#[test]
+fn the_examples_of_the_commands_that_ask_a_service() {
+    for command in ASKING {
+        for line in help_of(&[command]) {
+            let (daemon, dir) = (Daemon::start(), directory());
+            let done = run_asking(&line, &daemon, dir.path());
+            assert_eq!(done.code, Some(0), "{line}: {done:?}");
+        }
+    }
+}
+
+#[test]
+fn the_examples_of_the_page_on_the_command_line() {
+    let text = include_str!("../../docs/command-line.md");
+    let mut ran = 0;
+    for block in text.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()) {
+        let (daemon, dir) = (Daemon::start(), directory());
+        for line in block.lines() {
+            let done = run_asking(line, &daemon, dir.path());
+            assert_eq!(done.code, Some(0), "{line}: {done:?}");
+            ran += 1;
+        }
+    }
+    assert!(ran >= 15, "{ran}");
+}
+
+#[test]
+fn the_examples_that_ask_nobody() {
+    for command in [&["config", "check"][..], &["config", "show"], &["completions"], &["man"]] {
+        for line in help_of(command) {
+            let dir = directory();
+            let done = ended(&mut shell(&line, dir.path()));
+            assert_eq!(done.code, Some(0), "{line}: {done:?}");
+        }
+    }
+}
+
+/// With the examples' addresses replaced by those of real nodes.
+fn with_nodes(line: &str, nodes: &[RedisServer]) -> String {
+    nodes
+        .iter()
+        .enumerate()
+        .fold(line.to_owned(), |line, (i, node)| line.replace(&format!("redis://10.0.0.{}", i + 1), &node.url()))
+}
+
+#[tokio::test]
+async fn the_examples_that_start_a_service() {
+    for line in help_of(&["serve"]) {
+        let nodes = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
+        let dir = directory();
+        let line = format!("exec env {}", with_nodes(&line, &nodes));
+        let out = dir.path().join("out");
+        let mut command = shell(&line, dir.path());
+        command.env("REDLOCKD_LISTEN", "127.0.0.1:0").env("REDLOCKD_DATA_DIR", dir.path());
+        command.stdout(std::fs::File::create(&out).expect("writable")).stderr(Stdio::null());
+        let mut service = Running::spawn(&mut command);
+        let listens = || std::fs::read_to_string(&out).is_ok_and(|text| text.contains("try:"));
+        poll::until_true(&line, listens).await;
+        kill_process(Pid::from_child(service.child()), Signal::TERM).expect("our own child");
+        assert_eq!(service.end().await.code, Some(0), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn the_examples_that_ask_nodes() {
+    let lines = help_of(&["init"]).into_iter().chain(help_of(&["doctor"]));
+    for line in lines {
+        let nodes = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
+        let dir = directory();
+        let list: Vec<String> = nodes.iter().map(|n| format!("\"{}\"", n.url())).collect();
+        let file = format!("nodes = [{}]\n", list.join(", "));
+        std::fs::write(dir.path().join("redlockd.toml"), file).expect("writable");
+        if line.contains("doctor") {
+            assert_eq!(ended(&mut shell("redlockd init --config redlockd.toml", dir.path())).code, Some(0));
+        }
+        let done = ended(&mut shell(&with_nodes(&line, &nodes), dir.path()));
+        assert_eq!(done.code, Some(0), "{line}: {done:?}");
+    }
+}

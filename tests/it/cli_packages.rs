@@ -1,0 +1,84 @@
+//! What is shipped around the binary, as far as it can be checked without systemd as the first
+//! process and without a container engine: units are verified where systemd-analyze is there, and
+//! every setting that they name is one that the program takes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_yaml_ng::Value;
+
+use crate::support::daemon::{ended, redlockd};
+
+fn packaging(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging").join(file)
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(packaging(file)).expect(file)
+}
+
+#[test]
+fn the_unit_starts_what_there_is_and_systemd_reads_it() {
+    let unit = read("systemd/redlockd.service");
+    let start = unit.lines().find_map(|l| l.strip_prefix("ExecStart=/usr/local/bin/redlockd ")).expect("a start");
+    assert_eq!(ended(&mut redlockd(&[start, "--help"])).code, Some(0));
+    let dir = tempfile::tempdir().expect("a directory");
+    let settings = dir.path().join("redlockd.toml");
+    std::fs::write(&settings, ended(&mut redlockd(&["config", "default"])).out).expect("writable");
+    let check = ended(redlockd(&["config", "check"]).env("REDLOCKD_CONFIG", &settings));
+    assert_eq!((check.code, check.err.as_str()), (Some(0), ""));
+    // systemd-analyze is part of systemd, which a container has not: the unit is then only read above.
+    let unit = unit.replace("/usr/local/bin/redlockd", env!("CARGO_BIN_EXE_redlockd"));
+    let path = dir.path().join("redlockd.service");
+    std::fs::write(&path, unit).expect("writable");
+    if let Ok(output) = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!said.contains("redlockd.service:"), "{said}");
+    }
+}
+
+#[test]
+fn the_compose_file_is_five_nodes_and_settings_that_are_accepted() {
+    let compose: Value = serde_yaml_ng::from_str(&read("container/compose.yaml")).expect("YAML");
+    let services = compose["services"].as_mapping().expect("services");
+    assert_eq!(services.keys().filter(|k| k.as_str().is_some_and(|k| k.starts_with("redis"))).count(), 5);
+    let environment = &compose["x-redlockd"]["environment"];
+    let nodes = environment["<<"]["REDLOCKD_NODES"].as_str().expect("nodes");
+    let listen = environment["REDLOCKD_LISTEN"].as_str().expect("an address");
+    let mut check = redlockd(&["config", "check"]);
+    let check = ended(check.env("REDLOCKD_NODES", nodes).env("REDLOCKD_LISTEN", listen));
+    assert_eq!(check.code, Some(0), "{check:?}");
+    assert!(check.out.contains("nodes: 5 (redis1:6379, "), "{check:?}");
+    for service in services.values().filter(|s| !s["command"].is_null() && !s["profiles"].is_null()) {
+        let command = service["command"][0].as_str().expect("a command");
+        assert_eq!(ended(&mut redlockd(&[command, "--help"])).code, Some(0), "{command}");
+    }
+    let scraped: Value = serde_yaml_ng::from_str(&read("container/prometheus.yml")).expect("YAML");
+    let targets = scraped["scrape_configs"][0]["static_configs"][0]["targets"].as_sequence().expect("targets");
+    for target in targets.iter().filter_map(Value::as_str) {
+        assert!(services.contains_key(target.split(':').next().expect("a name")), "{target}");
+    }
+}
+
+/// What the container copies is all that the build needs, and what it runs are commands that exist.
+#[test]
+fn the_container_file_copies_what_is_there_and_runs_what_exists() {
+    let file = read("container/Containerfile");
+    let root = packaging("..");
+    let copied: Vec<&str> = file
+        .lines()
+        .filter_map(|l| l.strip_prefix("COPY "))
+        .filter(|l| !l.starts_with("--from"))
+        .flat_map(|l| l.split(' ').collect::<Vec<_>>().split_last().expect("a target").1.to_vec())
+        .collect();
+    for path in &copied {
+        assert!(root.join(path).exists(), "{path} is copied and does not exist");
+    }
+    for needed in ["Cargo.toml", "Cargo.lock", "config", "src", "openapi.yaml"] {
+        assert!(copied.contains(&needed), "{needed} is needed and not copied");
+    }
+    for args in [&["serve", "--help"][..], &["health", "--live", "--help"]] {
+        assert_eq!(ended(&mut redlockd(args)).code, Some(0));
+    }
+    assert!(file.contains(r#"CMD ["redlockd", "health", "--live"]"#) && file.contains(r#"CMD ["serve"]"#));
+}

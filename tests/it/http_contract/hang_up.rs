@@ -1,0 +1,94 @@
+//! Callers that hang up: in the queue, while they are granted, and at any moment in between. Nothing
+//! is left of them on the nodes, and the next one is served.
+
+use futures_util::future::join_all;
+use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::support::cluster::{Cluster, MUTE, heal};
+use crate::support::poll;
+use crate::support::service::Service;
+
+/// Sends an acquire and gives the connection, the answer to which nobody reads.
+async fn call(service: &Service, resource: &str, query: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(service.address()).await.expect("it listens");
+    let request = format!("POST /locks/{resource}?{query} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("connected");
+    stream
+}
+
+#[tokio::test]
+async fn in_the_queue_the_place_is_free_at_once() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    let client = over.client();
+    let lease = client.acquired("x", &[("ttl", "4m")]).await;
+    let mut callers = Vec::new();
+    for i in 0..3 {
+        callers.push(call(&over.service, "x", "ttl=4m&wait=5m").await);
+        poll::until("it queues", || async { (client.waiting("x").await == i + 1).then_some(()) }).await;
+    }
+    // The head and one behind it, with a reset and without one.
+    callers.remove(0).set_zero_linger().expect("a socket");
+    drop(callers.remove(1));
+    poll::until("two are gone", || async { (client.waiting("x").await == 1).then_some(()) }).await;
+    drop(callers);
+    poll::until("all are gone", || async { (client.waiting("x").await == 0).then_some(()) }).await;
+    let next = client.acquire("x", &[("ttl", "20s"), ("wait", "50s")]);
+    let release = async {
+        poll::until("it queues", || async { (client.waiting("x").await == 1).then_some(()) }).await;
+        client.release("x", &lease.token()).await.expect_status(204);
+    };
+    let (next, ()) = tokio::join!(next, release);
+    client.release("x", &next.expect_status(201).token()).await.expect_status(204);
+    cluster.until_nowhere("x").await;
+}
+
+/// Two of three nodes have set the key, and their answers are under way when the caller goes.
+#[tokio::test]
+async fn while_being_granted_everything_is_undone_and_the_next_is_served() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    let client = over.client();
+    for round in 0..5 {
+        let resource = format!("x/{round}");
+        for proxy in &over.proxies[1..] {
+            proxy.set(MUTE);
+        }
+        let caller = call(&over.service, &resource, "ttl=4m&wait=5m").await;
+        poll::until("a node has been asked", || async { cluster.has(&resource).await.contains(&true).then_some(()) })
+            .await;
+        drop(caller);
+        over.proxies.iter().for_each(heal);
+        let next = client.acquired(&resource, &[("ttl", "20s"), ("wait", "50s")]).await;
+        client.release(&resource, &next.token()).await.expect_status(204);
+        cluster.until_nowhere(&resource).await;
+    }
+}
+
+/// Whatever moment they choose: before, in or after the grant. Where the answer was written before
+/// the caller went, the lease is theirs until its short TTL; all else is undone.
+#[tokio::test]
+async fn at_any_moment_nothing_stays_and_the_next_is_served() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    let client = over.client();
+    let service = &over.service;
+    let rounds = (0..40).map(|round| async move {
+        let resource = format!("x/{}", round % 4);
+        let caller = call(service, &resource, "ttl=400ms&wait=5s").await;
+        for _ in 0..SystemEntropy.bits() % 200 {
+            tokio::task::yield_now().await;
+        }
+        drop(caller);
+    });
+    join_all(rounds).await;
+    for i in 0..4 {
+        let resource = format!("x/{i}");
+        let next = client.acquired(&resource, &[("ttl", "4m"), ("wait", "50s")]).await;
+        client.release(&resource, &next.token()).await.expect_status(204);
+        cluster.until_nowhere(&resource).await;
+        assert_eq!(client.waiting(&resource).await, 0);
+    }
+}

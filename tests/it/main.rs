@@ -1,0 +1,20 @@
+//! The one integration binary: a module per promise, and one for what they stand on.
+
+mod cases;
+mod cli;
+mod cli_doctor;
+mod cli_examples;
+mod cli_packages;
+mod command_line;
+mod documents;
+mod faults;
+mod http_contract;
+mod interop;
+mod recipes;
+mod redis_node;
+mod run;
+mod run_lost;
+mod run_signals;
+mod stress;
+mod support;
+mod waiting;

@@ -1,0 +1,142 @@
+//! What the documents tell a shell to do, done by a real bash and a real curl: exit codes included.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+use crate::support::cluster::Cluster;
+use crate::support::poll;
+use crate::support::service::{Service, path};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The lines of README.md's recipe block, which are those of the contract.
+fn recipes() -> Vec<String> {
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let section = readme.split("\n## In a shell\n").nth(1).expect("a section of recipes");
+    let block = section.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of shell");
+    let lines: Vec<String> = block.lines().map(str::to_owned).collect();
+    assert_eq!(lines.len(), 5, "{lines:#?}");
+    lines
+}
+
+/// Runs a script with `L` set; exit code and standard output.
+async fn bash(service: &Service, script: &str) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut command = Command::new("bash");
+    command.args(["-u", "-c", script]).current_dir(dir.path()).env("L", service.client().base());
+    command.envs([("USER", "me"), ("HOSTNAME", "here")]).stdin(Stdio::null());
+    let output = command.output().await.unwrap_or_else(|e| panic!("bash is missing ({e})"));
+    (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+}
+
+#[tokio::test]
+async fn the_recipes_acquire_renew_ask_and_release() {
+    let service = Service::embedded(&[]).await;
+    let [acquire, release, renew, branch, look] = &recipes()[..] else { panic!("five recipes") };
+    let script = format!(
+        "{acquire}\n{release}\n{renew}\necho renewed=$?\n{look}\n{branch}\necho code=$code body=$(test -s r.json && echo yes)\nexit 7"
+    );
+    let (code, out) = bash(&service, &script).await;
+    assert_eq!(code, Some(7), "the trap keeps the exit code: {out}");
+    assert!(out.contains("renewed=0\nheld\ncode=201 body=yes\n"), "{out}");
+    service.client().inspect("deploy/prod").await.expect_problem(404, "not-held");
+    assert_eq!(service.client().inspect("x").await.expect_status(200).json()["holders"][0]["owner"], "");
+}
+
+#[tokio::test]
+async fn each_recipe_exits_as_it_says() {
+    let service = Service::embedded(&[]).await;
+    let client = service.client();
+    let [acquire, release, renew, branch, look] = &recipes()[..] else { panic!("five recipes") };
+    // Nobody holds it: a look fails, quietly.
+    assert_eq!(bash(&service, look).await, (Some(22), String::new()));
+    // Somebody else has it for longer than one waits.
+    let other = client.acquired("deploy/prod", &[("ttl", "4m"), ("owner", "other")]).await;
+    let impatient = acquire.replace("wait=1m", "wait=100ms");
+    assert_ne!(&impatient, acquire);
+    assert_eq!(bash(&service, &impatient).await, (Some(75), String::new()));
+    assert_eq!(bash(&service, look).await, (Some(0), "held\n".to_owned()));
+    // Not the holder: stop working.
+    assert_eq!(bash(&service, &format!("T=my-own-token.0123456789\n{renew}")).await.0, Some(22));
+    let (code, _) = bash(&service, &format!("T=my-own-token.0123456789\n{release}")).await;
+    assert!(code.is_some_and(|c| c == 22 || c == 0), "{code:?}");
+    client.extend("deploy/prod", &other.token(), &[]).await.expect_status(200);
+    // A script branches on the status.
+    client.acquired("x", &[]).await;
+    assert_eq!(bash(&service, &format!("{branch}\necho $code")).await, (Some(0), "423\n".to_owned()));
+    // The waiting script gets it, with owner and token, once it is released.
+    let waiting = async { bash(&service, &format!("{acquire}\necho \"$T\"")).await };
+    let releasing = async {
+        poll::until("the script queues", || async { (client.waiting("deploy/prod").await == 1).then_some(()) }).await;
+        client.release("deploy/prod", &other.token()).await.expect_status(204);
+    };
+    let ((code, token), ()) = tokio::join!(waiting, releasing);
+    assert_eq!((code, token.trim().len()), (Some(0), 32), "{token:?}");
+    let holder = client.inspect("deploy/prod").await.json()["holders"][0].clone();
+    assert_eq!(holder["owner"], "me@here");
+    client.extend("deploy/prod", token.trim(), &[]).await.expect_status(200);
+}
+
+/// curl repeats what is worth repeating, and never silently queues for what was refused.
+#[tokio::test]
+async fn curl_repeats_503_and_not_423() {
+    let mut cluster = Cluster::start(1).await;
+    let over = cluster.service().await;
+    let service = &over.service;
+    over.client().acquired("x", &[]).await;
+    let ask = "curl --retry 1 -o r.json -w '%{http_code} ' -d ttl=30s $L/locks/x 2>&1";
+    let (_, out) = bash(service, ask).await;
+    assert!(out.contains("423 ") && !out.contains("Will retry"), "{out}");
+    cluster.servers[0].kill();
+    let (_, out) = bash(service, ask).await;
+    assert!(out.contains("503 ") && out.contains("Will retry in 1 second"), "{out}");
+}
+
+#[tokio::test]
+async fn the_line_that_the_start_announces_works_when_pasted() {
+    let service = Service::embedded(&[]).await;
+    let output = service.output();
+    let line = output.iter().find_map(|l| l.trim_start().strip_prefix("try:")).expect("a line to paste");
+    let (code, out) = bash(&service, line).await;
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.starts_with("HTTP/1.1 201 Created\r\n") && out.to_lowercase().contains("\r\nlock-token: "), "{out}");
+    assert!(output.iter().any(|l| l.contains("embedded node")), "{output:#?}");
+}
+
+/// README's five nodes on one machine: declared, served, stopped again.
+#[tokio::test]
+async fn the_script_with_five_nodes_serves_and_stops_all_that_it_started() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let mut command = Command::new(root().join("examples/five-nodes.sh"));
+    command.args(["--listen", "127.0.0.1:0"]).env("REDLOCKD", env!("CARGO_BIN_EXE_redlockd"));
+    let log = tempfile::NamedTempFile::new().expect("a temporary file");
+    let errors = log.reopen().expect("a second handle");
+    command.env("TMPDIR", path(data.path())).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+    let mut script = command.kill_on_drop(true).spawn().expect("it runs");
+    let pid = Pid::from_raw(i32::try_from(script.id().expect("running")).expect("small")).expect("a process id");
+    let mut lines = BufReader::new(script.stdout.take().expect("piped")).lines();
+    let mut base = None;
+    while let Some(line) = lines.next_line().await.expect("text") {
+        if let Some((_, address)) = line.split_once("listens on ") {
+            base = Some(address.to_owned());
+            break;
+        }
+    }
+    let client = crate::support::client::Client::new(&base.unwrap_or_else(|| {
+        panic!("it does not serve: {}", std::fs::read_to_string(log.path()).unwrap_or_default());
+    }));
+    let lease = client.acquired("deploy/prod", &[]).await.json();
+    assert_eq!((&lease["quorum"]["needed"], &lease["quorum"]["nodes"]), (&3.into(), &5.into()), "{lease}");
+    kill_process(pid, Signal::TERM).expect("own child");
+    assert_eq!(script.wait().await.expect("own child").code(), Some(143));
+    for port in 7101..=7105 {
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "port {port} is still served");
+    }
+    assert_eq!(std::fs::read_dir(data.path()).expect("readable").count(), 0, "files are left behind");
+}

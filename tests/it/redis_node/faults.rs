@@ -1,0 +1,357 @@
+//! Nodes that die, freeze, forget their scripts, run full or cannot be reached.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redlockd::nodes::redis::{NodeObserver, RedisNode};
+use redlockd::redlock::clock::{Clock, SystemClock};
+use redlockd::redlock::entropy::SystemEntropy;
+use redlockd::redlock::node::{
+    Answer, EndReason, Found, Node, Released, Reply, Request, Seen, SeenLock, UnreachableKind,
+};
+use redlockd::redlock::types::NodeId;
+
+use super::{Rig, Who, config, now};
+use crate::support::chaos_proxy::{ChaosProxy, FAIR, Flow, Weather};
+use crate::support::poll;
+use crate::support::redis_server::{Options, RedisServer};
+
+/// A caller's deadline.
+const DEADLINE: Duration = Duration::from_millis(50);
+
+/// Asks with a caller's deadline; `None` where it passed.
+async fn in_time(rig: &Rig, request: Request) -> Option<Answer> {
+    tokio::time::timeout(DEADLINE, Arc::clone(&rig.node).call(now(), Arc::new(request))).await.ok()
+}
+
+async fn is_free(rig: &Rig, who: &Who) -> bool {
+    matches!(rig.reply(who.inspect()).await, Reply::Seen(Seen { lock: SeenLock::Free, .. }))
+}
+
+/// A node behind a proxy, with short limits, that votes.
+async fn behind(proxy: &ChaosProxy) -> Rig {
+    let mut config = config(&format!("redis://{}", proxy.address()));
+    (config.connect_timeout, config.node_timeout) = (Duration::from_millis(300), DEADLINE);
+    let rig = Rig::connected(config).await;
+    rig.reply(Request::Init).await;
+    rig
+}
+
+#[tokio::test]
+async fn a_killed_node_answers_at_once_that_it_is_gone_and_comes_back_by_itself() {
+    let mut server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let run = rig.node.report().run_id;
+    server.kill();
+    let first = rig.error(Who::wanting("r").acquire(1_000)).await;
+    assert!(matches!(first, UnreachableKind::Broken | UnreachableKind::Disconnected), "{first}");
+    let begun = SystemClock.now();
+    assert_eq!(rig.error(Who::wanting("r").acquire(1_000)).await, UnreachableKind::Disconnected);
+    assert!(SystemClock.now().since(begun) < Duration::from_millis(500), "it waited for a connection");
+    assert!(!rig.node.report().connected);
+    server.restart_empty().await;
+    rig.until_connected().await;
+    let report = rig.node.report();
+    assert_ne!(report.run_id, run);
+    assert_eq!((report.reconnects, report.refusal), (1, None));
+    assert!(matches!(rig.reply(Who::wanting("r").acquire(1_000)).await, Reply::Barred(_)), "it forgot its marker");
+}
+
+#[tokio::test]
+async fn a_death_while_idle_is_noticed_without_a_call() {
+    let mut server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    server.kill();
+    poll::until_true("the supervisor notices", || !rig.node.report().connected).await;
+    assert_eq!(rig.node.report().last_error, Some(UnreachableKind::Disconnected));
+}
+
+#[tokio::test]
+async fn a_frozen_node_costs_the_caller_its_deadline_and_works_in_step_when_thawed() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let a = Who::wanting("r");
+    let fence = rig.granted(&a, 60_000).await;
+    server.freeze();
+    for _ in 0..3 {
+        assert_eq!(in_time(&rig, Who::wanting("other").inspect()).await, None);
+    }
+    server.thaw();
+    // Three answers are on their way that nobody waits for: the fourth must not be taken for one of them.
+    match rig.reply(a.inspect()).await {
+        Reply::Seen(Seen { lock: SeenLock::Lease { record, .. }, .. }) => assert_eq!(record.fence, fence),
+        reply => panic!("{reply:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_acquire_that_timed_out_and_was_cancelled_leaves_no_key_once_the_node_thaws() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let (cancelled, released) = (Who::wanting("cancelled"), Who::wanting("released"));
+    server.freeze();
+    assert_eq!(in_time(&rig, cancelled.acquire(60_000)).await, None);
+    assert_eq!(in_time(&rig, released.acquire(60_000)).await, None);
+    assert_eq!(in_time(&rig, cancelled.cancel()).await, None);
+    assert_eq!(in_time(&rig, released.release()).await, None);
+    server.thaw();
+    for who in [&cancelled, &released] {
+        assert!(is_free(&rig, who).await, "{}", who.resource);
+        let counter = format!("redlockd:fence:{}", who.resource);
+        assert_eq!(server.ask::<i64>(&["EXISTS", &counter]).await, 1, "the acquire did run, before its end");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_stays_frozen_is_taken_off_and_put_back() {
+    let server = RedisServer::start().await;
+    let mut config = config(&server.url());
+    (config.connect_timeout, config.node_timeout) = (Duration::from_millis(300), DEADLINE);
+    let rig = Rig::connected(config).await;
+    server.freeze();
+    poll::until_true("the checks fail", || !rig.node.report().connected).await;
+    assert_eq!(rig.error(Who::wanting("r").inspect()).await, UnreachableKind::Disconnected);
+    server.thaw();
+    rig.until_connected().await;
+    rig.reply(Request::Probe).await;
+}
+
+#[tokio::test]
+async fn a_silent_network_is_noticed_in_each_direction() {
+    let server = RedisServer::start().await;
+    let proxy = ChaosProxy::start(server.port()).await;
+    let rig = behind(&proxy).await;
+    for weather in [Weather { to_node: Flow::Silent, ..FAIR }, Weather { to_client: Flow::Silent, ..FAIR }] {
+        proxy.set(weather);
+        assert_eq!(in_time(&rig, Who::wanting("r").inspect()).await, None);
+        poll::until_true("the checks fail", || !rig.node.report().connected).await;
+        proxy.set(FAIR);
+        rig.until_connected().await;
+        rig.granted(&Who::wanting("r"), 1).await;
+        rig.reply(Request::Probe).await;
+        server.ask::<()>(&["DEL", "r"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_reset_or_refused_connection_is_built_anew() {
+    let server = RedisServer::start().await;
+    let proxy = ChaosProxy::start(server.port()).await;
+    let rig = behind(&proxy).await;
+    proxy.set(Weather { accepts: false, ..FAIR });
+    proxy.reset();
+    poll::until_true("the reset is noticed", || !rig.node.report().connected).await;
+    assert_eq!(rig.error(Who::wanting("r").acquire(1_000)).await, UnreachableKind::Disconnected);
+    proxy.set(FAIR);
+    rig.until_connected().await;
+    rig.granted(&Who::wanting("r"), 1_000).await;
+}
+
+#[tokio::test]
+async fn a_half_open_connection_is_found_by_the_check() {
+    let mut server = RedisServer::start().await;
+    let proxy = ChaosProxy::start(server.port()).await;
+    let rig = behind(&proxy).await;
+    let run = rig.node.report().run_id;
+    proxy.set(Weather { tells_close: false, ..FAIR });
+    server.kill();
+    server.restart_empty().await;
+    poll::until_true("another process is met", || {
+        let report = rig.node.report();
+        report.connected && report.run_id != run
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_acquire_that_arrives_after_its_cancel_on_another_connection_finds_the_tombstone() {
+    let server = RedisServer::start().await;
+    let proxy = ChaosProxy::start(server.port()).await;
+    let rig = behind(&proxy).await;
+    let a = Who::wanting("r");
+    proxy.set(Weather { to_node: Flow::Hold, ..FAIR });
+    assert_eq!(in_time(&rig, a.acquire(60_000)).await, None);
+    proxy.reset();
+    let direct = Rig::connected(config(&server.url())).await;
+    let nothing = Released { found: Found::Nothing, earlier: None };
+    assert_eq!(direct.reply(a.cancel()).await, Reply::Released(nothing));
+    let before = calls(&server).await;
+    proxy.set(FAIR);
+    poll::until("the held acquire has run", || async { (calls(&server).await > before).then_some(()) }).await;
+    assert!(is_free(&direct, &a).await);
+}
+
+/// Scripts that the server has run.
+async fn calls(server: &RedisServer) -> u64 {
+    let stats: String = server.ask(&["INFO", "commandstats"]).await;
+    let line = stats.lines().find_map(|l| l.strip_prefix("cmdstat_evalsha:calls=")).expect("called");
+    line.split(',').next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+#[tokio::test]
+async fn nobody_there_is_said_at_once() {
+    let mut server = RedisServer::start().await;
+    server.kill();
+    let rig = Rig::new(config(&server.url()));
+    assert_eq!(rig.error(Request::Probe).await, UnreachableKind::Disconnected);
+    poll::until_true("it was refused", || rig.node.report().refusal.is_some()).await;
+    assert_eq!(rig.error(Who::wanting("r").release()).await, UnreachableKind::Disconnected);
+    server.restart().await;
+    rig.until_connected().await;
+    rig.reply(Request::Init).await;
+}
+
+#[tokio::test]
+async fn scripts_that_were_flushed_are_loaded_again_within_the_call() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let a = Who::wanting("r");
+    type IsRight = fn(&Reply) -> bool;
+    let requests: [(Request, IsRight); 4] = [
+        (a.acquire(10_000), |r| matches!(r, Reply::Granted { .. })),
+        (a.extend(None), |r| matches!(r, Reply::Kept { .. })),
+        (a.release(), |r| matches!(r, Reply::Released(Released { found: Found::Mine, .. }))),
+        (Request::Probe, |r| matches!(r, Reply::Status(_))),
+    ];
+    for (request, is_right) in requests {
+        server.ask::<()>(&["SCRIPT", "FLUSH", "SYNC"]).await;
+        let reply = rig.reply(request).await;
+        assert!(is_right(&reply), "{reply:?}");
+    }
+    assert_eq!(rig.node.report().reconnects, 0);
+}
+
+#[tokio::test]
+async fn a_full_node_grants_nothing_and_still_extends_and_releases() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let (a, b) = (Who::wanting("a"), Who::wanting("b"));
+    rig.granted(&a, 10_000).await;
+    rig.granted(&b, 10_000).await;
+    server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert_eq!(rig.error(Who::wanting("c").acquire(1_000)).await, UnreachableKind::Full);
+    assert!(matches!(rig.reply(a.extend(Some(60_000))).await, Reply::Kept { .. }));
+    for (who, request) in [(&a, a.release()), (&b, b.cancel())] {
+        let mine = Released { found: Found::Mine, earlier: None };
+        assert_eq!(rig.reply(request).await, Reply::Released(mine));
+        assert!(is_free(&rig, who).await);
+    }
+    server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert_eq!(rig.reply(a.acquire(1_000)).await, Reply::Dead { reason: EndReason::Released }, "its tombstone stands");
+}
+
+#[tokio::test]
+async fn a_busy_node_says_so() {
+    let server = RedisServer::start_with(Options {
+        more: vec!["--busy-reply-threshold".into(), "1".into()],
+        ..Options::default()
+    })
+    .await;
+    let rig = Rig::voting(&server).await;
+    let client = deadpool_redis::redis::Client::open(server.unix_url()).expect("valid");
+    let endless = tokio::spawn(async move {
+        let mut connection = client.get_multiplexed_async_connection().await.expect("up");
+        let mut eval = deadpool_redis::redis::cmd("EVAL");
+        eval.arg("while true do end").arg(0).query_async::<()>(&mut connection).await
+    });
+    let busy =
+        poll::until("the node is busy", || async { rig.ask(Who::wanting("r").inspect()).await.err().map(|e| e.kind) })
+            .await;
+    assert_eq!(busy, UnreachableKind::Busy);
+    server.ask::<()>(&["SCRIPT", "KILL"]).await;
+    // The script notices a little after the command was answered.
+    poll::until("the node is free again", || async { rig.ask(Who::wanting("r").inspect()).await.ok() }).await;
+    assert!(endless.await.expect("no panic").is_err(), "the script was killed");
+}
+
+#[tokio::test]
+async fn more_calls_than_the_limit_are_refused_and_places_come_back() {
+    let server = RedisServer::start().await;
+    let mut config = config(&server.url());
+    config.max_in_flight = 2;
+    let rig = Rig::connected(config).await;
+    server.freeze();
+    let mut pending: Vec<_> = (0..2)
+        .map(|i| Box::pin(Arc::clone(&rig.node).call(now(), Arc::new(Who::wanting(&format!("r{i}")).inspect()))))
+        .collect();
+    for call in &mut pending {
+        assert!(futures_util::poll!(call).is_pending());
+    }
+    assert_eq!(rig.error(Request::Probe).await, UnreachableKind::Overloaded);
+    server.thaw();
+    drop(pending);
+    rig.reply(Request::Probe).await;
+    assert!(rig.node.report().errors.contains(&(UnreachableKind::Overloaded, 1)));
+}
+
+#[tokio::test]
+async fn requests_for_a_resource_take_effect_in_the_order_of_their_first_poll() {
+    let server = RedisServer::start().await;
+    for lanes in [1, 3] {
+        let mut config = config(&server.url());
+        config.lanes = lanes;
+        let rig = Rig::connected(config).await;
+        rig.reply(Request::Init).await;
+        let mut calls: Vec<std::pin::Pin<Box<dyn Future<Output = Answer> + Send>>> = Vec::new();
+        // More than the driver's buffer takes at once, so that the later ones wait for room.
+        let holders: Vec<Who> = (0..900).map(|i| Who::wanting(&format!("r{}", i % 7))).collect();
+        for who in &holders {
+            for request in [who.acquire(60_000), who.release()] {
+                let mut call = Box::pin(Arc::clone(&rig.node).call(now(), Arc::new(request)));
+                assert!(futures_util::poll!(&mut call).is_pending());
+                calls.push(call);
+            }
+        }
+        let mine = Ok(Reply::Released(Released { found: Found::Mine, earlier: None }));
+        for (at, answer) in futures_util::future::join_all(calls).await.into_iter().enumerate() {
+            match at % 2 {
+                0 => assert!(matches!(answer, Ok(Reply::Granted { .. })), "{at}: {answer:?}"),
+                _ => assert_eq!(answer, mine, "{at}"),
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Heard {
+    good: AtomicUsize,
+    bad: AtomicUsize,
+}
+
+impl NodeObserver for Heard {
+    fn answered(&self, node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), UnreachableKind>) {
+        assert_eq!(node.as_str(), "n1");
+        assert!(took < poll::PATIENCE);
+        match (verb, outcome) {
+            ("probe", Ok(())) => self.good.fetch_add(1, Ordering::Relaxed),
+            ("inspect", Err(UnreachableKind::Disconnected)) => self.bad.fetch_add(1, Ordering::Relaxed),
+            other => panic!("{other:?}"),
+        };
+    }
+}
+
+#[tokio::test]
+async fn the_observer_hears_of_each_call_and_a_dropped_supervisor_leaves_no_connection() {
+    let server = RedisServer::start().await;
+    let seen = Arc::new(Heard::default());
+    let mut config = config(&server.url());
+    config.lanes = 4;
+    let observer: Arc<dyn NodeObserver> = seen.clone();
+    let (node, supervisor) = RedisNode::new(config, SystemEntropy, Some(observer)).expect("valid");
+    let supervisor = tokio::spawn(supervisor);
+    poll::until_true("the node is connected", || node.report().connected).await;
+    let clients = || async { server.ask::<String>(&["CLIENT", "LIST", "TYPE", "NORMAL"]).await.lines().count() };
+    poll::until("four lanes, the listener and the question itself", || async {
+        (clients().await == 4 + 1 + 1).then_some(())
+    })
+    .await;
+    let probe = Arc::clone(&node).call(now(), Arc::new(Request::Probe)).await;
+    assert!(probe.is_ok(), "{probe:?}");
+    supervisor.abort();
+    poll::until("all connections are closed", || async { (clients().await == 1).then_some(()) }).await;
+    let gone = Arc::clone(&node).call(now(), Arc::new(Who::wanting("r").inspect())).await;
+    assert_eq!(gone.map_err(|e| e.kind), Err(UnreachableKind::Disconnected));
+    assert_eq!((seen.good.load(Ordering::Relaxed), seen.bad.load(Ordering::Relaxed)), (1, 1));
+}

@@ -1,0 +1,309 @@
+//! Each request about a lease, in all its branches.
+
+use redlockd::redlock::node::{EndReason, Found, LeaseRecord, Released, Reply, Request, Seen, SeenLock};
+use redlockd::redlock::types::{Fence, ResourceName};
+
+use super::{Rig, Who, now, ttl};
+use crate::support::redis_server::RedisServer;
+
+fn released(found: Found, earlier: Option<EndReason>) -> Reply {
+    Reply::Released(Released { found, earlier })
+}
+
+async fn seen(rig: &Rig, who: &Who) -> SeenLock {
+    match rig.reply(who.inspect()).await {
+        Reply::Seen(Seen { barred: None, lock }) => lock,
+        reply => panic!("{reply:?}"),
+    }
+}
+
+async fn lease(rig: &Rig, who: &Who) -> (LeaseRecord, u64) {
+    match seen(rig, who).await {
+        SeenLock::Lease { record, left_ms } => (record, left_ms),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_free_resource_is_granted_and_held_against_others() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let (a, b) = (Who::wanting("deploy/prod"), Who::wanting("deploy/prod"));
+    let sent = now();
+    let Reply::Granted { fence, joined: false } = rig.reply(a.acquire(30_000)).await else { panic!("not granted") };
+    assert!(fence.0 >= sent.0, "a fence is no less than the stamp of its request");
+    match rig.reply(b.acquire(30_000)).await {
+        Reply::Held { left_ms: Some(left), record: Some(record) } => {
+            assert!((1..=31_000).contains(&left), "{left}");
+            assert_eq!((record.token, record.fence, record.ttl), (a.token.clone(), fence, ttl(30_000)));
+        }
+        reply => panic!("{reply:?}"),
+    }
+    let left: i64 = server.ask(&["PTTL", "deploy/prod"]).await;
+    assert!(left > 30_000, "the node holds it for the TTL and the lock delay: {left}");
+    assert_eq!(rig.reply(a.release()).await, released(Found::Mine, None));
+    assert!(rig.granted(&b, 30_000).await > fence);
+}
+
+#[tokio::test]
+async fn the_same_token_joins_with_its_fence_until_sixteen_attempts_claim_it() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let a = Who::wanting("r");
+    let fence = rig.granted(&a, 1_000).await;
+    for _ in 1..16 {
+        assert_eq!(rig.reply(a.again().acquire(2_000)).await, Reply::Granted { fence, joined: true });
+    }
+    assert_eq!(rig.reply(a.acquire(2_000)).await, Reply::Granted { fence, joined: true }, "a claim that is there");
+    assert_eq!(rig.reply(a.again().acquire(2_000)).await, Reply::TooManyClaims);
+    let (record, left) = lease(&rig, &a).await;
+    assert_eq!(record.claims.matches(',').count(), 16);
+    assert_eq!(record.ttl, ttl(1_000));
+    assert!(left > 2_000, "a join may lengthen: {left}");
+}
+
+#[tokio::test]
+async fn a_foreigners_key_of_any_kind_is_held_and_left_alone() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let plant = |words: &'static [&'static str]| server.ask::<deadpool_redis::redis::Value>(words);
+    plant(&["SET", "with-ttl", "f00", "PX", "60000"]).await;
+    plant(&["SET", "no-ttl", "f00"]).await;
+    plant(&["HSET", "hash", "f", "v"]).await;
+    for (name, has_ttl) in [("with-ttl", true), ("no-ttl", false), ("hash", false)] {
+        let who = Who::wanting(name);
+        match rig.reply(who.acquire(1_000)).await {
+            Reply::Held { left_ms, record: None } => assert_eq!(left_ms.is_some(), has_ttl, "{name}"),
+            reply => panic!("{name}: {reply:?}"),
+        }
+        assert_eq!(rig.reply(who.release()).await, released(Found::Other, None));
+        let other = Reply::Other { fence: None };
+        assert_eq!(rig.reply(Who::wanting(name).extend(None)).await, other);
+        assert_eq!(rig.reply(Who::wanting(name).revoke()).await, other);
+        let SeenLock::Foreign { left_ms, fingerprint } = seen(&rig, &who).await else { panic!("{name}") };
+        assert_eq!(left_ms.is_some(), has_ttl);
+        assert_eq!(&*fingerprint == "type:hash", name == "hash");
+        assert!(!fingerprint.contains("f00"));
+        assert_eq!(server.ask::<i64>(&["EXISTS", name]).await, 1);
+    }
+}
+
+#[tokio::test]
+async fn released_cancelled_and_revoked_leases_stay_ended() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let a = Who::wanting("r");
+    let fence = rig.granted(&a, 10_000).await;
+    assert_eq!(rig.reply(a.end(EndReason::Forced)).await, released(Found::Mine, None));
+    assert_eq!(rig.reply(a.release()).await, released(Found::Nothing, Some(EndReason::Forced)), "idempotent");
+    let dead = Reply::Dead { reason: EndReason::Forced };
+    assert_eq!(rig.reply(a.acquire(10_000)).await, dead);
+    assert_eq!(rig.reply(a.again().acquire(10_000)).await, dead);
+    assert_eq!(rig.reply(a.extend(None)).await, dead);
+    let record = LeaseRecord {
+        token: a.token.clone(),
+        renewals: 0,
+        ttl: ttl(10_000),
+        fence,
+        claims: "p,".into(),
+        labels: "{}".into(),
+    };
+    assert_eq!(rig.reply(Request::Plant { resource: a.resource.clone(), record, left_ms: 5_000 }).await, dead);
+
+    let b = Who::wanting("r");
+    assert_eq!(rig.reply(b.cancel()).await, released(Found::Nothing, None), "before its acquire arrived");
+    assert_eq!(rig.reply(b.acquire(10_000)).await, Reply::Dead { reason: EndReason::Cancelled });
+    assert!(matches!(rig.reply(b.again().acquire(10_000)).await, Reply::Granted { joined: false, .. }));
+    assert!(matches!(rig.reply(b.revoke()).await, Reply::Revoked { left_ms: 1..=11_000 }));
+    let revoked = Reply::Dead { reason: EndReason::Revoked };
+    assert_eq!(rig.reply(b.extend(None)).await, revoked);
+    assert_eq!(rig.reply(b.again().acquire(10_000)).await, revoked);
+    assert!(matches!(seen(&rig, &b).await, SeenLock::Lease { .. }), "it keeps its end");
+    assert_eq!(rig.reply(b.release()).await, released(Found::Mine, Some(EndReason::Revoked)));
+    assert_eq!(rig.reply(b.release()).await, released(Found::Nothing, Some(EndReason::Released)));
+    assert_eq!(rig.reply(b.revoke()).await, Reply::Missing);
+    let c = Who::wanting("r");
+    rig.granted(&c, 10_000).await;
+    assert_eq!(rig.reply(b.revoke()).await, Reply::Other { fence: None });
+    assert_eq!(rig.reply(b.release()).await, released(Found::Other, Some(EndReason::Released)));
+}
+
+#[tokio::test]
+async fn a_cancel_takes_its_own_claim_and_the_lease_with_the_last() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let first = Who::wanting("r");
+    let second = first.again();
+    rig.granted(&first, 10_000).await;
+    rig.granted(&second, 10_000).await;
+    assert_eq!(rig.reply(first.again().cancel()).await, released(Found::Other, None), "a claim that is not there");
+    assert_eq!(rig.reply(first.cancel()).await, released(Found::Mine, None));
+    let (record, _) = lease(&rig, &first).await;
+    assert_eq!(*record.claims, format!("{},", second.attempt.as_str()));
+    assert_eq!(rig.reply(second.cancel()).await, released(Found::Mine, None));
+    assert_eq!(seen(&rig, &first).await, SeenLock::Free);
+    assert_eq!(rig.reply(second.cancel()).await, released(Found::Nothing, Some(EndReason::Cancelled)));
+}
+
+#[tokio::test]
+async fn an_extend_never_creates_never_shortens_and_counts() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let a = Who::wanting("r");
+    assert_eq!(rig.reply(a.extend(None)).await, Reply::Missing);
+    let fence = rig.granted(&a, 10_000).await;
+    let kept = |reply| match reply {
+        Reply::Kept { record, before_ms } => (record, before_ms),
+        reply => panic!("{reply:?}"),
+    };
+    let (record, before) = kept(rig.reply(a.extend(Some(60_000))).await);
+    assert_eq!((record.fence, record.ttl, record.renewals), (fence, ttl(10_000), 1));
+    assert_eq!(record, lease(&rig, &a).await.0, "the answer is the lease as it stands");
+    assert!((1..=11_000).contains(&before), "{before}");
+    let (_, before) = kept(rig.reply(a.extend(None)).await);
+    assert!(before > 50_000, "{before}");
+    let (kept_record, before) = kept(rig.reply(a.hold(Some(1), None, false, Some("{\"n\":\"x\"}"))).await);
+    assert!(before > 50_000, "an extend by less shortened it to {before}");
+    let (record, _) = lease(&rig, &a).await;
+    assert_eq!((record.renewals, &*record.labels), (2, "{\"n\":\"x\"}"));
+    assert_eq!(record, kept_record);
+    assert_eq!(rig.reply(Who::wanting("r").extend(None)).await, Reply::Other { fence: None });
+}
+
+#[tokio::test]
+async fn a_fence_is_written_back_upwards_only_and_never_from_the_future() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let a = Who::wanting("r");
+    let fence = rig.granted(&a, 10_000).await;
+    let higher = Fence(fence.0 + 7);
+    assert!(
+        matches!(rig.reply(a.hold(None, Some(higher), false, None)).await, Reply::Kept { record, .. } if record.fence == higher)
+    );
+    assert_eq!(rig.reply(a.hold(None, Some(fence), false, None)).await, Reply::Other { fence: Some(higher) });
+    let future = Fence(fence.0 + 3_600_000_000);
+    assert_eq!(rig.reply(a.hold(None, Some(future), false, None)).await, Reply::Future);
+    let (record, _) = lease(&rig, &a).await;
+    assert_eq!(record.fence, higher);
+    rig.reply(a.release()).await;
+    // A stamp that lies before the last fence: the counter keeps the fences rising all the same.
+    let b = Who::wanting("r");
+    let next = rig.ask_at(redlockd::redlock::node::Stamp(fence.0 - 1_000), b.acquire(10_000)).await;
+    assert_eq!(next, Ok(Reply::Granted { fence: Fence(higher.0 + 1), joined: false }));
+}
+
+#[tokio::test]
+async fn a_missing_lease_is_planted_once_and_extended() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let a = Who::wanting("r");
+    let fence = Fence(now().0);
+    let record = LeaseRecord {
+        token: a.token.clone(),
+        renewals: 3,
+        ttl: ttl(10_000),
+        fence,
+        claims: "p,".into(),
+        labels: "{}".into(),
+    };
+    let plant = Request::Plant { resource: a.resource.clone(), record: record.clone(), left_ms: 9_000 };
+    assert_eq!(rig.reply(plant.clone()).await, Reply::Planted);
+    assert_eq!(rig.reply(plant).await, Reply::Other { fence: None });
+    let (found, left) = lease(&rig, &a).await;
+    assert_eq!(found, record);
+    assert!((1..=9_000).contains(&left), "{left}");
+    assert!(matches!(rig.reply(a.extend(None)).await, Reply::Kept { .. }));
+    let future = LeaseRecord { fence: Fence(fence.0 + 3_600_000_000), ..record };
+    let late = Request::Plant { resource: ResourceName::parse("s").expect("valid"), record: future, left_ms: 9_000 };
+    assert_eq!(rig.reply(late).await, Reply::Future);
+}
+
+#[tokio::test]
+async fn an_eviction_needs_the_very_value_that_was_seen() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let who = Who::wanting("r");
+    let evict = |print: &str| Request::Evict { resource: who.resource.clone(), fingerprint: print.into() };
+    assert_eq!(rig.reply(evict("type:hash")).await, released(Found::Nothing, None));
+    server.ask::<()>(&["SET", "r", "foreign"]).await;
+    let SeenLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
+    server.ask::<()>(&["SET", "r", "another"]).await;
+    assert_eq!(rig.reply(evict(&fingerprint)).await, released(Found::Other, None));
+    let SeenLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
+    assert_eq!(rig.reply(evict(&fingerprint)).await, released(Found::Mine, None));
+    server.ask::<()>(&["HSET", "r", "f", "v"]).await;
+    assert_eq!(rig.reply(evict("type:hash")).await, released(Found::Mine, None));
+    rig.granted(&who, 1_000).await;
+}
+
+#[tokio::test]
+async fn every_held_lease_is_on_some_page_and_nothing_else_is() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let holders: Vec<Who> = (0..300).map(|i| Who::wanting(&format!("job/{i}"))).collect();
+    for who in &holders {
+        rig.granted(who, 60_000).await;
+    }
+    rig.reply(holders[0].release()).await;
+    server.ask::<()>(&["DEL", "job/1"]).await;
+    server.ask::<()>(&["SET", "job/2", "foreign"]).await;
+    let (mut found, mut cursor, mut pages) = (std::collections::BTreeSet::new(), Some(0), 0);
+    while let Some(at) = cursor {
+        let Reply::Page { next, leases } = rig.reply(Request::List { cursor: at, count: 50 }).await else {
+            panic!("no page")
+        };
+        for listed in leases {
+            assert!(listed.left_ms > 30_000 && listed.record.ttl == ttl(60_000));
+            found.insert(listed.resource.as_str().to_owned());
+        }
+        (cursor, pages) = (next, pages + 1);
+    }
+    assert!(pages > 1, "{pages}");
+    let expected: std::collections::BTreeSet<_> = (3..300).map(|i| format!("job/{i}")).collect();
+    assert_eq!(found, expected);
+}
+
+#[tokio::test]
+async fn leases_that_ran_out_leave_the_index_and_extended_ones_stay() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let (gone, stays) = (Who::wanting("gone"), Who::wanting("stays"));
+    rig.granted(&gone, 10_000).await;
+    rig.granted(&stays, 10_000).await;
+    server.ask::<()>(&["DEL", "gone"]).await;
+    // Both ends lie in the past, as if they had run out and one had been extended.
+    server.ask::<()>(&["ZADD", "redlockd:leases", "1", "gone", "1", "stays"]).await;
+    rig.reply(Request::Probe).await;
+    assert_eq!(server.ask::<Option<f64>>(&["ZSCORE", "redlockd:leases", "gone"]).await, None);
+    assert!(server.ask::<f64>(&["ZSCORE", "redlockd:leases", "stays"]).await > 1_000.0);
+}
+
+#[tokio::test]
+async fn a_release_is_announced_with_the_tokens_id_only() {
+    use futures_util::StreamExt;
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let client = deadpool_redis::redis::Client::open(server.unix_url()).expect("valid");
+    let mut listener = client.get_async_pubsub().await.expect("up");
+    listener.subscribe("redlockd:freed:r").await.expect("up");
+    let a = Who::wanting("r");
+    rig.granted(&a, 10_000).await;
+    rig.reply(a.again().cancel()).await;
+    rig.reply(a.release()).await;
+    let note = listener.on_message().next().await.expect("a note").get_payload::<String>().expect("text");
+    assert_eq!(note, format!("r{}", a.token.id()));
+}
+
+#[tokio::test]
+async fn one_token_for_two_resources_ends_on_each_by_itself() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let a = Who::wanting("a");
+    let b = Who { resource: ResourceName::parse("b").expect("valid"), ..a.clone() };
+    rig.granted(&a, 10_000).await;
+    rig.granted(&b, 10_000).await;
+    rig.reply(a.release()).await;
+    rig.reply(a.cancel()).await;
+    assert!(matches!(rig.reply(b.extend(None)).await, Reply::Kept { .. }));
+    assert!(matches!(rig.reply(b.acquire(10_000)).await, Reply::Granted { joined: true, .. }));
+}

@@ -1,0 +1,166 @@
+//! What a node does that forgot, whose clock is off, or that belongs to others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redlockd::nodes::redis::Identity;
+use redlockd::redlock::node::{Barred, NodeStatus, Reply, Request, Seen, SeenLock, Stamp, Terms, Vote};
+use redlockd::redlock::types::Fence;
+
+use super::{Rig, Who, config, now, terms};
+use crate::support::redis_server::{Options, RedisServer};
+
+async fn status(rig: &Rig, request: Request) -> NodeStatus {
+    match rig.reply(request).await {
+        Reply::Status(status) => status,
+        reply => panic!("{reply:?}"),
+    }
+}
+
+fn is_quarantined(status: &NodeStatus, why: &str) -> bool {
+    matches!(status.vote, Vote::Barred(Barred::Quarantined { left_ms }) if left_ms > 0) && status.why == why
+}
+
+/// Terms whose quarantine is over as soon as it began.
+fn brief() -> Arc<Terms> {
+    Arc::new(Terms { quarantine: Duration::from_millis(1), ..terms() })
+}
+
+#[tokio::test]
+async fn a_blank_node_has_no_vote_until_it_is_declared() {
+    let server = RedisServer::start().await;
+    let rig = Rig::connected(config(&server.url())).await;
+    let init = status(&rig, Request::Init).await;
+    assert_eq!((init.vote, init.why.as_str()), (Vote::Active, "init"));
+    assert_eq!(status(&rig, Request::Init).await.vote, Vote::AlreadyInitialised);
+    assert_eq!(status(&rig, Request::Probe).await.vote, Vote::Active);
+    assert_eq!(rig.node.report().run_id, init.run);
+    server.ask::<()>(&["FLUSHALL"]).await;
+    assert!(is_quarantined(&status(&rig, Request::Probe).await, "blank"));
+    let a = Who::wanting("r");
+    assert!(matches!(rig.reply(a.acquire(1_000)).await, Reply::Barred(Barred::Quarantined { .. })));
+    let Reply::Seen(Seen { barred, lock }) = rig.reply(a.inspect()).await else { panic!("not seen") };
+    assert!(matches!((barred, lock), (Some(Barred::Quarantined { .. }), SeenLock::Free)));
+}
+
+#[tokio::test]
+async fn a_request_from_an_hour_ago_or_ahead_is_refused_and_changes_nothing() {
+    let server = RedisServer::start().await;
+    let rig = Rig::connected(config(&server.url())).await;
+    let hour = Duration::from_hours(1).as_micros() as u64;
+    let early = Stamp(now().0 - hour);
+    for stamp in [early, Stamp(now().0 + hour)] {
+        let Ok(Reply::Status(status)) = rig.ask_at(stamp, Request::Init).await else { panic!("no status") };
+        assert!(
+            matches!(status.vote, Vote::Barred(Barred::ClockOff { node_us }) if node_us.abs_diff(now().0) < hour / 2)
+        );
+    }
+    rig.reply(Request::Init).await;
+    let a = Who::wanting("r");
+    for stamp in [early, Stamp(now().0 + hour)] {
+        let answer = rig.ask_at(stamp, a.acquire(1_000)).await;
+        assert!(matches!(answer, Ok(Reply::Barred(Barred::ClockOff { .. }))), "{answer:?}");
+    }
+    rig.granted(&a, 10_000).await;
+    let answer = rig.ask_at(early, a.extend(None)).await;
+    assert!(matches!(answer, Ok(Reply::Barred(Barred::ClockOff { .. }))), "{answer:?}");
+    assert!(matches!(rig.ask_at(early, a.release()).await, Ok(Reply::Released(_))), "giving back is always allowed");
+}
+
+#[tokio::test]
+async fn another_cluster_gets_no_vote_until_it_takes_the_node_over() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let mut other = config(&server.url());
+    other.terms = Arc::new(Terms { cluster: "c2".into(), ..terms() });
+    let other = Rig::connected(other).await;
+    let theirs = Reply::Barred(Barred::OtherCluster { theirs: "c1".into() });
+    assert_eq!(other.reply(Who::wanting("r").acquire(1_000)).await, theirs);
+    assert!(matches!(status(&other, Request::Probe).await.vote, Vote::Barred(Barred::OtherCluster { .. })));
+    rig.granted(&Who::wanting("r"), 1_000).await;
+    assert!(is_quarantined(&status(&other, Request::Quarantine).await, "ordered"));
+    let theirs = Reply::Barred(Barred::OtherCluster { theirs: "c2".into() });
+    assert_eq!(rig.reply(Who::wanting("s").acquire(1_000)).await, theirs);
+}
+
+#[tokio::test]
+async fn a_restart_costs_the_vote_until_the_quarantine_is_served_and_seeded() {
+    let mut server = RedisServer::start_with(Options { appendonly: true, ..Options::default() }).await;
+    let mut brief_config = config(&server.url());
+    brief_config.terms = brief();
+    let rig = Rig::connected(brief_config).await;
+    let before = status(&rig, Request::Init).await;
+    let a = Who::wanting("r");
+    rig.granted(&a, 60_000).await;
+    server.kill();
+    server.restart().await;
+    crate::support::poll::until_true("another process is met", || {
+        let report = rig.node.report();
+        report.connected && report.run_id != before.run
+    })
+    .await;
+    let Reply::Barred(Barred::Quarantined { .. }) = rig.reply(Who::wanting("s").acquire(1_000)).await else {
+        panic!("it voted")
+    };
+    let served = crate::support::poll::until("the quarantine is served", || async {
+        match status(&rig, Request::Probe).await {
+            NodeStatus { vote: Vote::Barred(Barred::Unseeded { high_water }), why, .. } => Some((high_water, why)),
+            _ => None,
+        }
+    })
+    .await;
+    assert_eq!(served.1, "restart");
+    assert!(
+        matches!(rig.reply(a.extend(None)).await, Reply::Barred(Barred::Unseeded { .. })),
+        "extended, without a vote"
+    );
+    let seed = Fence(served.0.0 + 5_000_000);
+    assert_eq!(status(&rig, Request::Activate { seed }).await.vote, Vote::Active);
+    assert_eq!(rig.granted(&Who::wanting("s"), 1_000).await, Fence(seed.0 + 1));
+    assert!(matches!(rig.reply(a.extend(None)).await, Reply::Kept { .. }));
+}
+
+#[tokio::test]
+async fn a_longer_quarantine_of_one_instance_counts_for_all() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let mut longer = config(&server.url());
+    let quarantine = terms().quarantine.saturating_mul(2);
+    longer.terms = Arc::new(Terms { quarantine, ..terms() });
+    let longer = Rig::connected(longer).await;
+    rig.granted(&Who::wanting("a"), 1_000).await;
+    longer.granted(&Who::wanting("b"), 1_000).await;
+    rig.granted(&Who::wanting("c"), 1_000).await;
+    let ordered = status(&rig, Request::Quarantine).await;
+    assert_eq!(ordered.vote, Vote::Barred(Barred::Quarantined { left_ms: quarantine.as_millis() as u64 }));
+}
+
+#[tokio::test]
+async fn an_eviction_costs_the_vote() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    server.ask::<()>(&["HSET", "redlockd:meta", "ev", "1"]).await;
+    assert!(is_quarantined(&status(&rig, Request::Probe).await, "evicted"));
+}
+
+#[tokio::test]
+async fn scripts_read_the_run_id_themselves_where_told_so() {
+    let server = RedisServer::start().await;
+    let mut by_script = config(&server.url());
+    by_script.identity = Identity::Script;
+    let by_script = Rig::connected(by_script).await;
+    let by_hand_shake = Rig::voting(&server).await;
+    by_script.granted(&Who::wanting("a"), 1_000).await;
+    by_hand_shake.granted(&Who::wanting("b"), 1_000).await;
+    server.ask::<()>(&["HSET", "redlockd:meta", "run", "0", "pass", ""]).await;
+    assert!(is_quarantined(&status(&by_script, Request::Probe).await, "restart"));
+}
+
+#[tokio::test]
+async fn a_marker_of_nonsense_is_an_error_and_no_vote() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    server.ask::<()>(&["SET", "redlockd:meta", "nonsense"]).await;
+    use redlockd::redlock::node::UnreachableKind;
+    assert_eq!(rig.error(Who::wanting("r").acquire(1_000)).await, UnreachableKind::Protocol);
+}

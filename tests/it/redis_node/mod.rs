@@ -1,0 +1,179 @@
+//! [`RedisNode`] against real servers.
+
+mod cost;
+mod faults;
+mod fitness;
+mod leases;
+mod marker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
+use redlockd::redlock::clock::{Clock, SystemClock};
+use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::node::{
+    Answer, EndReason, Node, Reply, Request, Stamp, Terms, Unreachable, UnreachableKind, quarantine_for,
+};
+use redlockd::redlock::types::{AttemptId, Fence, NodeId, ResourceName, TokenHash, Ttl};
+use tokio::task::JoinHandle;
+
+use crate::support::poll;
+use crate::support::redis_server::RedisServer;
+
+/// A node with its supervisor, which ends with it.
+pub struct Rig {
+    pub node: Arc<RedisNode>,
+    supervisor: JoinHandle<()>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+    }
+}
+
+/// Terms with a guard so wide that a slow machine makes no request late.
+pub fn terms() -> Terms {
+    let (guard, lock_delay) = (Duration::from_secs(10), Duration::from_secs(1));
+    Terms {
+        cluster: "c1".into(),
+        guard,
+        lock_delay,
+        quarantine: quarantine_for(Duration::from_mins(5), lock_delay, guard),
+        fence_ttl: Duration::from_hours(1),
+    }
+}
+
+/// Limits so wide that a slow machine trips none.
+pub fn config(url: &str) -> RedisNodeConfig {
+    let url = NodeUrl::parse(url).expect("a valid address");
+    let id = NodeId::parse("n1").expect("a valid name");
+    let mut config = RedisNodeConfig::new(id, url, Arc::new(terms()), Duration::from_secs(1));
+    config.connect_timeout = Duration::from_secs(5);
+    config
+}
+
+impl Rig {
+    /// A node that may not be connected.
+    pub fn new(config: RedisNodeConfig) -> Self {
+        let (node, supervisor) = RedisNode::new(config, SystemEntropy, None).expect("a valid configuration");
+        Self { node, supervisor: tokio::spawn(supervisor) }
+    }
+
+    /// A connected node.
+    pub async fn connected(config: RedisNodeConfig) -> Self {
+        let rig = Self::new(config);
+        rig.until_connected().await;
+        rig
+    }
+
+    /// A connected node that votes.
+    pub async fn voting(server: &RedisServer) -> Self {
+        let rig = Self::connected(config(&server.url())).await;
+        rig.reply(Request::Init).await;
+        rig
+    }
+
+    pub async fn until_connected(&self) {
+        poll::until_true("the node is connected", || self.node.report().connected).await;
+    }
+
+    pub async fn ask(&self, request: Request) -> Answer {
+        self.ask_at(now(), request).await
+    }
+
+    pub async fn ask_at(&self, stamp: Stamp, request: Request) -> Answer {
+        let call = Arc::clone(&self.node).call(stamp, Arc::new(request));
+        tokio::time::timeout(poll::PATIENCE, call).await.expect("no call hangs")
+    }
+
+    pub async fn reply(&self, request: Request) -> Reply {
+        let shown = format!("{request:?}");
+        self.ask(request).await.unwrap_or_else(|e| panic!("{shown}: {e}"))
+    }
+
+    pub async fn error(&self, request: Request) -> UnreachableKind {
+        let shown = format!("{request:?}");
+        match self.ask(request).await {
+            Err(Unreachable { kind, .. }) => kind,
+            Ok(reply) => panic!("{shown}: {reply:?}"),
+        }
+    }
+
+    /// Acquires and gives the fence.
+    pub async fn granted(&self, who: &Who, ttl_ms: u64) -> Fence {
+        match self.reply(who.acquire(ttl_ms)).await {
+            Reply::Granted { fence, .. } => fence,
+            reply => panic!("{reply:?}"),
+        }
+    }
+}
+
+/// The host's clock, which is also the servers'.
+pub fn now() -> Stamp {
+    Stamp(SystemClock.wall_ms() * 1_000)
+}
+
+/// Somebody who wants a resource.
+#[derive(Clone)]
+pub struct Who {
+    pub resource: ResourceName,
+    pub token: TokenHash,
+    pub attempt: AttemptId,
+}
+
+impl Who {
+    pub fn wanting(resource: &str) -> Self {
+        let resource = ResourceName::parse(resource).expect("a valid name");
+        Self { resource, token: SystemEntropy.token().hash(), attempt: SystemEntropy.attempt() }
+    }
+
+    /// The same token in a new attempt.
+    pub fn again(&self) -> Self {
+        Self { attempt: SystemEntropy.attempt(), ..self.clone() }
+    }
+
+    pub fn acquire(&self, ttl_ms: u64) -> Request {
+        Request::Acquire {
+            resource: self.resource.clone(),
+            token: self.token.clone(),
+            attempt: self.attempt.clone(),
+            ttl: ttl(ttl_ms),
+            labels: "{\"o\":\"me\"}".into(),
+        }
+    }
+
+    pub fn extend(&self, ttl_ms: Option<u64>) -> Request {
+        self.hold(ttl_ms, None, true, None)
+    }
+
+    pub fn hold(&self, ttl_ms: Option<u64>, fence: Option<Fence>, renewal: bool, labels: Option<&str>) -> Request {
+        let (resource, token) = (self.resource.clone(), self.token.clone());
+        Request::Hold { resource, token, ttl: ttl_ms.map(ttl), fence, renewal, labels: labels.map(Arc::from) }
+    }
+
+    pub fn cancel(&self) -> Request {
+        Request::Cancel { resource: self.resource.clone(), token: self.token.clone(), attempt: self.attempt.clone() }
+    }
+
+    pub fn release(&self) -> Request {
+        self.end(EndReason::Released)
+    }
+
+    pub fn end(&self, reason: EndReason) -> Request {
+        Request::Release { resource: self.resource.clone(), token: self.token.clone(), reason }
+    }
+
+    pub fn revoke(&self) -> Request {
+        Request::Revoke { resource: self.resource.clone(), token: self.token.clone() }
+    }
+
+    pub fn inspect(&self) -> Request {
+        Request::Inspect { resource: self.resource.clone() }
+    }
+}
+
+pub fn ttl(ms: u64) -> Ttl {
+    Ttl::from_ms(ms).expect("a valid TTL")
+}

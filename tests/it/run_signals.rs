@@ -1,0 +1,138 @@
+//! `redlockd run` and signals: Ctrl-C at a terminal, SIGTERM from a supervisor, children of the
+//! command, and a wait that is given up.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use rustix::process::Signal;
+
+use crate::support::daemon::{Daemon, Running, is_running, line_in};
+use crate::support::poll;
+
+#[tokio::test]
+async fn signals_are_passed_on_and_the_commands_answer_counts() {
+    let daemon = Daemon::start();
+    for (signal, name, code) in [(Signal::TERM, "TERM", 143), (Signal::INT, "INT", 130), (Signal::HUP, "HUP", 129)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let started = dir.path().join("started");
+        let script = format!("echo $$ > {}; exec sleep 600", started.display());
+        let mut run = Running::spawn(&mut daemon.command(&["run", "x", "--", "sh", "-c", &script]));
+        line_in(&started).await;
+        run.signal(signal);
+        let done = run.end().await;
+        assert_eq!((done.code, done.err.as_str()), (Some(code), ""), "{name}");
+        let heard = dir.path().join("heard");
+        let script = format!("trap 'exit 5' {name}; echo $$ > {}; while :; do sleep 0.05; done", heard.display());
+        let mut run = Running::spawn(&mut daemon.command(&["run", "x", "--", "sh", "-c", &script]));
+        line_in(&heard).await;
+        run.signal(signal);
+        assert_eq!(run.end().await.code, Some(5), "{name}");
+        assert_eq!(daemon.ask(&["status", "x"]).code, Some(1));
+    }
+}
+
+#[tokio::test]
+async fn a_signal_reaches_grandchildren_and_the_lock_outlives_none_of_them() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let pids = dir.path().join("pids");
+    let script = format!("sleep 600 & a=$!; (sleep 600 & echo $a $! > {}; wait); wait", pids.display());
+    let mut run = Running::spawn(&mut daemon.command(&["run", "x", "--", "sh", "-c", &script]));
+    let pids = line_in(&pids).await;
+    run.signal(Signal::TERM);
+    assert_eq!(run.end().await.code, Some(143));
+    assert!(pids.split_whitespace().all(|pid| !is_running(pid)), "{pids}");
+}
+
+#[tokio::test]
+async fn what_the_command_leaves_behind_ends_before_the_lock_is_given_back() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (pid, last) = (dir.path().join("pid"), dir.path().join("last"));
+    // The one that stays looks at the lock when it is asked to end: it must still be held.
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let stay = format!(
+        "trap '{binary} status --plain x > {}; exit' TERM; echo $$ > {}; while :; do sleep 0.05; done",
+        last.display(),
+        pid.display()
+    );
+    let script = format!("sh -c \"{stay}\" & while [ ! -s {} ]; do sleep 0.02; done", pid.display());
+    let script = script.replace("echo $$", "echo \\$\\$");
+    let run = Running::spawn(&mut daemon.command(&["run", "x", "--", "sh", "-c", &script]));
+    let done = run.end().await;
+    // The shell that is ended may have a word to say, too.
+    let said: Vec<&str> = done.err.lines().filter(|line| line.starts_with("redlockd: ")).collect();
+    assert_eq!((done.code, said.len()), (Some(0), 1), "{done:?}");
+    assert!(said[0].contains("left behind"), "{}", done.err);
+    assert!(!is_running(&std::fs::read_to_string(&pid).expect("written")));
+    assert!(std::fs::read_to_string(&last).expect("written").contains("state=held"));
+    assert_eq!(daemon.ask(&["status", "x"]).code, Some(1));
+}
+
+#[tokio::test]
+async fn a_signal_ends_a_wait_and_its_place_in_the_queue() {
+    let daemon = Daemon::start();
+    daemon.get(&["acquire", "--ttl", "1m", "x"]);
+    let mut run = Running::spawn(&mut daemon.command(&["run", "--wait", "5m", "x", "--", "true"]));
+    let waiters = || daemon.json(&["status", "--json", "x"])["waiters"].as_array().map_or(0, Vec::len);
+    poll::until_true("it queues", || waiters() == 1).await;
+    run.signal(Signal::TERM);
+    let done = run.end().await;
+    assert_eq!((done.code, done.out.as_str()), (Some(143), ""), "{done:?}");
+    poll::until_true("its place is gone", || waiters() == 0).await;
+}
+
+/// A terminal of its own, by script(1): keys go to the command, Ctrl-C is SIGINT for its group, and
+/// afterwards the shell has its terminal back.
+#[tokio::test]
+async fn at_a_terminal_the_command_has_the_keyboard_and_ctrl_c() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (got, ready, after) = (dir.path().join("got"), dir.path().join("ready"), dir.path().join("after"));
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let inner = format!("read a; echo $a > {}; echo x > {}; exec sleep 600", got.display(), ready.display());
+    let outer = format!("{binary} run x -- sh -c '{inner}'; echo code $?; read b; echo $b > {}", after.display());
+    let mut command = std::process::Command::new("script");
+    command.args(["-qec", &outer, "/dev/null"]).env("REDLOCKD_URL", daemon.url()).env("SHELL", "/bin/sh");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut session = Running::spawn(&mut command);
+    let mut keys = session.child().stdin.take().expect("piped");
+    keys.write_all(b"hello\n").expect("the terminal reads");
+    assert_eq!(line_in(&got).await, "hello\n");
+    line_in(&ready).await;
+    keys.write_all(b"\x03").expect("the terminal reads");
+    poll::until_true("the lock is given back", || daemon.ask(&["status", "x"]).code == Some(1)).await;
+    keys.write_all(b"again\n").expect("the terminal reads");
+    assert_eq!(line_in(&after).await, "again\n");
+    let done = session.end().await;
+    assert!(done.out.contains("code 130"), "{done:?}");
+}
+
+/// In a shell with job control: Ctrl-Z gives the shell its terminal back, `fg` goes on with the command.
+#[tokio::test]
+async fn ctrl_z_stops_both_and_fg_continues_both() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str| dir.path().join(name);
+    let mut command = std::process::Command::new("script");
+    command.args(["-qec", "bash --norc --noprofile -i", "/dev/null"]).current_dir(dir.path());
+    command.env("REDLOCKD_URL", daemon.url()).env("SHELL", "/bin/sh").env("HISTFILE", "/dev/null");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut session = Running::spawn(&mut command);
+    let mut keys = session.child().stdin.take().expect("piped");
+    let mut press = |text: &str| keys.write_all(text.as_bytes()).expect("the terminal reads");
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    press(&format!("{binary} run x -- sh -c 'echo $$ > ready; read v; echo $v > got'; echo code $? > code\n"));
+    line_in(&file("ready")).await;
+    press("\x1a");
+    // bash goes on with the rest of the line when its first part is stopped.
+    assert_eq!(line_in(&file("code")).await, "code 148\n");
+    press("echo mine > shell\n");
+    line_in(&file("shell")).await;
+    assert!(!file("got").exists());
+    press("fg\nhello\n");
+    assert_eq!(line_in(&file("got")).await, "hello\n");
+    poll::until_true("the lock is given back", || daemon.ask(&["status", "x"]).code == Some(1)).await;
+    press("exit\n");
+    session.end().await;
+}

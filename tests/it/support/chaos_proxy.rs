@@ -1,0 +1,297 @@
+//! A TCP proxy on loopback in front of one node, whose weather a test changes while it runs: slow,
+//! silent, held back, half open, refusing, reset.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+
+/// Chunks on their way in one direction: more make the sender wait.
+const CHUNKS: usize = 1_024;
+const CHUNK_BYTES: usize = 16 * 1_024;
+
+/// What becomes of bytes in one direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// They pass.
+    Pass,
+    /// They pass this much later.
+    Delay(Duration),
+    /// They are swallowed.
+    Silent,
+    /// They are kept, in order, and delivered once this ends, even where their sender is gone by then.
+    Hold,
+}
+
+/// The network between the two.
+#[derive(Debug, Clone, Copy)]
+pub struct Weather {
+    /// From the client to the node.
+    pub to_node: Flow,
+    /// From the node to the client.
+    pub to_client: Flow,
+    /// Whether new connections are taken.
+    pub accepts: bool,
+    /// Whether one end is told when the other closes.
+    pub tells_close: bool,
+    /// The resets so far: [`ChaosProxy::set`] keeps its own count.
+    pub resets: u64,
+}
+
+/// Fair weather.
+pub const FAIR: Weather =
+    Weather { to_node: Flow::Pass, to_client: Flow::Pass, accepts: true, tells_close: true, resets: 0 };
+
+/// A running proxy; gone with all connections when dropped.
+pub struct ChaosProxy {
+    address: SocketAddr,
+    weather: watch::Sender<Weather>,
+    task: JoinHandle<()>,
+}
+
+impl ChaosProxy {
+    /// Starts one in front of a port on 127.0.0.1.
+    pub async fn start(node_port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let address = listener.local_addr().expect("bound");
+        let (weather, seen) = watch::channel(FAIR);
+        let task = tokio::spawn(serve(listener, address, SocketAddr::from(([127, 0, 0, 1], node_port)), seen));
+        Self { address, weather, task }
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Changes the weather, for connections that are there and those to come.
+    pub fn set(&self, weather: Weather) {
+        self.weather.send_modify(|now| *now = Weather { resets: now.resets, ..weather });
+    }
+
+    /// Resets all connections on the client's side. What is held for the node is still delivered.
+    pub fn reset(&self) {
+        self.weather.send_modify(|now| now.resets += 1);
+    }
+}
+
+impl Drop for ChaosProxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn serve(listener: TcpListener, address: SocketAddr, node: SocketAddr, mut seen: watch::Receiver<Weather>) {
+    let mut connections = JoinSet::new();
+    let mut open = Some(listener);
+    loop {
+        let accepts = seen.borrow_and_update().accepts;
+        match (accepts, &open) {
+            (false, Some(_)) => open = None,
+            (true, None) => open = Some(TcpListener::bind(address).await.expect("our own port")),
+            _ => {}
+        }
+        tokio::select! {
+            biased;
+            changed = seen.changed() => if changed.is_err() { return },
+            client = accept(open.as_ref()) => {
+                if let (Some(client), Ok(node)) = (client, TcpStream::connect(node).await) {
+                    connections.spawn(carry(client, node, seen.clone()));
+                }
+            }
+        }
+    }
+}
+
+async fn accept(listener: Option<&TcpListener>) -> Option<TcpStream> {
+    match listener {
+        Some(listener) => listener.accept().await.ok().map(|(stream, _)| stream),
+        None => std::future::pending().await,
+    }
+}
+
+async fn carry(client: TcpStream, node: TcpStream, seen: watch::Receiver<Weather>) {
+    let (from_client, to_client) = client.into_split();
+    let (from_node, to_node) = node.into_split();
+    let (up, held_up) = mpsc::channel(CHUNKS);
+    let (down, held_down) = mpsc::channel(CHUNKS);
+    let gone = seen.clone();
+    let answers = async {
+        tokio::join!(
+            read(from_node, down, seen.clone(), |w| w.to_client),
+            write(to_client, held_down, seen.clone(), |w| w.to_client)
+        )
+    };
+    let requests = async {
+        tokio::join!(
+            read_until_reset(from_client, up, seen.clone()),
+            write(to_node, held_up, seen.clone(), |w| w.to_node)
+        )
+    };
+    let answers = async {
+        tokio::select! { biased; () = reset(gone) => {}, _ = answers => {} }
+    };
+    tokio::join!(requests, answers);
+}
+
+async fn read_until_reset(
+    from: OwnedReadHalf,
+    into: mpsc::Sender<(BootTime, Vec<u8>)>,
+    seen: watch::Receiver<Weather>,
+) {
+    let from = &mut { from };
+    tokio::select! {
+        biased;
+        () = reset(seen.clone()) => { let _ = from.as_ref().set_zero_linger(); }
+        () = read_from(from, &into, seen, |w| w.to_node) => {}
+    }
+}
+
+/// Resolves at the next reset.
+async fn reset(mut seen: watch::Receiver<Weather>) {
+    let before = seen.borrow().resets;
+    let _ = seen.wait_for(|w| w.resets > before).await;
+}
+
+async fn read(
+    mut from: OwnedReadHalf,
+    into: mpsc::Sender<(BootTime, Vec<u8>)>,
+    seen: watch::Receiver<Weather>,
+    flow: fn(&Weather) -> Flow,
+) {
+    read_from(&mut from, &into, seen, flow).await;
+}
+
+async fn read_from(
+    from: &mut OwnedReadHalf,
+    into: &mpsc::Sender<(BootTime, Vec<u8>)>,
+    mut seen: watch::Receiver<Weather>,
+    flow: fn(&Weather) -> Flow,
+) {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let now = flow(&seen.borrow());
+        let delay = if let Flow::Delay(delay) = now { delay } else { Duration::ZERO };
+        if now != Flow::Silent && into.send((SystemClock.now().plus(delay), buffer[..count].to_vec())).await.is_err() {
+            return;
+        }
+    }
+    let _ = seen.wait_for(|w| w.tells_close).await;
+}
+
+async fn write(
+    mut to: OwnedWriteHalf,
+    mut from: mpsc::Receiver<(BootTime, Vec<u8>)>,
+    mut seen: watch::Receiver<Weather>,
+    flow: fn(&Weather) -> Flow,
+) {
+    while let Some((due, chunk)) = from.recv().await {
+        SystemClock.sleep_until(due).await;
+        if seen.wait_for(|w| flow(w) != Flow::Hold).await.is_err() || to.write_all(&chunk).await.is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that sends back what it gets.
+    async fn echo() -> (u16, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let port = listener.local_addr().expect("bound").port();
+        let task = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                connections.spawn(async move {
+                    let (mut from, mut to) = stream.into_split();
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                });
+            }
+        });
+        (port, task)
+    }
+
+    async fn round_trip(stream: &mut TcpStream, word: &[u8; 4]) -> Duration {
+        let begun = SystemClock.now();
+        stream.write_all(word).await.expect("open");
+        let mut back = [0; 4];
+        stream.read_exact(&mut back).await.expect("open");
+        assert_eq!(&back, word);
+        SystemClock.now().since(begun)
+    }
+
+    #[tokio::test]
+    async fn it_passes_delays_holds_and_swallows() {
+        let (port, _echo) = echo().await;
+        let proxy = ChaosProxy::start(port).await;
+        let mut stream = TcpStream::connect(proxy.address()).await.expect("accepts");
+        round_trip(&mut stream, b"pass").await;
+        let delay = Duration::from_millis(30);
+        proxy.set(Weather { to_node: Flow::Delay(delay), to_client: Flow::Delay(delay), ..FAIR });
+        assert!(round_trip(&mut stream, b"slow").await >= delay * 2);
+        proxy.set(Weather { to_node: Flow::Hold, ..FAIR });
+        stream.write_all(b"held").await.expect("open");
+        let mut back = [0; 4];
+        let early = tokio::time::timeout(Duration::from_millis(30), stream.read_exact(&mut back)).await;
+        assert!(early.is_err(), "held bytes came through");
+        proxy.set(FAIR);
+        stream.read_exact(&mut back).await.expect("open");
+        assert_eq!(&back, b"held");
+        proxy.set(Weather { to_client: Flow::Silent, ..FAIR });
+        stream.write_all(b"lost").await.expect("open");
+        let early = tokio::time::timeout(Duration::from_millis(30), stream.read_exact(&mut back)).await;
+        assert!(early.is_err(), "swallowed bytes came through");
+    }
+
+    #[tokio::test]
+    async fn it_refuses_and_accepts_again() {
+        let (port, _echo) = echo().await;
+        let proxy = ChaosProxy::start(port).await;
+        proxy.set(Weather { accepts: false, ..FAIR });
+        super::super::poll::until("connections are refused", || async {
+            TcpStream::connect(proxy.address()).await.err()
+        })
+        .await;
+        proxy.set(FAIR);
+        let mut stream = super::super::poll::until("connections are taken", || async {
+            TcpStream::connect(proxy.address()).await.ok()
+        })
+        .await;
+        round_trip(&mut stream, b"back").await;
+    }
+
+    #[tokio::test]
+    async fn what_was_held_arrives_after_its_sender_was_reset() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let proxy = ChaosProxy::start(listener.local_addr().expect("bound").port()).await;
+        let mut stream = TcpStream::connect(proxy.address()).await.expect("accepts");
+        let (mut node, _) = listener.accept().await.expect("connected");
+        round_trip_to(&mut stream, &mut node, b"hello").await;
+        proxy.set(Weather { to_node: Flow::Hold, ..FAIR });
+        stream.write_all(b"late!").await.expect("open");
+        // The bytes are in the proxy once it has read them, which a reset must not overtake.
+        tokio::time::timeout(Duration::from_millis(50), node.read_u8()).await.expect_err("held");
+        proxy.reset();
+        let mut byte = [0];
+        assert!(matches!(stream.read(&mut byte).await, Ok(0) | Err(_)), "the client is told");
+        proxy.set(FAIR);
+        let mut late = Vec::new();
+        node.read_to_end(&mut late).await.expect("closed by the proxy");
+        assert_eq!(late, b"late!");
+    }
+
+    async fn round_trip_to(stream: &mut TcpStream, node: &mut TcpStream, word: &[u8; 5]) {
+        stream.write_all(word).await.expect("open");
+        let mut got = [0; 5];
+        node.read_exact(&mut got).await.expect("open");
+        assert_eq!(&got, word);
+    }
+}

@@ -1,0 +1,175 @@
+//! `GET /events` over two instances, as curl and other readers see it.
+
+use std::time::Duration;
+
+use reqwest::Response;
+use serde_json::Value;
+
+use super::{Cluster, Instance};
+use crate::support::poll;
+
+/// A reader of one stream.
+struct Reader {
+    response: Response,
+    text: String,
+}
+
+#[derive(Debug)]
+struct Seen {
+    id: String,
+    name: String,
+    data: Value,
+}
+
+impl Reader {
+    async fn open(instance: &Instance, query: &str, last: Option<&str>) -> Self {
+        let mut request = instance.client.get(instance.url(&format!("/events{query}")));
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
+        let response = request.send().await.expect("an answer");
+        assert_eq!(response.status().as_u16(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        Self { response, text: String::new() }
+    }
+
+    /// The next event; comments and the like are passed over.
+    async fn next(&mut self) -> Seen {
+        loop {
+            if let Some((block, rest)) = self.text.split_once("\n\n") {
+                let field = |name: &str| {
+                    let line = block.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "));
+                    line.unwrap_or_default().to_owned()
+                };
+                let seen = Seen {
+                    id: field("id"),
+                    name: field("event"),
+                    data: serde_json::from_str(&field("data")).unwrap_or_default(),
+                };
+                self.text = rest.to_owned();
+                if !seen.name.is_empty() {
+                    return seen;
+                }
+                continue;
+            }
+            let chunk = tokio::time::timeout(poll::PATIENCE, self.response.chunk()).await.expect("an event in time");
+            let chunk = chunk.expect("bytes").expect("no end");
+            self.text.push_str(std::str::from_utf8(&chunk).expect("text"));
+        }
+    }
+
+    async fn named(&mut self, name: &str) -> Seen {
+        loop {
+            let seen = self.next().await;
+            if seen.name == name {
+                return seen;
+            }
+        }
+    }
+}
+
+/// Acts until it is heard: an instance learns within a second that somebody listens elsewhere.
+async fn until_heard(acting: &Instance, reader: &mut Reader) {
+    let acts = poll::until::<(), _>("an event is heard", || async {
+        let lease = acting.acquire("warm-up", &[("ttl", "60s")]).await;
+        acting.release("warm-up", &lease).await;
+        None
+    });
+    tokio::select! {
+        _ = reader.named("acquired") => {}
+        () = acts => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_instance_does_is_heard_in_the_other_once_and_without_a_token() {
+    let cluster = Cluster::of(3).await;
+    let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
+    let mut reader = Reader::open(&there, "?prefix=team/", None).await;
+    let mut all = Reader::open(&there, "", None).await;
+    until_heard(&here, &mut all).await;
+    let lease = here.acquire("team/x", &[("ttl", "60s"), ("owner", "me")]).await;
+    let extend = here.client.patch(here.url("/locks/team/x")).header("lock-token", &lease.token);
+    assert_eq!(extend.send().await.expect("an answer").status().as_u16(), 200);
+    assert_eq!(here.release("team/x", &lease).await, 204);
+    let acquired = reader.next().await;
+    assert_eq!((acquired.name.as_str(), &acquired.data["resource"]), ("acquired", &"team/x".into()));
+    assert_eq!((&acquired.data["owner"], &acquired.data["fence"]), (&"me".into(), &lease.fence.into()));
+    assert_eq!(acquired.data["token_id"], lease.body["token_id"]);
+    let released = reader.next().await;
+    assert_eq!((released.name.as_str(), &released.data["token_id"]), ("released", &lease.body["token_id"]));
+    for seen in [&acquired, &released] {
+        assert!(!format!("{seen:?}").contains(&lease.token), "{seen:?}");
+    }
+    // From where it was: the same one, and nothing else of that name twice.
+    let mut again = Reader::open(&there, "?prefix=team/", Some(&acquired.id)).await;
+    let next = again.next().await;
+    assert_eq!((next.id, next.name), (released.id, "released".to_owned()));
+    let mut stranger = Reader::open(&here, "", Some(&acquired.id)).await;
+    assert_eq!(stranger.next().await.name, "gap");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_forced_ends_losses_and_expiries_are_told() {
+    let cluster = Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    let mut reader = Reader::open(&here, "?renewals=true", None).await;
+    let lease = here.acquire("x", &[("ttl", "60s")]).await;
+    let extend = here.client.patch(here.url("/locks/x")).header("lock-token", &lease.token);
+    assert_eq!(extend.send().await.expect("an answer").status().as_u16(), 200);
+    assert!(reader.named("extended").await.data["valid_for_ms"].as_u64().expect("a number") > 50_000);
+    let force = here.client.delete(here.url("/locks/x?force=now&reason=test"));
+    assert_eq!(force.send().await.expect("an answer").status().as_u16(), 204);
+    assert_eq!(reader.named("forced").await.data["reason"], "now");
+    let short = here.acquire("y", &[("ttl", "1s")]).await;
+    assert_eq!(reader.named("expired").await.data["token_id"], short.body["token_id"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_come_and_go_are_told() {
+    let mut cluster = Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    let mut reader = Reader::open(&here, "?prefix=anything", None).await;
+    here.until_probes(2, 3).await;
+    cluster.servers[2].kill();
+    assert_eq!(reader.named("node_down").await.data["node"], "n2");
+    cluster.servers[2].restart_empty().await;
+    assert_eq!(reader.named("quarantined").await.data["node"], "n2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_questions_are_refused_and_the_end_is_told() {
+    let cluster = Cluster::of(1).await;
+    let here = cluster.instance(&[]).await;
+    let refused = here.client.get(here.url("/events?tail=5")).send().await.expect("an answer");
+    assert_eq!(refused.status().as_u16(), 400);
+    let refused = here.client.get(here.url("/events")).header("accept", "application/json").send().await;
+    assert_eq!(refused.expect("an answer").status().as_u16(), 406);
+    let reader = Reader::open(&here, "", None).await;
+    here.shutdown.cancel();
+    let (took, text) = super::timed(reader.response.text()).await;
+    assert!(text.expect("a good end").ends_with(": this instance is shutting down\n\n"));
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_is_let_go_with_a_notice() {
+    let cluster = Cluster::of(1).await;
+    let here = cluster.instance(&[]).await;
+    let reader = Reader::open(&here, "", None).await;
+    poll::until("it listens to the node", || async {
+        let (_, count): (String, usize) = cluster.servers[0].ask(&["PUBSUB", "NUMSUB", "redlockd:events"]).await;
+        (count == 1).then_some(())
+    })
+    .await;
+    // More than the sockets between the two take in.
+    let flood = "for i = 1, 100 do redis.call('PUBLISH', 'redlockd:events', '{\"event\":\"released\",\"at_ms\":1,\
+                 \"name\":\"t.' .. ARGV[1] .. '.' .. i .. '\",\"owner\":\"' .. string.rep('x', 3800) .. '\"}') end";
+    for round in 0..50 {
+        cluster.servers[0].ask::<()>(&["EVAL", flood, "0", &round.to_string()]).await;
+    }
+    here.until_probes(1, 1).await;
+    let text = tokio::time::timeout(poll::PATIENCE, reader.response.text()).await.expect("an end").expect("text");
+    let last = text.trim_end().rsplit("\n\n").next().unwrap_or_default();
+    assert!(last.starts_with("event: dropped\ndata: {\"missed\":"), "{last}");
+}

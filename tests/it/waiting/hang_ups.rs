@@ -1,0 +1,124 @@
+//! Callers that go away, in each state, on real sockets; and the end of the service with waiters.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{Cluster, Instance};
+use crate::support::chaos_proxy::{ChaosProxy, FAIR, Flow};
+use crate::support::poll;
+
+/// A caller that speaks HTTP by hand, so that it can go away at any point.
+async fn caller(instance: &Instance, resource: &str, form: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(instance.address).await.expect("loopback");
+    let head = format!(
+        "POST /locks/{resource} HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+         Content-Length: {}\r\n\r\n{form}",
+        form.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("sent");
+    stream
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_who_hangs_up_in_the_queue_leaves_it_at_once_and_the_next_is_served() {
+    let cluster = Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    let held = here.acquire("x", &[("ttl", "60s")]).await;
+    let head = caller(&here, "x", "wait=60s&ttl=60s").await;
+    here.until_waiting(1).await;
+    let middle = caller(&here, "x", "wait=60s&ttl=60s").await;
+    here.until_waiting(2).await;
+    let last = here.queue("x", &[("wait", "60s"), ("owner", "last")]);
+    here.until_waiting(3).await;
+    drop(middle);
+    here.until_waiting(2).await;
+    drop(head);
+    here.until_waiting(1).await;
+    assert_eq!(here.release("x", &held).await, 204);
+    assert_eq!(last.await.expect("no panic").status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_who_hangs_up_while_it_is_granted_leaves_nothing_behind() {
+    let cluster = Cluster::of(3).await;
+    let mut proxies = Vec::new();
+    for server in &cluster.servers {
+        proxies.push(ChaosProxy::start(server.port()).await);
+    }
+    let nodes = proxies.iter().enumerate().map(|(i, p)| format!("n{i}=redis://{}", p.address())).collect();
+    let here = Instance::start(&super::config(&[], nodes)).await;
+    let mut slow = FAIR;
+    slow.to_client = Flow::Delay(Duration::from_millis(60));
+    for round in 0..6 {
+        // Answers of the nodes are late: the grant is under way when the caller goes.
+        for proxy in &proxies {
+            proxy.set(slow);
+        }
+        let tries = here.calls("acquire").await;
+        let gone = caller(&here, "x", if round % 2 == 0 { "wait=60s&ttl=60s" } else { "ttl=60s" }).await;
+        poll::until("the nodes have it", || async {
+            let held: bool = cluster.servers[0].ask(&["EXISTS", "x"]).await;
+            (held || here.calls("acquire").await > tries).then_some(())
+        })
+        .await;
+        drop(gone);
+        for proxy in &proxies {
+            proxy.set(FAIR);
+        }
+        let next = here.acquire("x", &[("wait", "20s"), ("ttl", "60s")]).await;
+        assert_eq!(next.status, 201, "round {round}: {next:?}");
+        assert_eq!(here.release("x", &next).await, 204);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_cut_off_unanswered_is_followed_by_the_next() {
+    // Many callers that may be gone at any moment, the moment of the grant among them: nobody who
+    // stays waits longer than the hand-over takes.
+    let cluster = Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    for round in 0..8_u32 {
+        let held = here.acquire("x", &[("ttl", "60s"), ("wait", "20s")]).await;
+        assert_eq!(held.status, 201, "round {round}: {held:?}");
+        let fickle = caller(&here, "x", "wait=60s&ttl=1s").await;
+        here.until_waiting(1).await;
+        let staying = here.queue("x", &[("wait", "20s"), ("ttl", "60s")]);
+        here.until_waiting(2).await;
+        let (released, ()) = tokio::join!(here.release("x", &held), async {
+            for _ in 0..round {
+                tokio::task::yield_now().await;
+            }
+            // Answered or not: closing with unread bytes is a reset.
+            drop(fickle);
+        });
+        assert_eq!(released, 204);
+        // Where the answer was written before the caller was known to be gone, its short lease runs out.
+        let lease = staying.await.expect("no panic");
+        assert_eq!(lease.status, 201, "round {round}: {lease:?}");
+        assert_eq!(here.release("x", &lease).await, 204);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_end_of_the_service_all_waiters_are_answered() {
+    let cluster = Cluster::of(3).await;
+    let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
+    let held = here.acquire("x", &[("ttl", "60s")]).await;
+    let mut waiters = Vec::new();
+    for _ in 0..20 {
+        waiters.push(caller(&there, "x", "wait=60s").await);
+    }
+    there.until_waiting(20).await;
+    let staying = here.queue("x", &[("wait", "60s")]);
+    there.shutdown.cancel();
+    for mut waiter in waiters {
+        let mut answer = String::new();
+        waiter.read_to_string(&mut answer).await.expect("an answer, and the end");
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("draining"), "{answer}");
+    }
+    there.ended().await;
+    assert_eq!(here.release("x", &held).await, 204);
+    assert_eq!(staying.await.expect("no panic").status, 201, "another instance's end stops nobody");
+}

@@ -1,0 +1,74 @@
+//! The protocol as small models that a checker walks exhaustively (crate `stateright`): every order
+//! of messages, losses, restarts and clock steps within small bounds. Each model stands beside its
+//! broken variants, and the test fails if the checker does not find each of them. Apart from the
+//! simulation, which runs the real code: a model is what the code is meant to do, and can be read.
+//!
+//! `make model` walks larger bounds than the ordinary suite and prints the table of `docs/safety.md`.
+
+#[path = "model/fence.rs"]
+mod fence;
+#[path = "model/late.rs"]
+mod late;
+#[path = "model/lease.rs"]
+mod lease;
+#[path = "model/wake.rs"]
+mod wake;
+
+use std::fmt::Debug;
+use std::hash::Hash;
+
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// What the checker is to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expect {
+    /// Every reachable state is good.
+    Holds,
+    /// A planted bug: a bad state is reachable.
+    Broken,
+    /// What no lease over quorums can promise, and the documentation says so: a bad state is reachable.
+    Limit,
+}
+
+/// More transitions than any of the models has: a mistake in one must not eat the machine.
+const TRANSITIONS_MAX: usize = 100_000_000;
+/// Asks for the larger bounds.
+const IN_DEPTH: &str = "REDLOCKD_MODEL_IN_DEPTH";
+
+/// A bound: the larger one takes minutes in all and is for a run by command, the smaller one seconds.
+/// Every broken variant is found within the smaller one.
+fn in_depth<T>(larger: T, smaller: T) -> T {
+    if std::env::var_os(IN_DEPTH).is_some() { larger } else { smaller }
+}
+
+/// Explores breadth first, so that a counterexample is a shortest one. A broken variant is left at
+/// its first bad state.
+///
+/// Panics: where the checker finds something else than `expect`.
+fn check<M>(model: M, name: &str, expect: Expect)
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Debug + Hash + PartialEq + Send + Sync,
+    M::Action: Clone + Debug + PartialEq + Send + Sync,
+{
+    let builder = model.checker().threads(2).target_state_count(TRANSITIONS_MAX);
+    let checked = builder.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let states = checked.unique_state_count();
+    let found = checked.discoveries();
+    say(&format!("| {name} | {expect:?} | {states} |"));
+    assert!(checked.state_count() < TRANSITIONS_MAX, "{name}: not exhausted within {TRANSITIONS_MAX} transitions");
+    match expect {
+        Expect::Holds => {
+            if let Some((property, path)) = found.into_iter().next() {
+                let steps: Vec<_> = path.into_vec().into_iter().filter_map(|(_, action)| action).collect();
+                panic!("{name}: `{property}` is violated by {steps:#?}");
+            }
+        }
+        Expect::Broken | Expect::Limit => assert!(!found.is_empty(), "{name}: no counterexample in {states} states"),
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the table, where it is asked for with --nocapture")]
+fn say(line: &str) {
+    println!("{line}");
+}

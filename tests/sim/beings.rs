@@ -1,0 +1,150 @@
+//! What lives in the world: servers with their memories and clocks, and instances with their
+//! connections, clocks and terms. Values only; what they do is in the world's other files.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use super::links::Link;
+use super::profile::{GUARD_MS, LOCK_DELAY_MS, Odd, Profile};
+use super::rng::Rng;
+use super::world::Us;
+use crate::nodes::machine::NodeMachine;
+use crate::redlock::node::{Answer, Terms, quarantine_for};
+use crate::redlock::types::{AttemptId, ResourceName, TokenHash};
+
+/// Unused fence counters go after so long: short, so that they do go.
+const FENCE_TTL: Duration = Duration::from_secs(9);
+
+/// One simulated server.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) machine: NodeMachine,
+    /// What its log had when it was last synced.
+    pub(super) disk: NodeMachine,
+    pub(super) up: bool,
+    /// Counts its processes.
+    pub(super) epoch: u32,
+    pub(super) ppm: i64,
+    /// Its clock minus an honest one, microseconds.
+    pub(super) offset_us: i64,
+    /// The part of `offset_us` that a fault added.
+    pub(super) stepped_us: i64,
+    pub(super) frozen_until: Us,
+    pub(super) slow_until: Us,
+    /// When it last lost memory, or its clock was last stepped.
+    pub(super) shaken: Option<Us>,
+    /// When it last lost memory.
+    pub(super) forgot: Option<Us>,
+    /// When a process of it that is not to be trusted began, or its clock was last stepped far.
+    pub(super) doubted: Option<Us>,
+    /// Answers since its clock was stepped that show that somebody noticed.
+    pub(super) noticed: u32,
+    /// Attempts that were cancelled and tokens that were released here; forgotten when it is shaken.
+    pub(super) cancelled: BTreeSet<(ResourceName, String)>,
+    pub(super) ended: BTreeSet<(ResourceName, TokenHash)>,
+}
+
+/// A call of an instance that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) node: usize,
+    pub(super) lane: usize,
+    pub(super) waker: Waker,
+    pub(super) answer: Option<Answer>,
+}
+
+/// One simulated instance, as the world sees it.
+#[derive(Debug)]
+pub(super) struct Inst {
+    /// Counts its processes.
+    pub(super) life: u32,
+    pub(super) alive: bool,
+    /// When its process began.
+    pub(super) began: Us,
+    /// It does nothing before: it was stopped.
+    pub(super) local: Us,
+    pub(super) ppm: i64,
+    /// Its wall clock minus an honest one, microseconds.
+    pub(super) wall_off_us: i64,
+    pub(super) links: Vec<Vec<Link>>,
+    pub(super) calls: BTreeMap<u64, Call>,
+    pub(super) timers: BTreeMap<u64, Waker>,
+    pub(super) terms: Arc<Terms>,
+    pub(super) max_ttl_ms: u64,
+    /// Requests that are served.
+    pub(super) serving: BTreeSet<u64>,
+}
+
+impl Server {
+    pub(super) fn new(index: usize, profile: &Profile, r: &mut Rng) -> Self {
+        let machine = NodeMachine::new(&run_id(index, 0));
+        Self {
+            disk: machine.clone(),
+            machine,
+            up: true,
+            epoch: 0,
+            ppm: r.either_way(profile.rate_ppm),
+            offset_us: r.either_way(profile.skew_ms) * 1_000,
+            stepped_us: 0,
+            frozen_until: 0,
+            slow_until: 0,
+            shaken: None,
+            forgot: None,
+            doubted: None,
+            noticed: 0,
+            cancelled: BTreeSet::new(),
+            ended: BTreeSet::new(),
+        }
+    }
+
+    /// Forgets what proves a late command: it may pass now.
+    pub(super) fn shake(&mut self, now: Us) {
+        self.shaken = Some(now);
+        self.cancelled.clear();
+        self.ended.clear();
+    }
+
+    /// An attempt was cancelled here.
+    pub(super) fn was_cancelled(&self, resource: &ResourceName, attempt: &AttemptId) -> bool {
+        self.cancelled.contains(&(resource.clone(), attempt.as_str().to_owned()))
+    }
+}
+
+/// The run id of a node's `epoch`-th process.
+pub(super) fn run_id(node: usize, epoch: u32) -> String {
+    format!("{node:020x}{epoch:020x}")
+}
+
+impl Inst {
+    pub(super) fn new(index: usize, profile: &Profile, r: &mut Rng) -> Self {
+        let is_odd = index + 1 == profile.instances;
+        let cluster = if is_odd && profile.odd == Odd::OtherCluster { "other" } else { "ours" };
+        let longer = is_odd && profile.odd == Odd::LongerTtl;
+        let max_ttl_ms = profile.max_ttl_ms * if longer { 2 } else { 1 };
+        let (guard, lock_delay) = (Duration::from_millis(GUARD_MS), Duration::from_millis(LOCK_DELAY_MS));
+        let terms = Terms {
+            cluster: cluster.into(),
+            guard,
+            lock_delay,
+            quarantine: quarantine_for(Duration::from_millis(max_ttl_ms), lock_delay, guard),
+            fence_ttl: FENCE_TTL,
+        };
+        let hours = if profile.one_host { 0 } else { r.pick(&[0, 0, 1, -5]) };
+        Self {
+            life: 0,
+            alive: false,
+            began: 0,
+            local: 0,
+            ppm: r.either_way(profile.rate_ppm),
+            wall_off_us: hours * 3_600_000_000 + r.either_way(profile.skew_ms) * 1_000,
+            links: (0..profile.servers()).map(|_| (0..profile.lanes).map(|_| Link::default()).collect()).collect(),
+            calls: BTreeMap::new(),
+            timers: BTreeMap::new(),
+            terms: Arc::new(terms),
+            max_ttl_ms,
+            serving: BTreeSet::new(),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! One instance's process: a runtime of its own, so that it can be stopped and killed like a
+//! process, with the real engine and the real warden in it, and a task for each request as the HTTP
+//! door has. Knows no fault and no check.
+
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::clients::{Ask, Verb};
+use super::clock::SimClock;
+use super::ledger::{Promise, now_serving};
+use super::links::SimNode;
+use super::rng::{Rng, SimEntropy};
+use super::sometimes::Sometimes;
+use super::world::{Shared, lock};
+use crate::redlock::acquire::{Patience, RefusalKind, Want};
+use crate::redlock::backoff::BackoffRange;
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::engine::{Redlock, Settings};
+use crate::redlock::extend::{ExtendRefusal, Extension};
+use crate::redlock::node::EndReason;
+use crate::redlock::quarantine::Warden;
+use crate::redlock::release::ReleaseOutcome;
+use crate::redlock::types::Ttl;
+
+type Engine = Redlock<SimNode, SimClock, SimEntropy>;
+
+/// Longest time between two looks of a waiter.
+const POLL: Duration = Duration::from_millis(500);
+/// Clean-ups at once: the shipped default is larger, and no run comes near either.
+const CLEANUP_LIMIT: usize = 512;
+
+/// Tells when a runtime has nothing left to do.
+#[derive(Default)]
+struct Idle {
+    is_idle: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+/// See the module.
+pub(super) struct Host {
+    runtime: Runtime,
+    idle: Arc<Idle>,
+    engine: Engine,
+    /// One per resource: a release was done here.
+    freed: Vec<Arc<Notify>>,
+    handlers: BTreeMap<u64, JoinHandle<()>>,
+}
+
+impl Host {
+    /// Starts the process: the warden runs, and declares the cluster if it is told to.
+    pub(super) fn boot(world: &Shared, inst: usize, seed: u64, declares: bool) -> Self {
+        let idle = Arc::new(Idle::default());
+        let parked = Arc::clone(&idle);
+        let runtime = Builder::new_current_thread()
+            .on_thread_park(move || {
+                parked.is_idle.store(true, Ordering::Relaxed);
+                if let Some(waker) = parked.waker.lock().expect("no panic here").take() {
+                    waker.wake();
+                }
+            })
+            .build()
+            .expect("a runtime without drivers");
+        let (engine, resources) = {
+            let mut w = lock(world);
+            w.connect_all(inst);
+            let now = w.now;
+            let i = &mut w.insts[inst];
+            (i.alive, i.began) = (true, now);
+            let settings = Settings {
+                terms: Arc::clone(&i.terms),
+                node_timeout: Duration::from_millis(w.profile.node_timeout_ms),
+                drift_ppm: 10_000,
+                drift_floor: Duration::from_millis(2),
+                min_validity_percent: 10,
+                retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(250) },
+                poll: POLL,
+                cleanup_limit: CLEANUP_LIMIT,
+            };
+            let life = u64::from(w.insts[inst].life);
+            let entropy = SimEntropy::new(Rng::new(seed, 1_000 + inst as u64 * 1_000 + life));
+            let list = w.profile.list_of(inst);
+            let resources = w.resources.len();
+            drop(w);
+            let nodes = list.map(|node| Arc::new(SimNode::new(world, inst, node))).collect();
+            let clock = SimClock { world: Arc::clone(world), inst };
+            (Redlock::new(nodes, clock, entropy, settings), resources)
+        };
+        let warden = Warden::new(engine.clone());
+        let freed = (0..resources).map(|_| Arc::default()).collect();
+        let host = Self { runtime, idle, engine, freed, handlers: BTreeMap::new() };
+        let clock = host.engine.clock.clone();
+        host.runtime.spawn(async move {
+            clock.sleep(Duration::from_millis(20)).await;
+            if declares {
+                // Nothing goes wrong so early.
+                if let Err(error) = warden.init().await {
+                    lock(&clock.world).fail(format!("the new cluster could not be declared: {error}"));
+                }
+            }
+            warden.watch().await;
+        });
+        host
+    }
+
+    /// Lets its tasks run until all of them wait.
+    pub(super) fn run(&mut self) {
+        self.idle.is_idle.store(false, Ordering::Relaxed);
+        let idle = Arc::clone(&self.idle);
+        self.runtime.block_on(poll_fn(move |cx| {
+            if idle.is_idle.load(Ordering::Relaxed) {
+                return Poll::Ready(());
+            }
+            *idle.waker.lock().expect("no panic here") = Some(cx.waker().clone());
+            Poll::Pending
+        }));
+    }
+
+    /// Begins to serve a request.
+    pub(super) fn serve(&mut self, ask: Ask) {
+        self.handlers.retain(|_, task| !task.is_finished());
+        let (engine, req) = (self.engine.clone(), ask.req);
+        let index: usize = ask.resource.as_str()[1..].parse().expect("r and a number");
+        let freed = Arc::clone(&self.freed[index]);
+        let work = async move {
+            let mut work = pin!(handle(engine, freed, ask));
+            poll_fn(|cx| {
+                let before = now_serving(req);
+                let poll = work.as_mut().poll(cx);
+                now_serving(before);
+                poll
+            })
+            .await;
+        };
+        self.handlers.insert(req, self.runtime.spawn(work));
+    }
+
+    /// The caller has hung up.
+    pub(super) fn abort(&mut self, req: u64) {
+        if let Some(task) = self.handlers.remove(&req) {
+            task.abort();
+        }
+    }
+
+    /// What is still under way besides requests and the warden.
+    pub(super) fn cleanups(&self) -> usize {
+        self.engine.cleanups_in_flight()
+    }
+}
+
+async fn handle(engine: Engine, freed: Arc<Notify>, ask: Ask) {
+    let (world, inst) = (Arc::clone(&engine.clock.world), engine.clock.inst);
+    let started = engine.clock.now();
+    let promise = match &ask.verb {
+        Verb::Acquire { ttl_ms, wait_ms } => acquire(&engine, &freed, &ask, started, (*ttl_ms, *wait_ms)).await,
+        Verb::Extend { ttl_ms, fence } => {
+            let ttl = ttl_ms.map(|ms| Ttl::from_ms(ms).expect("in range"));
+            let (resource, token) = (ask.resource.clone(), ask.token.clone());
+            let extension = Extension { resource, token, ttl, fence: *fence, labels: None };
+            match engine.extend(&extension).await {
+                Ok(extended) => {
+                    let at = engine.clock.now();
+                    let extended = (extended.deadline > at).then_some(extended);
+                    extended.map(|e| (e.record.fence, e.deadline, false, Duration::ZERO))
+                }
+                Err(refusal) => {
+                    let kind = match refusal {
+                        ExtendRefusal::Unknown { .. } => Sometimes::ExtendUnknown,
+                        _ => Sometimes::ExtendLost,
+                    };
+                    lock(&world).seen.count(kind);
+                    None
+                }
+            }
+        }
+        Verb::Release => {
+            let outcome = engine.release(&ask.resource, &ask.token, EndReason::Released).await;
+            if matches!(outcome, ReleaseOutcome::Released) {
+                freed.notify_one();
+                let mut world = lock(&world);
+                let at = world.local(inst);
+                world.note_released(&ask.token, at);
+            }
+            None
+        }
+    };
+    let mut world = lock(&world);
+    let at = world.local(inst);
+    let waited = promise.map_or(Duration::ZERO, |(.., waited)| waited);
+    let promise = promise.map(|(fence, deadline, joined, _)| {
+        let until = world.when(inst, deadline).max(at);
+        Promise { fence, at, until, trusted: until, joined }
+    });
+    world.answer(inst, ask.req, promise, u64::try_from(waited.as_micros()).unwrap_or(0));
+}
+
+/// As the manager does: what is granted is kept last, just before the answer.
+async fn acquire(
+    engine: &Engine,
+    freed: &Notify,
+    ask: &Ask,
+    started: BootTime,
+    (ttl_ms, wait_ms): (u64, u64),
+) -> Option<(crate::redlock::types::Fence, BootTime, bool, Duration)> {
+    let want = Want {
+        resource: ask.resource.clone(),
+        token: ask.token.clone(),
+        ttl: Ttl::from_ms(ttl_ms).expect("in range"),
+        labels: "{}".into(),
+    };
+    let patience = Patience { until: started.plus(Duration::from_millis(wait_ms)), wake: freed };
+    let (world, inst) = (&engine.clock.world, engine.clock.inst);
+    match engine.acquire(&want, patience).await {
+        Ok(grant) => {
+            let granted = (grant.fence, grant.deadline, grant.joined, engine.clock.now().since(started));
+            lock(world).stall_before_answer(inst);
+            let kept = grant.keep().is_ok();
+            if !kept {
+                lock(world).seen.count(Sometimes::TooLateToAnswer);
+            }
+            kept.then_some(granted)
+        }
+        Err(refusal) => {
+            let kind = match refusal.kind {
+                RefusalKind::Split => Some(Sometimes::SplitVote),
+                RefusalKind::TooSlow => Some(Sometimes::TooSlowRefused),
+                RefusalKind::Held if wait_ms > 0 => Some(Sometimes::WaiterGaveUp),
+                _ => None,
+            };
+            if let Some(kind) = kind {
+                lock(world).seen.count(kind);
+            }
+            None
+        }
+    }
+}

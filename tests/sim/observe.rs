@@ -1,0 +1,122 @@
+//! What is seen at the nodes: each request with its answer goes into the trace and its hash, hard
+//! states are counted, and what must never happen on a node is noticed there. Changes nothing.
+
+use super::links::Parcel;
+use super::sometimes::Sometimes;
+use super::world::World;
+use crate::redlock::node::{Answer, Barred, EndReason, NodeStatus, Reply, Request, Vote};
+
+impl World {
+    /// Notes what a node was asked and answered, and what must never happen there.
+    pub(super) fn observe(&mut self, parcel: &Parcel, answer: &Answer) {
+        let (node, request) = (parcel.node, &*parcel.request);
+        let code = answer_code(answer);
+        self.mix(&[node as u64, parcel.inst as u64, parcel.stamp.0, code.0, code.1]);
+        self.trace(|| {
+            let late = if parcel.is_late { " LATE" } else { "" };
+            format!("n{node} <- i{}{late} {} => {}", parcel.inst, brief(request), brief_answer(answer))
+        });
+        let barred = match answer {
+            Ok(Reply::Barred(barred) | Reply::Status(NodeStatus { vote: Vote::Barred(barred), .. })) => Some(barred),
+            _ => None,
+        };
+        if let Some(barred) = barred {
+            let what = match barred {
+                Barred::Quarantined { .. } if matches!(request, Request::Hold { .. }) => {
+                    Sometimes::ExtendedOverQuarantine
+                }
+                Barred::Quarantined { .. } => Sometimes::Quarantined,
+                Barred::OtherCluster { .. } => Sometimes::OtherClusterBarred,
+                Barred::ClockOff { .. } if parcel.is_late => Sometimes::LateSetMetGuard,
+                Barred::ClockOff { .. } => Sometimes::ClockOff,
+                Barred::Unseeded { .. } => Sometimes::Unseeded,
+            };
+            self.seen.count(what);
+            self.servers[node].noticed += 1;
+        }
+        self.observe_by_kind(node, request, answer, parcel.is_late);
+    }
+
+    fn observe_by_kind(&mut self, node: usize, request: &Request, answer: &Answer, is_late: bool) {
+        match (request, answer) {
+            (Request::Acquire { resource, token, attempt, .. }, Ok(Reply::Granted { .. })) => {
+                let server = &self.servers[node];
+                let is_ghost = server.was_cancelled(resource, attempt);
+                if is_ghost || server.ended.contains(&(resource.clone(), token.clone())) {
+                    let why = if is_ghost { "its attempt was cancelled" } else { "its token was released" };
+                    self.fail(format!("ghost: node {node} set {resource} for {token:?} although {why} there before"));
+                }
+            }
+            (Request::Acquire { .. }, Ok(Reply::Dead { reason: EndReason::Cancelled })) if is_late => {
+                self.seen.count(Sometimes::LateSetMetTombstone);
+            }
+            (Request::Acquire { .. }, Ok(Reply::Dead { .. })) => self.seen.count(Sometimes::DeadTokenRefused),
+            (Request::Cancel { resource, attempt, token }, Ok(_)) => {
+                self.servers[node].cancelled.insert((resource.clone(), attempt.as_str().to_owned()));
+                if self.lease_on(node, resource).is_some_and(|(record, _)| record.token == *token) {
+                    self.seen.count(Sometimes::ClaimLeftStanding);
+                }
+            }
+            (Request::Release { resource, token, .. }, Ok(_)) => {
+                self.servers[node].ended.insert((resource.clone(), token.clone()));
+            }
+            (Request::Hold { fence: Some(_), renewal: false, .. }, Ok(Reply::Kept { .. })) => {
+                self.seen.count(Sometimes::FenceWrittenBack);
+            }
+            (Request::Plant { .. }, Ok(Reply::Planted)) => self.seen.count(Sometimes::RepairPlanted),
+            (Request::Quarantine, Ok(_)) => {
+                self.seen.count(Sometimes::QuarantineOrdered);
+                let now = self.now;
+                self.servers[node].shake(now);
+            }
+            (Request::Activate { seed }, Ok(Reply::Status(status))) if status.vote == Vote::Active => {
+                self.seen.count(Sometimes::QuarantineLeft);
+                let by_clock = seed.0.abs_diff(status.now_us) < 400_000;
+                self.seen.count(if by_clock { Sometimes::SeededByClock } else { Sometimes::SeededByQuorum });
+            }
+            (_, Ok(Reply::Status(status))) if status.why == "clock" => self.seen.count(Sometimes::ClockRanBack),
+            _ => {}
+        }
+    }
+}
+
+/// Two words that tell one answer from another.
+fn answer_code(answer: &Answer) -> (u64, u64) {
+    match answer {
+        Ok(Reply::Granted { fence, joined }) => (1 + u64::from(*joined), fence.0),
+        Ok(Reply::Held { left_ms, .. }) => (3, left_ms.unwrap_or(0)),
+        Ok(Reply::Kept { record, before_ms }) => (4, record.fence.0 ^ before_ms),
+        Ok(Reply::Missing) => (5, 0),
+        Ok(Reply::Other { .. }) => (6, 0),
+        Ok(Reply::Dead { reason }) => (7, *reason as u64),
+        Ok(Reply::Planted) => (8, 0),
+        Ok(Reply::Released(released)) => (9, released.found as u64),
+        Ok(Reply::Barred(_)) => (10, 0),
+        Ok(Reply::Status(status)) => (11, status.high_water.0),
+        Ok(_) => (12, 0),
+        Err(error) => (13, error.kind as u64),
+    }
+}
+
+fn brief(request: &Request) -> String {
+    match request {
+        Request::Acquire { resource, token, attempt, ttl, .. } => {
+            format!("acquire {resource} {token:?} {attempt:?} {} ms", ttl.as_ms())
+        }
+        Request::Hold { resource, token, fence, renewal, ttl, .. } => {
+            format!("hold {resource} {token:?} fence {fence:?} ttl {ttl:?} renewal {renewal}")
+        }
+        Request::Plant { resource, record, left_ms } => format!("plant {resource} {:?} {left_ms} ms", record.token),
+        Request::Cancel { resource, token, attempt } => format!("cancel {resource} {token:?} {attempt:?}"),
+        Request::Release { resource, token, .. } => format!("release {resource} {token:?}"),
+        other => format!("{other:?}"),
+    }
+}
+
+fn brief_answer(answer: &Answer) -> String {
+    match answer {
+        Ok(Reply::Held { left_ms, record }) => format!("held {left_ms:?} {:?}", record.as_ref().map(|r| &r.token)),
+        Ok(other) => format!("{other:?}"),
+        Err(error) => format!("{error}"),
+    }
+}

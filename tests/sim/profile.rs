@@ -1,0 +1,187 @@
+//! What kind of world a seed draws: how many nodes, which faults and how often, how bad the clocks
+//! are. Each fault kind is in a profile or not (swarm testing), so that rare ones are not drowned by
+//! common ones. Knows no event.
+
+use super::rng::Rng;
+
+/// Clock offset, or age of a request, beyond which a node does not vote: the shipped default.
+pub(super) const GUARD_MS: u64 = 500;
+/// The shipped default.
+pub(super) const LOCK_DELAY_MS: u64 = 1_000;
+/// Faults begin when the cluster has been declared.
+pub(super) const FAULTS_BEGIN_MS: u64 = 600;
+
+/// Something that goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// A node's process dies and comes back with nothing.
+    RestartEmpty,
+    /// A node's process dies and comes back with all it knew.
+    RestartKept,
+    /// A node's process dies and comes back with what it knew up to a second ago.
+    RestartTail,
+    /// All nodes die at once, and come back with or without memory.
+    RestartAll,
+    /// `FLUSHALL` on a node.
+    Flush,
+    /// A node's clock is stepped by seconds or hours; it is set right later.
+    NodeStep,
+    /// A node's clock is stepped by less than the guard.
+    NodeJolt,
+    /// All clocks of the one host are stepped together.
+    JointStep,
+    /// An instance's wall clock is stepped by up to hours.
+    WallStep,
+    /// A node stands still for a while.
+    Freeze,
+    /// An instance stands still for a while (stopped, or suspended: its boot clock runs on).
+    Pause,
+    /// An instance dies and is started again.
+    Crash,
+    /// Nothing, or nothing one way, passes between an instance and some nodes.
+    Cut,
+    /// Connections to a node break; what was under way is lost, or arrives late.
+    Break,
+    /// A node answers slowly.
+    Slow,
+}
+
+impl Fault {
+    /// The node has no vote for a whole quarantine.
+    pub(super) fn costs_the_vote(self) -> bool {
+        use Fault::{Flush, JointStep, NodeStep, RestartAll, RestartEmpty, RestartKept, RestartTail};
+        matches!(self, RestartEmpty | RestartKept | RestartTail | RestartAll | Flush | NodeStep | JointStep)
+    }
+}
+
+/// Every kind but [`Fault::JointStep`], which is for one-host worlds.
+const KINDS: [Fault; 14] = [
+    Fault::RestartEmpty,
+    Fault::RestartKept,
+    Fault::RestartTail,
+    Fault::RestartAll,
+    Fault::Flush,
+    Fault::NodeStep,
+    Fault::NodeJolt,
+    Fault::WallStep,
+    Fault::Freeze,
+    Fault::Pause,
+    Fault::Crash,
+    Fault::Cut,
+    Fault::Break,
+    Fault::Slow,
+];
+
+/// How the last instance differs from the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Odd {
+    /// Not at all.
+    No,
+    /// Another node list, one node further, hence another cluster fingerprint: it must get no votes.
+    OtherCluster,
+    /// Twice the longest TTL, so a longer quarantine.
+    LongerTtl,
+}
+
+/// The world of one seed.
+#[derive(Debug, Clone)]
+pub(super) struct Profile {
+    /// N.
+    pub(super) nodes: usize,
+    /// Instances, each with its own engine and warden.
+    pub(super) instances: usize,
+    /// Clients.
+    pub(super) clients: usize,
+    /// Resources that they want.
+    pub(super) resources: usize,
+    /// Connections per instance and node.
+    pub(super) lanes: usize,
+    /// The longest TTL.
+    pub(super) max_ttl_ms: u64,
+    /// One node's answer.
+    pub(super) node_timeout_ms: u64,
+    /// Ordinary one-way latency.
+    pub(super) latency_us: u64,
+    /// Share of messages that take up to 80 ms more. Percent.
+    pub(super) spikes: u64,
+    /// Largest clock-rate error of anybody; below half a percent, so that two differ by less than one.
+    pub(super) rate_ppm: i64,
+    /// Largest standing clock offset of a node.
+    pub(super) skew_ms: i64,
+    /// What goes wrong.
+    pub(super) faults: Vec<Fault>,
+    /// Longest time between two faults.
+    pub(super) gap_ms: u64,
+    /// The scripts read the run id themselves, instead of the hand-shake.
+    pub(super) identity_script: bool,
+    /// Fences come from the counters alone: the stamps' floor hides faults of the fence protocol.
+    pub(super) counters_only: bool,
+    /// All share a machine, hence a clock.
+    pub(super) one_host: bool,
+    /// The cluster is declared at the start; otherwise its first quarantine is waited out.
+    pub(super) declared: bool,
+    /// The last instance.
+    pub(super) odd: Odd,
+    /// An instance is stopped at this share of its clock readings and sends. Per million.
+    pub(super) stall_ppm: u64,
+    /// When the faults end and everything heals.
+    pub(super) calm_ms: u64,
+    /// Share of acquires that wait. Percent.
+    pub(super) waits: u64,
+}
+
+impl Profile {
+    /// How many servers there are: the nodes, and one more where an instance has another list.
+    pub(super) fn servers(&self) -> usize {
+        self.nodes + usize::from(self.odd == Odd::OtherCluster)
+    }
+
+    /// The servers on an instance's node list.
+    pub(super) fn list_of(&self, inst: usize) -> std::ops::Range<usize> {
+        let is_other = self.odd == Odd::OtherCluster && inst + 1 == self.instances;
+        if is_other { 1..self.nodes + 1 } else { 0..self.nodes }
+    }
+
+    /// Draws the profile of `seed`.
+    pub(super) fn of(seed: u64) -> Self {
+        let mut r = Rng::new(seed, 1);
+        let one_host = r.chance(20);
+        let mut faults: Vec<Fault> = Vec::new();
+        for kind in KINDS {
+            if r.chance(45) {
+                faults.push(kind);
+            }
+        }
+        if one_host {
+            faults.retain(|f| !matches!(f, Fault::NodeStep | Fault::NodeJolt | Fault::WallStep));
+            faults.push(Fault::JointStep);
+        }
+        let mut profile = Self {
+            nodes: r.pick(&[1, 3, 3, 3, 3, 3, 3, 5, 5, 5]),
+            instances: r.pick(&[2, 3, 3]),
+            clients: r.pick(&[2, 3, 4, 5]),
+            resources: r.pick(&[1, 1, 2]),
+            lanes: r.pick(&[1, 1, 2]),
+            max_ttl_ms: r.pick(&[700, 1_500, 3_000, 4_000, 8_000]),
+            node_timeout_ms: r.pick(&[30, 50, 100]),
+            latency_us: r.pick(&[300, 1_500, 6_000]),
+            spikes: r.pick(&[0, 1, 5]),
+            rate_ppm: r.pick(&[0, 200, 4_500]),
+            skew_ms: r.pick(&[0, 20, 50, 200]),
+            gap_ms: r.pick(&[400, 1_200, 2_500]),
+            identity_script: r.chance(20),
+            counters_only: r.chance(30),
+            one_host,
+            declared: !r.chance(4),
+            odd: r.pick(&[Odd::No, Odd::No, Odd::No, Odd::No, Odd::No, Odd::No, Odd::OtherCluster, Odd::LongerTtl]),
+            stall_ppm: r.pick(&[0, 0, 300, 2_000]),
+            calm_ms: r.range(6_000, 14_000),
+            waits: r.pick(&[10, 50, 90]),
+            faults,
+        };
+        if profile.nodes == 1 && profile.odd == Odd::OtherCluster {
+            profile.odd = Odd::No; // two lists of one node have none in common
+        }
+        profile
+    }
+}

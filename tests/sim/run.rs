@@ -1,0 +1,223 @@
+//! One seed from its first event to its verdict, and many of them over threads. Owns the loop that
+//! alternates between the world and the processes in it. Knows no fault and no client.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::host::Host;
+use super::profile::Profile;
+use super::sometimes::Tally;
+use super::world::{Event, MS, SEC, Shared, Todo, World, lock};
+use crate::redlock::mutant::{self, Mutant};
+
+/// No history takes so many events: one that does is caught in a loop.
+const EVENTS_MAX: u64 = 400_000;
+
+/// What came of one seed.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) seed: u64,
+    /// The first promise that was broken.
+    pub(super) violation: Option<String>,
+    /// Of the whole history.
+    pub(super) hash: u64,
+    pub(super) seen: Tally,
+    pub(super) events: u64,
+    pub(super) grants: u64,
+    pub(super) extends: u64,
+}
+
+/// Runs one seed, with a planted bug or without.
+pub(super) fn run(seed: u64, bug: Option<Mutant>, tracing: bool) -> Outcome {
+    let profile = Profile::of(seed);
+    let counters_only = profile.counters_only;
+    let before = mutant::plant(bug, counters_only);
+    let world: Shared = Arc::new(Mutex::new(World::new(seed, profile, tracing)));
+    let mut hosts: Vec<Option<Host>> = Vec::new();
+    hosts.resize_with(lock(&world).insts.len(), || None);
+    let mut busy = vec![false; hosts.len()];
+    loop {
+        let mut w = lock(&world);
+        if w.violation.is_some() || w.done {
+            break;
+        }
+        let Some(event) = w.next() else {
+            w.fail("liveness: nothing is left to happen".into());
+            break;
+        };
+        if w.events > EVENTS_MAX {
+            w.fail(format!("liveness: more than {EVENTS_MAX} events"));
+            break;
+        }
+        w.happen(event);
+        let wakes = std::mem::take(&mut w.wakes);
+        let todo = std::mem::take(&mut w.todo);
+        drop(w);
+        wakes.into_iter().for_each(std::task::Waker::wake);
+        for act in todo {
+            perform(&world, seed, &mut hosts, &mut busy, act);
+        }
+        if busy.contains(&true) && !lock(&world).joins_next() {
+            run_busy(&mut hosts, &mut busy);
+        }
+    }
+    close(&world, &mut hosts);
+    mutant::restore(before);
+    let w = lock(&world);
+    let (grants, extends) = (w.ledger.grants, w.ledger.extends);
+    Outcome { seed, violation: w.violation.clone(), hash: w.hash(), seen: w.seen, events: w.events, grants, extends }
+}
+
+fn run_busy(hosts: &mut [Option<Host>], busy: &mut [bool]) {
+    for (host, busy) in hosts.iter_mut().zip(busy) {
+        if std::mem::take(busy)
+            && let Some(host) = host
+        {
+            host.run();
+        }
+    }
+}
+
+fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bool], act: Todo) {
+    match act {
+        Todo::Run(inst) => busy[inst] = true,
+        Todo::Spawn(inst, req) => {
+            let ask = lock(world).asks.get(&req).cloned();
+            if let (Some(ask), Some(host)) = (ask, &mut hosts[inst]) {
+                host.serve(ask);
+                busy[inst] = true;
+            }
+        }
+        Todo::Abort(inst, req) => {
+            if let Some(host) = &mut hosts[inst] {
+                // What other tasks have to do at this instant comes before.
+                if std::mem::take(&mut busy[inst]) {
+                    host.run();
+                }
+                host.abort(req);
+                let hung_up = mutant::during_hang_up(true);
+                host.run();
+                mutant::during_hang_up(hung_up);
+            }
+        }
+        Todo::Kill(inst) => {
+            busy[inst] = false;
+            let wakers = lock(world).bury(inst);
+            drop(hosts[inst].take());
+            drop(wakers);
+        }
+        Todo::Boot(inst) => {
+            let w = lock(world);
+            let declares = w.profile.declared && inst == 0 && w.now < 100 * MS;
+            drop(w);
+            hosts[inst] = Some(Host::boot(world, inst, seed, declares));
+            busy[inst] = true;
+        }
+    }
+}
+
+/// Nothing may be left over in the processes that are alive at a good end.
+fn close(world: &Shared, hosts: &mut [Option<Host>]) {
+    let mut w = lock(world);
+    for (inst, host) in hosts.iter().enumerate() {
+        let overdue = |req: &&u64| w.asks.get(req).is_some_and(|ask| ask.is_overdue(w.now));
+        let overdue = w.insts[inst].serving.iter().find(overdue).copied();
+        if let (None, Some(req)) = (&w.violation, overdue) {
+            w.fail(format!("liveness: request {req} at i{inst} was never answered"));
+        }
+        let cleanups = host.as_ref().map_or(0, Host::cleanups);
+        if w.violation.is_none() && cleanups > 0 && w.now > w.closing_time() + 40 * SEC {
+            w.fail(format!("{cleanups} clean-ups are under way at the end"));
+        }
+    }
+    let wakers: Vec<_> = (0..w.insts.len()).map(|inst| w.bury(inst)).collect();
+    drop(w);
+    hosts.iter_mut().for_each(|host| drop(host.take()));
+    drop(wakers);
+}
+
+impl World {
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Parcel(parcel) => self.deliver(parcel),
+            Event::Reply { .. } => self.receive(event),
+            Event::Fail { inst, life, call, kind } => self.fail_call(inst, life, call, kind),
+            Event::Timer { inst, life, id } => {
+                let local = self.insts[inst].local;
+                if local > self.now {
+                    self.at(local, event);
+                } else if self.insts[inst].life == life {
+                    self.fire(inst, id);
+                }
+            }
+            Event::Connect { inst, life, node, lane, generation } => self.connect(inst, life, node, lane, generation),
+            Event::Arrive { req } => self.arrive(req),
+            Event::Gone { req } => self.hang_up(req),
+            Event::Answered { req, resp } => self.answered(req, resp),
+            Event::Client { client, generation } => self.client_acts(client, generation),
+            Event::Write { client, token } => self.client_writes(client, token),
+            Event::Fault => self.fault(),
+            Event::Heal(heal) => self.heal(heal),
+            Event::Fsync => self.fsync(),
+            Event::Calm => self.calm_down(),
+            Event::Scan => self.scan(),
+            Event::Audit { resource } => self.audit(resource),
+            Event::Start { inst } => self.todo.push(Todo::Boot(inst)),
+        }
+    }
+}
+
+/// Sums over many seeds.
+#[derive(Debug, Default)]
+pub(super) struct Summary {
+    pub(super) seeds: u64,
+    pub(super) events: u64,
+    pub(super) grants: u64,
+    pub(super) extends: u64,
+    pub(super) seen: Tally,
+    pub(super) failed: Vec<(u64, String)>,
+}
+
+/// Runs `count` seeds from `from` on all cores, until `most_failures` have failed. Each tenth seed
+/// (or each one, if `twice`) runs a second time and must give the same history.
+pub(super) fn run_many(
+    from: u64,
+    count: u64,
+    twice_every: u64,
+    most_failures: usize,
+    progress: fn(&Summary),
+) -> Summary {
+    let (next, summary) = (AtomicU64::new(from), Mutex::new(Summary::default()));
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= from + count || summary.lock().expect("no panic").failed.len() >= most_failures {
+                        return;
+                    }
+                    let mut outcome = run(seed, None, false);
+                    if seed.is_multiple_of(twice_every) && run(seed, None, false).hash != outcome.hash {
+                        outcome.violation = Some("two runs of this seed gave two histories".into());
+                    }
+                    let mut sum = summary.lock().expect("no panic");
+                    sum.add(outcome);
+                    progress(&sum);
+                }
+            });
+        }
+    });
+    summary.into_inner().expect("no panic")
+}
+
+impl Summary {
+    fn add(&mut self, outcome: Outcome) {
+        self.seeds += 1;
+        self.events += outcome.events;
+        self.grants += outcome.grants;
+        self.extends += outcome.extends;
+        self.seen.add(&outcome.seen);
+        self.failed.extend(outcome.violation.map(|text| (outcome.seed, text)));
+    }
+}
