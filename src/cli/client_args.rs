@@ -134,7 +134,7 @@ pub(super) struct OutputArgs {
 /// What a lease is called.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct LabelArgs {
-    /// Who holds it, for people [default: user@host:pid]
+    /// Who holds it, for people (default: user@host:pid)
     #[arg(long, value_name = "TEXT")]
     pub(super) owner: Option<String>,
     /// What it is held for, for people
@@ -310,7 +310,7 @@ pub(super) struct ForceArgs {
     /// Why, for the service's log
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: String,
-    /// Refuse renewals; it is free when the current lease ends (safe) [default]
+    /// Refuse renewals; it is free when the current lease ends (safe) (the default)
     #[arg(long)]
     pub(super) revoke: bool,
     /// End it at once, whatever its holder is doing (UNSAFE)

@@ -106,7 +106,7 @@ impl Keeper {
     }
 }
 
-/// Resolves at `at` also where the machine was suspended in between, at most [`LOOK`] late then.
+/// Resolves at `at` also where the machine was suspended in between, at most `LOOK` late then.
 /// Cancel: nothing is left behind.
 pub async fn look_until(at: BootTime) {
     loop {
