@@ -2,6 +2,8 @@
 //! says in domain words what came of it. Knows no HTTP.
 
 pub mod events;
+pub mod glance;
+pub mod history;
 pub mod holds;
 mod house;
 pub mod leases;
@@ -28,6 +30,7 @@ use crate::redlock::quarantine::Warden;
 use crate::redlock::release::ReleaseOutcome;
 use crate::redlock::types::{Labels, ResourceName, Token, TokenHash};
 use events::{EventHub, EventKind, of_lease};
+use history::Series;
 use holds::Holds;
 use leases::{OwnLeases, Snapshots};
 use outcome::*;
@@ -54,6 +57,7 @@ struct Shared<N, C, E> {
     events: Arc<EventHub>,
     own: OwnLeases,
     snapshots: Snapshots,
+    rounds: Series,
     draining: CancellationToken,
 }
 
@@ -141,6 +145,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             room,
             own: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
+            rounds: Series::default(),
             draining: CancellationToken::new(),
         };
         Self { shared: Arc::new(shared) }
@@ -187,10 +192,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(Granted { lease, grant: Some(grant), manager: self.clone() })
     }
 
-    /// A promise was given here. Where somebody listens, its end is to be told.
+    /// A promise was given here, and its end is to be told.
     fn note_own(&self, token: &TokenHash, resource: &ResourceName, deadline: BootTime) {
-        let named = self.shared.events.is_heard().then_some(resource);
-        self.shared.own.note(token, deadline, named);
+        self.shared.own.note(token, deadline, resource);
+    }
+
+    /// A quorum decided, one way or the other.
+    fn round_took(&self, begun: BootTime) {
+        let now = self.now();
+        self.shared.rounds.took(now, now.since(begun));
     }
 
     fn acquire_error(&self, want: &Want, refusal: Refusal, waited: bool, started: BootTime) -> AcquireError {
@@ -240,8 +250,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             fence: request.fence,
             labels: labels.as_ref().map(Labels::encode),
         };
+        let begun = self.now();
         let extended = match self.engine().extend(&extension).await {
-            Ok(extended) => extended,
+            Ok(extended) => {
+                self.round_took(begun);
+                extended
+            }
             Err(refusal) => return Err(self.extend_error(&hash, refusal)),
         };
         self.note_own(&hash, &request.resource, extended.deadline);
