@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::LockManager;
 use super::history::Window;
 use super::leases::Snapshot;
 use super::outcome::{NodeReport, QuorumCount};
+use super::service::LockManager;
 use super::waiters::Seated;
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
