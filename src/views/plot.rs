@@ -8,9 +8,9 @@ use super::format;
 use crate::manager::history::{BUCKETS, Histogram, SLOT, SLOTS, Slot, Window, bounds};
 
 /// Width and height of the large drawings. Units: of the drawing.
-pub const WIDTH: f64 = 640.0;
+pub const WIDTH: f64 = 960.0;
 /// See [`WIDTH`].
-pub const HEIGHT: f64 = 180.0;
+pub const HEIGHT: f64 = 220.0;
 /// Size of a sparkline.
 pub const SPARK_WIDTH: f64 = 240.0;
 /// See [`SPARK_WIDTH`].
@@ -32,9 +32,10 @@ fn at(x: f64) -> String {
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// A line through the slots that have something, broken where they have not.
+/// A line in steps, one for each slot that has something, broken where they have not: it says no more
+/// than is known, and a single slot is seen too.
 fn line(values: &[Option<f64>], most: f64, width: f64, height: f64) -> String {
-    let step = width / real(values.len().saturating_sub(1).max(1));
+    let step = width / real(values.len().max(1));
     let mut path = String::new();
     let mut is_down = false;
     for (i, value) in values.iter().enumerate() {
@@ -42,13 +43,11 @@ fn line(values: &[Option<f64>], most: f64, width: f64, height: f64) -> String {
             is_down = false;
             continue;
         };
-        let y = height - 2.0 - (value / most.max(1.0)).min(1.0) * (height - 4.0);
-        let x = real(i) * step;
-        let _ = write!(path, "{}{} {}", if is_down { "L" } else { "M" }, at(x), at(y));
-        if !is_down {
-            // A single slot is a dot.
-            let _ = write!(path, "h.01");
-        }
+        let y = at(height - 2.0 - (value / most.max(1.0)).min(1.0) * (height - 4.0));
+        let _ = match is_down {
+            true => write!(path, "V{y}h{}", at(step)),
+            false => write!(path, "M{} {y}h{}", at(real(i) * step), at(step)),
+        };
         is_down = true;
     }
     path
