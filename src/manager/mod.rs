@@ -11,7 +11,7 @@ mod turn;
 pub mod waiters;
 mod wakeups;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -54,7 +54,21 @@ struct Shared<N, C, E> {
     events: Arc<EventHub>,
     own: OwnLeases,
     snapshots: Snapshots,
+    marks: Mutex<Marks>,
+    ends: OnceLock<EndObserver>,
     draining: CancellationToken,
+}
+
+/// Told of the end of leases that this instance knew: how, and how long it was promised here. Called
+/// on the path of releases and, for leases that lapse, under a lock: it must be cheap and never wait.
+pub type EndObserver = Box<dyn Fn(LeaseEnd, Duration) + Send + Sync>;
+
+/// What house-keeping measures once a second, so that a scrape need not.
+#[derive(Debug, Clone, Copy, Default)]
+struct Marks {
+    longest_held_since: Option<BootTime>,
+    longest_wait_since: Option<BootTime>,
+    clock_jumps: Duration,
 }
 
 /// A grant that has not been answered yet. Dropped without [`Granted::keep`], it is undone on all
@@ -111,6 +125,18 @@ impl<N: Node, C: Clock, E: Entropy> Granted<N, C, E> {
 pub struct Gauges {
     /// Leases granted or extended here that are still running, to the second.
     pub leases_held: usize,
+    /// Connections that hold a lease here.
+    pub holds: usize,
+    /// Listeners to events.
+    pub listeners: usize,
+    /// Bound of `listeners`.
+    pub listeners_limit: usize,
+    /// How long the oldest of these leases has been promised here, to the second.
+    pub longest_held: Duration,
+    /// How long the oldest waiter waits, to the second.
+    pub longest_wait: Duration,
+    /// By how much this machine's wall clock has jumped against its monotonic one, in all.
+    pub clock_jumps: Duration,
     /// Requests that queue here.
     pub waiters: usize,
     /// Bound of `waiters`.
@@ -141,9 +167,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             room,
             own: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
+            marks: Mutex::default(),
+            ends: OnceLock::new(),
             draining: CancellationToken::new(),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Has somebody told of the ends of leases. Only the first call counts.
+    pub fn observe_ends(&self, observer: EndObserver) {
+        let _ = self.shared.ends.set(observer);
+    }
+
+    /// A lease that was promised here since `since` has ended now.
+    fn tell_end_of(&self, since: Option<BootTime>, how: LeaseEnd) {
+        if let (Some(since), Some(observer)) = (since, self.shared.ends.get()) {
+            observer(how, self.now().since(since));
+        }
     }
 
     /// Acquires, queueing for at most `request.wait`.
@@ -190,7 +230,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// A promise was given here. Where somebody listens, its end is to be told.
     fn note_own(&self, token: &TokenHash, resource: &ResourceName, deadline: BootTime) {
         let named = self.shared.events.is_heard().then_some(resource);
-        self.shared.own.note(token, deadline, named);
+        self.shared.own.note(token, deadline, self.now(), named);
     }
 
     fn acquire_error(&self, want: &Want, refusal: Refusal, waited: bool, started: BootTime) -> AcquireError {
@@ -295,8 +335,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ExtendRefusal::NotHolder => ExtendError::NotHolder,
             ExtendRefusal::Changed(current) => ExtendError::Changed { current },
             ExtendRefusal::Gone(reason) => {
-                self.shared.own.forget(hash);
-                ExtendError::Gone(gone(reason))
+                let (since, reason) = (self.shared.own.forget(hash), gone(reason));
+                self.tell_end_of(since, ended_by(reason));
+                ExtendError::Gone(reason)
             }
             ExtendRefusal::Unknown { granted, nodes } => ExtendError::NoQuorum {
                 no_quorum: self.no_quorum(granted, nodes),
@@ -310,7 +351,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel (drop): the release goes on in the background.
     pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<(), ReleaseError> {
         let hash = token.hash();
-        match self.release_in_turn(resource, &hash).await {
+        match self.release_in_turn(resource, &hash, LeaseEnd::Released).await {
             ReleaseOutcome::Released => Ok(()),
             ReleaseOutcome::NotHolder => Err(ReleaseError::NotHolder),
             ReleaseOutcome::Gone(reason) => Err(ReleaseError::Gone(gone(reason))),
@@ -342,7 +383,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (self.engine().evict(&request.resource, fingerprint.into()).await, None)
             }
             (ViewedLock::Lease { record, .. }, ForceMode::Now) => {
-                self.shared.own.forget(&record.token);
+                let since = self.shared.own.forget(&record.token);
+                self.tell_end_of(since, LeaseEnd::Forced);
                 (self.engine().release(&request.resource, &record.token, EndReason::Forced).await, None)
             }
             (ViewedLock::Lease { record, .. }, ForceMode::Revoke) => {
@@ -418,6 +460,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     fn entropy(&self) -> &E {
         &self.engine().entropy
+    }
+}
+
+fn ended_by(reason: GoneReason) -> LeaseEnd {
+    match reason {
+        GoneReason::Released => LeaseEnd::Released,
+        GoneReason::Forced => LeaseEnd::Forced,
+        GoneReason::Expired | GoneReason::Unknown => LeaseEnd::Lapsed,
     }
 }
 
