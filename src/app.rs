@@ -122,6 +122,8 @@ impl App {
         let warden = Warden::new(engine.clone());
         let limits = WaitLimits { per_resource: config.waiters_per_resource, total: config.waiters_total };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
+        let ends = Arc::clone(&metrics);
+        manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).with_ui(ui(config, history));
         let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout: config.drain_timeout };
         app.wait_for_nodes().await;

@@ -43,6 +43,8 @@ struct Book {
 
 struct Own {
     deadline: BootTime,
+    /// When this instance first gave a promise for it.
+    since: BootTime,
     /// Only where its end is to be told.
     named: Option<Box<(ResourceName, TokenHash)>>,
 }
@@ -54,6 +56,15 @@ impl Book {
             self.named -= usize::from(old.named.is_some());
         }
     }
+}
+
+/// What a [`OwnLeases::sweep`] found.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// Of those that have run out, the named ones.
+    pub over: Vec<(ResourceName, TokenHash)>,
+    /// Since when the oldest of those that still run is promised.
+    pub oldest: Option<BootTime>,
 }
 
 /// Half of a token's hash: 128 bits are enough to tell leases apart, in 16 bytes.
@@ -69,25 +80,24 @@ fn nibble(digit: u8) -> u8 {
 }
 
 impl OwnLeases {
-    /// A promise was given. [`Self::sweep`] gives its name back when it has run out, unless
+    /// A promise was given at `now`. [`Self::sweep`] gives its name back when it has run out, unless
     /// [`NAMED_MAX`] others have one already.
-    pub fn note(&self, token: &TokenHash, deadline: BootTime, resource: &ResourceName) {
+    pub fn note(&self, token: &TokenHash, deadline: BootTime, now: BootTime, resource: &ResourceName) {
         let (mut book, key) = (self.lock(), key(token));
-        let is_known = book.deadlines.get(&key);
-        let was_named = is_known.is_some_and(|own| own.named.is_some());
-        if is_known.is_some() || book.deadlines.len() < OWN_LEASES_MAX {
-            let has_name = was_named || book.named < NAMED_MAX;
+        let known = book.deadlines.get(&key).map(|own| (own.since, own.named.is_some()));
+        if known.is_some() || book.deadlines.len() < OWN_LEASES_MAX {
+            let has_name = known.is_some_and(|(_, is_named)| is_named) || book.named < NAMED_MAX;
             let named = has_name.then(|| Box::new((resource.clone(), token.clone())));
-            book.put(key, Own { deadline, named });
+            book.put(key, Own { deadline, since: known.map_or(now, |(since, _)| since), named });
         }
     }
 
-    /// It is over.
-    pub fn forget(&self, token: &TokenHash) {
+    /// It is over. Since when it was promised here, where it was.
+    pub fn forget(&self, token: &TokenHash) -> Option<BootTime> {
         let mut book = self.lock();
-        if book.deadlines.remove(&key(token)).is_some_and(|own| own.named.is_some()) {
-            book.named -= 1;
-        }
+        let own = book.deadlines.remove(&key(token))?;
+        book.named -= usize::from(own.named.is_some());
+        Some(own.since)
     }
 
     /// What is left of it, where this instance gave it.
@@ -100,22 +110,26 @@ impl OwnLeases {
         self.lock().deadlines.len()
     }
 
-    /// Drops those that have run out; of these, the named ones.
-    pub fn sweep(&self, now: BootTime) -> Vec<(ResourceName, TokenHash)> {
-        let (mut book, mut over) = (self.lock(), Vec::new());
+    /// Drops those that have run out, each told to `lapsed` with the time from its first promise to
+    /// the end of its last.
+    pub fn sweep(&self, now: BootTime, mut lapsed: impl FnMut(Duration)) -> Swept {
+        let (mut book, mut swept) = (self.lock(), Swept::default());
         let deadlines = &mut book.deadlines;
         deadlines.retain(|_, own| {
             let runs = own.deadline > now;
-            if !runs && let Some(named) = own.named.take() {
-                over.push(*named);
+            if runs {
+                swept.oldest = Some(swept.oldest.map_or(own.since, |oldest| oldest.min(own.since)));
+                return true;
             }
-            runs
+            lapsed(own.deadline.since(own.since));
+            swept.over.extend(own.named.take().map(|named| *named));
+            false
         });
         if deadlines.capacity() > 1_024 && deadlines.len() < deadlines.capacity() / 4 {
             deadlines.shrink_to_fit();
         }
-        book.named -= over.len();
-        over
+        book.named -= swept.over.len();
+        swept
     }
 
     fn lock(&self) -> MutexGuard<'_, Book> {
@@ -306,14 +320,17 @@ mod tests {
     fn own_leases_are_known_until_they_run_out() {
         let (own, at) = (OwnLeases::default(), |s| BootTime::default().plus(Duration::from_secs(s)));
         let name = ResourceName::parse("x").expect("valid");
-        own.note(&token("a"), at(5), &name);
-        own.note(&token("a"), at(10), &name);
-        own.note(&token("b"), at(20), &name);
+        own.note(&token("a"), at(9), at(1), &name);
+        own.note(&token("a"), at(10), at(3), &name);
+        own.note(&token("b"), at(20), at(2), &name);
         assert_eq!(own.valid_for(&token("a"), at(4)), Some(Duration::from_secs(6)));
         assert_eq!(own.valid_for(&token("c"), at(4)), None);
-        assert_eq!(own.sweep(at(10)), [(name, token("a"))]);
+        let mut lapsed = Vec::new();
+        let swept = own.sweep(at(10), |held| lapsed.push(held));
+        assert_eq!((swept.over, swept.oldest), (vec![(name, token("a"))], Some(at(2))));
+        assert_eq!(lapsed, [Duration::from_secs(9)], "from the first promise to the end of the last");
         assert_eq!((own.count(), own.valid_for(&token("a"), at(10))), (1, None));
-        own.forget(&token("b"));
+        assert_eq!((own.forget(&token("b")), own.forget(&token("b"))), (Some(at(2)), None));
         assert_eq!((own.count(), own.lock().named), (0, 0));
     }
 

@@ -260,6 +260,11 @@ impl WaitingRoom {
         self.lock().seated
     }
 
+    /// Since when the oldest waiter of all waits. Looks at every queue.
+    pub fn oldest(&self) -> Option<BootTime> {
+        self.lock().queues.values().filter_map(|q| q.seats.front().map(|s| s.since)).min()
+    }
+
     /// The bounds.
     pub fn limits(&self) -> WaitLimits {
         self.limits
@@ -275,11 +280,6 @@ impl WaitingRoom {
     /// Every resource that is waited for, with the number of its waiters.
     pub fn queues(&self) -> Vec<(ResourceName, usize)> {
         self.lock().queues.iter().map(|(resource, q)| (resource.clone(), q.seats.len())).collect()
-    }
-
-    /// Since when the oldest of all waiters waits.
-    pub fn oldest(&self) -> Option<BootTime> {
-        self.lock().queues.values().filter_map(|q| q.seats.front()).map(|s| s.since).min()
     }
 
     /// Everybody, with resource and position (1 is next), the oldest first.
