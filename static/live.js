@@ -41,7 +41,6 @@
     for (const e of document.querySelectorAll(".count[data-held]")) e.textContent = clock(Number(e.dataset.held) + passed);
     for (const e of document.querySelectorAll(".count[data-age]")) e.textContent = clock(Number(e.dataset.age) + passed);
     for (const e of document.querySelectorAll(".bar[data-ttl]")) {
-      if (e.dataset.ttl === e.dataset.left) continue; // its whole is not known
       const percent = Math.max(0, Math.min(100, ((Number(e.dataset.left) - passed) * 100) / Number(e.dataset.ttl)));
       e.querySelector(".fill").setAttribute("width", percent.toFixed(1));
       e.classList.toggle("low", percent < 15);

@@ -7,7 +7,6 @@ use askama::Template;
 
 use super::events::{self, Row as EventRow};
 use super::format;
-use super::locks::percent;
 use super::shell::Shell;
 use super::state::{Badge, Tone, badge};
 use crate::api::Event;
@@ -75,7 +74,7 @@ pub struct Holder {
     pub left: String,
     /// The same. Milliseconds.
     pub left_ms: u64,
-    /// Of [`Self::left_ms`] in the longest that was seen, in percent.
+    /// How often it was extended, in words.
     pub renewals: String,
 }
 
@@ -189,7 +188,6 @@ pub struct LockPage {
     state: Badge,
     sentence: String,
     holder: Option<Holder>,
-    left_percent: u64,
     is_foreign: bool,
     can_end: bool,
     agreement: String,
@@ -219,7 +217,6 @@ impl LockPage {
             state: badge("not known", Tone::Bad),
             sentence: "Fewer than a quorum of the nodes answered: nobody can say who holds it.".to_owned(),
             holder: None,
-            left_percent: 0,
             is_foreign: false,
             can_end: false,
             agreement: String::new(),
@@ -257,8 +254,6 @@ impl LockPage {
         self.is_foreign = matches!(seen.state, LockState::Foreign { .. });
         self.can_end = seen.etag().is_some();
         self.holder = held.map(|view| holder(view, wall_ms));
-        let most = seen.nodes.iter().filter_map(|n| n.ttl_ms).max().unwrap_or(0);
-        self.left_percent = self.holder.as_ref().map_or(0, |h| percent(h.left_ms, most.max(h.left_ms)));
         let count = seen.quorum;
         self.agreement = format!("{} of {} nodes agree, {} are needed", count.granted, count.nodes, count.needed);
         self.nodes = seen.nodes.iter().map(|view| node_row(view, held)).collect();

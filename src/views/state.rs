@@ -56,8 +56,8 @@ pub struct Mark {
 /// What an operator should make of a node.
 pub fn node_badge(report: &NodeReport) -> Badge {
     match report.state.as_str() {
-        "up" if report.votes && report.findings.is_empty() => badge("votes", Tone::Good),
-        "up" if report.votes => badge("votes, with findings", Tone::Warn),
+        // Findings that cost no vote stand on the page of the nodes; here they would only tire.
+        "up" if report.votes => badge("votes", Tone::Good),
         "up" => badge("unfit", Tone::Bad),
         "down" => badge("down", Tone::Bad),
         "unknown" => badge("not heard of yet", Tone::Quiet),
