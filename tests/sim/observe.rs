@@ -32,7 +32,9 @@ impl World {
                 Barred::Unseeded { .. } => Sometimes::Unseeded,
             };
             self.seen.count(what);
-            self.servers[node].noticed += 1;
+            // What is refused as another cluster's is not held against the clock.
+            let leaves_a_mark = !matches!(barred, Barred::OtherCluster { .. });
+            self.servers[node].noticed += u32::from(leaves_a_mark);
         }
         self.observe_by_kind(node, request, answer, parcel.is_late);
     }
