@@ -37,6 +37,7 @@
       const left = Number(e.dataset.left) - passed;
       e.textContent = clock(left);
       e.classList.toggle("over", left <= 0);
+      if (left <= 0) wanted = true; // renewed meanwhile, or gone: renewals are not listened to
     }
     for (const e of document.querySelectorAll(".count[data-held]")) e.textContent = clock(Number(e.dataset.held) + passed);
     for (const e of document.querySelectorAll(".count[data-age]")) e.textContent = clock(Number(e.dataset.age) + passed);
@@ -106,8 +107,8 @@
       source?.close();
       source = null;
     } else if (source === null) {
-      source = new EventSource("/events?renewals=true");
-      for (const kind of ["acquired", "extended", "released", "expired", "forced", "lost", "node_down", "node_up", "quarantined"])
+      source = new EventSource("/events");
+      for (const kind of ["acquired", "released", "expired", "forced", "lost", "node_down", "node_up", "quarantined"])
         source.addEventListener(kind, want);
       want();
     }
