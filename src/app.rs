@@ -359,7 +359,7 @@ fn observer(metrics: &Arc<Metrics>, history: &Arc<NodeHistory>) -> Arc<dyn NodeO
 /// What the pages need, where there are to be any.
 fn ui(config: &Config, node_history: Arc<NodeHistory>) -> Option<UiState> {
     let allowed_hosts = config.allowed_hosts.clone();
-    config.ui.then(|| UiState { allowed_hosts, node_history, secure_cookies: false })
+    config.ui.then_some(UiState { allowed_hosts, node_history, secure_cookies: false })
 }
 
 fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {

@@ -47,6 +47,11 @@ impl Query {
         link
     }
 
+    /// Whether only this kind is shown.
+    pub fn is_of(&self, kind: &str) -> bool {
+        self.kind == kind
+    }
+
     fn fits(&self, event: &Event) -> bool {
         let name = event.resource.as_deref().unwrap_or_default();
         (self.kind.is_empty() || self.kind == event.event) && name.starts_with(&self.prefix)
