@@ -22,6 +22,7 @@ pub mod serve;
 pub mod slug;
 pub mod socket;
 pub mod state;
+pub mod trail;
 pub mod wire;
 
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 use tower_http::set_header::SetResponseHeaderLayer;
 
+use crate::audit::Audit;
 use crate::metrics::Metrics;
 use problem::Problem;
 use routes::Operation;
@@ -45,12 +47,12 @@ pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
 /// The whole door: every route of the table, behind its layers.
 pub fn router(door: DoorState) -> Router {
-    let metrics = door.metrics.clone();
+    let (metrics, audit) = (door.metrics.clone(), door.audit.clone());
     let mut router = Router::new();
     for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
         router = router.route(route.pattern, handler(route.operation));
     }
-    layered(router.with_state(door), metrics)
+    layered(router.with_state(door), metrics, &audit)
 }
 
 fn handler(operation: Operation) -> MethodRouter<DoorState> {
@@ -73,7 +75,7 @@ fn handler(operation: Operation) -> MethodRouter<DoorState> {
 
 /// The layers, outermost first, around whatever routes there are. The body's bound is kept where
 /// bodies are read ([`extract::fields`]).
-fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
+fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit) -> Router {
     let always = |name, value| SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value));
     router.fallback(no_such_path).method_not_allowed_fallback(no_such_method).layer((
         // On every answer, whatever made it.
@@ -85,6 +87,8 @@ fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
         from_fn_with_state(metrics, observe::count),
         // Catches panics, and writes problems in the form that the client reads.
         from_fn(problem::render),
+        // Sees what is refused before it is written out, whoever refuses it below.
+        from_fn_with_state(audit.clone(), trail::follow),
     ))
 }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::audit::Audit;
 use crate::manager;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
@@ -61,6 +62,8 @@ pub struct DoorState {
     pub manager: LockManager,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What is written down.
+    pub audit: Audit,
     /// What is assumed and allowed.
     pub settings: Arc<DoorSettings>,
     /// For measuring requests; answers are dated by the manager's own clock.
@@ -70,6 +73,12 @@ pub struct DoorState {
 impl DoorState {
     /// On the machine's clock.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
-        Self { manager, metrics, settings: Arc::new(settings), clock: SystemClock }
+        Self { manager, metrics, audit: Audit::default(), settings: Arc::new(settings), clock: SystemClock }
+    }
+
+    /// The same with an audit log.
+    #[must_use]
+    pub fn with_audit(self, audit: Audit) -> Self {
+        Self { audit, ..self }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::events::LISTENERS_MAX;
 use super::leases::SnapshotLease;
 use super::outcome::*;
-use super::{Gauges, LockManager};
+use super::service::{Gauges, LockManager};
 use crate::redlock::acquire::Refusal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
