@@ -157,3 +157,71 @@ fn action(method: &Method, pattern: Option<&str>) -> Cow<'static, str> {
         _ => format!("{method} {}", route.map(|r| r.path).or(pattern).unwrap_or("unmatched")).into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::body::Body;
+    use axum::middleware::from_fn_with_state;
+    use axum::response::IntoResponse;
+    use axum::routing::{any, get};
+    use tokio_util::sync::CancellationToken;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::http::slug::Slug;
+
+    async fn forbidden(request: Request) -> Response {
+        Trail::of(&request).name("team-a");
+        Problem::new(Slug::Forbidden, "not yours").into_response()
+    }
+
+    /// What is written down of these requests, as action, principal, outcome and status.
+    async fn written(requests: &[(&str, &str)]) -> Vec<String> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("audit.log");
+        let (audit, writer) = Audit::open(&path).expect("opens");
+        let router = Router::new()
+            .route("/locks/{*resource}", any(forbidden))
+            .route("/fine", get(|| async { "" }).post(|| async { "" }))
+            .route(
+                "/panic",
+                any(async || {
+                    if true {
+                        panic!("a defect")
+                    }
+                }),
+            )
+            .layer(from_fn_with_state(audit, follow));
+        for (method, path) in requests {
+            let request = Request::builder().method(*method).uri(*path).body(Body::empty()).expect("a request");
+            // Spawned, so that a panic is its own.
+            let _ = tokio::spawn(router.clone().oneshot(request)).await;
+        }
+        let stop = CancellationToken::new();
+        stop.cancel();
+        writer.run(stop).await;
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let line = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            let word = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
+            format!("{}|{}|{}|{}", word("action"), word("principal"), word("outcome"), line["status"])
+        };
+        text.lines().map(line).collect()
+    }
+
+    #[tokio::test]
+    async fn denials_are_written_down_whatever_was_asked_and_reading_is_not() {
+        let found = written(&[("GET", "/locks/a"), ("GET", "/fine"), ("HEAD", "/fine"), ("POST", "/locks/a")]).await;
+        let expected =
+            ["GET /locks/{resource}|team-a|forbidden|403", "acquire|team-a|forbidden|403"].map(str::to_owned);
+        assert_eq!(found, expected);
+    }
+
+    #[tokio::test]
+    async fn a_change_that_no_handler_described_and_one_that_panicked_are_written_down() {
+        let found = written(&[("POST", "/fine"), ("DELETE", "/panic"), ("POST", "/no/such/path")]).await;
+        let expected = ["POST /fine|-|ok|200", "DELETE /panic|-|internal|null"].map(str::to_owned);
+        assert_eq!(found, expected);
+    }
+}

@@ -263,7 +263,7 @@ async fn at_a_stop_everything_is_written_out() {
     let drained: Vec<_> = lines.iter().filter(|l| l["request_id"] == waiter.header("x-request-id")).collect();
     assert_eq!(drained.len(), 1);
     assert_eq!(say(drained[0]), "acquire x draining -");
-    assert!(lines.iter().all(|l| l["token_id"] != Value::from(holder.token())));
+    assert!(lines.iter().all(|l| l["token_id"] != holder.token()));
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod http_contract;
 mod interop;
 mod logs;
 mod metrics;
+mod prometheus;
 mod recipes;
 mod redis_node;
 mod run;
