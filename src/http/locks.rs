@@ -46,8 +46,13 @@ pub(super) fn measure(door: &DoorState, lease: &Lease) -> GrantMeasure {
 /// Cancel (the caller hung up): the manager gives up the place in the queue and undoes whatever was
 /// granted; there is no point between taking the lease over and the answer at which the future can
 /// be dropped.
-pub async fn acquire(State(door): State<DoorState>, request: Request) -> Response {
+pub fn acquire(State(door): State<DoorState>, request: Request) -> impl Future<Output = Response> + Send {
+    // Outside of the future, which would otherwise keep a second place for a request that it has lent.
     let trail = Trail::of(&request);
+    acquire_on(door, request, trail)
+}
+
+async fn acquire_on(door: DoorState, request: Request, trail: Trail) -> Response {
     let AcquireAsk { request, format, applied, .. } = match Box::pin(asked(&door, request, &trail)).await {
         Ok(ask) => ask,
         Err(answer) => return *answer,

@@ -199,7 +199,8 @@ fn steady(clients: &[Client]) -> JoinSet<()> {
             }
         });
     }
-    for client in clients.iter().cycle().take(6).cloned() {
+    for client in clients.iter().cycle().take(6) {
+        let client = client.clone();
         work.spawn(async move {
             loop {
                 let lease = client.acquire("hot", &[("ttl", "1s"), ("wait", "2s")]).await;
@@ -275,9 +276,9 @@ async fn no_panel_is_empty_and_no_rule_fails_on_a_real_run() {
     let audit = format!("audit_log={}", path(&dir.path().join("audit.log")));
     let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(["--set", &audit]).collect();
     let (here, there) = (cluster.service_with(&more).await, cluster.service_with(&SHORT_MEMORY).await);
-    let begun = SystemClock.wall_ms();
     let targets = [here.service.address(), there.service.address()];
     let prometheus = Prometheus::start(&config(""), &targets).await;
+    let begun = SystemClock.wall_ms();
     let work = steady(&[here.client().clone(), there.client().clone()]);
     let listener = here.client().request("GET", "/events").send().await.expect("a stream");
     happen(&mut cluster, &here).await;
@@ -307,15 +308,20 @@ async fn no_panel_is_empty_and_no_rule_fails_on_a_real_run() {
     join_all(answered).await;
     for annotation in list(&dashboard["annotations"], "list").iter().filter(|a| !text(a, "expr").is_empty()) {
         let query = filled(text(annotation, "expr"));
-        let answer = prometheus.range(&query, begun, SystemClock.wall_ms()).await;
-        assert!(numbers(&answer) > 0, "{query}: {answer}");
+        let what = format!("the annotation shows something: {query}");
+        poll::until(&what, || async {
+            let answer = prometheus.range(&query, begun, SystemClock.wall_ms()).await;
+            (numbers(&answer) > 0).then_some(())
+        })
+        .await;
     }
     let fires = ["RedlockdForcedRelease", "RedlockdNodeRestarted", "RedlockdRanUnprotected"];
     poll::until("the rules are healthy, and those fire that should", || async {
         let answer = prometheus.get("/api/v1/rules").await;
         let rules: Vec<&Value> =
             list(&answer["data"], "groups").iter().flat_map(|group| list(group, "rules")).collect();
-        let ill: Vec<_> = rules.iter().filter(|r| !["ok", "unknown"].contains(&text(r, "health"))).collect();
+        let ill = rules.iter().filter(|r| !["ok", "unknown"].contains(&text(r, "health")));
+        let ill: Vec<_> = ill.map(|r| format!("{}: {}", r["name"], r["lastError"])).collect();
         assert!(ill.is_empty(), "{ill:#?}");
         let firing: Vec<&str> =
             rules.iter().filter(|r| text(r, "state") == "firing").map(|r| text(r, "name")).collect();

@@ -66,7 +66,14 @@ impl Prometheus {
                 async move { (ready.await.is_ok_and(|a| a.status == 200) || has_ended).then_some(!has_ended) }
             });
             if is_up.await {
-                return Self { child, client, _dir: dir };
+                let this = Self { child, client, _dir: dir };
+                // It looks for targets some seconds after its start.
+                poll::until("every target is scraped", || async {
+                    let up = this.query("sum(up)").await;
+                    (up["data"]["result"][0]["value"][1] == targets.len().to_string()).then_some(())
+                })
+                .await;
+                return this;
             }
         }
         let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
