@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod app;
+pub mod audit;
 pub mod cli;
 pub mod client;
 pub mod config;

@@ -22,6 +22,7 @@ pub mod serve;
 pub mod slug;
 pub mod socket;
 pub mod state;
+pub mod trail;
 pub mod ui;
 pub mod wire;
 
@@ -35,6 +36,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 use tower_http::set_header::SetResponseHeaderLayer;
 
+use crate::audit::Audit;
 use crate::metrics::Metrics;
 use problem::Problem;
 use routes::Operation;
@@ -46,7 +48,7 @@ pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
 /// The whole door: every route of the table, behind its layers.
 pub fn router(door: DoorState) -> Router {
-    let metrics = door.metrics.clone();
+    let (metrics, audit) = (door.metrics.clone(), door.audit.clone());
     let mut router = Router::new();
     for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
         if let Some(handler) = handler(route.operation) {
@@ -56,7 +58,7 @@ pub fn router(door: DoorState) -> Router {
     if let Some(ui) = &door.ui {
         router = router.merge(ui::router(ui));
     }
-    layered(router.with_state(door), metrics)
+    layered(router.with_state(door), metrics, &audit)
 }
 
 /// `None` for pages, which have layers of their own: see [`ui::router`].
@@ -81,7 +83,7 @@ fn handler(operation: Operation) -> Option<MethodRouter<DoorState>> {
 
 /// The layers, outermost first, around whatever routes there are. The body's bound is kept where
 /// bodies are read ([`extract::fields`]).
-fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
+fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit) -> Router {
     let always = |name, value| SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value));
     // Only what has its hash in its name says otherwise.
     let unkept = HeaderValue::from_static("no-store");
@@ -97,6 +99,8 @@ fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
         from_fn(problem::render),
         // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
         from_fn(ui::dress::dress),
+        // Sees what is refused before it is written out, whoever refuses it below.
+        from_fn_with_state(audit.clone(), trail::follow),
     ))
 }
 

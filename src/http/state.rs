@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::audit::Audit;
 use crate::manager;
 use crate::manager::history::NodeHistory;
 use crate::metrics::Metrics;
@@ -72,6 +73,8 @@ pub struct DoorState {
     pub manager: LockManager,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What is written down.
+    pub audit: Audit,
     /// What is assumed and allowed.
     pub settings: Arc<DoorSettings>,
     /// For the pages; `None`: there are none.
@@ -83,12 +86,19 @@ pub struct DoorState {
 impl DoorState {
     /// On the machine's clock.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
-        Self { manager, metrics, settings: Arc::new(settings), ui: None, clock: SystemClock }
+        let (audit, settings) = (Audit::default(), Arc::new(settings));
+        Self { manager, metrics, audit, settings, ui: None, clock: SystemClock }
     }
 
     /// With pages.
     #[must_use]
     pub fn with_ui(self, ui: Option<UiState>) -> Self {
         Self { ui: ui.map(Arc::new), ..self }
+    }
+
+    /// The same with an audit log.
+    #[must_use]
+    pub fn with_audit(self, audit: Audit) -> Self {
+        Self { audit, ..self }
     }
 }
