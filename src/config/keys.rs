@@ -43,6 +43,8 @@ pub enum Form {
     },
     /// A path; empty is none.
     Path,
+    /// Names of hosts, with commas between them; empty is none.
+    Hosts,
 }
 
 impl Form {
@@ -57,6 +59,7 @@ impl Form {
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
             Self::Odd { min, max } => format!("an odd whole number from {min} to {max}"),
             Self::Path => "a path".into(),
+            Self::Hosts => "names of hosts without ports, with commas between them".into(),
         }
     }
 }
@@ -111,6 +114,8 @@ pub const KEYS: &[Key] = &[
     integer("waiters_per_resource", 1, 100_000),
     integer("waiters_total", 1, 1_000_000),
     duration("drain_timeout", 0, 10 * MINUTE),
+    key("ui", Form::Choice(&["on", "off"])),
+    key("allowed_hosts", Form::Hosts),
     key("nodes", Form::Nodes),
     key("embedded_nodes", Form::Odd { min: 1, max: MAX_NODES as u64 }),
     key("data_dir", Form::Path),

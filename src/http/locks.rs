@@ -15,7 +15,7 @@ use super::socket::Caller;
 use super::state::DoorState;
 use super::trail::Trail;
 use crate::manager::Granted;
-use crate::manager::outcome::{ForceMode, ForceRequest, Lease};
+use crate::manager::outcome::{ForceRequest, Lease};
 use crate::metrics::leases::GrantMeasure;
 use crate::redlock::types::{Fence, ResourceName};
 
@@ -128,14 +128,8 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             Ok(answers::released())
         }
         ReleaseAsk::Force { resource, mode, reason, if_match } => {
-            let (action, done) = match mode {
-                ForceMode::Revoke => ("revoke", "revoked"),
-                ForceMode::Now => ("force-now", "forced"),
-            };
-            trail.note(|record| {
-                record.action = action.to_owned();
-                record.reason = Some(reason.clone());
-            });
+            trail.forcing(mode, &resource);
+            trail.note(|record| record.reason = Some(reason.clone()));
             let if_match = match if_match {
                 IfMatch::Any => None,
                 IfMatch::OneOf(mut tags) if tags.len() == 1 => tags.pop(),
@@ -148,12 +142,7 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             let outcome = Box::pin(door.manager.force_named(request)).await;
             door.metrics.forced(mode, outcome.as_ref().map(|(forced, _)| forced));
             let (forced, ended) = outcome.map_err(|error| problem::force_refused(&resource, error))?;
-            tracing::warn!(%resource, action, "a lease was ended by force");
-            trail.note(|record| {
-                record.outcome = done.to_owned();
-                record.token_id = ended.as_ref().map(|lease| lease.token_id.to_string());
-                record.fence = ended.map(|lease| lease.fence.0);
-            });
+            trail.forced(mode, &resource, ended);
             Ok(answers::forced(&resource, &forced, door.manager.wall_ms()))
         }
     }
