@@ -146,8 +146,8 @@ impl App {
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
         let ends = Arc::clone(&metrics);
         manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
-        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).with_audit(audit);
-        let door = door.with_ui(ui(config, history));
+        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?);
+        let door = door.with_audit(audit).with_ui(ui(config, history));
         let audit = writer.map(|writer| {
             let stop = CancellationToken::new();
             let writer = tokio::spawn(writer.run(stop.clone()));

@@ -15,7 +15,7 @@ use super::socket::Caller;
 use super::state::DoorState;
 use super::trail::Trail;
 use crate::manager::Granted;
-use crate::manager::outcome::{ForceRequest, Lease};
+use crate::manager::outcome::{ForceError, ForceMode, ForceRequest, Forced, Lease};
 use crate::metrics::leases::GrantMeasure;
 use crate::redlock::types::{Fence, ResourceName};
 
@@ -128,8 +128,7 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             Ok(answers::released())
         }
         ReleaseAsk::Force { resource, mode, reason, if_match } => {
-            trail.forcing(mode, &resource);
-            trail.note(|record| record.reason = Some(reason.clone()));
+            note_force(&trail, mode, &reason);
             let if_match = match if_match {
                 IfMatch::Any => None,
                 IfMatch::OneOf(mut tags) if tags.len() == 1 => tags.pop(),
@@ -139,13 +138,45 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
                 }
             };
             let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
-            let outcome = Box::pin(door.manager.force_named(request)).await;
-            door.metrics.forced(mode, outcome.as_ref().map(|(forced, _)| forced));
-            let (forced, ended) = outcome.map_err(|error| problem::force_refused(&resource, error))?;
-            trail.forced(mode, &resource, ended);
+            let outcome = end_by_force(&door, &trail, request).await;
+            let forced = outcome.map_err(|error| problem::force_refused(&resource, error))?;
             Ok(answers::forced(&resource, &forced, door.manager.wall_ms()))
         }
     }
+}
+
+/// How a forced end is called, and what it is once it is done.
+fn words(mode: ForceMode) -> (&'static str, &'static str) {
+    match mode {
+        ForceMode::Revoke => ("revoke", "revoked"),
+        ForceMode::Now => ("force-now", "forced"),
+    }
+}
+
+/// What the audit log is told before anything is decided.
+pub fn note_force(trail: &Trail, mode: ForceMode, reason: &str) {
+    trail.note(|record| {
+        record.action = words(mode).0.to_owned();
+        record.reason = Some(reason.to_owned());
+    });
+}
+
+/// Ends somebody's lease, counts it and tells of it. For the API and for the pages.
+///
+/// Cancel: what was sent to the nodes stays; a release goes on in the background.
+pub async fn end_by_force(door: &DoorState, trail: &Trail, request: ForceRequest) -> Result<Forced, ForceError> {
+    let (resource, mode) = (request.resource.clone(), request.mode);
+    let (action, done) = words(mode);
+    let outcome = Box::pin(door.manager.force(request)).await;
+    door.metrics.forced(mode, outcome.as_ref().map(|(forced, _)| forced));
+    let (forced, ended) = outcome?;
+    tracing::warn!(%resource, action, "a lease was ended by force");
+    trail.note(|record| {
+        record.outcome = done.to_owned();
+        record.token_id = ended.as_ref().map(|lease| lease.token_id.to_string());
+        record.fence = ended.map(|lease| lease.fence.0);
+    });
+    Ok(forced)
 }
 
 /// `GET` and `HEAD`. Cancel: nothing is left behind.

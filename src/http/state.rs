@@ -86,19 +86,19 @@ pub struct DoorState {
 impl DoorState {
     /// On the machine's clock.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
-        let settings = Arc::new(settings);
-        Self { manager, metrics, audit: Audit::default(), settings, ui: None, clock: SystemClock }
-    }
-
-    /// The same with an audit log.
-    #[must_use]
-    pub fn with_audit(self, audit: Audit) -> Self {
-        Self { audit, ..self }
+        let (audit, settings) = (Audit::default(), Arc::new(settings));
+        Self { manager, metrics, audit, settings, ui: None, clock: SystemClock }
     }
 
     /// With pages.
     #[must_use]
     pub fn with_ui(self, ui: Option<UiState>) -> Self {
         Self { ui: ui.map(Arc::new), ..self }
+    }
+
+    /// The same with an audit log.
+    #[must_use]
+    pub fn with_audit(self, audit: Audit) -> Self {
+        Self { audit, ..self }
     }
 }

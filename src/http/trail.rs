@@ -17,8 +17,7 @@ use super::request_id::{RequestId, TraceParent};
 use super::routes::{Operation, ROUTES};
 use super::socket::Caller;
 use crate::audit::{Audit, Record};
-use crate::manager::outcome::{EndedLease, ForceMode};
-use crate::redlock::types::{Fence, ResourceName, TokenId};
+use crate::redlock::types::{Fence, TokenId};
 
 /// What happened that has no status code of its own.
 const ABANDONED: &str = "abandoned";
@@ -75,25 +74,6 @@ impl Trail {
             record.outcome = if is_replay { "replayed" } else { "granted" }.to_owned();
             record.token_id = Some(token().to_string());
             record.fence = Some(fence.0);
-        });
-    }
-
-    /// An operator asks for the end of a lease.
-    pub fn forcing(&self, mode: ForceMode, resource: &ResourceName) {
-        self.note(|record| {
-            let action = if mode == ForceMode::Now { "force-now" } else { "revoke" };
-            (record.action, record.resource) = (action.to_owned(), Some(resource.to_string()));
-        });
-    }
-
-    /// It was ended; whose lease it was, where it was one of ours. The log has it as well.
-    pub fn forced(&self, mode: ForceMode, resource: &ResourceName, ended: Option<EndedLease>) {
-        let outcome = if mode == ForceMode::Now { "forced" } else { "revoked" };
-        tracing::warn!(%resource, outcome, "a lease was ended by force");
-        self.note(|record| {
-            record.outcome = outcome.to_owned();
-            record.token_id = ended.as_ref().map(|lease| lease.token_id.to_string());
-            record.fence = ended.map(|lease| lease.fence.0);
         });
     }
 

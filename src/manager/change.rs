@@ -116,16 +116,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Ends somebody else's lease: the one that a quorum has now, if it is the one that was meant.
+    /// Returns it with the lease that was ended; `None` where it was a foreigner's.
     ///
     /// Cancel (drop): a forced release goes on in the background.
-    pub async fn force(&self, request: ForceRequest) -> Result<Forced, ForceError> {
-        self.force_named(request).await.map(|(forced, _)| forced)
-    }
-
-    /// The same, with the lease that was ended; `None` where it was a foreigner's.
-    ///
-    /// Cancel (drop): a forced release goes on in the background.
-    pub async fn force_named(&self, request: ForceRequest) -> Result<(Forced, Option<EndedLease>), ForceError> {
+    pub async fn force(&self, request: ForceRequest) -> Result<(Forced, Option<EndedLease>), ForceError> {
         let no_quorum = |answers: Vec<_>| ForceError::NoQuorum(self.no_quorum(0, self.outcomes(&answers)));
         let view = self.engine().inspect(&request.resource).await.map_err(no_quorum)?;
         let inspection = self.inspection(&request.resource, view.clone());
