@@ -118,7 +118,11 @@ impl App {
         let (nodes, embedded) = open_nodes(config, &ids, &metrics, &tasks, &stop)?;
         let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
         let warden = Warden::new(engine.clone());
-        let limits = WaitLimits { per_resource: config.waiters_per_resource, total: config.waiters_total };
+        let limits = WaitLimits {
+            per_resource: config.waiters_per_resource,
+            total: config.waiters_total,
+            detects_deadlocks: config.deadlock_detection,
+        };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
         let door = DoorState::new(manager.clone(), metrics, door_settings(config)?);
         let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout: config.drain_timeout };

@@ -17,3 +17,7 @@ pub mod telemetry;
 #[cfg(test)]
 #[path = "../tests/sim/mod.rs"]
 mod sim;
+
+#[cfg(test)]
+#[path = "../tests/waits/mod.rs"]
+mod waits;

@@ -21,11 +21,12 @@ use crate::redlock::quorum::quorum_of;
 use crate::redlock::types::NodeId;
 
 /// Of an acquire: how it can end. `abandoned`: the caller hung up.
-pub const ACQUIRE_OUTCOMES: [&str; 10] = [
+pub const ACQUIRE_OUTCOMES: [&str; 11] = [
     "granted",
     "replayed",
     "locked",
     "wait-timeout",
+    "deadlock",
     "quorum-unavailable",
     "lease-expired",
     "too-many-replays",
@@ -339,6 +340,7 @@ impl AcquireWatch {
             Err(AcquireError::WaitTimeout { .. }) => "wait-timeout",
             Err(AcquireError::NoQuorum(_)) => "quorum-unavailable",
             Err(AcquireError::Ended(_)) => "lease-expired",
+            Err(AcquireError::Deadlock { .. }) => "deadlock",
             Err(AcquireError::TooManyReplays) => "too-many-replays",
             Err(AcquireError::TooManyWaiters { .. }) => "too-many-waiters",
             Err(AcquireError::Draining) => "draining",

@@ -3,6 +3,7 @@
 //! what the doors name; the manager itself is in `service`.
 
 mod change;
+pub mod deadlock;
 pub mod events;
 pub mod holds;
 mod house;

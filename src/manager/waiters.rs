@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::deadlock::{Edge, Holder, Place, Waits};
 use crate::redlock::clock::BootTime;
 use crate::redlock::feed::{LeaseTag, Notice};
+use crate::redlock::mutant::{self, Mutant};
 use crate::redlock::types::{ResourceName, TokenHash};
 
 /// How long the head lets things settle when too few nodes have yet told of a lease's end for a
@@ -29,6 +31,8 @@ pub struct WaitLimits {
     pub per_resource: usize,
     /// In all.
     pub total: usize,
+    /// Whether owners that wait for each other are looked for.
+    pub detects_deadlocks: bool,
 }
 
 /// The room is full.
@@ -52,6 +56,8 @@ struct State {
     queues: HashMap<ResourceName, Queue>,
     seated: usize,
     next_seat: u64,
+    /// Empty where deadlocks are not looked for.
+    waits: Waits,
 }
 
 #[derive(Default)]
@@ -63,6 +69,8 @@ struct Queue {
     ended: Ended,
     /// The end that led to the last grant here: late news of it are none.
     over: Option<LeaseTag>,
+    /// Who has it, where that one has a name and deadlocks are looked for.
+    holder: Option<Holder>,
     /// Hand-overs in a row.
     streak: u32,
     /// Lives as long as the queue: its subscriptions.
@@ -102,6 +110,8 @@ struct Seat {
     token: Option<TokenHash>,
     /// A request with the same token was granted.
     is_twin: bool,
+    /// It may be the last of a circle of owners that wait for each other.
+    is_suspect: bool,
 }
 
 impl Seat {
@@ -126,6 +136,17 @@ pub enum Turn {
     Head,
     /// Another request with its token was granted: it joins that lease.
     Twin,
+    /// It does not: it may be in a deadlock, see [`Ticket::circle`].
+    Suspect,
+}
+
+/// What the head is called for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    /// To ask the nodes.
+    Ring(Ring),
+    /// It may be in a deadlock, see [`Ticket::circle`].
+    Suspect,
 }
 
 /// How many nodes must have told of an end before a quorum can be free.
@@ -184,16 +205,23 @@ impl WaitingRoom {
         let number = state.next_seat;
         state.next_seat += 1;
         state.seated += 1;
-        let call = Arc::new(Notify::new());
+        let (call, owner) = (Arc::new(Notify::new()), Arc::<str>::from(owner));
+        let mut is_suspect = false;
+        if self.limits.detects_deadlocks && !owner.is_empty() {
+            let place = Place { seat: number, resource: resource.clone() };
+            state.waits.seat(&owner, place.clone());
+            is_suspect = state.waits.circle_through(&owner, &place, |r| state.holder_of(r)).is_some();
+        }
         let queue = state.queues.entry(resource.clone()).or_default();
         queue.seats.push_back(Seat {
             number,
-            owner: owner.into(),
+            owner,
             since: now,
             call: Arc::clone(&call),
             ring: None,
             token,
             is_twin: false,
+            is_suspect,
         });
         Ok(Ticket { room: self.clone(), resource: resource.clone(), number, call, is_trying: false })
     }
@@ -250,6 +278,32 @@ impl WaitingRoom {
         self.with(resource, |queue| queue.taken(until));
     }
 
+    /// Somebody with this name was seen to hold a resource that is waited for. Where that closes a
+    /// circle of owners who wait for each other, the newest of them is called to look into it.
+    pub fn held_by(&self, resource: &ResourceName, owner: &str, token: &TokenHash) {
+        if !self.limits.detects_deadlocks {
+            return;
+        }
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let Some(queue) = state.queues.get_mut(resource) else { return };
+        if queue.holder.as_ref().is_some_and(|h| h.token == *token) {
+            return;
+        }
+        queue.holder = (!owner.is_empty()).then(|| Holder { owner: owner.into(), token: token.clone() });
+        let Some(owner) = queue.holder.as_ref().map(|h| Arc::clone(&h.owner)) else { return };
+        if !state.waits.waits(&owner) {
+            return;
+        }
+        let circle = state.waits.circle_of(&owner, |r| state.holder_of(r));
+        let Some(newest) = circle.into_iter().flatten().max_by_key(|edge| edge.place.seat) else { return };
+        let seat = state.queues.get_mut(&newest.place.resource).and_then(|q| q.seat_mut(newest.place.seat));
+        if let Some(seat) = seat.filter(|_| !mutant::is(Mutant::DeadlockUntold)) {
+            seat.is_suspect = true;
+            seat.call.notify_one();
+        }
+    }
+
     /// How many wait for this resource.
     pub fn waiting(&self, resource: &ResourceName) -> usize {
         self.lock().queues.get(resource).map_or(0, |q| q.seats.len())
@@ -288,7 +342,19 @@ impl WaitingRoom {
     }
 }
 
+impl State {
+    fn holder_of(&self, resource: &ResourceName) -> Option<&Holder> {
+        self.queues.get(resource).and_then(|queue| queue.holder.as_ref())
+    }
+}
+
 impl Queue {
+    fn seat_mut(&mut self, number: u64) -> Option<&mut Seat> {
+        // Seats are in the order of their numbers.
+        let index = self.seats.binary_search_by_key(&number, |s| s.number).ok()?;
+        self.seats.get_mut(index)
+    }
+
     fn ring(&mut self, ring: Ring) {
         self.taken_until = None;
         if let Some(head) = self.seats.front_mut() {
@@ -349,7 +415,9 @@ impl Ticket {
         loop {
             let turn = self.seat(|index, seat| match (index, std::mem::take(&mut seat.is_twin)) {
                 (_, true) => Some(Turn::Twin),
+                _ if std::mem::take(&mut seat.is_suspect) => Some(Turn::Suspect),
                 (0, false) => Some(Turn::Head),
+                _ if mutant::is(Mutant::EveryoneContends) => Some(Turn::Head),
                 _ => None,
             });
             match turn.flatten() {
@@ -364,14 +432,39 @@ impl Ticket {
         self.seat(|index, _| index + 1).unwrap_or(1)
     }
 
-    /// Resolves when the resource may be free, for the head. Cancel: no ring is lost.
-    pub async fn rung(&self) -> Ring {
+    /// Resolves when there is something to do for the head: the resource may be free. Cancel: no call
+    /// is lost.
+    pub async fn called(&self) -> Call {
         loop {
-            match self.seat(|_, seat| seat.ring.take()).flatten() {
-                Some(ring) => return ring,
+            let call = self.seat(|_, seat| match seat.ring.take() {
+                Some(ring) => Some(Call::Ring(ring)),
+                None => std::mem::take(&mut seat.is_suspect).then_some(Call::Suspect),
+            });
+            match call.flatten() {
+                Some(call) => return call,
                 None => self.call.notified().await,
             }
         }
+    }
+
+    /// The circle of owners who wait for each other that this seat closes, as far as is known here:
+    /// nobody in it sat down later. Who holds what is hearsay; ask the nodes.
+    pub fn circle(&self) -> Option<Vec<Edge>> {
+        let state = self.room.lock();
+        let queue = state.queues.get(&self.resource)?;
+        let index = queue.seats.binary_search_by_key(&self.number, |s| s.number).ok()?;
+        let owner = Arc::clone(&queue.seats.get(index)?.owner);
+        let place = Place { seat: self.number, resource: self.resource.clone() };
+        state.waits.circle_through(&owner, &place, |r| state.holder_of(r))
+    }
+
+    /// Whether everybody in the circle still sits there.
+    pub fn all_seated(&self, circle: &[Edge]) -> bool {
+        let mut state = self.room.lock();
+        circle.iter().all(|edge| {
+            let queue = state.queues.get_mut(&edge.place.resource);
+            queue.is_some_and(|q| q.seat_mut(edge.place.seat).is_some())
+        })
     }
 
     /// From here on, what is under way for this ticket may hold the resource for a moment after it
@@ -418,7 +511,6 @@ impl Ticket {
     fn seat<T>(&self, see: impl FnOnce(usize, &mut Seat) -> T) -> Option<T> {
         let mut state = self.room.lock();
         let queue = state.queues.get_mut(&self.resource)?;
-        // Seats are in the order of their numbers.
         let index = queue.seats.binary_search_by_key(&self.number, |s| s.number).ok()?;
         queue.seats.get_mut(index).map(|seat| see(index, seat))
     }
@@ -426,19 +518,22 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.room.lock();
+        let mut guard = self.room.lock();
+        let state = &mut *guard;
         let Some(queue) = state.queues.get_mut(&self.resource) else { return };
         let Ok(index) = queue.seats.binary_search_by_key(&self.number, |s| s.number) else { return };
-        queue.seats.remove(index);
+        if let Some(seat) = queue.seats.remove(index) {
+            state.waits.leave(&seat.owner, self.number);
+        }
         match queue.seats.front_mut() {
             Some(head) if self.is_trying => head.ring(Ring(SETTLE)),
-            Some(head) if index == 0 => head.call.notify_one(),
+            Some(head) if index == 0 && !mutant::is(Mutant::LeaverCallsNobody) => head.call.notify_one(),
             Some(_) => {}
             None => {}
         }
         let emptied = queue.seats.is_empty().then(|| state.queues.remove(&self.resource));
         state.seated -= 1;
-        drop(state);
+        drop(guard);
         // Its subscriptions are given up without the room's lock.
         drop(emptied);
     }

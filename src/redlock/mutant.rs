@@ -71,6 +71,22 @@ pub(crate) enum Mutant {
     FollowOneNode,
     /// Instances over other nodes get votes.
     NoFingerprint,
+    /// Who leaves from the head of a queue does not call the next.
+    LeaverCallsNobody,
+    /// What nodes tell of leases' ends wakes nobody.
+    NoticesIgnored,
+    /// Who was refused before it listened does not ask again.
+    ListensTooLate,
+    /// That nodes are not heard any more wakes nobody.
+    DeafnessUnnoticed,
+    /// Everybody in a queue asks the nodes.
+    EveryoneContends,
+    /// A grant that is not answered stays.
+    GrantUnanswered,
+    /// A deadlock is told on hearsay.
+    DeadlockUnverified,
+    /// Nobody is called when a lease closes a circle.
+    DeadlockUntold,
 }
 
 #[cfg(test)]

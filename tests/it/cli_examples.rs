@@ -12,7 +12,8 @@ use crate::support::poll;
 use crate::support::redis_server::RedisServer;
 
 /// Commands whose examples ask a running service.
-const ASKING: [&str; 9] = ["run", "acquire", "extend", "release", "status", "list", "nodes", "force", "health"];
+const ASKING: [&str; 10] =
+    ["run", "acquire", "extend", "release", "status", "list", "watch", "nodes", "force", "health"];
 
 /// The examples of a help text: two blanks before them, six before what explains them.
 fn examples(help: &str) -> Vec<String> {

@@ -5,6 +5,7 @@ mod cli;
 mod cli_doctor;
 mod cli_examples;
 mod cli_packages;
+mod cli_watch;
 mod command_line;
 mod documents;
 mod faults;
