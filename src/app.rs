@@ -124,6 +124,8 @@ impl App {
             detects_deadlocks: config.deadlock_detection,
         };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
+        let ends = Arc::clone(&metrics);
+        manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let door = DoorState::new(manager.clone(), metrics, door_settings(config)?);
         let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout: config.drain_timeout };
         app.wait_for_nodes().await;

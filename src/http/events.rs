@@ -20,6 +20,7 @@ use super::state::DoorState;
 use super::wire;
 use crate::api::Event;
 use crate::manager::events::{EventHub, EventKind, LISTENERS_MAX, Listening, Told};
+use crate::metrics::requests::{Flight, InFlight};
 use crate::redlock::clock::Clock;
 
 /// Between comments while nothing happens: proxies close what is silent for a minute.
@@ -48,7 +49,8 @@ pub async fn events(State(door): State<DoorState>, request: Request) -> Result<R
         Problem::new(Slug::QuotaExceeded, format!("{LISTENERS_MAX} listen to this instance already"))
             .retry_after(Duration::from_secs(30))
     })?;
-    let reader = Reader { door, hub, prefix, renewals, listening, said: Said::Nothing };
+    let _flight = door.metrics.watch_stream(Flight::Events);
+    let reader = Reader { door, hub, prefix, renewals, listening, said: Said::Nothing, _flight };
     let body = Body::from_stream(stream::unfold(reader, Reader::step));
     let kind = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let unbuffered = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
@@ -74,6 +76,7 @@ struct Reader {
     renewals: bool,
     listening: Listening,
     said: Said,
+    _flight: InFlight,
 }
 
 type Step = Option<(Result<Bytes, Infallible>, Reader)>;

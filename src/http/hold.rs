@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
 use super::accept::Stream;
-use super::locks::moment;
+use super::locks::{measure, moment};
 use super::problem;
 use super::socket::Caller;
 use super::state::DoorState;
@@ -22,7 +22,8 @@ use crate::api;
 use crate::manager::Granted;
 use crate::manager::holds::Held;
 use crate::manager::outcome::{AcquireError, AcquireRequest, HoldEvent, Lease};
-use crate::metrics::AcquireWatch;
+use crate::metrics::leases::AcquireWatch;
+use crate::metrics::requests::{Flight, InFlight};
 use crate::nodes::any::AnyNode;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
@@ -59,7 +60,7 @@ pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
         caller.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
     let (resource, waits) = (request.resource.clone(), !request.wait.is_zero());
-    let watch = door.metrics.watch_acquire(waits);
+    let mut watch = door.metrics.watch_acquire(waits);
     let manager = door.manager.clone();
     let mut acquiring: Acquiring = Box::pin(async move { manager.acquire(request).await.and_then(Granted::keep) });
     let soon = if waits { QUEUED_AFTER } else { Duration::MAX };
@@ -70,15 +71,19 @@ pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
     };
     let step = match first {
         Some(outcome) => {
-            watch.ended(outcome.as_ref().map(|lease| lease.replay));
+            watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
             match outcome {
                 Ok(lease) => Step::Granted(door.manager.hold(lease, door.settings.max_hold)),
                 Err(error) => return problem::acquire_refused(&resource, error).into_response(),
             }
         }
-        None => Step::Queued(acquiring, watch),
+        None => {
+            watch.leave_to_stream();
+            Step::Queued(acquiring, watch)
+        }
     };
-    let line = Line { door, resource, form };
+    let _flight = door.metrics.watch_stream(Flight::Hold);
+    let line = Line { door, resource, form, _flight };
     let body = Body::from_stream(stream::unfold((step, line), |(step, line)| async move {
         let (told, next) = line.step(step).await?;
         Some((told, (next, line)))
@@ -105,6 +110,7 @@ struct Line {
     door: DoorState,
     resource: ResourceName,
     form: Stream,
+    _flight: InFlight,
 }
 
 impl Line {
@@ -118,7 +124,7 @@ impl Line {
             }
             Step::Waiting(acquiring, watch) => {
                 let outcome = acquiring.await;
-                watch.ended(outcome.as_ref().map(|lease| lease.replay));
+                watch.ended(outcome.as_ref().map(|lease| measure(&self.door, lease)));
                 match outcome {
                     Ok(lease) => self.granted(self.door.manager.hold(lease, self.door.settings.max_hold)),
                     Err(error) => {
@@ -130,6 +136,7 @@ impl Line {
             Step::Granted(held) => self.granted(held),
             Step::Holding(mut held) => {
                 let event = held.next().await;
+                self.count(event);
                 let valid_for_ms = wire::ms(held.lease().deadline.since(self.door.manager.now()));
                 let (told, next) = match event {
                     HoldEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
@@ -146,6 +153,16 @@ impl Line {
                 tokio::task::yield_now().await;
                 Some((Err(io::Error::other("the lease is not held")), Step::Broken))
             }
+        }
+    }
+
+    fn count(&self, event: HoldEvent) {
+        let metrics = &self.door.metrics;
+        match event {
+            HoldEvent::Renewed => metrics.held_on("extended"),
+            HoldEvent::AtRisk => metrics.held_on("quorum-unavailable"),
+            HoldEvent::Lost(reason) => metrics.lost(reason),
+            HoldEvent::Released => {}
         }
     }
 

@@ -15,6 +15,7 @@ use super::socket::Caller;
 use super::state::DoorState;
 use crate::manager::Granted;
 use crate::manager::outcome::{ForceRequest, Lease};
+use crate::metrics::leases::GrantMeasure;
 use crate::redlock::types::{Fence, ResourceName};
 
 /// How much of a request's time went into waiting for a lock: left in the answer's extensions for
@@ -24,6 +25,18 @@ pub struct Waited(pub Duration);
 
 pub(super) fn moment(door: &DoorState) -> Moment {
     Moment { now: door.manager.now(), wall_ms: door.manager.wall_ms() }
+}
+
+/// What metrics take of a grant that is about to be answered. The deadline says when its round began.
+pub(super) fn measure(door: &DoorState, lease: &Lease) -> GrantMeasure {
+    let now = door.manager.now();
+    let whole = door.manager.engine().deadline(now, lease.ttl).since(now);
+    GrantMeasure {
+        is_replay: lease.replay,
+        round: now.since(lease.deadline.minus(whole)),
+        valid_for: lease.deadline.since(now),
+        ttl: lease.ttl.as_duration(),
+    }
 }
 
 /// `POST`. While it waits, the future has dropped the request and holds little more than two boxes:
@@ -40,7 +53,7 @@ pub async fn acquire(State(door): State<DoorState>, request: Request) -> Respons
     let resource = request.resource.clone();
     let watch = door.metrics.watch_acquire(!request.wait.is_zero());
     let outcome = Box::pin(door.manager.acquire(request)).await.and_then(Granted::keep);
-    let waited = watch.ended(outcome.as_ref().map(|lease: &Lease| lease.replay));
+    let waited = watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
     let mut response = match outcome {
         Ok(lease) => answers::acquired(&lease, moment(&door), format),
         Err(error) => problem::acquire_refused(&resource, error).into_response(),
@@ -101,6 +114,7 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             };
             let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
             let outcome = Box::pin(door.manager.force(request)).await;
+            door.metrics.forced(mode, outcome.as_ref());
             let forced = outcome.map_err(|error| problem::force_refused(&resource, error))?;
             Ok(answers::forced(&resource, &forced, door.manager.wall_ms()))
         }

@@ -278,15 +278,18 @@ impl WaitingRoom {
         self.with(resource, |queue| queue.taken(until));
     }
 
-    /// Somebody with this name was seen to hold a resource that is waited for. Where that closes a
-    /// circle of owners who wait for each other, the newest of them is called to look into it.
+    /// This lease was seen to stand, whatever was heard of its end before: an attempt of its token may
+    /// have been withdrawn and another have followed, and that one's end is news again. Where its
+    /// owner closes a circle of owners who wait for each other, the newest of them is called to look
+    /// into it.
     pub fn held_by(&self, resource: &ResourceName, owner: &str, token: &TokenHash) {
-        if !self.limits.detects_deadlocks {
-            return;
-        }
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(queue) = state.queues.get_mut(resource) else { return };
+        queue.stands(LeaseTag::of(token));
+        if !self.limits.detects_deadlocks {
+            return;
+        }
         if queue.holder.as_ref().is_some_and(|h| h.token == *token) {
             return;
         }
@@ -312,6 +315,11 @@ impl WaitingRoom {
     /// How many wait in all.
     pub fn waiting_in_all(&self) -> usize {
         self.lock().seated
+    }
+
+    /// Since when the oldest waiter of all waits. Looks at every queue.
+    pub fn oldest(&self) -> Option<BootTime> {
+        self.lock().queues.values().filter_map(|q| q.seats.front().map(|s| s.since)).min()
     }
 
     /// The bounds.
@@ -391,6 +399,16 @@ impl Queue {
             self.ended.rung = Rung::Early;
             self.ring(Ring(SETTLE));
         }
+    }
+
+    fn stands(&mut self, lease: LeaseTag) {
+        if mutant::is(Mutant::EndsCountOnce) {
+            return;
+        }
+        if self.ended.lease == Some(lease) {
+            self.ended = Ended::default();
+        }
+        self.over = self.over.filter(|over| *over != lease);
     }
 
     fn taken(&mut self, until: BootTime) {

@@ -137,6 +137,36 @@ fn one_who_leaves_in_the_middle_of_a_try_has_the_next_called_again() {
     assert_eq!(rung(&next), Some(Ring(SETTLE)));
 }
 
+/// A token's attempt was withdrawn, and another attempt of it was granted: the end of that is no late
+/// news of the first.
+#[test]
+fn a_lease_that_is_there_again_may_end_again() {
+    let (room, a) = (room(10, 10), name("a"));
+    let token = TokenHash::parse(&"0000000b".repeat(8)).expect("hex");
+    let needed = Needed { ended: 2, withdrawn: 2 };
+    let tell = |withdrawn| {
+        for node in 0..2 {
+            room.notice(&a, node, Notice { lease: tag(11), withdrawn }, needed);
+        }
+    };
+    let head = enter(&room, &a).expect("room");
+    tell(true);
+    assert_eq!(rung(&head), Some(NOW_RING));
+    tell(true);
+    assert_eq!(rung(&head), None, "late news");
+    room.held_by(&a, "", &token);
+    tell(false);
+    assert_eq!(rung(&head), Some(NOW_RING));
+    // The same where the first end led to a grant here.
+    let next = enter(&room, &a).expect("room");
+    head.granted(NOW);
+    tell(false);
+    assert_eq!(rung(&next), None, "late news");
+    room.held_by(&a, "", &token);
+    room.freed(&a, tag(11));
+    assert_eq!(rung(&next), Some(NOW_RING));
+}
+
 #[test]
 fn others_stand_back_once_after_so_many_hand_overs() {
     let (room, a) = (room(10, 10), name("a"));

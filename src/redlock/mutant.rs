@@ -69,6 +69,8 @@ pub(crate) enum Mutant {
     FollowAtOnce,
     /// The stamp clock follows one stepped node while others are silent.
     FollowOneNode,
+    /// A release takes the word of nodes without a vote.
+    ReleaseBelievesAll,
     /// Instances over other nodes get votes.
     NoFingerprint,
     /// Who leaves from the head of a queue does not call the next.
@@ -83,6 +85,8 @@ pub(crate) enum Mutant {
     EveryoneContends,
     /// A grant that is not answered stays.
     GrantUnanswered,
+    /// A lease whose end was heard of cannot be there again.
+    EndsCountOnce,
     /// A deadlock is told on hearsay.
     DeadlockUnverified,
     /// Nobody is called when a lease closes a circle.

@@ -39,6 +39,8 @@ pub(super) struct Ledger {
     calls: BTreeMap<u64, Call>,
     holds: BTreeMap<u64, Hold>,
     next: u64,
+    /// `WAITS_TRACE=1`.
+    tracing: bool,
     /// The first thing that was wrong.
     pub(super) violation: Option<String>,
     pub(super) grants: u64,
@@ -48,7 +50,8 @@ pub(super) struct Ledger {
 impl Ledger {
     pub(super) fn new(clock: Paused) -> Self {
         let (calls, holds) = (BTreeMap::new(), BTreeMap::new());
-        Self { clock, calls, holds, next: 0, violation: None, grants: 0, deadlocks: 0 }
+        let tracing = std::env::var("WAITS_TRACE").is_ok();
+        Self { clock, calls, holds, next: 0, tracing, violation: None, grants: 0, deadlocks: 0 }
     }
 
     pub(super) fn fail(&mut self, text: String) {
@@ -56,11 +59,20 @@ impl Ledger {
         self.violation.get_or_insert_with(|| format!("at {at} ms: {text}"));
     }
 
+    /// A line for whoever replays a seed.
+    #[expect(clippy::print_stdout, reason = "a trace is for whoever replays a seed")]
+    pub(super) fn trace(&self, line: impl FnOnce() -> String) {
+        if self.tracing {
+            println!("{:>6} {}", self.clock.elapsed().as_millis(), line());
+        }
+    }
+
     /// Somebody is about to wait: the order of these calls is that of their seats.
     pub(super) fn call(&mut self, inst: usize, resource: &ResourceName, owner: &str, wait: Duration) -> u64 {
         self.next += 1;
         let until = self.clock.elapsed() + wait;
         let call = Call { inst, resource: resource.clone(), owner: owner.into(), until, ended: None };
+        self.trace(|| format!("call {}: {call:?}", self.next));
         self.calls.insert(self.next, call);
         self.next
     }
@@ -68,6 +80,7 @@ impl Ledger {
     /// It does not wait any more: refused, or hung up.
     pub(super) fn over(&mut self, number: u64) {
         let now = self.clock.elapsed();
+        self.trace(|| format!("call {number}: over"));
         if let Some(call) = self.calls.get_mut(&number) {
             call.ended = Some(now);
         }
@@ -78,6 +91,7 @@ impl Ledger {
         let now = self.clock.elapsed();
         self.over(number);
         self.grants += 1;
+        self.trace(|| format!("call {number}: granted"));
         let call = self.calls[&number].clone();
         let waits = |c: &Call| c.ended.is_none() && c.until > now;
         let older =
@@ -96,6 +110,7 @@ impl Ledger {
     /// Its holder lets go.
     pub(super) fn released(&mut self, number: u64) {
         let now = self.clock.elapsed();
+        self.trace(|| format!("call {number}: releases"));
         if let Some(hold) = self.holds.get_mut(&number) {
             hold.ended = Some(now);
         }

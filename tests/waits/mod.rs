@@ -3,7 +3,7 @@
 //! tokio's paused time. Beside `tests/sim`, whose world tests the protocol under every fault and knows
 //! no queue: here the queue is what is tested, and its own bugs are planted.
 //!
-//! A failing seed: `WAITS_SEED=7 cargo test --lib waits::suite -- --nocapture`.
+//! A failing seed: `WAITS_SEED=7 WAITS_TRACE=1 cargo test --lib waits::suite -- --nocapture`.
 
 mod clock;
 mod ledger;

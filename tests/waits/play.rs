@@ -33,6 +33,8 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 const SLEEP_MOST: Duration = Duration::from_millis(1_000);
 /// No deadlock stands for longer where nothing is lost.
 const CIRCLE_MOST: Duration = Duration::from_secs(2);
+/// How long most are willing to wait: far longer than anybody has to.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Rounds of each caller.
 const TURNS: u64 = 6;
 /// Longer than any run: who still has a lease at the end should not.
@@ -175,7 +177,8 @@ async fn run(seed: u64) -> Outcome {
     }
     end(&world).await;
     let ledger = world.ledger();
-    Outcome { violation: ledger.violation.clone(), grants: ledger.grants, deadlocks: ledger.deadlocks }
+    let violation = ledger.violation.clone().map(|why| format!("{why} ({profile:?})"));
+    Outcome { violation, grants: ledger.grants, deadlocks: ledger.deadlocks }
 }
 
 /// Everybody has gone: nothing is left of anybody.
@@ -197,7 +200,7 @@ async fn end(world: &World) {
 
 /// Looks for sleepers beside free locks, and for circles that nobody tells.
 async fn watch(world: Rc<World>) {
-    const EVERY: Duration = Duration::from_millis(10);
+    const EVERY: Duration = Duration::from_millis(20);
     // Where notices are lost, a waiter may sleep until the end that it knows of: never for good.
     let hears = world.profile.weather.lost == 0;
     let (mut free_for, mut circle_for) = (vec![Duration::ZERO; world.resources.len()], Duration::ZERO);
@@ -269,7 +272,7 @@ async fn caller(world: Rc<World>, inst: usize, name: String) {
 async fn acquire(world: &World, inst: usize, which: usize, owner: &str, stays: bool) -> Option<Mine> {
     let (dice, resource) = (&world.dice, world.resources[which].clone());
     let hangs_up = !stays && dice.chance(world.profile.hang_ups);
-    let wait = if dice.chance(10) { dice.ms(1, 300) } else { Duration::from_secs(60) };
+    let wait = if dice.chance(10) { dice.ms(1, 300) } else { PATIENCE };
     let ttl = Ttl::from_ms(if world.profile.weather.lost > 0 { SHORT_MS } else { LONG_MS }).expect("in range");
     let labels = Labels { owner: owner.to_owned(), ..Labels::default() };
     let request = AcquireRequest { resource: resource.clone(), ttl, wait, labels, token: None };
@@ -304,7 +307,7 @@ async fn acquire(world: &World, inst: usize, which: usize, owner: &str, stays: b
             ledger.over(number);
             match error {
                 AcquireError::Deadlock { cycle, .. } => ledger.told_deadlock(number, &cycle),
-                AcquireError::WaitTimeout { .. } if wait >= Duration::from_secs(60) && world.profile.nesting == 0 => {
+                AcquireError::WaitTimeout { .. } if wait >= PATIENCE && world.profile.nesting == 0 => {
                     ledger.fail(format!("call {number} waited {wait:?} in vain"));
                 }
                 _ => {}

@@ -4,18 +4,19 @@
 use super::play::play;
 use crate::redlock::mutant::Mutant;
 
-const SEEDS: u64 = 400;
+const SEEDS: u64 = 200;
 /// Seeds that a planted bug may take.
-const BUDGET: u64 = 400;
+const BUDGET: u64 = 200;
 
 /// Bugs of the waiting room.
-const PLANTED: [Mutant; 8] = [
+const PLANTED: [Mutant; 9] = [
     Mutant::LeaverCallsNobody,
     Mutant::NoticesIgnored,
     Mutant::ListensTooLate,
     Mutant::DeafnessUnnoticed,
     Mutant::EveryoneContends,
     Mutant::GrantUnanswered,
+    Mutant::EndsCountOnce,
     Mutant::DeadlockUnverified,
     Mutant::DeadlockUntold,
 ];
@@ -31,7 +32,7 @@ fn nobody_sleeps_beside_a_free_lock_nobody_overtakes_and_nothing_is_left_of_who_
         (grants, deadlocks) = (grants + outcome.grants, deadlocks + outcome.deadlocks);
     }
     println!("{grants} grants, {deadlocks} deadlocks");
-    assert!(one.is_some() || (grants > 5_000 && deadlocks > 50), "{grants} grants, {deadlocks} deadlocks");
+    assert!(one.is_some() || (grants > 3_000 && deadlocks > 20), "{grants} grants, {deadlocks} deadlocks");
 }
 
 #[test]
