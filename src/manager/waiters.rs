@@ -21,8 +21,9 @@ pub const SETTLE: Duration = Duration::from_millis(5);
 /// Hand-overs in a row within this instance while another one has waiters too: beyond it they stand
 /// back once, so that nobody elsewhere starves.
 pub const HAND_OVERS_IN_A_ROW: u32 = 8;
-/// How long they stand back: several round trips, so that a waiter who was told by a notice wins.
-pub const STAND_BACK: Duration = Duration::from_millis(5);
+/// How long they stand back: many round trips, so that a waiter who was told by a notice wins on a busy
+/// machine too. It idles only where nobody is there to win; who wins ends it with its own release.
+pub const STAND_BACK: Duration = Duration::from_millis(20);
 
 /// How many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +88,8 @@ struct Ended {
     /// The nodes that told, a bit each.
     nodes: u64,
     rung: Rung,
+    /// More was told after the head was woken for good: of no use, unless its try met the lease still.
+    has_more: bool,
 }
 
 /// Whether the head was woken for it.
@@ -257,7 +260,7 @@ impl WaitingRoom {
     pub fn handing_over(&self, resource: &ResourceName, lease: LeaseTag, afresh: bool) {
         self.with(resource, |queue| {
             queue.streak = if afresh { 1 } else { queue.streak.saturating_add(1) };
-            queue.ended = Ended { lease: Some(lease), nodes: 0, rung: Rung::Early };
+            queue.ended = Ended { lease: Some(lease), rung: Rung::Early, ..Ended::default() };
             queue.ring(NOW);
         });
     }
@@ -267,7 +270,7 @@ impl WaitingRoom {
     pub fn stand_back(&self, resource: &ResourceName, lease: LeaseTag) {
         self.with(resource, |queue| {
             queue.streak = 0;
-            queue.ended = Ended { lease: Some(lease), nodes: 0, rung: Rung::Full };
+            queue.ended = Ended { lease: Some(lease), rung: Rung::Full, ..Ended::default() };
             queue.ring(Ring(STAND_BACK));
         });
     }
@@ -372,10 +375,14 @@ impl Queue {
 
     fn certain(&mut self, lease: Option<LeaseTag>) {
         if lease.is_some() {
-            if self.over == lease || (self.ended.lease == lease && self.ended.rung == Rung::Full) {
+            if self.over == lease {
                 return;
             }
-            self.ended = Ended { lease, nodes: self.ended.nodes, rung: Rung::Full };
+            if self.ended.lease == lease && self.ended.rung == Rung::Full {
+                self.ended.has_more = true;
+                return;
+            }
+            self.ended = Ended { lease, nodes: self.ended.nodes, rung: Rung::Full, has_more: false };
         }
         self.ring(NOW);
     }
@@ -388,6 +395,7 @@ impl Queue {
             self.ended = Ended { lease: notice.lease, ..Ended::default() };
         }
         if self.ended.rung == Rung::Full {
+            self.ended.has_more = true;
             return;
         }
         self.ended.nodes |= 1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
@@ -406,7 +414,10 @@ impl Queue {
             return;
         }
         if self.ended.lease == Some(lease) {
-            self.ended = Ended::default();
+            // What was told while the head tried, and met it on other nodes still, counts now.
+            if std::mem::take(&mut self.ended).has_more {
+                self.ring(Ring(SETTLE));
+            }
         }
         self.over = self.over.filter(|over| *over != lease);
     }

@@ -167,6 +167,28 @@ fn a_lease_that_is_there_again_may_end_again() {
     assert_eq!(rung(&next), Some(NOW_RING));
 }
 
+/// One of three nodes is dead, so that the first notice wakes the head. Its try meets the lease on the
+/// node that is late, and that one's notice comes before the refusal is read.
+#[test]
+fn news_that_come_while_the_head_tries_are_not_lost() {
+    let (room, a) = (room(10, 10), name("a"));
+    let token = TokenHash::parse(&"0000000b".repeat(8)).expect("hex");
+    let tell = |node| {
+        let needed = Needed { ended: 1, withdrawn: 2 };
+        room.notice(&a, node, Notice { lease: tag(11), withdrawn: false }, needed);
+    };
+    let head = enter(&room, &a).expect("room");
+    tell(0);
+    assert_eq!(rung(&head), Some(NOW_RING));
+    tell(1);
+    assert_eq!(rung(&head), None, "it tries already");
+    room.held_by(&a, "", &token);
+    assert_eq!(rung(&head), Some(Ring(SETTLE)));
+    // Without such news a refusal wakes nobody.
+    room.held_by(&a, "", &token);
+    assert_eq!(rung(&head), None);
+}
+
 #[test]
 fn others_stand_back_once_after_so_many_hand_overs() {
     let (room, a) = (room(10, 10), name("a"));

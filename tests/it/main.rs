@@ -7,6 +7,7 @@ mod cli_examples;
 mod cli_packages;
 mod cli_watch;
 mod command_line;
+mod crowd;
 mod documents;
 mod faults;
 mod http_contract;

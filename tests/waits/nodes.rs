@@ -1,6 +1,7 @@
 //! Nodes of a simulated run: real node machines behind ordered links with latency, and the notices of
 //! their releases on lines of their own, which may be late, lost or cut off. Knows no manager.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -35,12 +36,24 @@ pub(super) struct Server {
     clock: Paused,
     dice: Dice,
     weather: Weather,
+    is_dead: AtomicBool,
 }
 
 impl Server {
     pub(super) fn new(clock: Paused, dice: &Dice, weather: Weather) -> Arc<Self> {
         let (machine, feeds) = (Mutex::new(NodeMachine::new(RUN)), Mutex::default());
-        Arc::new(Self { machine, feeds, clock, dice: dice.clone(), weather })
+        Arc::new(Self { machine, feeds, clock, dice: dice.clone(), weather, is_dead: AtomicBool::new(false) })
+    }
+
+    /// It ends for good: nothing is answered any more, and the lines for notices break.
+    pub(super) fn die(&self) {
+        self.is_dead.store(true, Ordering::Relaxed);
+        self.feeds.lock().expect("no panic").iter().for_each(|feed| feed.closed());
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Relaxed)
     }
 
     /// Whose lease stands at the resource's key.
@@ -123,6 +136,9 @@ impl Link {
         tokio::spawn(async move {
             while let Some(Parcel { arrives, stamp, request, answer }) = parcels.recv().await {
                 clock.sleep_until(arrives).await;
+                if far.is_dead() {
+                    continue; // the sender finds its answer's way closed
+                }
                 let said = far.apply(stamp, &terms, &request);
                 let back = far.way();
                 tokio::spawn(async move {
@@ -140,6 +156,9 @@ impl Link {
     pub(super) async fn break_line(&self, pause: Duration) {
         self.feed.closed();
         self.server.clock.sleep(pause).await;
+        if self.server.is_dead() {
+            return;
+        }
         self.feed.live(&self.feed.begin());
         self.feed.opened();
     }

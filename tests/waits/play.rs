@@ -52,6 +52,8 @@ struct Profile {
     weather: Weather,
     /// Lines for notices break now and then.
     breaks: bool,
+    /// One of several nodes dies.
+    dies: bool,
     /// Percent.
     hang_ups: u64,
     /// Percent of callers that take a second lock under the first, and have names.
@@ -73,6 +75,7 @@ impl Profile {
                 notice_ms: [1, 3, 30][dice.index(3)],
             },
             breaks: dice.chance(30),
+            dies: dice.chance(30),
             hang_ups: [0, 10, 40][dice.index(3)],
             nesting: [0, 0, 60][dice.index(3)],
         }
@@ -109,7 +112,7 @@ impl World {
 
     /// A quorum of the nodes has no lease of it.
     fn is_free(&self, resource: &ResourceName) -> bool {
-        let free = self.servers.iter().filter(|s| s.holder(resource).is_none()).count();
+        let free = self.servers.iter().filter(|s| !s.is_dead() && s.holder(resource).is_none()).count();
         free >= quorum_of(self.servers.len())
     }
 }
@@ -166,6 +169,13 @@ async fn run(seed: u64) -> Outcome {
     if profile.breaks {
         tokio::task::spawn_local(weather(Rc::clone(&world), links));
     }
+    if profile.dies && profile.nodes > 1 {
+        let (clock, server, when) = (clock, Arc::clone(&world.servers[dice.index(profile.nodes)]), dice.ms(50, 1_000));
+        tokio::task::spawn_local(async move {
+            clock.sleep(when).await;
+            server.die();
+        });
+    }
     let mut callers = Vec::new();
     for inst in 0..profile.instances {
         for i in 0..profile.callers {
@@ -186,7 +196,7 @@ async fn end(world: &World) {
     world.clock.sleep(Duration::from_secs(5)).await;
     let mut ledger = world.ledger();
     for resource in &world.resources {
-        if let Some(token) = world.servers.iter().find_map(|s| s.holder(resource)) {
+        if let Some(token) = world.servers.iter().filter(|s| !s.is_dead()).find_map(|s| s.holder(resource)) {
             ledger.fail(format!("{resource} is still held by {token:?}, and nobody is there"));
         }
     }
