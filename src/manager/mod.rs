@@ -8,6 +8,7 @@ pub mod events;
 pub mod holds;
 mod house;
 pub mod leases;
+mod news;
 pub mod outcome;
 mod report;
 mod service;

@@ -25,6 +25,10 @@ use crate::redlock::types::{ResourceName, TokenHash};
 /// a node's clock may be a millisecond behind.
 const END_JITTER: Duration = Duration::from_millis(3);
 
+/// Tries in a row, with growing pauses, against a lease that fewer than a quorum of nodes confirm; then
+/// the bounded poll.
+const UNSURE_TRIES: u32 = 10;
+
 /// How a rest ended.
 struct Rest {
     /// There were news of an end.
@@ -129,7 +133,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let settings = &self.engine().settings;
         let mut backoff = Backoff::new(settings.retry, self.entropy().clone());
         let mut deafness = self.shared.wakeups.deafness();
-        let mut tries = 0_u32;
+        let (mut tries, mut unsure) = (0_u32, 0_u32);
         let is_deaf = *deafness.borrow_and_update();
         let mut sleep_until = ticket.taken_until().filter(|_| !is_deaf).map(|at| self.soon_after(at));
         loop {
@@ -167,11 +171,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             refusal.nodes.clear();
             sleep_until = match refusal.kind {
                 RefusalKind::Held => {
-                    backoff.reset();
                     if let Some(record) = &refusal.holder {
                         self.shared.room.held_by(&want.resource, &record.labels().owner, &record.token);
                     }
-                    self.next_look(ticket, want, &refusal, is_heard).await
+                    let next = self.next_look(ticket, want, &refusal, is_heard).await;
+                    let is_sure =
+                        refusal.holder_nodes >= self.engine().quorum() || mutant::is(Mutant::HolderUnconfirmed);
+                    if is_sure {
+                        backoff.reset();
+                        unsure = 0;
+                        next
+                    } else {
+                        // Others may have been met in the midst of a vote that nobody wins, of whose end
+                        // the nodes that cannot be asked will not tell.
+                        unsure += 1;
+                        let poll = uniform(self.entropy(), settings.poll);
+                        let pause = if unsure > UNSURE_TRIES { poll } else { backoff.pause() };
+                        next.map(|at| at.min(self.now().plus(pause)))
+                    }
                 }
                 _ => Some(now.plus(backoff.pause())),
             };

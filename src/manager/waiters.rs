@@ -1,6 +1,6 @@
 //! The waiting room: a bounded queue per resource, first come first served within this instance.
 //! Only the head of a queue contends with the nodes; the others are parked and cost a seat each.
-//! Here is also decided which news of a lease's end wakes the head, and that it wakes nobody else.
+//! Which news of a lease's end wake the head is [`super::news`]' business; here, that they wake nobody else.
 //! Knows no node and no lease.
 
 use std::collections::{HashMap, VecDeque};
@@ -10,14 +10,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::deadlock::{Edge, Holder, Place, Waits};
+use super::news::News;
+pub use super::news::{NOW, Needed, Ring, SETTLE};
 use crate::redlock::clock::BootTime;
 use crate::redlock::feed::{LeaseTag, Notice};
 use crate::redlock::mutant::{self, Mutant};
 use crate::redlock::types::{ResourceName, TokenHash};
 
-/// How long the head lets things settle when too few nodes have yet told of a lease's end for a
-/// quorum to be free: a try before that costs two rounds and wins nothing.
-pub const SETTLE: Duration = Duration::from_millis(5);
 /// Hand-overs in a row within this instance while another one has waiters too: beyond it they stand
 /// back once, so that nobody elsewhere starves.
 pub const HAND_OVERS_IN_A_ROW: u32 = 8;
@@ -66,10 +65,7 @@ struct Queue {
     seats: VecDeque<Seat>,
     /// A lease that was granted here runs until then, unless its end is heard of.
     taken_until: Option<BootTime>,
-    /// The end that was heard of last.
-    ended: Ended,
-    /// The end that led to the last grant here: late news of it are none.
-    over: Option<LeaseTag>,
+    news: News,
     /// Who has it, where that one has a name and deadlocks are looked for.
     holder: Option<Holder>,
     /// Hand-overs in a row.
@@ -80,28 +76,6 @@ struct Queue {
 
 /// What a queue holds on to for as long as somebody waits in it.
 pub type Keepsake = Box<dyn Send>;
-
-/// What is known of the end of one lease.
-#[derive(Default)]
-struct Ended {
-    lease: Option<LeaseTag>,
-    /// The nodes that told, a bit each.
-    nodes: u64,
-    rung: Rung,
-    /// More was told after the head was woken for good: of no use, unless its try met the lease still.
-    has_more: bool,
-}
-
-/// Whether the head was woken for it.
-#[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum Rung {
-    #[default]
-    No,
-    /// On a guess: it is woken again when the end is certain.
-    Early,
-    /// Once and for all.
-    Full,
-}
 
 struct Seat {
     number: u64,
@@ -125,13 +99,6 @@ impl Seat {
     }
 }
 
-/// The resource may be free: ask the nodes after this time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ring(pub Duration);
-
-/// At once.
-const NOW: Ring = Ring(Duration::ZERO);
-
 /// Why a waiter may ask the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
@@ -150,15 +117,6 @@ pub enum Call {
     Ring(Ring),
     /// It may be in a deadlock, see [`Ticket::circle`].
     Suspect,
-}
-
-/// How many nodes must have told of an end before a quorum can be free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Needed {
-    /// Of a lease that was ended: those that are not heard of may well have told.
-    pub ended: u32,
-    /// Of an attempt that was withdrawn: a whole quorum, since with less it never held the lease.
-    pub withdrawn: u32,
 }
 
 /// What a release here means for those who wait here.
@@ -232,18 +190,24 @@ impl WaitingRoom {
     /// A lease of this resource has certainly ended: its oldest waiter, and no other, is woken, once
     /// for each lease.
     pub fn freed(&self, resource: &ResourceName, lease: Option<LeaseTag>) {
-        self.with(resource, |queue| queue.certain(lease));
+        self.with(resource, |queue| {
+            let ring = queue.news.certain(lease);
+            queue.ring(ring);
+        });
     }
 
     /// A node told of an end. The head is woken once as many have told as are needed; after
     /// [`SETTLE`] where fewer do.
     pub fn notice(&self, resource: &ResourceName, node: usize, notice: Notice, needed: Needed) {
-        self.with(resource, |queue| queue.notice(node, notice, needed));
+        self.with(resource, |queue| {
+            let ring = queue.news.notice(node, notice, needed);
+            queue.ring(ring);
+        });
     }
 
     /// It may have ended, and no node will say so.
     pub fn maybe_freed(&self, resource: &ResourceName) {
-        self.with(resource, |queue| queue.ring(Ring(SETTLE)));
+        self.with(resource, |queue| queue.ring(Some(Ring(SETTLE))));
     }
 
     /// What a release that is about to be sent means here.
@@ -260,8 +224,8 @@ impl WaitingRoom {
     pub fn handing_over(&self, resource: &ResourceName, lease: LeaseTag, afresh: bool) {
         self.with(resource, |queue| {
             queue.streak = if afresh { 1 } else { queue.streak.saturating_add(1) };
-            queue.ended = Ended { lease: Some(lease), rung: Rung::Early, ..Ended::default() };
-            queue.ring(NOW);
+            queue.news.guessed(lease);
+            queue.ring(Some(NOW));
         });
     }
 
@@ -270,8 +234,8 @@ impl WaitingRoom {
     pub fn stand_back(&self, resource: &ResourceName, lease: LeaseTag) {
         self.with(resource, |queue| {
             queue.streak = 0;
-            queue.ended = Ended { lease: Some(lease), rung: Rung::Full, ..Ended::default() };
-            queue.ring(Ring(STAND_BACK));
+            queue.news.waived(lease);
+            queue.ring(Some(Ring(STAND_BACK)));
         });
     }
 
@@ -289,7 +253,8 @@ impl WaitingRoom {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(queue) = state.queues.get_mut(resource) else { return };
-        queue.stands(LeaseTag::of(token));
+        let ring = queue.news.stands(LeaseTag::of(token));
+        queue.ring(ring);
         if !self.limits.detects_deadlocks {
             return;
         }
@@ -366,60 +331,12 @@ impl Queue {
         self.seats.get_mut(index)
     }
 
-    fn ring(&mut self, ring: Ring) {
+    fn ring(&mut self, ring: Option<Ring>) {
+        let Some(ring) = ring else { return };
         self.taken_until = None;
         if let Some(head) = self.seats.front_mut() {
             head.ring(ring);
         }
-    }
-
-    fn certain(&mut self, lease: Option<LeaseTag>) {
-        if lease.is_some() {
-            if self.over == lease {
-                return;
-            }
-            if self.ended.lease == lease && self.ended.rung == Rung::Full {
-                self.ended.has_more = true;
-                return;
-            }
-            self.ended = Ended { lease, nodes: self.ended.nodes, rung: Rung::Full, has_more: false };
-        }
-        self.ring(NOW);
-    }
-
-    fn notice(&mut self, node: usize, notice: Notice, needed: Needed) {
-        if notice.lease.is_some() && self.over == notice.lease {
-            return;
-        }
-        if self.ended.lease != notice.lease || (notice.lease.is_none() && self.ended.rung == Rung::Full) {
-            self.ended = Ended { lease: notice.lease, ..Ended::default() };
-        }
-        if self.ended.rung == Rung::Full {
-            self.ended.has_more = true;
-            return;
-        }
-        self.ended.nodes |= 1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
-        let needed = if notice.withdrawn { needed.withdrawn } else { needed.ended };
-        if self.ended.nodes.count_ones() >= needed {
-            self.ended.rung = Rung::Full;
-            self.ring(NOW);
-        } else if !notice.withdrawn && self.ended.rung == Rung::No {
-            self.ended.rung = Rung::Early;
-            self.ring(Ring(SETTLE));
-        }
-    }
-
-    fn stands(&mut self, lease: LeaseTag) {
-        if mutant::is(Mutant::EndsCountOnce) {
-            return;
-        }
-        if self.ended.lease == Some(lease) {
-            // What was told while the head tried, and met it on other nodes still, counts now.
-            if std::mem::take(&mut self.ended).has_more {
-                self.ring(Ring(SETTLE));
-            }
-        }
-        self.over = self.over.filter(|over| *over != lease);
     }
 
     fn taken(&mut self, until: BootTime) {
@@ -524,9 +441,7 @@ impl Ticket {
         let own = self.seat(|_, seat| seat.token.clone()).flatten();
         self.room.with(&self.resource, |queue| {
             queue.taken(until);
-            if queue.ended.lease.is_some() {
-                queue.over = queue.ended.lease.take();
-            }
+            queue.news.served();
             if let Some(head) = queue.seats.front_mut() {
                 head.ring = None;
             }

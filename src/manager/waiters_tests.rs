@@ -189,6 +189,25 @@ fn news_that_come_while_the_head_tries_are_not_lost() {
     assert_eq!(rung(&head), None);
 }
 
+/// Two instances withdraw their attempts at the same time: a quorum of nodes tells of each.
+#[test]
+fn news_of_two_leases_may_come_interleaved() {
+    let (room, a) = (room(10, 10), name("a"));
+    let head = enter(&room, &a).expect("room");
+    let tell = |node, n| {
+        let needed = Needed { ended: 2, withdrawn: 2 };
+        room.notice(&a, node, Notice { lease: tag(n), withdrawn: true }, needed);
+    };
+    for n in [1, 2] {
+        tell(0, n);
+    }
+    assert_eq!(rung(&head), None, "one node each is no quorum");
+    for n in [1, 2] {
+        tell(1, n);
+        assert_eq!(rung(&head), Some(NOW_RING), "{n}");
+    }
+}
+
 #[test]
 fn others_stand_back_once_after_so_many_hand_overs() {
     let (room, a) = (room(10, 10), name("a"));

@@ -87,6 +87,8 @@ pub(crate) enum Mutant {
     GrantUnanswered,
     /// A lease whose end was heard of cannot be there again.
     EndsCountOnce,
+    /// One node's word for a holder is taken for a quorum's.
+    HolderUnconfirmed,
     /// A deadlock is told on hearsay.
     DeadlockUnverified,
     /// Nobody is called when a lease closes a circle.

@@ -171,7 +171,8 @@ async fn listen(feed: Arc<Feed>, server: Arc<Server>) {
     loop {
         feed.changed().await;
         let errands = feed.errands();
-        server.clock.sleep(server.way()).await;
+        // Slower than requests: a release may fall between a refusal and the subscription.
+        server.clock.sleep(server.way() + server.dice.ms(0, 30)).await;
         if feed.is_open() {
             feed.live(&errands.subscribe);
         }

@@ -164,7 +164,7 @@ async fn run(seed: u64) -> Outcome {
     }
     let resources = (0..profile.resources).map(|i| ResourceName::parse(&format!("r{i}")).expect("valid")).collect();
     let ledger = Mutex::new(Ledger::new(clock));
-    let world = Rc::new(World { clock, dice, profile, servers, managers, resources, ledger });
+    let world = Rc::new(World { clock, dice: dice.clone(), profile, servers, managers, resources, ledger });
     tokio::task::spawn_local(watch(Rc::clone(&world)));
     if profile.breaks {
         tokio::task::spawn_local(weather(Rc::clone(&world), links));

@@ -9,7 +9,7 @@ const SEEDS: u64 = 200;
 const BUDGET: u64 = 200;
 
 /// Bugs of the waiting room.
-const PLANTED: [Mutant; 9] = [
+const PLANTED: [Mutant; 10] = [
     Mutant::LeaverCallsNobody,
     Mutant::NoticesIgnored,
     Mutant::ListensTooLate,
@@ -17,6 +17,7 @@ const PLANTED: [Mutant; 9] = [
     Mutant::EveryoneContends,
     Mutant::GrantUnanswered,
     Mutant::EndsCountOnce,
+    Mutant::HolderUnconfirmed,
     Mutant::DeadlockUnverified,
     Mutant::DeadlockUntold,
 ];
