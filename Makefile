@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test model chaos lint fmt docs-table acceptance measure
+.PHONY: help run deps test model chaos bench lint fmt docs-table acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -9,7 +9,7 @@ help: ## this list
 run: ## build the service and serve on 127.0.0.1:5625, with an embedded node
 	cargo run --locked --release
 
-deps: ## install what the tests need (redis-server, curl, python3-venv) with apt, where it is missing
+deps: ## install what the tests need (redis-server, curl, python3-venv, prometheus) with apt, where it is missing
 	@tests/install-deps.sh
 
 target/venv/stamp: tests/requirements.txt
@@ -27,6 +27,11 @@ model: ## check the models of the protocol within larger bounds than `make test`
 chaos: deps ## real servers under faults, and plain Redlock under the same: make chaos SECONDS=600 SEED=1
 	REDLOCKD_CHAOS_SECONDS=$(or $(SECONDS),60) REDLOCKD_CHAOS_SEED=$(or $(SEED),1) \
 	cargo test --locked --test chaos -- --nocapture --test-threads 1 --include-ignored keeps_its plain_redlock_under
+
+bench: deps ## how fast it is, beside its yardsticks, on servers of its own: make bench ROUNDS=5 SECONDS=2 (some minutes)
+	cargo build --locked --release
+	cargo run --locked --release --manifest-path benches/speed/Cargo.toml -- \
+	$(or $(CARGO_TARGET_DIR),target)/release/redlockd $(or $(ROUNDS),5) $(or $(SECONDS),2)
 
 lint: ## formatting, clippy, docs, scripts and licences, each without a warning
 	cargo fmt --check

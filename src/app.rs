@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::audit::{self, Audit};
 use crate::config::{self, Config};
 use crate::http::serve::{self, MAX_CONNECTIONS, ServeLimits};
-use crate::http::state::{DoorSettings, DoorState, LockManager};
+use crate::http::state::{DoorSettings, DoorState, LockManager, UiState};
 use crate::http::{self, routes};
+use crate::manager::history::NodeHistory;
 use crate::manager::outcome::Readiness;
 use crate::manager::waiters::WaitLimits;
 use crate::metrics::Metrics;
@@ -38,6 +41,9 @@ const INIT_PATIENCE: Duration = Duration::from_secs(10);
 const START_LOOK: Duration = Duration::from_millis(20);
 /// Longest time between two looks at a resource that another instance or a foreign client holds.
 const POLL: Duration = Duration::from_secs(1);
+
+/// The least time to write out the audit log at the end, also where requests are given none.
+const AUDIT_FLUSH_MIN: Duration = Duration::from_secs(1);
 
 /// File descriptors that are not connections of callers: log, listener, runtime, files.
 const FILES_KEPT_BACK: usize = 64;
@@ -80,6 +86,15 @@ pub enum AppError {
         #[source]
         source: std::io::Error,
     },
+    /// Nobody is to believe that there is an audit log where there is none.
+    #[error("`audit_log`: {path} cannot be opened for appending")]
+    AuditLog {
+        /// As configured.
+        path: PathBuf,
+        /// The operating system's word.
+        #[source]
+        source: std::io::Error,
+    },
     /// The state of an embedded node.
     #[error("embedded nodes: {0}")]
     Embedded(#[from] OpenError),
@@ -101,6 +116,13 @@ pub struct App {
     tasks: TaskTracker,
     stop: CancellationToken,
     drain_timeout: Duration,
+    audit: Option<AuditTask>,
+}
+
+/// The writer of the audit log, and what tells it that nothing more will come.
+struct AuditTask {
+    stop: CancellationToken,
+    writer: JoinHandle<()>,
 }
 
 impl App {
@@ -109,13 +131,15 @@ impl App {
     ///
     /// Errors: [`AppError`].
     pub async fn start(config: &Config) -> Result<Self, AppError> {
+        let (audit, writer) = open_audit(config)?;
         let address = config.listen;
         let listen_error = |source| AppError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen_error)?;
         let ids: Vec<NodeId> = node_ids(config)?;
         let metrics = Metrics::new(&ids, &routes::labels());
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let (nodes, embedded) = open_nodes(config, &ids, &metrics, &tasks, &stop)?;
+        let history = Arc::new(NodeHistory::new(&ids));
+        let (nodes, embedded) = open_nodes(config, &ids, &observer(&metrics, &history), &tasks, &stop)?;
         let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
         let warden = Warden::new(engine.clone());
         let limits = WaitLimits {
@@ -127,11 +151,19 @@ impl App {
         let ends = Arc::clone(&metrics);
         manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let door = DoorState::new(manager.clone(), metrics, door_settings(config)?);
-        let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout: config.drain_timeout };
+        let door = door.with_audit(audit).with_ui(ui(config, history));
+        let audit = writer.map(|writer| {
+            let stop = CancellationToken::new();
+            let writer = tokio::spawn(writer.run(stop.clone()));
+            AuditTask { stop, writer }
+        });
+        let drain_timeout = config.drain_timeout;
+        let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout, audit };
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.warden.same_server() {
             return Err(AppError::SameServer(a, b));
         }
+        app.spawn(manager.clone().keep_list());
         app.spawn(manager.keep_house());
         Ok(app)
     }
@@ -175,6 +207,9 @@ impl App {
     /// Errors: [`AppError::SameServer`], at once when two nodes turn out to be one server.
     /// Cancel: a stop without order; leases stay until their TTL.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), AppError> {
+        let version = env!("CARGO_PKG_VERSION");
+        let address = self.address().map(|a| a.to_string()).unwrap_or_default();
+        tracing::info!(address, version, nodes = self.engine.nodes.len(), "serving");
         self.spawn(watch(self.warden.clone(), shutdown.clone()));
         let max_connections = connections_allowed(self.engine.nodes.len());
         let limits = ServeLimits { drain_timeout: self.drain_timeout, max_connections, ..ServeLimits::default() };
@@ -186,9 +221,16 @@ impl App {
             tracing::warn!("clean-ups were still under way at the end; the TTL of their keys ends them");
         }
         close(self.embedded).await;
+        if let Some(AuditTask { stop, writer }) = self.audit {
+            stop.cancel();
+            if tokio::time::timeout(self.drain_timeout.max(AUDIT_FLUSH_MIN), writer).await.is_err() {
+                tracing::error!("the audit log could not be written to its end: what was queued is lost");
+            }
+        }
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+        tracing::info!("stopped");
         match self.warden.same_server() {
             Some((a, b)) => Err(AppError::SameServer(a, b)),
             None => Ok(()),
@@ -212,6 +254,14 @@ impl App {
             SystemClock.sleep(START_LOOK).await;
         }
     }
+}
+
+/// The audit log as configured; off by default.
+fn open_audit(config: &Config) -> Result<(Audit, Option<audit::Writer>), AppError> {
+    let Some(path) = &config.audit_log else { return Ok((Audit::default(), None)) };
+    let unopened = |source| AppError::AuditLog { path: path.clone(), source };
+    let (audit, writer) = Audit::open(path).map_err(unopened)?;
+    Ok((audit, Some(writer)))
 }
 
 /// Embedded nodes write down that they stopped cleanly; the disk may take its time.
@@ -282,7 +332,8 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     let ids = node_ids(config)?;
     let metrics = Metrics::new(&ids, &[]);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let (nodes, _) = open_nodes(config, &ids, &metrics, &tasks, &stop)?;
+    let observer = observer(&metrics, &Arc::new(NodeHistory::new(&ids)));
+    let (nodes, _) = open_nodes(config, &ids, &observer, &tasks, &stop)?;
     let count = nodes.len();
     let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
     let warden = Warden::new(engine.clone());
@@ -308,24 +359,18 @@ type OpenedNodes = (Vec<Arc<AnyNode>>, Vec<Arc<EmbeddedNode<SystemClock>>>);
 fn open_nodes(
     config: &Config,
     ids: &[NodeId],
-    metrics: &Arc<Metrics>,
+    observer: &Arc<dyn NodeObserver>,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<OpenedNodes, AppError> {
     let terms = Arc::new(terms(config, ids));
-    let observer: Arc<dyn NodeObserver> = {
-        let metrics = Arc::clone(metrics);
-        Arc::new(move |node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), _>| {
-            metrics.node_call(node, verb, took, outcome);
-        })
-    };
     if config.nodes.is_empty() {
         let open = |id: &NodeId| {
             let (id, dir) = (id.clone(), config.data_dir.clone());
             EmbeddedNode::open(EmbeddedConfig { id, dir, terms: (*terms).clone(), clock: SystemClock })
         };
         let embedded = ids.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let node = |n: &Arc<_>| Arc::new(AnyNode::Embedded(Arc::clone(n), Arc::clone(&observer)));
+        let node = |n: &Arc<_>| Arc::new(AnyNode::Embedded(Arc::clone(n), Arc::clone(observer)));
         return Ok((embedded.iter().map(node).collect(), embedded));
     }
     let tls = node_tls(config)?;
@@ -346,11 +391,26 @@ fn open_nodes(
             max_in_flight: config.max_in_flight,
             ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&terms), config.node_timeout)
         };
-        let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(&observer))).map_err(invalid)?;
+        let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(observer))).map_err(invalid)?;
         spawn(tasks, stop, supervisor);
         nodes.push(Arc::new(AnyNode::Redis(node)));
     }
     Ok((nodes, Vec::new()))
+}
+
+/// Who is told of each call to a node: what is counted for ever, and what is kept of late.
+fn observer(metrics: &Arc<Metrics>, history: &Arc<NodeHistory>) -> Arc<dyn NodeObserver> {
+    let (metrics, history) = (Arc::clone(metrics), Arc::clone(history));
+    Arc::new(move |node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), _>| {
+        metrics.node_call(node, verb, took, outcome);
+        history.note(node, SystemClock.now(), took, outcome);
+    })
+}
+
+/// What the pages need, where there are to be any.
+fn ui(config: &Config, node_history: Arc<NodeHistory>) -> Option<UiState> {
+    let allowed_hosts = config.allowed_hosts.clone();
+    config.ui.then_some(UiState { allowed_hosts, node_history, secure_cookies: false })
 }
 
 fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {

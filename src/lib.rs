@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod app;
+pub mod audit;
 pub mod cli;
 pub mod client;
 pub mod config;
@@ -13,6 +14,7 @@ pub mod nodes;
 pub mod redlock;
 pub mod shutdown;
 pub mod telemetry;
+pub mod views;
 
 #[cfg(test)]
 #[path = "../tests/sim/mod.rs"]

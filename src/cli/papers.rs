@@ -74,6 +74,8 @@ fn value(config: &Config, key: &str) -> String {
         "waiters_total" => config.waiters_total.to_string(),
         "deadlock_detection" => quoted(if config.deadlock_detection { "on" } else { "off" }),
         "drain_timeout" => time(config.drain_timeout),
+        "ui" => quoted(if config.ui { "on" } else { "off" }),
+        "allowed_hosts" => quoted(&config.allowed_hosts.join(", ")),
         "nodes" => {
             let node =
                 |n: &crate::config::NodeSpec| quoted(&format!("{}={}", n.id(), crate::config::redact(n.url.reveal())));
@@ -111,6 +113,7 @@ fn value(config: &Config, key: &str) -> String {
             crate::config::LogFormat::Json => "json",
         }),
         "log_level" => quoted(config.log_level.as_str()),
+        "audit_log" => path(&config.audit_log),
         "worker_threads" => config.worker_threads.to_string(),
         // A key that was added to the table and not here: the test below finds it.
         _ => UNKNOWN.to_owned(),

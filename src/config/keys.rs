@@ -43,6 +43,8 @@ pub enum Form {
     },
     /// A path; empty is none.
     Path,
+    /// Names of hosts, with commas between them; empty is none.
+    Hosts,
 }
 
 impl Form {
@@ -57,6 +59,7 @@ impl Form {
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
             Self::Odd { min, max } => format!("an odd whole number from {min} to {max}"),
             Self::Path => "a path".into(),
+            Self::Hosts => "names of hosts without ports, with commas between them".into(),
         }
     }
 }
@@ -112,6 +115,8 @@ pub const KEYS: &[Key] = &[
     integer("waiters_total", 1, 1_000_000),
     key("deadlock_detection", Form::Choice(&["on", "off"])),
     duration("drain_timeout", 0, 10 * MINUTE),
+    key("ui", Form::Choice(&["on", "off"])),
+    key("allowed_hosts", Form::Hosts),
     key("nodes", Form::Nodes),
     key("embedded_nodes", Form::Odd { min: 1, max: MAX_NODES as u64 }),
     key("data_dir", Form::Path),
@@ -139,6 +144,7 @@ pub const KEYS: &[Key] = &[
     duration("fence_ttl", MINUTE, 720 * HOUR),
     key("log_format", Form::Choice(&["text", "json"])),
     key("log_level", Form::Choice(&["error", "warn", "info", "debug", "trace"])),
+    key("audit_log", Form::Path),
     integer("worker_threads", 0, 256),
 ];
 

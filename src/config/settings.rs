@@ -76,6 +76,10 @@ pub struct Config {
     pub deadlock_detection: bool,
     /// How long requests under way may take to finish after SIGTERM.
     pub drain_timeout: Duration,
+    /// Whether there are pages under `/ui/`.
+    pub ui: bool,
+    /// Names of hosts, besides addresses and loopback names, under which the pages may be asked for.
+    pub allowed_hosts: Vec<String>,
     /// The Redis nodes; empty: embedded ones.
     pub nodes: Vec<NodeSpec>,
     /// How many embedded nodes; odd.
@@ -130,6 +134,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// The least level that is logged.
     pub log_level: LogLevel,
+    /// Where the audit log goes; `stdout` is standard output.
+    pub audit_log: Option<PathBuf>,
     /// Threads of the runtime; 0: one per CPU.
     pub worker_threads: usize,
     pub(super) origins: BTreeMap<&'static str, Origin>,
@@ -159,6 +165,8 @@ impl Config {
             waiters_total: values.integer("waiters_total"),
             deadlock_detection: values.text("deadlock_detection") == "on",
             drain_timeout: values.duration("drain_timeout"),
+            ui: values.text("ui") == "on",
+            allowed_hosts: values.list("allowed_hosts"),
             nodes: values.nodes("nodes"),
             embedded_nodes: values.integer("embedded_nodes"),
             data_dir: values.path("data_dir").unwrap_or(data_dir),
@@ -198,6 +206,7 @@ impl Config {
                 "trace" => LogLevel::Trace,
                 _ => LogLevel::Info,
             },
+            audit_log: values.path("audit_log"),
             worker_threads: values.integer("worker_threads"),
             origins: values.origins(),
         }

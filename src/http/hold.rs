@@ -11,12 +11,14 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use tracing::Instrument;
 
 use super::accept::Stream;
 use super::locks::{measure, moment};
 use super::problem;
 use super::socket::Caller;
 use super::state::DoorState;
+use super::trail::Trail;
 use super::{answers, wire};
 use crate::api;
 use crate::manager::Granted;
@@ -49,13 +51,15 @@ pub struct HoldAsk {
     pub form: Stream,
     /// Its connection, where it came on one.
     pub caller: Option<Caller>,
+    /// Where its fate is written down.
+    pub trail: Trail,
 }
 
 /// Answers with a stream once the lease is granted or queued for; with a problem before that.
 ///
 /// Cancel, and the end of the stream: the place in the queue is given up, the lease released.
 pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
-    let HoldAsk { request, form, caller } = ask;
+    let HoldAsk { request, form, caller, trail } = ask;
     if let Some(caller) = &caller {
         caller.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
@@ -73,19 +77,27 @@ pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
         Some(outcome) => {
             watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
             match outcome {
-                Ok(lease) => Step::Granted(door.manager.hold(lease, door.settings.max_hold)),
+                Ok(lease) => {
+                    trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+                    Step::Granted(door.manager.hold(lease, door.settings.max_hold))
+                }
                 Err(error) => return problem::acquire_refused(&resource, error).into_response(),
             }
         }
         None => {
             watch.leave_to_stream();
+            trail.note(|record| record.outcome = "queued".to_owned());
             Step::Queued(acquiring, watch)
         }
     };
+    let on_drop = if matches!(step, Step::Queued(..)) { ABANDONED } else { DISCONNECTED };
     let _flight = door.metrics.watch_stream(Flight::Hold);
-    let line = Line { door, resource, form, _flight };
-    let body = Body::from_stream(stream::unfold((step, line), |(step, line)| async move {
-        let (told, next) = line.step(step).await?;
+    let span = tracing::Span::current();
+    let line = Line { door, resource, form, span, fate: Fate { trail, on_drop: Some(on_drop) }, _flight };
+    let body = Body::from_stream(stream::unfold((step, line), |(step, mut line)| async move {
+        // The answer's body is asked for outside of the request's span.
+        let span = line.span.clone();
+        let (told, next) = line.step(step).instrument(span).await?;
         Some((told, (next, line)))
     }));
     let kind = match form {
@@ -110,12 +122,48 @@ struct Line {
     door: DoorState,
     resource: ResourceName,
     form: Stream,
+    span: tracing::Span,
+    fate: Fate,
     _flight: InFlight,
+}
+
+/// In the queue: nothing that was granted is left behind.
+const ABANDONED: &str = "abandoned";
+/// The lease is given back in the background.
+const DISCONNECTED: &str = "disconnected";
+
+/// What becomes of a stream, for the audit log: one line for each thing that happens to its lease,
+/// and one where it is dropped before its end.
+struct Fate {
+    trail: Trail,
+    on_drop: Option<&'static str>,
+}
+
+impl Fate {
+    /// It goes on, and a drop would mean something else from now on.
+    fn granted(&mut self, lease: &Lease) {
+        self.trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        self.trail.tell(if lease.replay { "replayed" } else { "granted" }, None);
+        self.on_drop = Some(DISCONNECTED);
+    }
+
+    fn ended(&mut self, outcome: &str, reason: Option<&str>) {
+        self.trail.tell(outcome, reason);
+        self.on_drop = None;
+    }
+}
+
+impl Drop for Fate {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.on_drop {
+            self.trail.tell(outcome, None);
+        }
+    }
 }
 
 impl Line {
     /// The next thing to say; `None` ends the body well.
-    async fn step(&self, step: Step) -> Option<(io::Result<Bytes>, Step)> {
+    async fn step(&mut self, step: Step) -> Option<(io::Result<Bytes>, Step)> {
         match step {
             Step::Queued(acquiring, watch) => {
                 // Whoever came after it in the last few milliseconds is counted as well.
@@ -126,9 +174,13 @@ impl Line {
                 let outcome = acquiring.await;
                 watch.ended(outcome.as_ref().map(|lease| measure(&self.door, lease)));
                 match outcome {
-                    Ok(lease) => self.granted(self.door.manager.hold(lease, self.door.settings.max_hold)),
+                    Ok(lease) => {
+                        self.fate.granted(&lease);
+                        self.granted(self.door.manager.hold(lease, self.door.settings.max_hold))
+                    }
                     Err(error) => {
                         let problem = problem::acquire_refused(&self.resource, error);
+                        self.fate.ended(problem.slug().word(), problem.reason());
                         Some((self.say(&api::HoldEvent::Refused(problem.body(""))), Step::Broken))
                     }
                 }
@@ -136,7 +188,7 @@ impl Line {
             Step::Granted(held) => self.granted(held),
             Step::Holding(mut held) => {
                 let event = held.next().await;
-                self.count(event);
+                self.note(event);
                 let valid_for_ms = wire::ms(held.lease().deadline.since(self.door.manager.now()));
                 let (told, next) = match event {
                     HoldEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
@@ -156,13 +208,19 @@ impl Line {
         }
     }
 
-    fn count(&self, event: HoldEvent) {
+    /// For metrics, log and audit log.
+    fn note(&mut self, event: HoldEvent) {
         let metrics = &self.door.metrics;
         match event {
             HoldEvent::Renewed => metrics.held_on("extended"),
             HoldEvent::AtRisk => metrics.held_on("quorum-unavailable"),
-            HoldEvent::Lost(reason) => metrics.lost(reason),
-            HoldEvent::Released => {}
+            HoldEvent::Lost(reason) => {
+                metrics.lost(reason);
+                let (resource, reason) = (&self.resource, reason.as_str());
+                tracing::warn!(%resource, reason, "a connection lost the lease that it held");
+                self.fate.ended("lost", Some(reason));
+            }
+            HoldEvent::Released => self.fate.ended("released", None),
         }
     }
 

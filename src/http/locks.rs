@@ -13,8 +13,9 @@ use super::hold::{self, HoldAsk};
 use super::problem::{self, Problem};
 use super::socket::Caller;
 use super::state::DoorState;
+use super::trail::Trail;
 use crate::manager::Granted;
-use crate::manager::outcome::{ForceRequest, Lease};
+use crate::manager::outcome::{ForceError, ForceMode, ForceRequest, Forced, Lease};
 use crate::metrics::leases::GrantMeasure;
 use crate::redlock::types::{Fence, ResourceName};
 
@@ -45,8 +46,14 @@ pub(super) fn measure(door: &DoorState, lease: &Lease) -> GrantMeasure {
 /// Cancel (the caller hung up): the manager gives up the place in the queue and undoes whatever was
 /// granted; there is no point between taking the lease over and the answer at which the future can
 /// be dropped.
-pub async fn acquire(State(door): State<DoorState>, request: Request) -> Response {
-    let AcquireAsk { request, format, applied, .. } = match Box::pin(asked(&door, request)).await {
+pub fn acquire(State(door): State<DoorState>, request: Request) -> impl Future<Output = Response> + Send {
+    // Outside of the future, which would otherwise keep a second place for a request that it has lent.
+    let trail = Trail::of(&request);
+    acquire_on(door, request, trail)
+}
+
+async fn acquire_on(door: DoorState, request: Request, trail: Trail) -> Response {
+    let AcquireAsk { request, format, applied, .. } = match Box::pin(asked(&door, request, &trail)).await {
         Ok(ask) => ask,
         Err(answer) => return *answer,
     };
@@ -54,6 +61,9 @@ pub async fn acquire(State(door): State<DoorState>, request: Request) -> Respons
     let watch = door.metrics.watch_acquire(!request.wait.is_zero());
     let outcome = Box::pin(door.manager.acquire(request)).await.and_then(Granted::keep);
     let waited = watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
+    if let Ok(lease) = &outcome {
+        trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+    }
     let mut response = match outcome {
         Ok(lease) => answers::acquired(&lease, moment(&door), format),
         Err(error) => problem::acquire_refused(&resource, error).into_response(),
@@ -64,19 +74,26 @@ pub async fn acquire(State(door): State<DoorState>, request: Request) -> Respons
 }
 
 /// What is asked; or the answer, where it is a problem or a stream that holds the lock.
-async fn asked(door: &DoorState, request: Request) -> Result<AcquireAsk, Box<Response>> {
+async fn asked(door: &DoorState, request: Request, trail: &Trail) -> Result<AcquireAsk, Box<Response>> {
     let caller = request.extensions().get::<Caller>().cloned();
     let ask = asks::acquire(request, &door.settings).await;
     let ask = ask.map_err(|problem| Box::new(problem.into_response()))?;
+    trail.note(|record| {
+        record.owner = Some(ask.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
+        record.token_id = ask.request.token.as_ref().map(|token| token.hash().id().to_string());
+    });
     let Some(form) = ask.hold else { return Ok(ask) };
-    let ask = HoldAsk { request: ask.request, form, caller };
+    trail.note(|record| record.action = "hold".to_owned());
+    let ask = HoldAsk { request: ask.request, form, caller, trail: trail.clone() };
     Err(Box::new(Box::pin(hold::hold(door.clone(), ask)).await))
 }
 
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
 pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let trail = Trail::of(&request);
     let ExtendAsk { mut request, if_match, format } = Box::pin(asks::extend(request, &door.settings)).await?;
     let resource = request.resource.clone();
+    trail.note(|record| record.token_id = Some(request.token.hash().id().to_string()));
     request.fence = match if_match {
         IfMatch::Any => None,
         IfMatch::OneOf(tags) => match single_fence(&tags) {
@@ -87,13 +104,19 @@ pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<R
     let outcome = Box::pin(door.manager.extend(request)).await;
     door.metrics.extended(&outcome);
     let extended = outcome.map_err(|error| problem::extend_refused(&resource, error))?;
+    trail.note(|record| {
+        record.outcome = "extended".to_owned();
+        record.fence = Some(extended.lease.fence.0);
+    });
     Ok(answers::extended(&extended, moment(&door), format))
 }
 
 /// `DELETE`. Cancel: a release goes on in the background.
 pub async fn release(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let trail = Trail::of(&request);
     match Box::pin(asks::release(request, &door.settings)).await? {
         ReleaseAsk::Release { resource, token, if_match } => {
+            trail.note(|record| record.token_id = Some(token.hash().id().to_string()));
             if let IfMatch::OneOf(tags) = if_match {
                 // The token names the lease; the tag only guards against a mistake, so looking first will do.
                 matching(&door, &resource, &tags).await?;
@@ -101,9 +124,11 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             let outcome = Box::pin(door.manager.release(&resource, &token)).await;
             door.metrics.released(&outcome);
             outcome.map_err(|error| problem::release_refused(&resource, error))?;
+            trail.note(|record| record.outcome = "released".to_owned());
             Ok(answers::released())
         }
         ReleaseAsk::Force { resource, mode, reason, if_match } => {
+            note_force(&trail, mode, &reason);
             let if_match = match if_match {
                 IfMatch::Any => None,
                 IfMatch::OneOf(mut tags) if tags.len() == 1 => tags.pop(),
@@ -113,12 +138,45 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
                 }
             };
             let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
-            let outcome = Box::pin(door.manager.force(request)).await;
-            door.metrics.forced(mode, outcome.as_ref());
+            let outcome = end_by_force(&door, &trail, request).await;
             let forced = outcome.map_err(|error| problem::force_refused(&resource, error))?;
             Ok(answers::forced(&resource, &forced, door.manager.wall_ms()))
         }
     }
+}
+
+/// How a forced end is called, and what it is once it is done.
+fn words(mode: ForceMode) -> (&'static str, &'static str) {
+    match mode {
+        ForceMode::Revoke => ("revoke", "revoked"),
+        ForceMode::Now => ("force-now", "forced"),
+    }
+}
+
+/// What the audit log is told before anything is decided.
+pub fn note_force(trail: &Trail, mode: ForceMode, reason: &str) {
+    trail.note(|record| {
+        record.action = words(mode).0.to_owned();
+        record.reason = Some(reason.to_owned());
+    });
+}
+
+/// Ends somebody's lease, counts it and tells of it. For the API and for the pages.
+///
+/// Cancel: what was sent to the nodes stays; a release goes on in the background.
+pub async fn end_by_force(door: &DoorState, trail: &Trail, request: ForceRequest) -> Result<Forced, ForceError> {
+    let (resource, mode) = (request.resource.clone(), request.mode);
+    let (action, done) = words(mode);
+    let outcome = Box::pin(door.manager.force(request)).await;
+    door.metrics.forced(mode, outcome.as_ref().map(|(forced, _)| forced));
+    let (forced, ended) = outcome?;
+    tracing::warn!(%resource, action, "a lease was ended by force");
+    trail.note(|record| {
+        record.outcome = done.to_owned();
+        record.token_id = ended.as_ref().map(|lease| lease.token_id.to_string());
+        record.fence = ended.map(|lease| lease.fence.0);
+    });
+    Ok(forced)
 }
 
 /// `GET` and `HEAD`. Cancel: nothing is left behind.

@@ -22,6 +22,8 @@ pub mod serve;
 pub mod slug;
 pub mod socket;
 pub mod state;
+pub mod trail;
+pub mod ui;
 pub mod wire;
 
 use std::sync::Arc;
@@ -34,6 +36,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 use tower_http::set_header::SetResponseHeaderLayer;
 
+use crate::audit::Audit;
 use crate::metrics::Metrics;
 use problem::Problem;
 use routes::Operation;
@@ -45,16 +48,22 @@ pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
 /// The whole door: every route of the table, behind its layers.
 pub fn router(door: DoorState) -> Router {
-    let metrics = door.metrics.clone();
+    let (metrics, audit) = (door.metrics.clone(), door.audit.clone());
     let mut router = Router::new();
     for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
-        router = router.route(route.pattern, handler(route.operation));
+        if let Some(handler) = handler(route.operation) {
+            router = router.route(route.pattern, handler);
+        }
     }
-    layered(router.with_state(door), metrics)
+    if let Some(ui) = &door.ui {
+        router = router.merge(ui::router(ui));
+    }
+    layered(router.with_state(door), metrics, &audit)
 }
 
-fn handler(operation: Operation) -> MethodRouter<DoorState> {
-    match operation {
+/// `None` for pages, which have layers of their own: see [`ui::router`].
+fn handler(operation: Operation) -> Option<MethodRouter<DoorState>> {
+    Some(match operation {
         Operation::Acquire => post(locks::acquire),
         Operation::Extend => patch(locks::extend),
         Operation::Release => delete(locks::release),
@@ -68,16 +77,19 @@ fn handler(operation: Operation) -> MethodRouter<DoorState> {
         Operation::OpenApi => get(openapi),
         Operation::ProblemPage => get(problem_page),
         Operation::Root => get(root),
-    }
+        Operation::Ui(_) => return None,
+    })
 }
 
 /// The layers, outermost first, around whatever routes there are. The body's bound is kept where
 /// bodies are read ([`extract::fields`]).
-fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
+fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit) -> Router {
     let always = |name, value| SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value));
+    // Only what has its hash in its name says otherwise.
+    let unkept = HeaderValue::from_static("no-store");
     router.fallback(no_such_path).method_not_allowed_fallback(no_such_method).layer((
         // On every answer, whatever made it.
-        always(header::CACHE_CONTROL, "no-store"),
+        SetResponseHeaderLayer::if_not_present(header::CACHE_CONTROL, unkept),
         always(header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         // Names the request, and opens the span in which all below logs.
         from_fn(request_id::identify),
@@ -85,6 +97,10 @@ fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
         from_fn_with_state(metrics, observe::count),
         // Catches panics, and writes problems in the form that the client reads.
         from_fn(problem::render),
+        // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
+        from_fn(ui::dress::dress),
+        // Sees what is refused before it is written out, whoever refuses it below.
+        from_fn_with_state(audit.clone(), trail::follow),
     ))
 }
 

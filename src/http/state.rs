@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::audit::Audit;
 use crate::manager;
+use crate::manager::history::NodeHistory;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::redlock::clock::SystemClock;
@@ -54,6 +56,16 @@ impl Default for DoorSettings {
     }
 }
 
+/// What the pages under `/ui/` need besides.
+pub struct UiState {
+    /// Names under which browsers may ask for them; see [`super::ui::guard`].
+    pub allowed_hosts: Vec<String>,
+    /// How long the nodes took lately.
+    pub node_history: Arc<NodeHistory>,
+    /// Cookies travel over TLS only. Set it where the listener speaks TLS.
+    pub secure_cookies: bool,
+}
+
 /// The state of all handlers. Cheap to clone.
 #[derive(Clone)]
 pub struct DoorState {
@@ -61,8 +73,12 @@ pub struct DoorState {
     pub manager: LockManager,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What is written down.
+    pub audit: Audit,
     /// What is assumed and allowed.
     pub settings: Arc<DoorSettings>,
+    /// For the pages; `None`: there are none.
+    pub ui: Option<Arc<UiState>>,
     /// For measuring requests; answers are dated by the manager's own clock.
     pub clock: SystemClock,
 }
@@ -70,6 +86,19 @@ pub struct DoorState {
 impl DoorState {
     /// On the machine's clock.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
-        Self { manager, metrics, settings: Arc::new(settings), clock: SystemClock }
+        let (audit, settings) = (Audit::default(), Arc::new(settings));
+        Self { manager, metrics, audit, settings, ui: None, clock: SystemClock }
+    }
+
+    /// With pages.
+    #[must_use]
+    pub fn with_ui(self, ui: Option<UiState>) -> Self {
+        Self { ui: ui.map(Arc::new), ..self }
+    }
+
+    /// The same with an audit log.
+    #[must_use]
+    pub fn with_audit(self, audit: Audit) -> Self {
+        Self { audit, ..self }
     }
 }

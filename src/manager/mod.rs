@@ -5,6 +5,8 @@
 mod change;
 pub mod deadlock;
 pub mod events;
+pub mod glance;
+pub mod history;
 pub mod holds;
 mod house;
 pub mod leases;

@@ -1,5 +1,6 @@
 //! The one integration binary: a module per promise, and one for what they stand on.
 
+mod audit;
 mod cases;
 mod cli;
 mod cli_doctor;
@@ -12,7 +13,9 @@ mod documents;
 mod faults;
 mod http_contract;
 mod interop;
+mod logs;
 mod metrics;
+mod prometheus;
 mod recipes;
 mod redis_node;
 mod run;
