@@ -67,7 +67,7 @@ const fn entry(slug: Slug, word: &'static str, status: StatusCode, title: &'stat
 }
 
 /// In the order of [`Slug`].
-const CATALOGUE: [Entry; 21] = [
+const CATALOGUE: [Entry; 22] = [
     entry(
         Slug::Locked,
         "locked",
