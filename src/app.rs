@@ -8,10 +8,16 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::auth::file::{self, AccessFileError};
+use crate::auth::gate::Gate;
+use crate::auth::principal::Limits;
 use crate::config::{self, Config};
+use crate::http::reload::{self, Watched};
 use crate::http::serve::{self, MAX_CONNECTIONS, ServeLimits};
 use crate::http::state::{DoorSettings, DoorState, LockManager};
 use crate::http::{self, routes};
@@ -80,6 +86,9 @@ pub enum AppError {
         #[source]
         source: std::io::Error,
     },
+    /// Who may do what cannot be read.
+    #[error(transparent)]
+    Access(#[from] AccessFileError),
     /// The state of an embedded node.
     #[error("embedded nodes: {0}")]
     Embedded(#[from] OpenError),
@@ -120,8 +129,10 @@ impl App {
         let warden = Warden::new(engine.clone());
         let limits = WaitLimits { per_resource: config.waiters_per_resource, total: config.waiters_total };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
-        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?);
+        let gate = Arc::new(gate(config)?);
+        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
         let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout: config.drain_timeout };
+        app.reload_on_change(config, &gate)?;
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.warden.same_server() {
             return Err(AppError::SameServer(a, b));
@@ -193,6 +204,26 @@ impl App {
         spawn(&self.tasks, &self.stop, work);
     }
 
+    /// Has files read again when they change or SIGHUP comes. Where there are none, that signal ends
+    /// the process, as the operating system has it.
+    fn reload_on_change(&self, config: &Config, gate: &Arc<Gate>) -> Result<(), AppError> {
+        let watched: Vec<Watched> =
+            config.access_file.iter().map(|path| Watched::access(path.clone(), Arc::clone(gate))).collect();
+        if watched.is_empty() {
+            return Ok(());
+        }
+        let mut hangups = signal(SignalKind::hangup()).map_err(AppError::Runtime)?;
+        let asked = Arc::new(Notify::new());
+        self.spawn(reload::watch(watched, Arc::clone(&asked)));
+        self.spawn(async move {
+            while hangups.recv().await.is_some() {
+                tracing::info!("asked to read files again");
+                asked.notify_one();
+            }
+        });
+        Ok(())
+    }
+
     /// Looks until a quorum votes, every node has said why it does not, or [`START_PATIENCE`] ends.
     async fn wait_for_nodes(&self) {
         let until = SystemClock.now().plus(START_PATIENCE);
@@ -206,6 +237,17 @@ impl App {
             SystemClock.sleep(START_LOOK).await;
         }
     }
+}
+
+/// Who gets in. Errors: the access file.
+fn gate(config: &Config) -> Result<Gate, AppError> {
+    let Some(path) = &config.access_file else { return Ok(Gate::open()) };
+    let limits = Limits {
+        requests_per_second: Some(config.requests_per_second),
+        leases: Some(config.leases_per_principal),
+        waiters: Some(config.waiters_per_principal),
+    };
+    Ok(Gate::closed(file::read(path)?, limits))
 }
 
 /// Embedded nodes write down that they stopped cleanly; the disk may take its time.

@@ -67,6 +67,11 @@ fn value(config: &Config, key: &str) -> String {
     let time = |period| quoted(&format_duration(period));
     match key {
         "listen" => quoted(&config.listen.to_string()),
+        "access_file" => path(&config.access_file),
+        "insecure_no_auth" => config.insecure_no_auth.to_string(),
+        "requests_per_second" => config.requests_per_second.to_string(),
+        "leases_per_principal" => config.leases_per_principal.to_string(),
+        "waiters_per_principal" => config.waiters_per_principal.to_string(),
         "body_limit" => config.body_limit.to_string(),
         "max_wait" => time(config.max_wait),
         "max_hold" => time(config.max_hold),

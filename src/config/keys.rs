@@ -43,6 +43,8 @@ pub enum Form {
     },
     /// A path; empty is none.
     Path,
+    /// true or false.
+    Flag,
 }
 
 impl Form {
@@ -57,6 +59,7 @@ impl Form {
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
             Self::Odd { min, max } => format!("an odd whole number from {min} to {max}"),
             Self::Path => "a path".into(),
+            Self::Flag => "true or false".into(),
         }
     }
 }
@@ -105,6 +108,11 @@ const fn integer(name: &'static str, min: u64, max: u64) -> Key {
 /// Every setting, in the order of `config/redlockd.toml`, which says what each is for.
 pub const KEYS: &[Key] = &[
     key("listen", Form::Address),
+    key("access_file", Form::Path),
+    key("insecure_no_auth", Form::Flag),
+    integer("requests_per_second", 1, 1_000_000),
+    integer("leases_per_principal", 1, 1_000_000),
+    integer("waiters_per_principal", 1, 1_000_000),
     integer("body_limit", 1024, 1 << 20),
     duration("max_wait", 0, HOUR),
     duration("max_hold", SECOND, 720 * HOUR),

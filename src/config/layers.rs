@@ -75,6 +75,13 @@ impl Values {
         }
     }
 
+    pub(super) fn flag(&self, name: &str) -> bool {
+        match self.get(name) {
+            Value::Flag(value) => *value,
+            other => unreachable!("{name} is a flag in the table, not {other:?}"),
+        }
+    }
+
     pub(super) fn nodes(&self, name: &str) -> Vec<NodeSpec> {
         match self.get(name) {
             Value::Nodes(value) => value.clone(),

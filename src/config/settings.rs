@@ -62,6 +62,16 @@ impl LogLevel {
 pub struct Config {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// TOML file with the principals, their keys' hashes and their rules.
+    pub access_file: Option<PathBuf>,
+    /// Whether others may reach the service although there are no keys.
+    pub insecure_no_auth: bool,
+    /// Requests of one principal per second, on average.
+    pub requests_per_second: u32,
+    /// Leases that one principal may have at a time, of this instance.
+    pub leases_per_principal: usize,
+    /// Requests of one principal that may wait at a time, on this instance.
+    pub waiters_per_principal: usize,
     /// Largest request body, bytes.
     pub body_limit: usize,
     /// Longest wait that a caller may ask for.
@@ -150,6 +160,11 @@ impl Config {
     pub(super) fn from_values(values: &Values, data_dir: PathBuf) -> Self {
         Self {
             listen: values.address("listen"),
+            access_file: values.path("access_file"),
+            insecure_no_auth: values.flag("insecure_no_auth"),
+            requests_per_second: values.integer("requests_per_second"),
+            leases_per_principal: values.integer("leases_per_principal"),
+            waiters_per_principal: values.integer("waiters_per_principal"),
             body_limit: values.integer("body_limit"),
             max_wait: values.duration("max_wait"),
             max_hold: values.duration("max_hold"),

@@ -25,6 +25,7 @@ pub(super) enum Value {
     Text(String),
     Duration(Duration),
     Integer(u64),
+    Flag(bool),
 }
 
 /// Checks one value.
@@ -33,6 +34,9 @@ pub(super) enum Value {
 pub(super) fn check(key: &Key, origin: Origin, raw: Raw) -> Result<Value, ConfigError> {
     if key.form == Form::Nodes {
         return nodes::read(key.name, origin, raw).map(Value::Nodes);
+    }
+    if let (Form::Flag, Raw::Toml(toml::Value::Boolean(flag))) = (key.form, &raw) {
+        return Ok(Value::Flag(*flag));
     }
     let (written, text) = match raw {
         Raw::Text(text) => (format!("\"{text}\""), Some(text)),
@@ -45,6 +49,9 @@ pub(super) fn check(key: &Key, origin: Origin, raw: Raw) -> Result<Value, Config
     let value = match (&key.form, text) {
         (Form::Integer { .. } | Form::Odd { .. }, _) => integer(&key.form, number.as_deref()),
         (Form::Duration { min_ms, max_ms }, text) => duration(text.as_deref().unwrap_or(&written), *min_ms, *max_ms),
+        // Quoted in a file it would be a text.
+        (Form::Flag, Some(text)) if origin > Origin::File && text == "true" => Ok(Value::Flag(true)),
+        (Form::Flag, Some(text)) if origin > Origin::File && text == "false" => Ok(Value::Flag(false)),
         (Form::Address, Some(text)) => text.parse().map(Value::Address).map_err(|_| String::new()),
         (Form::Choice(words), Some(text)) if words.contains(&text.as_str()) => Ok(Value::Text(text)),
         (Form::Template, Some(text)) => template(text),

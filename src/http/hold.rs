@@ -20,6 +20,7 @@ use super::state::DoorState;
 use super::{answers, wire};
 use crate::api;
 use crate::manager::Granted;
+use crate::auth::ledger::{self, Place};
 use crate::manager::holds::Held;
 use crate::manager::outcome::{AcquireError, AcquireRequest, HoldEvent, Lease};
 use crate::metrics::AcquireWatch;
@@ -48,13 +49,15 @@ pub struct HoldAsk {
     pub form: Stream,
     /// Its connection, where it came on one.
     pub caller: Option<Caller>,
+    /// Among what its principal may have out, where that is counted.
+    pub place: Option<Box<Place>>,
 }
 
 /// Answers with a stream once the lease is granted or queued for; with a problem before that.
 ///
 /// Cancel, and the end of the stream: the place in the queue is given up, the lease released.
 pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
-    let HoldAsk { request, form, caller } = ask;
+    let HoldAsk { request, form, caller, place } = ask;
     if let Some(caller) = &caller {
         caller.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
@@ -78,8 +81,11 @@ pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
         }
         None => Step::Queued(acquiring, watch),
     };
-    let line = Line { door, resource, form };
-    let body = Body::from_stream(stream::unfold((step, line), |(step, line)| async move {
+    let mut line = Line { door, resource, form, count: Count::Asking(place) };
+    if matches!(step, Step::Granted(_)) {
+        line.counts();
+    }
+    let body = Body::from_stream(stream::unfold((step, line), |(step, mut line)| async move {
         let (told, next) = line.step(step).await?;
         Some((told, (next, line)))
     }));
@@ -105,11 +111,26 @@ struct Line {
     door: DoorState,
     resource: ResourceName,
     form: Stream,
+    count: Count,
+}
+
+/// How the lease counts for its principal; until the stream ends.
+enum Count {
+    Asking(Option<Box<Place>>),
+    Held { _held: ledger::Held },
 }
 
 impl Line {
+    fn counts(&mut self) {
+        if let Count::Asking(place) = &mut self.count
+            && let Some(place) = place.take()
+        {
+            self.count = Count::Held { _held: place.held(&self.resource) };
+        }
+    }
+
     /// The next thing to say; `None` ends the body well.
-    async fn step(&self, step: Step) -> Option<(io::Result<Bytes>, Step)> {
+    async fn step(&mut self, step: Step) -> Option<(io::Result<Bytes>, Step)> {
         match step {
             Step::Queued(acquiring, watch) => {
                 // Whoever came after it in the last few milliseconds is counted as well.
@@ -120,7 +141,10 @@ impl Line {
                 let outcome = acquiring.await;
                 watch.ended(outcome.as_ref().map(|lease| lease.replay));
                 match outcome {
-                    Ok(lease) => self.granted(self.door.manager.hold(lease, self.door.settings.max_hold)),
+                    Ok(lease) => {
+                        self.counts();
+                        self.granted(self.door.manager.hold(lease, self.door.settings.max_hold))
+                    }
                     Err(error) => {
                         let problem = problem::acquire_refused(&self.resource, error);
                         Some((self.say(&api::HoldEvent::Refused(problem.body(""))), Step::Broken))

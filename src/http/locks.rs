@@ -8,13 +8,16 @@ use axum::response::{IntoResponse, Response};
 
 use super::answers::{self, Moment};
 use super::asks::{self, AcquireAsk, ExtendAsk, ReleaseAsk};
+use super::auth::Access;
 use super::extract::IfMatch;
 use super::hold::{self, HoldAsk};
 use super::problem::{self, Problem};
 use super::socket::Caller;
 use super::state::DoorState;
+use crate::auth::ledger::Place;
+use crate::auth::rule::Right;
 use crate::manager::Granted;
-use crate::manager::outcome::{ForceRequest, Lease};
+use crate::manager::outcome::{ForceRequest, Forced, Lease};
 use crate::redlock::types::{Fence, ResourceName};
 
 /// How much of a request's time went into waiting for a lock: left in the answer's extensions for
@@ -33,7 +36,7 @@ pub(super) fn moment(door: &DoorState) -> Moment {
 /// granted; there is no point between taking the lease over and the answer at which the future can
 /// be dropped.
 pub async fn acquire(State(door): State<DoorState>, request: Request) -> Response {
-    let AcquireAsk { request, format, applied, .. } = match Box::pin(asked(&door, request)).await {
+    let Asked { ask: AcquireAsk { request, format, applied, .. }, place } = match Box::pin(asked(&door, request)).await {
         Ok(ask) => ask,
         Err(answer) => return *answer,
     };
@@ -41,6 +44,9 @@ pub async fn acquire(State(door): State<DoorState>, request: Request) -> Respons
     let watch = door.metrics.watch_acquire(!request.wait.is_zero());
     let outcome = Box::pin(door.manager.acquire(request)).await.and_then(Granted::keep);
     let waited = watch.ended(outcome.as_ref().map(|lease: &Lease| lease.replay));
+    if let (Some(place), Ok(lease)) = (place, &outcome) {
+        place.granted(&resource, lease.deadline);
+    }
     let mut response = match outcome {
         Ok(lease) => answers::acquired(&lease, moment(&door), format),
         Err(error) => problem::acquire_refused(&resource, error).into_response(),
@@ -50,18 +56,28 @@ pub async fn acquire(State(door): State<DoorState>, request: Request) -> Respons
     response
 }
 
+/// What is asked, and the caller's place for it where places are counted.
+struct Asked {
+    ask: AcquireAsk,
+    place: Option<Box<Place>>,
+}
+
 /// What is asked; or the answer, where it is a problem or a stream that holds the lock.
-async fn asked(door: &DoorState, request: Request) -> Result<AcquireAsk, Box<Response>> {
+async fn asked(door: &DoorState, request: Request) -> Result<Asked, Box<Response>> {
+    let access = Access::of(&request);
     let caller = request.extensions().get::<Caller>().cloned();
     let ask = asks::acquire(request, &door.settings).await;
     let ask = ask.map_err(|problem| Box::new(problem.into_response()))?;
-    let Some(form) = ask.hold else { return Ok(ask) };
-    let ask = HoldAsk { request: ask.request, form, caller };
+    let place = access.enter(!ask.request.wait.is_zero());
+    let place = place.map_err(|problem| Box::new(problem.into_response()))?.map(Box::new);
+    let Some(form) = ask.hold else { return Ok(Asked { ask, place }) };
+    let ask = HoldAsk { request: ask.request, form, caller, place };
     Err(Box::new(Box::pin(hold::hold(door.clone(), ask)).await))
 }
 
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
 pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let access = Access::of(&request);
     let ExtendAsk { mut request, if_match, format } = Box::pin(asks::extend(request, &door.settings)).await?;
     let resource = request.resource.clone();
     request.fence = match if_match {
@@ -74,13 +90,16 @@ pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<R
     let outcome = Box::pin(door.manager.extend(request)).await;
     door.metrics.extended(&outcome);
     let extended = outcome.map_err(|error| problem::extend_refused(&resource, error))?;
+    access.tell(|ledger| ledger.extended(&resource, extended.lease.deadline));
     Ok(answers::extended(&extended, moment(&door), format))
 }
 
 /// `DELETE`. Cancel: a release goes on in the background.
 pub async fn release(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let access = Access::of(&request);
     match Box::pin(asks::release(request, &door.settings)).await? {
         ReleaseAsk::Release { resource, token, if_match } => {
+            access.need(Right::Acquire, &resource)?;
             if let IfMatch::OneOf(tags) = if_match {
                 // The token names the lease; the tag only guards against a mistake, so looking first will do.
                 matching(&door, &resource, &tags).await?;
@@ -88,9 +107,11 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             let outcome = Box::pin(door.manager.release(&resource, &token)).await;
             door.metrics.released(&outcome);
             outcome.map_err(|error| problem::release_refused(&resource, error))?;
+            access.tell(|ledger| ledger.ended(&resource));
             Ok(answers::released())
         }
         ReleaseAsk::Force { resource, mode, reason, if_match } => {
+            access.need(Right::Force, &resource)?;
             let if_match = match if_match {
                 IfMatch::Any => None,
                 IfMatch::OneOf(mut tags) if tags.len() == 1 => tags.pop(),
@@ -102,6 +123,9 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
             let outcome = Box::pin(door.manager.force(request)).await;
             let forced = outcome.map_err(|error| problem::force_refused(&resource, error))?;
+            if matches!(forced, Forced::Freed) {
+                access.tell(|ledger| ledger.ended(&resource));
+            }
             Ok(answers::forced(&resource, &forced, door.manager.wall_ms()))
         }
     }

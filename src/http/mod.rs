@@ -6,6 +6,7 @@
 pub mod accept;
 pub mod answers;
 pub mod asks;
+pub mod auth;
 pub mod events;
 pub mod extract;
 pub mod fields;
@@ -16,6 +17,7 @@ pub mod locks;
 pub mod nodes;
 pub mod observe;
 pub mod problem;
+pub mod reload;
 pub mod request_id;
 pub mod routes;
 pub mod serve;
@@ -45,12 +47,14 @@ pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
 /// The whole door: every route of the table, behind its layers.
 pub fn router(door: DoorState) -> Router {
-    let metrics = door.metrics.clone();
+    let (metrics, gate) = (door.metrics.clone(), Arc::clone(&door.gate));
     let mut router = Router::new();
     for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
         router = router.route(route.pattern, handler(route.operation));
     }
-    layered(router.with_state(door), metrics)
+    // Innermost: whatever is denied is counted, named and written out like any other problem.
+    let router = router.with_state(door).route_layer(from_fn_with_state(gate, auth::admit));
+    layered(router, metrics)
 }
 
 fn handler(operation: Operation) -> MethodRouter<DoorState> {

@@ -64,10 +64,10 @@ const LOCK_PATTERN: &str = "/locks/{*resource}";
 const PROBLEM: &str = "/problems/{slug}";
 
 const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 410, 413, 415, 423, 429, 503];
-const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 503];
-const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 503];
-const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 503];
-const LOOK_CODES: &[u16] = &[200, 400, 401, 403, 406];
+const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 429, 503];
+const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 429, 503];
+const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 429, 503];
+const LOOK_CODES: &[u16] = &[200, 400, 401, 403, 406, 429];
 
 /// Every route.
 pub const ROUTES: [Route; 14] = [
@@ -81,7 +81,7 @@ pub const ROUTES: [Route; 14] = [
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 429]),
     route("GET", "/health/live", "/health/live", Operation::Live, &[200]),
     route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 503]),
-    route("GET", "/metrics", "/metrics", Operation::Metrics, &[200]),
+    route("GET", "/metrics", "/metrics", Operation::Metrics, &[200, 401, 403, 429]),
     route("GET", "/openapi.yaml", "/openapi.yaml", Operation::OpenApi, &[200]),
     route("GET", PROBLEM, PROBLEM, Operation::ProblemPage, &[200, 404]),
     route("GET", "/", "/", Operation::Root, &[307]),

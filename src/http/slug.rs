@@ -184,14 +184,16 @@ const CATALOGUE: [Entry; 20] = [
         "unauthenticated",
         StatusCode::UNAUTHORIZED,
         "No or bad credentials",
-        "The service wants credentials: `Authorization: Bearer …`.",
+        "The service wants an API key: `Authorization: Bearer rlk_…`, or Basic with the key as password. `redlockd key new`\n\
+         makes one; the access file of the service must hold its SHA-256. A key that has expired does not do.",
     ),
     entry(
         Slug::Forbidden,
         "forbidden",
         StatusCode::FORBIDDEN,
         "Not allowed",
-        "The credentials are good, and do not carry the right that this needs.",
+        "The credentials are good, and do not carry the right that this needs: `needed`, on `resource` where there is one.\n\
+         Rights are given in the access file of the service.",
     ),
     entry(
         Slug::TooManyWaiters,
@@ -206,7 +208,8 @@ const CATALOGUE: [Entry; 20] = [
         "quota-exceeded",
         StatusCode::TOO_MANY_REQUESTS,
         "A bound is met",
-        "Too many requests or held leases; among them: one token that claims its lease over and over.",
+        "Too many requests, leases or waiting requests of one principal (`scope`, `limit`), too many listeners, or one\n\
+         token that claims its lease over and over. Come back after `Retry-After`.",
     ),
     entry(
         Slug::Draining,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::auth::gate::Gate;
 use crate::manager;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
@@ -63,13 +64,22 @@ pub struct DoorState {
     pub metrics: Arc<Metrics>,
     /// What is assumed and allowed.
     pub settings: Arc<DoorSettings>,
+    /// Who gets in.
+    pub gate: Arc<Gate>,
     /// For measuring requests; answers are dated by the manager's own clock.
     pub clock: SystemClock,
 }
 
 impl DoorState {
-    /// On the machine's clock.
+    /// On the machine's clock, and open to everybody.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
-        Self { manager, metrics, settings: Arc::new(settings), clock: SystemClock }
+        let gate = Arc::new(Gate::open());
+        Self { manager, metrics, settings: Arc::new(settings), gate, clock: SystemClock }
+    }
+
+    /// Behind this gate.
+    #[must_use]
+    pub fn behind(self, gate: Arc<Gate>) -> Self {
+        Self { gate, ..self }
     }
 }
