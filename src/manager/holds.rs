@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::LockManager;
 use super::events::{EventKind, of_lease};
 use super::outcome::{ExtendError, ExtendRequest, GoneReason, HoldEvent, Lease, LostReason};
+use super::service::LockManager;
 use super::waiters::Keepsake;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::LockManager;
 use super::events::{EventKind, of_lease};
+use super::service::LockManager;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendRefusal, Extension};

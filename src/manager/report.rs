@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::leases::SnapshotLease;
 use super::outcome::*;
-use super::{Gauges, LockManager};
+use super::service::{Gauges, LockManager};
 use crate::redlock::acquire::Refusal;
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;

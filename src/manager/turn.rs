@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use super::LockManager;
 use super::events::{EventKind, of_lease};
 use super::outcome::AcquireError;
+use super::service::LockManager;
 use super::waiters::{HandOver, Ring, Ticket, Turn};
 use crate::redlock::acquire::{Grant, Patience, Refusal, RefusalKind, Want};
 use crate::redlock::backoff::{Backoff, uniform};

@@ -69,6 +69,8 @@ pub(crate) enum Mutant {
     FollowAtOnce,
     /// The stamp clock follows one stepped node while others are silent.
     FollowOneNode,
+    /// A release takes the word of nodes without a vote.
+    ReleaseBelievesAll,
     /// Instances over other nodes get votes.
     NoFingerprint,
 }

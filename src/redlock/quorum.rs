@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::mutant::{self, Mutant};
-use super::node::{Answer, Barred, EndReason, Reply, UnreachableKind};
+use super::node::{Answer, Barred, EndReason, Found, Released, Reply, UnreachableKind};
 use super::types::{Fence, NodeId, TokenHash, Ttl};
 
 /// How many of the *configured* nodes decide: N/2 + 1, whether or not the others can be reached.
@@ -161,6 +161,8 @@ impl Verdict {
                 Reply::Dead { reason } => Self::Ended(*reason),
                 Reply::TooManyClaims | Reply::Future => Self::Refused,
                 Reply::Barred(barred) => Self::Barred(barred.clone()),
+                Reply::Released(Released { found: Found::Nothing, .. }) => Self::Missing,
+                Reply::Released(Released { found: Found::Other, .. }) => Self::Other,
                 _ => Self::Granted,
             },
         }

@@ -12,8 +12,9 @@ use super::cleanup::CLEANUP_MAX;
 use super::clock::Clock;
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::node::{Answer, EndReason, Found, Node, Released, Reply, Request};
-use super::quorum::{Decision, NodeOutcome, Tally};
+use super::mutant::{Mutant, is};
+use super::node::{Answer, EndReason, Found, Node, Released, Reply, Request, Seen};
+use super::quorum::{Decision, NodeOutcome, Tally, Verdict};
 use super::round::Until;
 use super::types::{ResourceName, TokenHash};
 
@@ -26,7 +27,7 @@ pub enum ReleaseOutcome {
     NotHolder,
     /// It was gone already: ended before for this reason, or (`None`) run out.
     Gone(Option<EndReason>),
-    /// Too few nodes answered to know. The rest is tried in the background.
+    /// Too few nodes answered, or remember, to know. The rest is tried in the background.
     Unknown {
         /// Nodes on which it was released.
         released: usize,
@@ -84,11 +85,23 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             // Stragglers of a won pass are awaited by the round; what failed is tried again here.
             let failed = |(i, a): (usize, &Answer)| a.is_err().then_some(i);
             let left: Vec<usize> = tally.heard().filter_map(failed).collect();
-            // The caller may be gone: its answer then goes nowhere, the release stays.
-            let _ = answer.send(engine.release_outcome(&tally));
+            let about = match &request {
+                Request::Release { resource, .. } => Some(resource.clone()),
+                _ => None,
+            };
             if !left.is_empty() {
                 engine.deliver(request, left, started.plus(CLEANUP_MAX));
             }
+            let outcome = match (engine.release_outcome(&tally, None), about) {
+                (ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None), Some(resource))
+                    if !is(Mutant::ReleaseBelievesAll) =>
+                {
+                    engine.release_outcome(&tally, Some(&engine.votes_on(resource).await))
+                }
+                (outcome, _) => outcome,
+            };
+            // The caller may be gone: its answer then goes nowhere, the release stays.
+            let _ = answer.send(outcome);
         });
         outcome.await.unwrap_or(ReleaseOutcome::Unknown { released: 0, nodes: Vec::new() })
     }
@@ -109,20 +122,35 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         });
         match (tally.decision(), left.max()) {
             (Decision::Reached, Some(left_ms)) => Ok(left_ms),
-            _ => Err(self.release_outcome(&tally)),
+            _ => Err(self.release_outcome(&tally, None)),
         }
     }
 
-    /// Released, if it was on any node and may have been on a quorum; otherwise what a quorum says.
-    fn release_outcome(&self, tally: &Tally) -> ReleaseOutcome {
+    /// Who may vote. A release asks nobody for a vote, so that it is always possible; this is asked
+    /// behind it, and only before a holder is told that its lease was lost.
+    async fn votes_on(&self, resource: ResourceName) -> Tally {
+        let started = self.clock.now();
+        let deadline = started.plus(self.settings.node_timeout);
+        let request = Request::Inspect { resource };
+        self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, may_vote).await
+    }
+
+    /// Released, if it was on any node and may have been on a quorum; otherwise what a quorum says. A
+    /// node that is known (`votes`) to have no vote, or is not known to have one, may have forgotten the
+    /// lease: that it has none says nothing.
+    fn release_outcome(&self, tally: &Tally, votes: Option<&Tally>) -> ReleaseOutcome {
+        let counts = |index: usize| {
+            votes.is_none_or(|votes| votes.answers().get(index).and_then(Option::as_ref).is_some_and(may_vote))
+        };
         let (mut mine, mut other, mut nothing, mut earlier) = (0, 0, 0, None);
-        for (_, answer) in tally.heard() {
+        for (index, answer) in tally.heard() {
             match answer {
                 Ok(Reply::Released(Released { found, earlier: before })) => {
                     match found {
                         Found::Mine => mine += 1,
-                        Found::Other => other += 1,
-                        Found::Nothing => nothing += 1,
+                        Found::Other if counts(index) => other += 1,
+                        Found::Nothing if counts(index) => nothing += 1,
+                        Found::Other | Found::Nothing => {}
                     }
                     earlier = earlier.or(*before);
                 }
@@ -132,13 +160,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 _ => {}
             }
         }
-        let answered = mine + other + nothing;
-        let unknown = tally.answers().len() - answered;
-        if answered < self.quorum() {
-            return ReleaseOutcome::Unknown { released: mine, nodes: self.outcomes(tally.answers()) };
-        }
-        if mine > 0 && mine + unknown >= self.quorum() {
+        let unknown = self.nodes.len() - (mine + other + nothing);
+        let is_reached = tally.heard().filter(|(_, a)| a.is_ok()).count() >= self.quorum();
+        if is_reached && mine > 0 && mine + unknown >= self.quorum() {
             return ReleaseOutcome::Released;
+        }
+        if !is_reached || (earlier.is_none() && other + nothing < self.quorum()) {
+            let mut nodes = self.outcomes(tally.answers());
+            for (index, answer) in votes.into_iter().flat_map(Tally::heard) {
+                if let (Ok(Reply::Seen(Seen { barred: Some(why), .. })), Some(node)) = (answer, nodes.get_mut(index)) {
+                    node.verdict = Verdict::Barred(why.clone());
+                }
+            }
+            return ReleaseOutcome::Unknown { released: mine, nodes };
         }
         match earlier {
             Some(reason) => ReleaseOutcome::Gone(Some(reason)),
@@ -146,6 +180,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             None => ReleaseOutcome::Gone(None),
         }
     }
+}
+
+fn may_vote(answer: &Answer) -> bool {
+    matches!(answer, Ok(Reply::Seen(Seen { barred: None, .. })))
 }
 
 fn found_it(answer: &Answer) -> bool {

@@ -183,11 +183,15 @@ async fn handle(engine: Engine, freed: Arc<Notify>, ask: Ask) {
         }
         Verb::Release => {
             let outcome = engine.release(&ask.resource, &ask.token, EndReason::Released).await;
-            if matches!(outcome, ReleaseOutcome::Released) {
-                freed.notify_one();
-                let mut world = lock(&world);
-                let at = world.local(inst);
-                world.note_released(&ask.token, at);
+            let mut world = lock(&world);
+            let at = world.local(inst);
+            match outcome {
+                ReleaseOutcome::Released => {
+                    freed.notify_one();
+                    world.note_released(&ask.token, at);
+                }
+                ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None) => world.check_lost(&ask, at),
+                ReleaseOutcome::Gone(Some(_)) | ReleaseOutcome::Unknown { .. } => {}
             }
             None
         }

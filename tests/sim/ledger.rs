@@ -42,12 +42,16 @@ pub(super) struct Ledger {
     wins: Vec<Win>,
     /// When each token's release was first sent.
     released: BTreeMap<TokenHash, Us>,
+    /// Until when the lease was promised that was let go.
+    let_go: BTreeMap<TokenHash, Us>,
     /// When each token's release was answered as done.
     ended: BTreeMap<TokenHash, Us>,
     /// The last round of each client's request.
     sent: BTreeMap<u64, Round>,
     /// Attempts that an instance gave up, with the instance's life.
     given_up: BTreeMap<String, (usize, u32, Us)>,
+    /// When each token was last tried for.
+    last_try: BTreeMap<TokenHash, Us>,
     /// Nodes that came back without the last of what they did: a cancel may be part of it.
     pub(super) lost_tail: std::collections::BTreeSet<usize>,
     /// The highest fence that each guarded store has seen.
@@ -95,7 +99,10 @@ impl Ledger {
     /// A request left an instance.
     pub(super) fn was_sent(&mut self, request: &Request, stamp: Stamp, at: Us) {
         let attempt = match request {
-            Request::Acquire { attempt, .. } => Some(attempt.as_str()),
+            Request::Acquire { attempt, token, .. } => {
+                self.last_try.insert(token.clone(), at);
+                Some(attempt.as_str())
+            }
             Request::Hold { .. } => None,
             _ => return,
         };
@@ -267,8 +274,19 @@ impl World {
     pub(super) fn note_release(&mut self, token: &TokenHash) {
         let now = self.now;
         self.ledger.released.entry(token.clone()).or_insert(now);
-        for hold in self.ledger.holds.iter_mut().filter(|h| h.token == *token) {
-            hold.to = hold.to.min(now);
+        for hold in self.ledger.holds.iter_mut().filter(|h| h.token == *token && h.to > now) {
+            let until = self.ledger.let_go.entry(token.clone()).or_insert(hold.to);
+            *until = hold.to.max(*until);
+            hold.to = now;
+        }
+    }
+
+    /// An instance said that a lease was lost when it was to be released.
+    pub(super) fn check_lost(&mut self, ask: &Ask, at: Us) {
+        self.seen.count(Sometimes::ReleaseLost);
+        if let Some(until) = self.ledger.let_go.get(&ask.token).filter(|until| at < **until) {
+            let text = format!("the release of {:?} was told at {} ms that it was lost", ask.token, at / MS);
+            self.fail(format!("{text}, which was promised until {} ms", until / MS));
         }
     }
 
@@ -304,7 +322,9 @@ impl World {
         }
     }
 
-    /// In calm, no node may keep a claim of an attempt that its instance gave up long enough ago.
+    /// In calm, no node may keep a claim of an attempt that its instance gave up long enough ago. A
+    /// later request with the same token may join such a claim and prolong its key beyond the time for
+    /// which the clean-up goes on: then the TTL bounds it, from the last try of that token.
     pub(super) fn scan(&mut self) {
         let now = self.now;
         if self.ledger.clocks_stepped {
@@ -313,9 +333,10 @@ impl World {
         for node in (0..self.servers.len()).filter(|n| !self.ledger.lost_tail.contains(n)).collect::<Vec<_>>() {
             for resource in self.resources.clone() {
                 let Some((record, left)) = self.lease_on(node, &resource) else { continue };
+                let tried = self.ledger.last_try.get(&record.token).copied().unwrap_or_default();
                 let ghost = record.claims.split(',').find(|claim| {
                     let given_up = self.ledger.given_up.get(*claim);
-                    given_up.is_some_and(|(inst, life, at)| {
+                    given_up.filter(|(.., at)| *at >= tried).is_some_and(|(inst, life, at)| {
                         self.insts[*inst].life == *life && now >= at.max(&(self.profile.calm_ms * MS)) + CLEANUP_BOUND
                     })
                 });

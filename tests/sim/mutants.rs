@@ -41,8 +41,8 @@ const PLANTED: [Mutant; 28] = {
         StampFollowsWall,
         RetryKeepsStart,
         NoFingerprint,
+        ReleaseBelievesAll,
         InitBlocked,
-        FutureByClock,
     ]
 };
 
@@ -52,8 +52,10 @@ const PLANTED: [Mutant; 28] = {
 /// later extend takes that for a vote. `SeedFromOne`: the one node that answers missed the latest
 /// fence, and is half of the next quorum. `WriteBackUnheld`: the lease goes to somebody else between
 /// a round and its write-back. `FollowAtOnce`: the order of the quarantine is lost on two nodes, and no
-/// other instance gives it. `FollowOneNode` costs votes while a node is stepped, and no promise.
-const RARE: [Mutant; 5] = [
+/// other instance gives it. `FollowOneNode` and
+/// `FutureByClock` cost votes while a node is stepped, or until its clock has caught up, and no promise.
+const RARE: [Mutant; 6] = [
+    Mutant::FutureByClock,
     Mutant::FollowAtOnce,
     Mutant::FollowOneNode,
     Mutant::RepairUnconfirmed,

@@ -7,6 +7,7 @@ pub(super) enum Sometimes {
     Granted,
     Extended,
     Released,
+    ReleaseLost,
     FenceWrittenBack,
     Quarantined,
     Unseeded,
@@ -39,12 +40,13 @@ pub(super) enum Sometimes {
 }
 
 /// All of them.
-pub(super) const ALL: [Sometimes; 32] = {
+pub(super) const ALL: [Sometimes; 33] = {
     use Sometimes::*;
     [
         Granted,
         Extended,
         Released,
+        ReleaseLost,
         FenceWrittenBack,
         Quarantined,
         Unseeded,

@@ -12,11 +12,10 @@ const SEEDS: u64 = 2_000;
 /// One in so many runs twice.
 const TWICE_EVERY: u64 = 20;
 /// Seeds that once failed, with what it was.
-const REGRESSIONS: [u64; 0] = [];
-
-/// Seeds whose finding is open, with its words: a claim that its cancel could not reach in time stays
-/// on a node while a waiter with the same token joins it there again and again; it ends with the wait.
-const OPEN: [(u64, &str); 1] = [(87, "which was given up long ago")];
+const REGRESSIONS: [u64; 2] = [
+    25, // a release was told that its lease was lost, by nodes that had forgotten it
+    87, // a claim that was given up outlived its bound, while a waiter with the same token joined it
+];
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -32,9 +31,7 @@ fn complain(summary: &Summary) {
 
 #[test]
 fn seeds_keep_every_promise() {
-    let mut summary = run_many(number("SIM_FROM", 0), number("SIM_SEEDS", SEEDS), TWICE_EVERY, 3, |_| {});
-
-    summary.failed.retain(|(seed, text)| !OPEN.iter().any(|(open, words)| open == seed && text.contains(words)));
+    let summary = run_many(number("SIM_FROM", 0), number("SIM_SEEDS", SEEDS), TWICE_EVERY, 3, |_| {});
     complain(&summary);
     let never: Vec<_> = sometimes::ALL.iter().filter(|what| summary.seen.of(**what) == 0).collect();
     assert!(summary.seeds < SEEDS || never.is_empty(), "never met in {} seeds: {never:?}", summary.seeds);

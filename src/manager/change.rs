@@ -1,0 +1,184 @@
+//! What is done to a lease that is there: more time, other labels, its end by its holder or by an
+//! operator. Apart from the acquire, which has the queue before it. Knows no HTTP.
+
+use std::time::Duration;
+
+use super::events::{EventKind, of_lease};
+use super::outcome::*;
+use super::service::LockManager;
+use crate::redlock::clock::Clock;
+use crate::redlock::entropy::Entropy;
+use crate::redlock::extend::{ExtendRefusal, Extension};
+use crate::redlock::feed::LeaseTag;
+use crate::redlock::inspect::ViewedLock;
+use crate::redlock::node::{EndReason, Node};
+use crate::redlock::release::ReleaseOutcome;
+use crate::redlock::types::{Labels, ResourceName, Token, TokenHash};
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// More time, or other labels, for a lease that is still there.
+    ///
+    /// Cancel (drop): it may or may not have taken effect; the old deadline stands.
+    pub async fn extend(&self, request: ExtendRequest) -> Result<Extended, ExtendError> {
+        let hash = request.token.hash();
+        let labels = match request.note.is_some() || !request.metadata.is_empty() {
+            true => Some(self.edited_labels(&request, &hash).await?),
+            false => None,
+        };
+        let extension = Extension {
+            resource: request.resource.clone(),
+            token: hash.clone(),
+            ttl: request.ttl,
+            fence: request.fence,
+            labels: labels.as_ref().map(Labels::encode),
+        };
+        let extended = match self.engine().extend(&extension).await {
+            Ok(extended) => extended,
+            Err(refusal) => return Err(self.extend_error(&hash, refusal)),
+        };
+        self.note_own(&hash, &request.resource, extended.deadline);
+        let keys_gone = extended.deadline.plus(self.engine().settings.terms.lock_delay);
+        self.shared.room.taken(&request.resource, keys_gone);
+        self.shared.events.tell(EventKind::Extended, self.wall_ms(), |event| {
+            of_lease(event, &request.resource, &hash);
+            event.fence = Some(extended.record.fence.0);
+            event.valid_for_ms = u64::try_from(extended.deadline.since(self.now()).as_millis()).ok();
+        });
+        let lease = Lease {
+            resource: request.resource,
+            token: request.token,
+            fence: extended.record.fence,
+            labels: extended.record.labels(),
+            ttl: extended.ttl,
+            deadline: extended.deadline,
+            replay: false,
+            waited: Duration::ZERO,
+            quorum: self.count(extended.granted),
+        };
+        Ok(Extended { lease, renewals: extended.record.renewals })
+    }
+
+    /// The labels that a quorum has, with the request's changes.
+    async fn edited_labels(&self, request: &ExtendRequest, hash: &TokenHash) -> Result<Labels, ExtendError> {
+        let view = self.engine().inspect(&request.resource).await.map_err(|answers| ExtendError::NoQuorum {
+            no_quorum: self.no_quorum(0, self.outcomes(&answers)),
+            valid_for: self.shared.own.valid_for(hash, self.now()),
+        })?;
+        let mut labels = match view.lock {
+            ViewedLock::Lease { record, .. } if record.token == *hash => record.labels(),
+            ViewedLock::Free => return Err(ExtendError::Gone(GoneReason::Unknown)),
+            _ => return Err(ExtendError::NotHolder),
+        };
+        if let Some(note) = &request.note {
+            labels.note.clone_from(note);
+        }
+        for (name, value) in &request.metadata {
+            match value {
+                Some(value) => labels.metadata.insert(name.clone(), value.clone()),
+                None => labels.metadata.remove(name),
+            };
+        }
+        labels.check().map_err(|(field, invalid)| ExtendError::Invalid(field, invalid.0))?;
+        Ok(labels)
+    }
+
+    fn extend_error(&self, hash: &TokenHash, refusal: ExtendRefusal) -> ExtendError {
+        match refusal {
+            ExtendRefusal::NotHolder => ExtendError::NotHolder,
+            ExtendRefusal::Changed(current) => ExtendError::Changed { current },
+            ExtendRefusal::Gone(reason) => {
+                self.shared.own.forget(hash);
+                ExtendError::Gone(gone(reason))
+            }
+            ExtendRefusal::Unknown { granted, nodes } => ExtendError::NoQuorum {
+                no_quorum: self.no_quorum(granted, nodes),
+                valid_for: self.shared.own.valid_for(hash, self.now()),
+            },
+        }
+    }
+
+    /// Gives a lease back.
+    ///
+    /// Cancel (drop): the release goes on in the background.
+    pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<(), ReleaseError> {
+        let hash = token.hash();
+        match self.release_in_turn(resource, &hash).await {
+            ReleaseOutcome::Released => Ok(()),
+            ReleaseOutcome::NotHolder => Err(ReleaseError::NotHolder),
+            ReleaseOutcome::Gone(reason) => Err(ReleaseError::Gone(gone(reason))),
+            ReleaseOutcome::Unknown { released, nodes } => Err(ReleaseError::NoQuorum(self.no_quorum(released, nodes))),
+        }
+    }
+
+    /// Ends somebody else's lease: the one that a quorum has now, if it is the one that was meant.
+    ///
+    /// Cancel (drop): a forced release goes on in the background.
+    pub async fn force(&self, request: ForceRequest) -> Result<Forced, ForceError> {
+        let no_quorum = |answers: Vec<_>| ForceError::NoQuorum(self.no_quorum(0, self.outcomes(&answers)));
+        let view = self.engine().inspect(&request.resource).await.map_err(no_quorum)?;
+        let inspection = self.inspection(&request.resource, view.clone());
+        let etag = inspection.etag().ok_or(ForceError::NotHeld)?;
+        if request.if_match.is_some_and(|wanted| wanted != etag) {
+            return Err(ForceError::Changed { current: etag });
+        }
+        let (ended, ended_id) = match &view.lock {
+            ViewedLock::Lease { record, .. } => {
+                (Some(LeaseTag::of(&record.token)), Some(record.token.id().to_string()))
+            }
+            _ => (None, None),
+        };
+        let (outcome, left) = match (view.lock, request.mode) {
+            (ViewedLock::Free, _) => return Err(ForceError::NotHeld),
+            (ViewedLock::Foreign { .. }, ForceMode::Revoke) => return Err(ForceError::ForeignRevoke),
+            (ViewedLock::Foreign { fingerprint, .. }, ForceMode::Now) => {
+                (self.engine().evict(&request.resource, fingerprint.into()).await, None)
+            }
+            (ViewedLock::Lease { record, .. }, ForceMode::Now) => {
+                self.shared.own.forget(&record.token);
+                (self.engine().release(&request.resource, &record.token, EndReason::Forced).await, None)
+            }
+            (ViewedLock::Lease { record, .. }, ForceMode::Revoke) => {
+                match self.engine().revoke(&request.resource, &record.token).await {
+                    Ok(left_ms) => (ReleaseOutcome::Released, Some(Duration::from_millis(left_ms))),
+                    Err(outcome) => (outcome, None),
+                }
+            }
+        };
+        if matches!(outcome, ReleaseOutcome::Released) {
+            self.shared.events.tell(EventKind::Forced, self.wall_ms(), |event| {
+                event.resource = Some(request.resource.to_string());
+                event.token_id = ended_id;
+                event.reason = Some(if request.mode == ForceMode::Now { "now" } else { "revoke" }.to_owned());
+            });
+        }
+        match (outcome, request.mode, left) {
+            (ReleaseOutcome::Released, ForceMode::Now, _) => {
+                self.shared.room.freed(&request.resource, ended);
+                if let Some(lease) = ended {
+                    self.shared.holds.stir(lease);
+                }
+                Ok(Forced::Freed)
+            }
+            (ReleaseOutcome::Released, ForceMode::Revoke, Some(left)) => Ok(Forced::FreesIn(left)),
+            (ReleaseOutcome::Unknown { released, nodes }, ..) => {
+                Err(ForceError::NoQuorum(self.no_quorum(released, nodes)))
+            }
+            (ReleaseOutcome::NotHolder, ..) => {
+                let now = self.engine().inspect(&request.resource).await.map_err(no_quorum)?;
+                match self.inspection(&request.resource, now).etag() {
+                    Some(current) => Err(ForceError::Changed { current }),
+                    None => Err(ForceError::NotHeld),
+                }
+            }
+            _ => Err(ForceError::NotHeld),
+        }
+    }
+}
+
+fn gone(reason: Option<EndReason>) -> GoneReason {
+    match reason {
+        None | Some(EndReason::Cancelled) => GoneReason::Expired,
+        Some(EndReason::Released) => GoneReason::Released,
+        Some(EndReason::Forced | EndReason::Revoked) => GoneReason::Forced,
+    }
+}
