@@ -138,7 +138,8 @@ mod tests {
     #[test]
     fn a_certificate_stands_for_whom_its_names_stand_for() {
         let peer = |dns: &str| PeerCertificate { dns: vec![dns.into()], uris: vec![], fingerprint: KeyHash::of(b"c") };
-        let who = |peer: PeerCertificate| book().identify(&Credential::Certificate(&peer), 0).map(|p| p.name.to_string());
+        let who =
+            |peer: PeerCertificate| book().identify(&Credential::Certificate(&peer), 0).map(|p| p.name.to_string());
         assert_eq!(who(peer("ci.example")).as_deref(), Ok("ci"));
         assert_eq!(who(peer("x.ci.example")), Err(Unknown::NoSuch));
     }

@@ -44,7 +44,8 @@ pub enum AccessFileError {
 ///
 /// Errors: [`AccessFileError`], with everything that is wrong at once.
 pub fn read(path: &Path) -> Result<Book, AccessFileError> {
-    let unreadable = |error: std::io::Error| AccessFileError::Unreadable { path: path.to_owned(), why: error.to_string() };
+    let unreadable =
+        |error: std::io::Error| AccessFileError::Unreadable { path: path.to_owned(), why: error.to_string() };
     let wrong = |wrong| AccessFileError::Wrong { path: path.to_owned(), wrong };
     let size = std::fs::metadata(path).map_err(unreadable)?.len();
     if size > FILE_MAX_BYTES {
@@ -113,8 +114,7 @@ impl Reader<'_> {
     }
 
     fn principal(&mut self, entry: &toml::Value) -> Option<Principal> {
-        const KNOWN: [&str; 7] =
-            ["name", "keys", "certificates", "allow", "requests_per_second", "leases", "waiters"];
+        const KNOWN: [&str; 7] = ["name", "keys", "certificates", "allow", "requests_per_second", "leases", "waiters"];
         let Some(table) = entry.as_table() else {
             self.say("it must be a table that begins with [[principal]]");
             return None;
@@ -134,17 +134,17 @@ impl Reader<'_> {
         }
         let keys = self.keys(table.get("keys"));
         let certificates = self.texts("certificates", table.get("certificates"), KEYS_MAX);
-        let certificates: Vec<_> = certificates
-            .iter()
-            .filter_map(|text| self.check("`certificates`", CertificateName::parse(text)))
-            .collect();
+        let certificates: Vec<_> =
+            certificates.iter().filter_map(|text| self.check("`certificates`", CertificateName::parse(text))).collect();
         if keys.is_empty() && certificates.is_empty() && table.get("keys").is_none() {
             self.say("it needs `keys` or `certificates`, or nobody can be it");
         }
         let rules = self.texts("allow", table.get("allow"), RULES_MAX);
         let rules = rules.iter().filter_map(|text| self.check("`allow`", text.parse::<Rule>())).collect();
         let limits = Limits {
-            requests_per_second: self.number("requests_per_second", table, 1_000_000).map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+            requests_per_second: self
+                .number("requests_per_second", table, 1_000_000)
+                .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
             leases: self.number("leases", table, 1_000_000),
             waiters: self.number("waiters", table, 1_000_000),
         };

@@ -50,7 +50,10 @@ fn each_mistake_is_named_with_its_place() {
         (&principal(&format!("keys = [{{ sha256 = \"{HASH}\", expire = 1 }}]")), "`keys` must be a list"),
         (&principal("keys = [{ sha256 = \"ab\" }]"), "64 hex digits"),
         (&principal(&format!("keys = [{{ sha256 = \"{HASH}\", expires = \"soon\" }}]")), "a time with its zone"),
-        (&principal(&format!("keys = [{{ sha256 = \"{HASH}\", expires = 2027-01-31T12:00:00 }}]")), "a time with its zone"),
+        (
+            &principal(&format!("keys = [{{ sha256 = \"{HASH}\", expires = 2027-01-31T12:00:00 }}]")),
+            "a time with its zone",
+        ),
         (&principal(&format!("keys = [{{ sha256 = \"{HASH}\" }}, {{ sha256 = \"{HASH}\" }}]")), "there twice"),
         (&principal("keys = []\nallow = \"read:**\""), "`allow` must be a list of texts"),
         (&principal("keys = []\nallow = [\"write:x\"]"), "`write` is no right"),

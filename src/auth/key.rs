@@ -74,7 +74,8 @@ impl KeyHash {
     /// Errors: [`Invalid`], which never repeats the text: it may be a key that was put there by mistake.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.starts_with(KEY_PREFIX) {
-            let why = "is a key itself: only its SHA-256 belongs here, and the key is to be replaced, as it was written down";
+            let why =
+                "is a key itself: only its SHA-256 belongs here, and the key is to be replaced, as it was written down";
             return Err(Invalid(why.to_owned()));
         }
         let wrong = || Invalid("must be the SHA-256 of a key, as 64 hex digits".to_owned());

@@ -73,14 +73,17 @@ pub enum CertificateName {
 impl CertificateName {
     /// Reads `dns:ci.example.com`, `uri:spiffe://…` or `sha256:…`. Errors: [`Invalid`].
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        let filled = |value: &str| (!value.is_empty() && value.chars().all(|c| c.is_ascii_graphic())).then(|| value.to_owned());
+        let filled =
+            |value: &str| (!value.is_empty() && value.chars().all(|c| c.is_ascii_graphic())).then(|| value.to_owned());
         match text.split_once(':') {
             Some(("dns", name)) if !name.contains('*') => filled(name).map(|name| Self::Dns(name.to_ascii_lowercase())),
             Some(("uri", uri)) => filled(uri).map(Self::Uri),
             Some(("sha256", digits)) => return KeyHash::parse(digits).map(Self::Fingerprint),
             _ => None,
         }
-        .ok_or_else(|| Invalid("must be dns:NAME (without `*`), uri:URI or sha256:64 hex digits of the certificate".to_owned()))
+        .ok_or_else(|| {
+            Invalid("must be dns:NAME (without `*`), uri:URI or sha256:64 hex digits of the certificate".to_owned())
+        })
     }
 }
 

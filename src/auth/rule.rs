@@ -99,8 +99,9 @@ impl Pattern {
                 }
                 _ => {
                     // With its stars filled in, it must be a segment of some name.
-                    ResourceName::parse(&segment.replace('*', "x"))
-                        .map_err(|why| Invalid(format!("the pattern `{}` matches no name: {why}", text.escape_debug())))?;
+                    ResourceName::parse(&segment.replace('*', "x")).map_err(|why| {
+                        Invalid(format!("the pattern `{}` matches no name: {why}", text.escape_debug()))
+                    })?;
                     parts.push(Part::Like(segment.to_owned()));
                 }
             }
@@ -174,7 +175,9 @@ impl FromStr for Rule {
             (true, Some(pattern)) => Some(Pattern::parse(pattern)?),
             (false, None) => None,
             (true, None) => {
-                return Err(Invalid(format!("`{word}` needs names, such as `{word}:deploy/*`, or `{word}:**` for all")));
+                return Err(Invalid(format!(
+                    "`{word}` needs names, such as `{word}:deploy/*`, or `{word}:**` for all"
+                )));
             }
             (false, Some(_)) => return Err(Invalid(format!("`{word}` has no names: write it without a colon"))),
         };

@@ -16,7 +16,11 @@ fn rules(texts: &[&str]) -> Rules {
 #[test]
 fn a_star_stays_within_its_segment_and_two_go_on() {
     for (pattern, matching, others) in [
-        ("deploy/*", &["deploy/prod", "deploy/a.b"][..], &["deploy", "deploy/eu/prod", "Deploy/prod", "xdeploy/prod"][..]),
+        (
+            "deploy/*",
+            &["deploy/prod", "deploy/a.b"][..],
+            &["deploy", "deploy/eu/prod", "Deploy/prod", "xdeploy/prod"][..],
+        ),
         ("deploy/**", &["deploy/prod", "deploy/eu/prod"], &["deploy", "deploys/prod"]),
         ("**", &["a", "a/b", "a/b/c"], &[]),
         ("*", &["a", "..."], &["a/b"]),
@@ -49,7 +53,11 @@ fn rights_include_what_they_reveal_and_nothing_else() {
     }
     assert!(rules(&["metrics"]).allow_somewhere(Right::Metrics) && !rules(&["metrics"]).allow_somewhere(Right::Read));
     assert!(rules(&["acquire:y"]).allow_somewhere(Right::Read) && !rules(&["acquire:y"]).allow(Right::Read, &x));
-    assert!(RIGHTS.iter().all(|(right, _)| !Rules::default().allow(*right, &x) && !Rules::default().allow_somewhere(*right)));
+    assert!(
+        RIGHTS
+            .iter()
+            .all(|(right, _)| !Rules::default().allow(*right, &x) && !Rules::default().allow_somewhere(*right))
+    );
 }
 
 #[test]
@@ -94,9 +102,9 @@ fn defined(pattern: &[&str], name: &[&str]) -> bool {
     match pattern.split_first() {
         None => name.is_empty(),
         Some((&"**", rest)) => (1..=name.len()).any(|taken| defined(rest, &name[taken..])),
-        Some((part, rest)) => {
-            name.split_first().is_some_and(|(segment, behind)| glob(part.as_bytes(), segment.as_bytes()) && defined(rest, behind))
-        }
+        Some((part, rest)) => name
+            .split_first()
+            .is_some_and(|(segment, behind)| glob(part.as_bytes(), segment.as_bytes()) && defined(rest, behind)),
     }
 }
 

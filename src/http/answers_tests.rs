@@ -278,7 +278,8 @@ async fn readiness_is_200_or_says_what_is_missing() {
     let ok = ready(Readiness::Ready, &reports, Format::Text, true).expect("ready");
     assert_eq!(body(ok).await, "ready\n");
     let ready_in = Some(Duration::from_millis(4_200));
-    let problem = ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, Format::Json, true).expect_err("not ready");
+    let problem =
+        ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, Format::Json, true).expect_err("not ready");
     let seen = serde_json::to_value(problem.body("r")).expect("plain data");
     assert_eq!((&seen["status"], &seen["ready_in_seconds"]), (&json!(503), &json!(5)));
     assert_eq!(

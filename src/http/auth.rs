@@ -200,7 +200,8 @@ pub async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Ne
             next.run(request).await
         }
         Err(problem) => {
-            tracing::info!(problem = problem.slug().word(), "a request was denied");
+            // Strangers are not to fill the log.
+            tracing::debug!(problem = problem.slug().word(), "a request was denied");
             problem.into_response()
         }
     }
@@ -244,7 +245,9 @@ fn allowed(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
             if let Ok(name) = extract::resource(request.uri())
                 && !access.may(Right::Force, &name)
             {
-                access.need(Right::Acquire, &name)?;
+                let query = request.uri().query().unwrap_or_default();
+                let forces = query.split('&').any(|field| field.starts_with("force="));
+                access.need(if forces { Right::Force } else { Right::Acquire }, &name)?;
             }
         }
     }
@@ -278,7 +281,8 @@ fn identify(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
 fn presented_key(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let unreadable = || unauthenticated("the Authorization header must be `Bearer KEY`, or `Basic` with the key as password");
+    let unreadable =
+        || unauthenticated("the Authorization header must be `Bearer KEY`, or `Basic` with the key as password");
     if values.next().is_some() {
         return Err(unauthenticated("the Authorization header is given twice"));
     }

@@ -119,8 +119,18 @@ async fn a_key_comes_as_bearer_or_as_the_password_of_basic_and_in_one_header() {
         assert_eq!(status(&gate, "GET", "/locks", &[good]).await, 200, "{good}");
     }
     for bad in [
-        "Bearer", "Bearer ", "Bearer wrong", "secret", "Bearersecret", "Digest secret", "Basic secret", "Basic !",
-        &basic("secret"), &basic("secret:"), &basic(":secret:"), "Bearer secret secret",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        "secret",
+        "Bearersecret",
+        "Digest secret",
+        "Basic secret",
+        "Basic !",
+        &basic("secret"),
+        &basic("secret:"),
+        &basic(":secret:"),
+        "Bearer secret secret",
     ] {
         assert_eq!(status(&gate, "GET", "/locks", &[bad]).await, 401, "{bad}");
     }
@@ -132,7 +142,8 @@ async fn a_key_comes_as_bearer_or_as_the_password_of_basic_and_in_one_header() {
 
 #[tokio::test]
 async fn a_certificate_does_where_there_is_no_key_and_a_wrong_key_is_not_helped_by_one() {
-    let book = file::parse("[[principal]]\nname = \"ci\"\ncertificates = [\"dns:ci\"]\nallow = [\"read:**\"]").expect("good");
+    let book =
+        file::parse("[[principal]]\nname = \"ci\"\ncertificates = [\"dns:ci\"]\nallow = [\"read:**\"]").expect("good");
     let gate = Arc::new(Gate::closed(book, Limits::default()));
     let peer = Arc::new(PeerCertificate { dns: vec!["ci".into()], uris: vec![], fingerprint: KeyHash::of(b"c") });
     for (authorization, expected) in [(&[][..], 200), (&["Bearer wrong"], 401)] {

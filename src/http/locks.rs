@@ -36,7 +36,8 @@ pub(super) fn moment(door: &DoorState) -> Moment {
 /// granted; there is no point between taking the lease over and the answer at which the future can
 /// be dropped.
 pub async fn acquire(State(door): State<DoorState>, request: Request) -> Response {
-    let Asked { ask: AcquireAsk { request, format, applied, .. }, place } = match Box::pin(asked(&door, request)).await {
+    let Asked { ask: AcquireAsk { request, format, applied, .. }, place } = match Box::pin(asked(&door, request)).await
+    {
         Ok(ask) => ask,
         Err(answer) => return *answer,
     };

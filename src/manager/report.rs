@@ -85,7 +85,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             if queued.peek().is_some_and(|(q, _)| **q == item.resource) {
                 queued.next();
             }
-            if item.resource.as_str() <= after || !matches(&query, &item, lock_delay) || seen.is_some_and(|seen| !seen(&item.resource)) {
+            if item.resource.as_str() <= after
+                || !matches(&query, &item, lock_delay)
+                || seen.is_some_and(|seen| !seen(&item.resource))
+            {
                 continue;
             }
             if items.len() == limit {

@@ -1,5 +1,6 @@
 //! The one integration binary: a module per promise, and one for what they stand on.
 
+mod access;
 mod cases;
 mod cli;
 mod cli_doctor;
