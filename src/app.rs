@@ -129,6 +129,8 @@ impl App {
         let warden = Warden::new(engine.clone());
         let limits = WaitLimits { per_resource: config.waiters_per_resource, total: config.waiters_total };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
+        let ends = Arc::clone(&metrics);
+        manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let gate = Arc::new(gate(config)?);
         let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
         let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout: config.drain_timeout };

@@ -9,6 +9,13 @@ command -v redis-cli >/dev/null || packages+=(redis-tools)
 command -v curl >/dev/null || packages+=(curl)
 command -v python3 >/dev/null || packages+=(python3)
 python3 -c "import ensurepip, venv" 2>/dev/null || packages+=(python3-venv)
+if ! command -v promtool >/dev/null || ! command -v prometheus >/dev/null; then # metrics, alerts, dashboards
+  if command -v apt-get >/dev/null; then
+    packages+=(prometheus)
+  else
+    echo "prometheus is missing and there is no apt-get here: the tests of metrics, alerts and dashboards are skipped" >&2
+  fi
+fi
 [ ${#packages[@]} -eq 0 ] && exit 0
 cannot() {
   echo "missing: ${packages[*]}; $1: install them by hand" >&2
@@ -20,7 +27,8 @@ if [ "$(id -u)" -ne 0 ]; then
   command -v sudo >/dev/null || cannot "this is not root and there is no sudo"
   as_root=(sudo)
 fi
-# Debian starts a redis on port 6379 when the package is installed: the tests start their own, so keep that one down.
+# Debian starts a redis on port 6379 and a prometheus on 9090 when their packages are installed: the tests start their
+# own, so keep those down.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
   printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null

@@ -22,6 +22,7 @@ use super::wire;
 use crate::api::Event;
 use crate::auth::rule::Right;
 use crate::manager::events::{EventHub, EventKind, LISTENERS_MAX, Listening, Told};
+use crate::metrics::requests::{Flight, InFlight};
 use crate::redlock::clock::Clock;
 
 /// Between comments while nothing happens: proxies close what is silent for a minute.
@@ -51,7 +52,8 @@ pub async fn events(State(door): State<DoorState>, request: Request) -> Result<R
         Problem::new(Slug::QuotaExceeded, format!("{LISTENERS_MAX} listen to this instance already"))
             .retry_after(Duration::from_secs(30))
     })?;
-    let reader = Reader { door, access, hub, prefix, renewals, listening, said: Said::Nothing };
+    let _flight = door.metrics.watch_stream(Flight::Events);
+    let reader = Reader { door, access, hub, prefix, renewals, listening, said: Said::Nothing, _flight };
     let body = Body::from_stream(stream::unfold(reader, Reader::step));
     let kind = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let unbuffered = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
@@ -78,6 +80,7 @@ struct Reader {
     renewals: bool,
     listening: Listening,
     said: Said,
+    _flight: InFlight,
 }
 
 type Step = Option<(Result<Bytes, Infallible>, Reader)>;

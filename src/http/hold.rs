@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
 use super::accept::Stream;
-use super::locks::moment;
+use super::locks::{measure, moment};
 use super::problem;
 use super::socket::Caller;
 use super::state::DoorState;
@@ -23,7 +23,8 @@ use crate::auth::ledger::{self, Place};
 use crate::manager::Granted;
 use crate::manager::holds::Held;
 use crate::manager::outcome::{AcquireError, AcquireRequest, HoldEvent, Lease};
-use crate::metrics::AcquireWatch;
+use crate::metrics::leases::AcquireWatch;
+use crate::metrics::requests::{Flight, InFlight};
 use crate::nodes::any::AnyNode;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
@@ -62,7 +63,7 @@ pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
         caller.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
     let (resource, waits) = (request.resource.clone(), !request.wait.is_zero());
-    let watch = door.metrics.watch_acquire(waits);
+    let mut watch = door.metrics.watch_acquire(waits);
     let manager = door.manager.clone();
     let mut acquiring: Acquiring = Box::pin(async move { manager.acquire(request).await.and_then(Granted::keep) });
     let soon = if waits { QUEUED_AFTER } else { Duration::MAX };
@@ -73,15 +74,19 @@ pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
     };
     let step = match first {
         Some(outcome) => {
-            watch.ended(outcome.as_ref().map(|lease| lease.replay));
+            watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
             match outcome {
                 Ok(lease) => Step::Granted(door.manager.hold(lease, door.settings.max_hold)),
                 Err(error) => return problem::acquire_refused(&resource, error).into_response(),
             }
         }
-        None => Step::Queued(acquiring, watch),
+        None => {
+            watch.leave_to_stream();
+            Step::Queued(acquiring, watch)
+        }
     };
-    let mut line = Line { door, resource, form, count: Count::Asking(place) };
+    let _flight = door.metrics.watch_stream(Flight::Hold);
+    let mut line = Line { door, resource, form, count: Count::Asking(place), _flight };
     if matches!(step, Step::Granted(_)) {
         line.counts();
     }
@@ -112,6 +117,7 @@ struct Line {
     resource: ResourceName,
     form: Stream,
     count: Count,
+    _flight: InFlight,
 }
 
 /// How the lease counts for its principal; until the stream ends.
@@ -139,7 +145,7 @@ impl Line {
             }
             Step::Waiting(acquiring, watch) => {
                 let outcome = acquiring.await;
-                watch.ended(outcome.as_ref().map(|lease| lease.replay));
+                watch.ended(outcome.as_ref().map(|lease| measure(&self.door, lease)));
                 match outcome {
                     Ok(lease) => {
                         self.counts();
@@ -154,6 +160,7 @@ impl Line {
             Step::Granted(held) => self.granted(held),
             Step::Holding(mut held) => {
                 let event = held.next().await;
+                self.count(event);
                 let valid_for_ms = wire::ms(held.lease().deadline.since(self.door.manager.now()));
                 let (told, next) = match event {
                     HoldEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
@@ -170,6 +177,16 @@ impl Line {
                 tokio::task::yield_now().await;
                 Some((Err(io::Error::other("the lease is not held")), Step::Broken))
             }
+        }
+    }
+
+    fn count(&self, event: HoldEvent) {
+        let metrics = &self.door.metrics;
+        match event {
+            HoldEvent::Renewed => metrics.held_on("extended"),
+            HoldEvent::AtRisk => metrics.held_on("quorum-unavailable"),
+            HoldEvent::Lost(reason) => metrics.lost(reason),
+            HoldEvent::Released => {}
         }
     }
 

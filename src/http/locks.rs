@@ -18,6 +18,7 @@ use crate::auth::ledger::Place;
 use crate::auth::rule::Right;
 use crate::manager::Granted;
 use crate::manager::outcome::{ForceRequest, Forced, Lease};
+use crate::metrics::leases::GrantMeasure;
 use crate::redlock::types::{Fence, ResourceName};
 
 /// How much of a request's time went into waiting for a lock: left in the answer's extensions for
@@ -27,6 +28,18 @@ pub struct Waited(pub Duration);
 
 pub(super) fn moment(door: &DoorState) -> Moment {
     Moment { now: door.manager.now(), wall_ms: door.manager.wall_ms() }
+}
+
+/// What metrics take of a grant that is about to be answered. The deadline says when its round began.
+pub(super) fn measure(door: &DoorState, lease: &Lease) -> GrantMeasure {
+    let now = door.manager.now();
+    let whole = door.manager.engine().deadline(now, lease.ttl).since(now);
+    GrantMeasure {
+        is_replay: lease.replay,
+        round: now.since(lease.deadline.minus(whole)),
+        valid_for: lease.deadline.since(now),
+        ttl: lease.ttl.as_duration(),
+    }
 }
 
 /// `POST`. While it waits, the future has dropped the request and holds little more than two boxes:
@@ -44,7 +57,7 @@ pub async fn acquire(State(door): State<DoorState>, request: Request) -> Respons
     let resource = request.resource.clone();
     let watch = door.metrics.watch_acquire(!request.wait.is_zero());
     let outcome = Box::pin(door.manager.acquire(request)).await.and_then(Granted::keep);
-    let waited = watch.ended(outcome.as_ref().map(|lease: &Lease| lease.replay));
+    let waited = watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
     if let (Some(place), Ok(lease)) = (place, &outcome) {
         place.granted(&resource, lease.deadline);
     }
@@ -123,6 +136,7 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             };
             let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
             let outcome = Box::pin(door.manager.force(request)).await;
+            door.metrics.forced(mode, outcome.as_ref());
             let forced = outcome.map_err(|error| problem::force_refused(&resource, error))?;
             if matches!(forced, Forced::Freed) {
                 access.tell(|ledger| ledger.ended(&resource));

@@ -15,7 +15,8 @@ use super::routes;
 use super::slug::Slug;
 use super::state::DoorState;
 use crate::manager::outcome::Readiness;
-use crate::metrics::{Metrics, OTHER_METHOD, Scrape, UNMATCHED};
+use crate::metrics::requests::{OTHER_METHOD, UNMATCHED};
+use crate::metrics::{Metrics, Scrape};
 
 /// The layer. Cancel: the request counts as abandoned and is no longer in flight.
 pub async fn count(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {

@@ -127,9 +127,8 @@ async fn requests_are_counted_by_route_and_unknown_paths_by_one_constant() {
     let text = metrics.scrape(&scrape).expect("encodes");
     for line in [
         "redlockd_http_requests_total{code=\"200\",method=\"POST\",route=\"/locks/{resource}\"} 2",
-        "redlockd_http_requests_total{code=\"404\",method=\"GET\",route=\"unmatched\"} 2",
-        "redlockd_http_requests_total{code=\"404\",method=\"other\",route=\"unmatched\"} 1",
-        "redlockd_http_requests_in_flight 0",
+        "redlockd_http_requests_total{code=\"404\",method=\"other\",route=\"unmatched\"} 3",
+        "redlockd_http_requests_in_flight{kind=\"normal\"} 0",
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
     }
@@ -146,7 +145,10 @@ async fn a_request_whose_caller_hangs_up_leaves_nothing_in_flight() {
     let scrape = crate::metrics::Scrape { gauges: crate::manager::Gauges::default(), nodes: &[], draining: false };
     let in_flight = |n: u8| {
         let text = metrics.scrape(&scrape).expect("encodes");
-        assert!(text.lines().any(|l| l == format!("redlockd_http_requests_in_flight {n}")), "{text}");
+        assert!(
+            text.lines().any(|l| l == format!("redlockd_http_requests_in_flight{{kind=\"normal\"}} {n}")),
+            "{text}"
+        );
     };
     in_flight(1);
     drop(call);

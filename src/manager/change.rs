@@ -87,8 +87,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ExtendRefusal::NotHolder => ExtendError::NotHolder,
             ExtendRefusal::Changed(current) => ExtendError::Changed { current },
             ExtendRefusal::Gone(reason) => {
-                self.shared.own.forget(hash);
-                ExtendError::Gone(gone(reason))
+                let (since, reason) = (self.shared.own.forget(hash), gone(reason));
+                self.tell_end_of(since, ended_by(reason));
+                ExtendError::Gone(reason)
             }
             ExtendRefusal::Unknown { granted, nodes } => ExtendError::NoQuorum {
                 no_quorum: self.no_quorum(granted, nodes),
@@ -102,7 +103,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel (drop): the release goes on in the background.
     pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<(), ReleaseError> {
         let hash = token.hash();
-        match self.release_in_turn(resource, &hash).await {
+        match self.release_in_turn(resource, &hash, LeaseEnd::Released).await {
             ReleaseOutcome::Released => Ok(()),
             ReleaseOutcome::NotHolder => Err(ReleaseError::NotHolder),
             ReleaseOutcome::Gone(reason) => Err(ReleaseError::Gone(gone(reason))),
@@ -134,7 +135,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (self.engine().evict(&request.resource, fingerprint.into()).await, None)
             }
             (ViewedLock::Lease { record, .. }, ForceMode::Now) => {
-                self.shared.own.forget(&record.token);
+                let since = self.shared.own.forget(&record.token);
+                self.tell_end_of(since, LeaseEnd::Forced);
                 (self.engine().release(&request.resource, &record.token, EndReason::Forced).await, None)
             }
             (ViewedLock::Lease { record, .. }, ForceMode::Revoke) => {
@@ -172,6 +174,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             _ => Err(ForceError::NotHeld),
         }
+    }
+}
+
+fn ended_by(reason: GoneReason) -> LeaseEnd {
+    match reason {
+        GoneReason::Released => LeaseEnd::Released,
+        GoneReason::Forced => LeaseEnd::Forced,
+        GoneReason::Expired | GoneReason::Unknown => LeaseEnd::Lapsed,
     }
 }
 

@@ -2,13 +2,14 @@
 //! given back when dropped, and told of their end. Knows no connection.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
 use super::events::{EventKind, of_lease};
-use super::outcome::{ExtendError, ExtendRequest, GoneReason, HoldEvent, Lease, LostReason};
+use super::outcome::{ExtendError, ExtendRequest, GoneReason, HoldEvent, Lease, LeaseEnd, LostReason};
 use super::service::LockManager;
 use super::waiters::Keepsake;
 use crate::redlock::clock::{BootTime, Clock};
@@ -28,6 +29,7 @@ const RETRY_MIN: Duration = Duration::from_millis(10);
 #[derive(Default)]
 pub struct Holds {
     ends: Mutex<HashMap<LeaseTag, Vec<Arc<Notify>>>>,
+    count: AtomicUsize,
 }
 
 impl Holds {
@@ -40,16 +42,18 @@ impl Holds {
 
     /// How many hold.
     pub fn count(&self) -> usize {
-        self.lock().values().map(Vec::len).sum()
+        self.count.load(Ordering::Relaxed)
     }
 
     fn enter(&self, lease: LeaseTag) -> Arc<Notify> {
         let end = Arc::new(Notify::new());
         self.lock().entry(lease).or_default().push(Arc::clone(&end));
+        self.count.fetch_add(1, Ordering::Relaxed);
         end
     }
 
     fn leave(&self, lease: LeaseTag, end: &Arc<Notify>) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
         let mut ends = self.lock();
         if let Some(list) = ends.get_mut(&lease) {
             list.retain(|e| !Arc::ptr_eq(e, end));
@@ -190,7 +194,7 @@ impl<N: Node, C: Clock, E: Entropy> Held<N, C, E> {
     /// Ends the lease before it is said to be lost, so that the next need not wait.
     async fn give_back(&mut self, reason: LostReason) -> HoldEvent {
         self.is_over = true;
-        self.manager.release_in_turn(&self.lease.resource, &self.lease.token.hash()).await;
+        self.manager.release_in_turn(&self.lease.resource, &self.lease.token.hash(), LeaseEnd::GivenBack).await;
         HoldEvent::Lost(reason)
     }
 }
@@ -205,7 +209,7 @@ impl<N: Node, C: Clock, E: Entropy> Drop for Held<N, C, E> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (manager, resource, hash) = (self.manager.clone(), self.lease.resource.clone(), self.lease.token.hash());
         let work = async move {
-            manager.release_in_turn(&resource, &hash).await;
+            manager.release_in_turn(&resource, &hash, LeaseEnd::Disconnected).await;
         };
         self.manager.engine().tasks.spawn_on(work, &runtime);
     }

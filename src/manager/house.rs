@@ -2,10 +2,12 @@
 //! want to hear of is told: leases that ran out, nodes that come and go. Never on the path of a request.
 
 use std::collections::VecDeque;
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::events::{EventKind, of_lease};
-use super::service::LockManager;
+use super::outcome::LeaseEnd;
+use super::service::{LockManager, Marks};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendRefusal, Extension};
@@ -20,6 +22,26 @@ const ENDS_MAX: usize = 1_024;
 /// Of these in one round: each costs two round trips.
 const ENDS_PER_ROUND: usize = 64;
 
+/// What the wall clock may gain or lose against the monotonic one in a round: NTP slews by less.
+const JUMP_MIN: Duration = Duration::from_millis(100);
+
+/// Holds the wall clock against the monotonic one.
+#[derive(Debug, Default)]
+struct Pendulum {
+    last: Option<(BootTime, u64)>,
+}
+
+impl Pendulum {
+    /// By how much the wall clock has jumped since the last call, either way; zero below [`JUMP_MIN`].
+    fn jump(&mut self, now: BootTime, wall_ms: u64) -> Duration {
+        let Some((then, wall_then_ms)) = self.last.replace((now, wall_ms)) else { return Duration::ZERO };
+        let (passed, wall) = (now.since(then), i128::from(wall_ms) - i128::from(wall_then_ms));
+        let off_ms = (wall - i128::try_from(passed.as_millis()).unwrap_or(i128::MAX)).unsigned_abs();
+        let off = Duration::from_millis(u64::try_from(off_ms).unwrap_or(u64::MAX));
+        if off < JUMP_MIN { Duration::ZERO } else { off }
+    }
+}
+
 /// A lease that should have ended by now.
 struct End {
     at: BootTime,
@@ -31,19 +53,38 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Drops what has run out, again and again. Never returns; dropping it stops it.
     pub async fn keep_house(self) {
         let (mut ends, mut states) = (VecDeque::new(), Vec::new());
+        let mut pendulum = Pendulum::default();
         loop {
             self.clock().sleep(HOUSEKEEPING).await;
             let now = self.now();
             let lock_delay = self.engine().settings.terms.lock_delay;
-            for (resource, token) in self.shared.own.sweep(now) {
+            let observer = self.shared.ends.get();
+            let swept = self.shared.own.sweep(now, |held| {
+                if let Some(observer) = observer {
+                    observer(LeaseEnd::Lapsed, held);
+                }
+            });
+            for (resource, token) in swept.over {
                 if ends.len() < ENDS_MAX {
                     ends.push_back(End { at: now.plus(lock_delay), resource, token });
                 }
             }
+            self.mark(swept.oldest, pendulum.jump(now, self.wall_ms()));
             self.shared.snapshots.sweep(now);
             self.shared.events.sweep(now);
             self.tell_nodes(&mut states);
             self.tell_ends(&mut ends, now).await;
+        }
+    }
+
+    fn mark(&self, longest_held_since: Option<BootTime>, jump: Duration) {
+        let longest_wait_since = self.shared.room.oldest();
+        let mut marks = self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock_jumps = marks.clock_jumps.saturating_add(jump);
+        *marks = Marks { longest_held_since, longest_wait_since, clock_jumps };
+        drop(marks);
+        if !jump.is_zero() {
+            tracing::warn!(jump_ms = jump.as_millis(), "this machine's wall clock jumped; leases do not depend on it");
         }
     }
 
@@ -104,6 +145,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if matches!(why, Err(ExtendRefusal::Gone(None) | ExtendRefusal::NotHolder)) {
             let events = &self.shared.events;
             events.tell(EventKind::Expired, self.wall_ms(), |event| of_lease(event, &end.resource, &end.token));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_jump_of_the_wall_clock_is_seen_either_way_and_drift_is_none() {
+        let (mut pendulum, at) = (Pendulum::default(), |ms| BootTime::default().plus(Duration::from_millis(ms)));
+        let steps =
+            [(0, 50_000, 0), (1_000, 51_040, 0), (2_000, 57_040, 5_000), (3_000, 48_040, 10_000), (4_000, 49_000, 0)];
+        for (now, wall, expected) in steps {
+            assert_eq!(pendulum.jump(at(now), wall), Duration::from_millis(expected), "at {now}");
         }
     }
 }

@@ -2,6 +2,7 @@
 //! failed extend, and for counting), and a snapshot of the whole cluster's (for lists and pages),
 //! which is refreshed on demand, at most so often, and never on the path of an acquire.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -28,8 +29,19 @@ pub struct OwnLeases {
 
 struct Own {
     deadline: BootTime,
+    /// When this instance first gave a promise for it.
+    since: BootTime,
     /// Only where its end is to be told.
     named: Option<Box<(ResourceName, TokenHash)>>,
+}
+
+/// What a [`OwnLeases::sweep`] found.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// Of those that have run out, the named ones.
+    pub over: Vec<(ResourceName, TokenHash)>,
+    /// Since when the oldest of those that still run is promised.
+    pub oldest: Option<BootTime>,
 }
 
 /// Half of a token's hash: 128 bits are enough to tell leases apart, in 16 bytes.
@@ -45,18 +57,21 @@ fn nibble(digit: u8) -> u8 {
 }
 
 impl OwnLeases {
-    /// A promise was given; with its name, [`Self::sweep`] gives it back when it has run out.
-    pub fn note(&self, token: &TokenHash, deadline: BootTime, named: Option<&ResourceName>) {
+    /// A promise was given at `now`; with its name, [`Self::sweep`] gives it back when it has run out.
+    pub fn note(&self, token: &TokenHash, deadline: BootTime, now: BootTime, named: Option<&ResourceName>) {
+        let named = named.map(|resource| Box::new((resource.clone(), token.clone())));
         let mut deadlines = self.lock();
-        if deadlines.len() < OWN_LEASES_MAX || deadlines.contains_key(&key(token)) {
-            let named = named.map(|resource| Box::new((resource.clone(), token.clone())));
-            deadlines.insert(key(token), Own { deadline, named });
+        let has_room = deadlines.len() < OWN_LEASES_MAX;
+        match deadlines.entry(key(token)) {
+            Entry::Occupied(mut own) => *own.get_mut() = Own { deadline, since: own.get().since, named },
+            Entry::Vacant(place) if has_room => drop(place.insert(Own { deadline, since: now, named })),
+            Entry::Vacant(_) => {}
         }
     }
 
-    /// It is over.
-    pub fn forget(&self, token: &TokenHash) {
-        self.lock().remove(&key(token));
+    /// It is over. Since when it was promised here, where it was.
+    pub fn forget(&self, token: &TokenHash) -> Option<BootTime> {
+        self.lock().remove(&key(token)).map(|own| own.since)
     }
 
     /// What is left of it, where this instance gave it.
@@ -69,20 +84,24 @@ impl OwnLeases {
         self.lock().len()
     }
 
-    /// Drops those that have run out; of these, the named ones.
-    pub fn sweep(&self, now: BootTime) -> Vec<(ResourceName, TokenHash)> {
-        let (mut deadlines, mut over) = (self.lock(), Vec::new());
+    /// Drops those that have run out, each told to `lapsed` with the time from its first promise to
+    /// the end of its last.
+    pub fn sweep(&self, now: BootTime, mut lapsed: impl FnMut(Duration)) -> Swept {
+        let (mut deadlines, mut swept) = (self.lock(), Swept::default());
         deadlines.retain(|_, own| {
             let runs = own.deadline > now;
-            if !runs && let Some(named) = own.named.take() {
-                over.push(*named);
+            if runs {
+                swept.oldest = Some(swept.oldest.map_or(own.since, |oldest| oldest.min(own.since)));
+                return true;
             }
-            runs
+            lapsed(own.deadline.since(own.since));
+            swept.over.extend(own.named.take().map(|named| *named));
+            false
         });
         if deadlines.capacity() > 1_024 && deadlines.len() < deadlines.capacity() / 4 {
             deadlines.shrink_to_fit();
         }
-        over
+        swept
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Own>> {
@@ -205,13 +224,17 @@ mod tests {
     fn own_leases_are_known_until_they_run_out() {
         let (own, at) = (OwnLeases::default(), |s| BootTime::default().plus(Duration::from_secs(s)));
         let name = ResourceName::parse("x").expect("valid");
-        own.note(&token("a"), at(10), Some(&name));
-        own.note(&token("b"), at(20), None);
+        own.note(&token("a"), at(9), at(1), Some(&name));
+        own.note(&token("a"), at(10), at(3), Some(&name));
+        own.note(&token("b"), at(20), at(2), None);
         assert_eq!(own.valid_for(&token("a"), at(4)), Some(Duration::from_secs(6)));
         assert_eq!(own.valid_for(&token("c"), at(4)), None);
-        assert_eq!(own.sweep(at(10)), [(name, token("a"))]);
+        let mut lapsed = Vec::new();
+        let swept = own.sweep(at(10), |held| lapsed.push(held));
+        assert_eq!((swept.over, swept.oldest), (vec![(name, token("a"))], Some(at(2))));
+        assert_eq!(lapsed, [Duration::from_secs(9)], "from the first promise to the end of the last");
         assert_eq!((own.count(), own.valid_for(&token("a"), at(10))), (1, None));
-        own.forget(&token("b"));
+        assert_eq!((own.forget(&token("b")), own.forget(&token("b"))), (Some(at(2)), None));
         assert_eq!(own.count(), 0);
     }
 

@@ -14,4 +14,4 @@ mod turn;
 pub mod waiters;
 mod wakeups;
 
-pub use service::{Gauges, Granted, LockManager};
+pub use service::{EndObserver, Gauges, Granted, LockManager};

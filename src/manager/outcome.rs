@@ -214,6 +214,9 @@ pub enum GoneReason {
 }
 
 impl GoneReason {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Expired, Self::Released, Self::Forced, Self::Unknown];
+
     /// The word in answers.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -254,6 +257,9 @@ pub enum LostReason {
 }
 
 impl LostReason {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Expired, Self::Forced, Self::Quorum, Self::Draining, Self::MaxHold];
+
     /// The word in events.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -262,6 +268,38 @@ impl LostReason {
             Self::Quorum => "quorum",
             Self::Draining => "draining",
             Self::MaxHold => "max_hold",
+        }
+    }
+}
+
+/// How a lease ended, as far as this instance saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaseEnd {
+    /// Its holder gave it back.
+    Released,
+    /// The connection that held it ended.
+    Disconnected,
+    /// The service gave it back for a connection: it shuts down, or `max_hold` has passed.
+    GivenBack,
+    /// An operator ended it.
+    Forced,
+    /// The last promise that this instance gave ran out: expired, unless another instance extended
+    /// or released it, which is not heard of here.
+    Lapsed,
+}
+
+impl LeaseEnd {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Released, Self::Disconnected, Self::GivenBack, Self::Forced, Self::Lapsed];
+
+    /// The word in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Disconnected => "disconnected",
+            Self::GivenBack => "given-back",
+            Self::Forced => "forced",
+            Self::Lapsed => "lapsed",
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Everything that the manager says without asking for a change: refusals in full, one resource, the
 //! list, the nodes, the numbers.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
+use super::events::LISTENERS_MAX;
 use super::leases::SnapshotLease;
 use super::outcome::*;
 use super::service::{Gauges, LockManager};
 use crate::redlock::acquire::Refusal;
-use crate::redlock::clock::Clock;
+use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::{View, ViewedLock};
 use crate::redlock::node::{Answer, Barred, LeaseRecord, Node, NodeStatus, Reply, SeenLock, Vote};
@@ -172,9 +174,17 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// For metrics. Costs the same whatever is held.
     pub fn gauges(&self) -> Gauges {
-        let engine = self.engine();
+        let (engine, now) = (self.engine(), self.now());
+        let marks = *self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = |mark: Option<BootTime>| mark.map(|at| now.since(at)).unwrap_or_default();
         Gauges {
             leases_held: self.shared.own.count(),
+            holds: self.shared.holds.count(),
+            listeners: self.shared.events.listeners(),
+            listeners_limit: LISTENERS_MAX,
+            longest_held: since(marks.longest_held_since),
+            longest_wait: since(marks.longest_wait_since),
+            clock_jumps: marks.clock_jumps,
             waiters: self.shared.room.waiting_in_all(),
             waiters_limit: self.shared.room.limits().total,
             cleanups: engine.cleanups_in_flight(),

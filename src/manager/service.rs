@@ -2,7 +2,7 @@
 //! dropped. What is done to a lease that is there stands in `change`, what is only told in `report`,
 //! the queue at work in `turn`. Knows no HTTP.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -43,7 +43,21 @@ pub(super) struct Shared<N, C, E> {
     pub(super) events: Arc<EventHub>,
     pub(super) own: OwnLeases,
     pub(super) snapshots: Snapshots,
+    pub(super) marks: Mutex<Marks>,
+    pub(super) ends: OnceLock<EndObserver>,
     pub(super) draining: CancellationToken,
+}
+
+/// Told of the end of leases that this instance knew: how, and how long it was promised here. Called
+/// on the path of releases and, for leases that lapse, under a lock: it must be cheap and never wait.
+pub type EndObserver = Box<dyn Fn(LeaseEnd, Duration) + Send + Sync>;
+
+/// What house-keeping measures once a second, so that a scrape need not.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Marks {
+    pub(super) longest_held_since: Option<BootTime>,
+    pub(super) longest_wait_since: Option<BootTime>,
+    pub(super) clock_jumps: Duration,
 }
 
 /// A grant that has not been answered yet. Dropped without [`Granted::keep`], it is undone on all
@@ -100,6 +114,18 @@ impl<N: Node, C: Clock, E: Entropy> Granted<N, C, E> {
 pub struct Gauges {
     /// Leases granted or extended here that are still running, to the second.
     pub leases_held: usize,
+    /// Connections that hold a lease here.
+    pub holds: usize,
+    /// Listeners to events.
+    pub listeners: usize,
+    /// Bound of `listeners`.
+    pub listeners_limit: usize,
+    /// How long the oldest of these leases has been promised here, to the second.
+    pub longest_held: Duration,
+    /// How long the oldest waiter waits, to the second.
+    pub longest_wait: Duration,
+    /// By how much this machine's wall clock has jumped against its monotonic one, in all.
+    pub clock_jumps: Duration,
     /// Requests that queue here.
     pub waiters: usize,
     /// Bound of `waiters`.
@@ -130,9 +156,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             room,
             own: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
+            marks: Mutex::default(),
+            ends: OnceLock::new(),
             draining: CancellationToken::new(),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Has somebody told of the ends of leases. Only the first call counts.
+    pub fn observe_ends(&self, observer: EndObserver) {
+        let _ = self.shared.ends.set(observer);
+    }
+
+    /// A lease that was promised here since `since` has ended now.
+    pub(super) fn tell_end_of(&self, since: Option<BootTime>, how: LeaseEnd) {
+        if let (Some(since), Some(observer)) = (since, self.shared.ends.get()) {
+            observer(how, self.now().since(since));
+        }
     }
 
     /// Acquires, queueing for at most `request.wait`.
@@ -179,7 +219,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// A promise was given here. Where somebody listens, its end is to be told.
     pub(super) fn note_own(&self, token: &TokenHash, resource: &ResourceName, deadline: BootTime) {
         let named = self.shared.events.is_heard().then_some(resource);
-        self.shared.own.note(token, deadline, named);
+        self.shared.own.note(token, deadline, self.now(), named);
     }
 
     pub(super) fn acquire_error(&self, want: &Want, refusal: Refusal, waited: bool, started: BootTime) -> AcquireError {

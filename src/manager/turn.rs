@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::events::{EventKind, of_lease};
-use super::outcome::AcquireError;
+use super::outcome::{AcquireError, LeaseEnd};
 use super::service::LockManager;
 use super::waiters::{HandOver, Ring, Ticket, Turn};
 use crate::redlock::acquire::{Grant, Patience, Refusal, RefusalKind, Want};
@@ -204,7 +204,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Ends a lease and hands over to the oldest waiter here: what that one sends follows the release
     /// on each node's connection, so that one round trip does both. Now and then waiters of other
     /// instances go first.
-    pub(super) async fn release_in_turn(&self, resource: &ResourceName, hash: &TokenHash) -> ReleaseOutcome {
+    pub(super) async fn release_in_turn(
+        &self,
+        resource: &ResourceName,
+        hash: &TokenHash,
+        how: LeaseEnd,
+    ) -> ReleaseOutcome {
         let (room, lease) = (&self.shared.room, LeaseTag::of(hash));
         // Only for a lease that this instance gave: a made-up token is not to wake anybody.
         let is_ours = self.shared.own.valid_for(hash, self.now()).is_some();
@@ -225,9 +230,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         };
         let outcome = self.engine().release_then(resource, hash, EndReason::Released, sent).await;
-        self.shared.own.forget(hash);
+        let since = self.shared.own.forget(hash);
         match outcome {
             ReleaseOutcome::Released => {
+                self.tell_end_of(since, how);
                 room.freed(resource, Some(lease));
                 self.shared.holds.stir(lease);
                 let events = &self.shared.events;

@@ -260,6 +260,11 @@ impl WaitingRoom {
         self.lock().seated
     }
 
+    /// Since when the oldest waiter of all waits. Looks at every queue.
+    pub fn oldest(&self) -> Option<BootTime> {
+        self.lock().queues.values().filter_map(|q| q.seats.front().map(|s| s.since)).min()
+    }
+
     /// The bounds.
     pub fn limits(&self) -> WaitLimits {
         self.limits

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use redlockd::config::{DEFAULTS, KEYS};
 
-const DOCUMENTS: [&str; 5] =
-    ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/security.md"];
+const DOCUMENTS: [&str; 5] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/security.md"];
 const BEGIN: &str = "<!-- settings -->\n";
 const END: &str = "<!-- /settings -->";
 /// Set: the table is written rather than compared.

@@ -11,6 +11,7 @@ mod documents;
 mod faults;
 mod http_contract;
 mod interop;
+mod metrics;
 mod recipes;
 mod redis_node;
 mod run;

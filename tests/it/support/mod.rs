@@ -6,5 +6,6 @@ pub mod client;
 pub mod cluster;
 pub mod daemon;
 pub mod poll;
+pub mod prometheus;
 pub mod redis_server;
 pub mod service;

@@ -1,0 +1,128 @@
+//! Nodes as metrics see them: each call by operation, and what the warden last heard. Knows the
+//! manager's report, and no node.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use prometheus::{Gauge, Histogram, IntCounter, IntGauge, IntGaugeVec, Registry};
+
+use super::make::{counters, gauge, gauges, histograms, quantities, raise};
+use crate::manager::outcome::NodeReport;
+use crate::redlock::node::{UnreachableKind, VERBS};
+use crate::redlock::quorum::quorum_of;
+use crate::redlock::types::NodeId;
+
+/// Seconds. Up to the node timeout, and beyond it to see that it is kept.
+const BUCKETS: [f64; 10] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0];
+/// The version label of a node that has not been heard.
+const UNKNOWN: &str = "unknown";
+
+/// The handles of one node.
+struct NodeSeries {
+    durations: HashMap<&'static str, Histogram>,
+    errors: HashMap<UnreachableKind, IntCounter>,
+    up: IntGauge,
+    votes: IntGauge,
+    votes_in: Gauge,
+    latency: Gauge,
+    clock_offset: Gauge,
+    restarts: IntCounter,
+    findings: IntGauge,
+}
+
+/// All nodes.
+pub struct Nodes {
+    series: HashMap<NodeId, NodeSeries>,
+    info: IntGaugeVec,
+    configured: IntGauge,
+    quorum_available: IntGauge,
+    quorum_margin: IntGauge,
+}
+
+impl Nodes {
+    /// For these nodes.
+    pub fn new(r: &Registry, nodes: &[NodeId]) -> Self {
+        let help = "Calls to a node by operation.";
+        let durations = histograms(r, "node_request_duration_seconds", help, &BUCKETS, &["node", "op"]);
+        let errors =
+            counters(r, "node_errors_total", "Calls to a node without a usable answer, by kind.", &["node", "kind"]);
+        let up = gauges(r, "node_up", "1 while the node answers.", &["node"]);
+        let votes = gauges(r, "node_votes", "1 while the node votes.", &["node"]);
+        let help = "Time until a node in quarantine votes again; 0 where it votes or that is not known.";
+        let votes_in = quantities(r, "node_votes_in_seconds", help, &["node"]);
+        let latency = quantities(r, "node_probe_seconds", "Round trip of the last probe of the node.", &["node"]);
+        let help = "The node's clock minus the estimate of the nodes' time, at the last probe.";
+        let clock_offset = quantities(r, "node_clock_offset_seconds", help, &["node"]);
+        let help = "How often another process answered than before: each may have forgotten leases.";
+        let restarts = counters(r, "node_restarts_total", help, &["node"]);
+        let help = "Findings about the node's settings; GET /nodes says what to do.";
+        let findings = gauges(r, "node_findings", help, &["node"]);
+        let info = gauges(r, "node_info", "Always 1.", &["node", "version"]);
+        let series = |node: &str| NodeSeries {
+            durations: VERBS.iter().map(|verb| (*verb, durations.with_label_values(&[node, verb]))).collect(),
+            errors: UnreachableKind::ALL.iter().map(|k| (*k, errors.with_label_values(&[node, k.as_str()]))).collect(),
+            up: up.with_label_values(&[node]),
+            votes: votes.with_label_values(&[node]),
+            votes_in: votes_in.with_label_values(&[node]),
+            latency: latency.with_label_values(&[node]),
+            clock_offset: clock_offset.with_label_values(&[node]),
+            restarts: restarts.with_label_values(&[node]),
+            findings: findings.with_label_values(&[node]),
+        };
+        let configured = gauge(r, "nodes", "Nodes configured.");
+        configured.set(count(nodes.len()));
+        for node in nodes {
+            info.with_label_values(&[node.as_str(), UNKNOWN]).set(1);
+        }
+        Self {
+            series: nodes.iter().map(|node| (node.clone(), series(node.as_str()))).collect(),
+            info,
+            configured,
+            quorum_available: gauge(r, "quorum_available", "1 while a quorum of nodes votes."),
+            quorum_margin: gauge(r, "quorum_margin", "Nodes that vote beyond the quorum; negative below it."),
+        }
+    }
+
+    /// One call. Silent about a node or a verb that was not announced.
+    pub fn call(&self, node: &NodeId, verb: &str, took: Duration, answer: Result<(), UnreachableKind>) {
+        let Some(series) = self.series.get(node) else { return };
+        if let Some(durations) = series.durations.get(verb) {
+            durations.observe(took.as_secs_f64());
+        }
+        if let Err(kind) = answer
+            && let Some(errors) = series.errors.get(&kind)
+        {
+            errors.inc();
+        }
+    }
+
+    /// What is known of them now. One caller at a time.
+    pub fn set(&self, reports: &[NodeReport]) {
+        for report in reports {
+            let Some(series) = self.series.get(&report.node) else { continue };
+            series.up.set(i64::from(report.state != "down"));
+            series.votes.set(i64::from(report.votes));
+            series.votes_in.set(report.votes_in.filter(|_| !report.votes).unwrap_or_default().as_secs_f64());
+            series.latency.set(report.latency.unwrap_or_default().as_secs_f64());
+            let offset_ms = report.clock_offset_ms.unwrap_or_default();
+            let offset = Duration::from_millis(offset_ms.unsigned_abs()).as_secs_f64();
+            series.clock_offset.set(if offset_ms < 0 { -offset } else { offset });
+            raise(&series.restarts, report.restarts);
+            series.findings.set(count(report.findings.len()));
+        }
+        self.info.reset();
+        for report in reports {
+            let version = report.version.as_deref().unwrap_or(UNKNOWN);
+            self.info.with_label_values(&[report.node.as_str(), version]).set(1);
+        }
+        // A report has every node that is configured.
+        let configured = usize::try_from(self.configured.get()).unwrap_or(usize::MAX);
+        let margin = count(reports.iter().filter(|n| n.votes).count()) - count(quorum_of(configured));
+        self.quorum_margin.set(margin);
+        self.quorum_available.set(i64::from(margin >= 0));
+    }
+}
+
+fn count(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,231 @@
+//! What a scrape shows, from the first one on.
+
+use super::leases::*;
+use super::*;
+use crate::manager::outcome::{AcquireError, GoneReason};
+use crate::redlock::node::VERBS;
+
+const ROUTES: [RouteLabels; 1] = [RouteLabels { route: "/locks/{resource}", method: "POST", codes: &[201, 423] }];
+
+fn node(name: &str) -> NodeId {
+    NodeId::parse(name).expect("valid")
+}
+
+fn metrics() -> Arc<Metrics> {
+    Metrics::new(&["n1", "n2", "n3"].map(node), &ROUTES)
+}
+
+fn report(name: &str, state: &str, votes: bool) -> NodeReport {
+    NodeReport {
+        node: node(name),
+        state: state.to_owned(),
+        votes,
+        since: Duration::ZERO,
+        votes_in: None,
+        why: None,
+        latency: None,
+        clock_offset_ms: None,
+        run_id: None,
+        version: None,
+        restarts: 0,
+        findings: Vec::new(),
+    }
+}
+
+fn text(metrics: &Metrics, nodes: &[NodeReport]) -> String {
+    let gauges = Gauges { leases_held: 7, waiters: 2, waiters_limit: 20_000, cleanups: 1, ..Gauges::default() };
+    metrics.scrape(&Scrape { gauges, nodes, draining: false }).expect("encodes")
+}
+
+const GRANT: GrantMeasure = GrantMeasure {
+    is_replay: false,
+    round: Duration::ZERO,
+    valid_for: Duration::from_secs(3),
+    ttl: Duration::from_secs(4),
+};
+
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
+}
+
+#[test]
+fn every_series_is_there_from_the_start() {
+    let text = text(&metrics(), &[]);
+    for outcome in ACQUIRE_OUTCOMES {
+        has(&text, &format!("redlockd_lock_acquire_total{{outcome=\"{outcome}\"}} 0"));
+    }
+    for (how, outcome) in FORCE_MODES.iter().flat_map(|how| FORCE_OUTCOMES.map(|o| (how, o))) {
+        has(&text, &format!("redlockd_lock_force_total{{how=\"{how}\",outcome=\"{outcome}\"}} 0"));
+    }
+    for kind in Flight::ALL {
+        has(&text, &format!("redlockd_http_requests_in_flight{{kind=\"{}\"}} 0", kind.as_str()));
+    }
+    for end in LeaseEnd::ALL {
+        has(&text, &format!("redlockd_lock_held_duration_seconds_count{{end=\"{}\"}} 0", end.as_str()));
+    }
+    for kind in UnreachableKind::ALL {
+        has(&text, &format!("redlockd_node_errors_total{{kind=\"{}\",node=\"n2\"}} 0", kind.as_str()));
+    }
+    for verb in VERBS {
+        has(&text, &format!("redlockd_node_request_duration_seconds_count{{node=\"n3\",op=\"{verb}\"}} 0"));
+    }
+    has(&text, "redlockd_http_requests_total{code=\"423\",method=\"POST\",route=\"/locks/{resource}\"} 0");
+    has(&text, &format!("redlockd_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
+    assert!(text.contains("\nprocess_resident_memory_bytes "), "{text}");
+}
+
+#[test]
+fn a_scrape_shows_quorum_and_margin() {
+    let metrics = metrics();
+    let nodes = [report("n1", "up", true), report("n2", "quarantined", false), report("n3", "down", false)];
+    let shown = text(&metrics, &nodes);
+    for line in [
+        "redlockd_node_up{node=\"n1\"} 1",
+        "redlockd_node_up{node=\"n2\"} 1",
+        "redlockd_node_up{node=\"n3\"} 0",
+        "redlockd_node_votes{node=\"n1\"} 1",
+        "redlockd_node_votes{node=\"n2\"} 0",
+        "redlockd_quorum_available 0",
+        "redlockd_quorum_margin -1",
+        "redlockd_locks_held 7",
+        "redlockd_lock_waiters 2",
+        "redlockd_lock_waiters_limit 20000",
+        "redlockd_cleanups_in_flight 1",
+        "redlockd_draining 0",
+    ] {
+        has(&shown, line);
+    }
+    let nodes = [report("n1", "up", true), report("n2", "up", true), report("n3", "up", true)];
+    has(&text(&metrics, &nodes), "redlockd_quorum_margin 1");
+}
+
+#[test]
+fn what_is_dropped_is_abandoned_and_no_longer_in_flight() {
+    let metrics = metrics();
+    let flights = |normal: i64, wait: i64| {
+        let shown = text(&metrics, &[]);
+        has(&shown, &format!("redlockd_http_requests_in_flight{{kind=\"normal\"}} {normal}"));
+        has(&shown, &format!("redlockd_http_requests_in_flight{{kind=\"wait\"}} {wait}"));
+    };
+    let request = metrics.watch_request("/locks/{resource}", "POST");
+    flights(1, 0);
+    let acquire = metrics.watch_acquire(true);
+    flights(0, 1);
+    drop(acquire);
+    flights(1, 0);
+    drop(request);
+    flights(0, 0);
+    let shown = text(&metrics, &[]);
+    has(&shown, "redlockd_lock_acquire_total{outcome=\"abandoned\"} 1");
+    has(&shown, "redlockd_lock_wait_duration_seconds_count{outcome=\"abandoned\"} 1");
+    let line = "redlockd_http_requests_total{code=\"abandoned\",method=\"POST\",route=\"/locks/{resource}\"} 1";
+    has(&shown, line);
+}
+
+#[test]
+fn what_has_ended_is_counted_once_and_without_its_wait() {
+    let metrics = metrics();
+    let request = metrics.watch_request("/locks/{resource}", "POST");
+    assert_eq!(metrics.watch_acquire(false).ended(Ok(GRANT)), Duration::ZERO);
+    metrics.watch_acquire(true).ended(Err(&AcquireError::Draining));
+    request.answered(201, Duration::from_secs(3_600));
+    let shown = text(&metrics, &[]);
+    has(&shown, "redlockd_lock_acquire_total{outcome=\"granted\"} 1");
+    has(&shown, "redlockd_lock_acquire_total{outcome=\"draining\"} 1");
+    has(&shown, "redlockd_lock_acquire_total{outcome=\"abandoned\"} 0");
+    has(&shown, "redlockd_lock_wait_duration_seconds_count{outcome=\"draining\"} 1");
+    has(&shown, "redlockd_lock_acquire_duration_seconds_count{outcome=\"granted\"} 1");
+    has(&shown, "redlockd_lock_valid_at_grant_ratio_sum 0.75");
+    has(&shown, "redlockd_http_requests_total{code=\"201\",method=\"POST\",route=\"/locks/{resource}\"} 1");
+    let labels = "{class=\"2xx\",method=\"POST\",route=\"/locks/{resource}\"}";
+    has(&shown, &format!("redlockd_http_request_duration_seconds_sum{labels} 0"));
+}
+
+#[test]
+fn node_calls_are_counted_by_node_and_kind() {
+    let metrics = metrics();
+    metrics.node_call(&node("n1"), "acquire", Duration::from_millis(1), Ok(()));
+    metrics.node_call(&node("n1"), "acquire", Duration::from_millis(50), Err(UnreachableKind::Timeout));
+    metrics.node_call(&node("n9"), "acquire", Duration::ZERO, Ok(()));
+    let shown = text(&metrics, &[]);
+    has(&shown, "redlockd_node_request_duration_seconds_count{node=\"n1\",op=\"acquire\"} 2");
+    has(&shown, "redlockd_node_errors_total{kind=\"timeout\",node=\"n1\"} 1");
+    assert!(!shown.contains("n9"));
+}
+
+#[test]
+fn a_replay_is_no_new_grant_and_says_nothing_of_the_round_that_granted_it() {
+    let metrics = metrics();
+    metrics.watch_acquire(false).ended(Ok(GrantMeasure { is_replay: true, ..GRANT }));
+    let shown = text(&metrics, &[]);
+    has(&shown, "redlockd_lock_acquire_total{outcome=\"replayed\"} 1");
+    has(&shown, "redlockd_lock_valid_at_grant_ratio_count 0");
+}
+
+/// A label that nobody announced would make a series that a rate misses the beginning of.
+#[test]
+fn whatever_is_asked_the_series_are_those_of_the_start() {
+    let metrics = metrics();
+    let names = |text: &str| -> Vec<String> {
+        text.lines().filter_map(|l| l.rsplit_once(' ').map(|(name, _)| name.to_owned())).collect()
+    };
+    let before = names(&text(&metrics, &[]));
+    for (route, method, code) in [
+        ("/locks/{resource}", "POST", 201),
+        ("/locks/{resource}", "POST", 418),
+        ("/locks/{resource}", "POST", 500),
+        ("/locks/{resource}", "BREW", 405),
+        ("/elsewhere", "HEAD", 404),
+        ("unmatched", "GET", 200),
+    ] {
+        metrics.watch_request(route, method).answered(code, Duration::ZERO);
+    }
+    metrics.released(&Err(ReleaseError::Gone(GoneReason::Released)));
+    metrics.forced(ForceMode::Now, Err(&ForceError::NotHeld));
+    metrics.lease_ended(LeaseEnd::Lapsed, Duration::from_secs(2));
+    metrics.lost(LostReason::MaxHold);
+    metrics.held_on("extended");
+    metrics.held_on("no such word");
+    let shown = text(&metrics, &[]);
+    assert_eq!(names(&shown), before);
+    let post = "method=\"POST\",route=\"/locks/{resource}\"";
+    for line in [
+        format!("redlockd_http_requests_total{{code=\"other\",{post}}} 1"),
+        format!("redlockd_http_requests_total{{code=\"500\",{post}}} 1"),
+        "redlockd_http_requests_total{code=\"404\",method=\"other\",route=\"unmatched\"} 1".to_owned(),
+        "redlockd_lock_release_total{outcome=\"again\"} 1".to_owned(),
+        "redlockd_lock_force_total{how=\"now\",outcome=\"not-held\"} 1".to_owned(),
+        "redlockd_lock_held_duration_seconds_sum{end=\"lapsed\"} 2".to_owned(),
+        "redlockd_lock_lost_total{reason=\"max_hold\"} 1".to_owned(),
+        "redlockd_lock_extend_total{outcome=\"extended\"} 1".to_owned(),
+    ] {
+        has(&shown, &line);
+    }
+}
+
+#[test]
+fn denials_are_counted_by_reason() {
+    let metrics = metrics();
+    for code in [401, 403, 403, 404] {
+        metrics.watch_request("unmatched", "GET").answered(code, Duration::ZERO);
+    }
+    let shown = text(&metrics, &[]);
+    has(&shown, "redlockd_auth_failures_total{reason=\"unauthenticated\"} 1");
+    has(&shown, "redlockd_auth_failures_total{reason=\"forbidden\"} 2");
+}
+
+#[test]
+fn totals_kept_elsewhere_only_rise() {
+    let metrics = metrics();
+    let scrape = |skipped: u64, jumps: u64| {
+        let gauges = Gauges { skipped_cleanups: skipped, clock_jumps: Duration::from_secs(jumps), ..Gauges::default() };
+        let node = NodeReport { restarts: skipped, clock_offset_ms: Some(-1_500), ..report("n1", "up", true) };
+        metrics.scrape(&Scrape { gauges, nodes: &[node], draining: false }).expect("encodes")
+    };
+    scrape(3, 2);
+    let shown = scrape(5, 4);
+    has(&shown, "redlockd_cleanups_skipped_total 5");
+    has(&shown, "redlockd_clock_jump_seconds_total 4");
+    has(&shown, "redlockd_node_restarts_total{node=\"n1\"} 5");
+    has(&shown, "redlockd_node_clock_offset_seconds{node=\"n1\"} -1.5");
+}

@@ -1,0 +1,240 @@
+//! `GET /metrics`: what is exposed is what `docs/metrics.md` says, promtool finds nothing to say, no
+//! label carries a name of somebody else's, nothing comes that was not there from the start, and a
+//! scrape costs the same whatever is held.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use redlockd::http::routes;
+use redlockd::http::state::LockManager;
+use redlockd::manager::Granted;
+use redlockd::manager::outcome::AcquireRequest;
+use redlockd::manager::waiters::WaitLimits;
+use redlockd::metrics::{Metrics, Scrape};
+use redlockd::nodes::any::AnyNode;
+use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
+use redlockd::redlock::backoff::BackoffRange;
+use redlockd::redlock::clock::{Clock, SystemClock};
+use redlockd::redlock::engine::{Redlock, Settings};
+use redlockd::redlock::entropy::SystemEntropy;
+use redlockd::redlock::node::{Terms, quarantine_for};
+use redlockd::redlock::quarantine::Warden;
+use redlockd::redlock::types::{Labels, NodeId, ResourceName, Ttl};
+
+use crate::support::client::{Client, send};
+use crate::support::prometheus::tool;
+use crate::support::service::Service;
+
+/// Every label that any series may have: none of them is for a caller's word.
+const LABELS: [&str; 13] =
+    ["route", "method", "code", "class", "kind", "outcome", "reason", "how", "end", "node", "op", "version", "le"];
+
+/// Series by family: type, and the names of the labels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Family {
+    kind: String,
+    labels: BTreeSet<String>,
+}
+
+fn family_of<'a>(name: &'a str, kinds: &BTreeMap<&str, &str>) -> &'a str {
+    let parts = ["_bucket", "_sum", "_count"].into_iter().filter_map(|part| name.strip_suffix(part));
+    parts.into_iter().find(|base| kinds.get(base) == Some(&"histogram")).unwrap_or(name)
+}
+
+fn families(text: &str) -> BTreeMap<String, Family> {
+    let kinds: BTreeMap<&str, &str> =
+        text.lines().filter_map(|l| l.strip_prefix("# TYPE ")).filter_map(|l| l.split_once(' ')).collect();
+    let mut families = BTreeMap::new();
+    for line in text.lines().filter(|l| !l.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().expect("a split has a part");
+        let base = family_of(name, &kinds);
+        let kind = kinds.get(base).unwrap_or_else(|| panic!("{base} has no type")).to_string();
+        let labels = label_names(line).into_iter().filter(|l| l != "le").collect();
+        families.entry(base.to_owned()).or_insert(Family { kind, labels });
+    }
+    families
+}
+
+fn label_names(line: &str) -> Vec<String> {
+    let Some((labels, _)) = line.split_once('{').and_then(|(_, rest)| rest.rsplit_once('}')) else { return Vec::new() };
+    labels.split("\",").filter_map(|pair| Some(pair.split_once('=')?.0.to_owned())).collect()
+}
+
+fn series(text: &str) -> BTreeSet<String> {
+    let lines = text.lines().filter(|l| !l.starts_with('#'));
+    lines.filter_map(|l| l.rsplit_once(' ')).map(|(series, _)| series.to_owned()).collect()
+}
+
+async fn scraped(client: &Client) -> String {
+    let answer = client.get("/metrics").await.expect_status(200);
+    assert!(answer.header("content-type").starts_with("text/plain; version=0.0.4"), "{answer:?}");
+    answer.text
+}
+
+/// Rows of the tables in docs/metrics.md: name, type, labels.
+fn documented() -> BTreeMap<String, Family> {
+    let rows = include_str!("../../docs/metrics.md").lines().filter(|l| l.starts_with("| `"));
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let ticked = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
+        let name = ticked(cells[0]).remove(0);
+        (name, Family { kind: cells[1].to_owned(), labels: ticked(cells[2]).into_iter().collect() })
+    };
+    rows.map(row).collect()
+}
+
+#[tokio::test]
+async fn what_is_exposed_is_what_is_documented() {
+    let service = Service::embedded(&[]).await;
+    let (exposed, documented) = (families(&scraped(service.client()).await), documented());
+    for (name, family) in &exposed {
+        assert_eq!(documented.get(name), Some(family), "{name} in docs/metrics.md");
+        assert!(name.starts_with("redlockd_") || name.starts_with("process_"), "{name}");
+    }
+    for name in documented.keys() {
+        assert!(exposed.contains_key(name), "{name} is documented and not exposed");
+    }
+}
+
+#[tokio::test]
+async fn promtool_has_nothing_to_say() {
+    let Some(mut promtool) = tool("promtool") else { return };
+    let service = Service::embedded(&[]).await;
+    let text = scraped(service.client()).await;
+    let mut child = promtool
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("promtool runs");
+    child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("promtool reads");
+    let output = child.wait_with_output().expect("promtool ends");
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}
+
+/// All that a caller names, and whatever it does: neither its words nor new series appear.
+#[tokio::test]
+async fn no_label_is_a_callers_word_and_no_series_comes_late() {
+    let service = Service::embedded(&[]).await;
+    let client = service.client();
+    let before = series(&scraped(client).await);
+    let token = "own-token-0123456789abcdef";
+    let fields = [("token", token), ("owner", "someowner"), ("note", "somenote"), ("metadata", "somekey=somevalue")];
+    client.acquired("some/resource", &fields[..3]).await;
+    client.acquire("some/resource", &fields).await;
+    client.acquire("some/resource", &fields[1..3]).await.expect_status(423);
+    client.acquire("some/resource", &[("wait", "100ms"), ("owner", "someowner")]).await.expect_status(423);
+    client.extend("some/resource", token, &[]).await.expect_status(200);
+    client.extend("some/resource", "another-token-0123456789", &[]).await.expect_status(409);
+    client.release("some/resource", "another-token-0123456789").await.expect_status(409);
+    client.get("/locks/some/resource").await.expect_status(200);
+    client.get("/locks?prefix=some").await.expect_status(200);
+    client.get("/some/where/else").await.expect_status(404);
+    send(client.request("BREW", "/locks/some/resource")).await.expect_status(405);
+    send(client.request("HEAD", "/nodes")).await.expect_status(200);
+    send(client.request("DELETE", "/locks/some/resource?force=now&reason=somereason")).await.expect_status(204);
+    client.release("some/resource", token).await.expect_status(410);
+    let text = scraped(client).await;
+    for word in ["some", token, &redlockd_token_id(token)] {
+        assert!(!text.contains(word), "{word} is in\n{text}");
+    }
+    for name in text.lines().filter(|l| !l.starts_with('#')).flat_map(label_names) {
+        assert!(LABELS.contains(&name.as_str()), "{name} is not one of the labels");
+    }
+    let after = series(&text);
+    let late: Vec<_> = after.difference(&before).collect();
+    assert!(late.is_empty(), "they were not there from the start: {late:#?}");
+    assert!(text.contains("redlockd_lock_acquire_total{outcome=\"granted\"} 1"), "{text}");
+    let stray = text.lines().filter(|l| l.contains("code=\"other\"") && !l.ends_with(" 0"));
+    assert_eq!(stray.count(), 0, "an answer that its route does not announce:\n{text}");
+}
+
+fn redlockd_token_id(token: &str) -> String {
+    redlockd::redlock::types::Token::parse(token).expect("a token").hash().id().to_string()
+}
+
+/// Held leases and waiters are counted as they come and go, not looked at by a scrape.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scrape_costs_the_same_at_ten_and_at_a_hundred_thousand_leases() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let id = NodeId::parse("embedded-1").expect("valid");
+    let metrics = Metrics::new(std::slice::from_ref(&id), &routes::labels());
+    let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
+    let terms = Terms {
+        cluster: "test".into(),
+        guard,
+        lock_delay,
+        quarantine: quarantine_for(Duration::from_mins(5), lock_delay, guard),
+        fence_ttl: Duration::from_hours(1),
+    };
+    let config = EmbeddedConfig { id, dir: dir.path().to_owned(), terms: terms.clone(), clock: SystemClock };
+    let node = EmbeddedNode::open(config).expect("opens");
+    let observer = {
+        let metrics = Arc::clone(&metrics);
+        move |node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), _>| {
+            metrics.node_call(node, verb, took, outcome);
+        }
+    };
+    let nodes = vec![Arc::new(AnyNode::Embedded(node, Arc::new(observer)))];
+    let settings = Settings {
+        terms: Arc::new(terms),
+        node_timeout: Duration::from_secs(5),
+        drift_ppm: 10_000,
+        drift_floor: Duration::from_millis(2),
+        min_validity_percent: 10,
+        retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(250) },
+        poll: Duration::from_secs(1),
+        cleanup_limit: 4_096,
+    };
+    let engine = Redlock::new(nodes, SystemClock, SystemEntropy, settings);
+    let warden = Warden::new(engine.clone());
+    warden.pass().await;
+    let limits = WaitLimits { per_resource: 1_000, total: 20_000 };
+    let manager = LockManager::new(engine, warden, limits, Duration::from_secs(2));
+    let hold = async |from: u32, to: u32| {
+        let one = |n: u32| {
+            let resource = ResourceName::parse(&format!("held/{n}")).expect("valid");
+            let (ttl, labels) = (Ttl::from_ms(300_000).expect("valid"), Labels::default());
+            let request = AcquireRequest { resource, ttl, wait: Duration::ZERO, labels, token: None };
+            let manager = manager.clone();
+            async move { manager.acquire(request).await.and_then(Granted::keep).expect("granted") }
+        };
+        futures_util::stream::iter(from..to).map(one).buffer_unordered(64).for_each(|_| async {}).await;
+    };
+    let cost = || {
+        let mut least = Duration::MAX;
+        let mut text = String::new();
+        for _ in 0..30 {
+            let begun = SystemClock.now();
+            let scrape = Scrape { gauges: manager.gauges(), nodes: &manager.nodes(), draining: false };
+            text = metrics.scrape(&scrape).expect("encodes");
+            least = least.min(SystemClock.now().since(begun));
+        }
+        (least, text)
+    };
+    hold(0, 10).await;
+    let (few, text) = cost();
+    assert!(text.contains("redlockd_locks_held 10\n"), "{text}");
+    let lines = text.lines().count();
+    hold(10, 100_000).await;
+    let (many, text) = cost();
+    assert!(text.contains("redlockd_locks_held 100000\n"), "{text}");
+    assert_eq!(text.lines().count(), lines);
+    // The least of thirty: a look at each lease would cost milliseconds.
+    assert!(many < few * 2 + Duration::from_millis(1), "{few:?} at 10 leases, {many:?} at 100,000");
+}
+
+#[test]
+fn the_tests_of_this_file_can_fail() {
+    let text = "# TYPE a_seconds histogram\na_seconds_bucket{x=\"1,y=2\",le=\"1\"} 3\na_seconds_sum{x=\"1\"} 2\n\
+                # TYPE b_count gauge\nb_count 1\n";
+    let found = families(text);
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["a_seconds", "b_count"]);
+    assert_eq!(found["a_seconds"].labels, BTreeSet::from(["x".to_owned()]));
+}
