@@ -18,8 +18,9 @@ use crate::auth::gate::Gate;
 use crate::auth::principal::Limits;
 use crate::config::{self, Config};
 use crate::http::reload::{self, Watched};
-use crate::http::serve::{self, MAX_CONNECTIONS, ServeLimits};
+use crate::http::serve::{self, ServeLimits};
 use crate::http::state::{DoorSettings, DoorState, LockManager};
+use crate::http::tls::{Tls, TlsError, TlsFiles};
 use crate::http::{self, routes};
 use crate::manager::outcome::Readiness;
 use crate::manager::waiters::WaitLimits;
@@ -89,6 +90,9 @@ pub enum AppError {
     /// Who may do what cannot be read.
     #[error(transparent)]
     Access(#[from] AccessFileError),
+    /// The door's certificate.
+    #[error("`listen_tls_cert`: {0}")]
+    Tls(#[from] TlsError),
     /// The state of an embedded node.
     #[error("embedded nodes: {0}")]
     Embedded(#[from] OpenError),
@@ -109,7 +113,8 @@ pub struct App {
     embedded: Vec<Arc<EmbeddedNode<SystemClock>>>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    drain_timeout: Duration,
+    tls: Option<Arc<Tls>>,
+    limits: ServeLimits,
 }
 
 impl App {
@@ -133,7 +138,8 @@ impl App {
         manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let gate = Arc::new(gate(config)?);
         let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
-        let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout: config.drain_timeout };
+        let (tls, limits) = (door_tls(config)?.map(Arc::new), serve_limits(config));
+        let app = Self { listener, door, engine, warden, embedded, tasks, stop, tls, limits };
         app.reload_on_change(config, &gate)?;
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.warden.same_server() {
@@ -150,7 +156,8 @@ impl App {
 
     /// What to tell the person who started it: the address, the nodes, and a line to paste.
     pub fn announcement(&self) -> String {
-        let url = self.address().map_or_else(|_| "http://127.0.0.1:5625".to_owned(), |a| format!("http://{a}"));
+        let url = self.address().map_or_else(|_| "127.0.0.1:5625".to_owned(), |a| a.to_string());
+        let url = format!("{}://{url}", if self.tls.is_some() { "https" } else { "http" });
         let count = self.engine.nodes.len();
         let nodes = match self.embedded.first() {
             Some(node) => {
@@ -183,12 +190,13 @@ impl App {
     /// Cancel: a stop without order; leases stay until their TTL.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), AppError> {
         self.spawn(watch(self.warden.clone(), shutdown.clone()));
-        let max_connections = connections_allowed(self.engine.nodes.len());
-        let limits = ServeLimits { drain_timeout: self.drain_timeout, max_connections, ..ServeLimits::default() };
+        let max_connections = connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
+        let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
         let manager = self.door.manager.clone();
-        serve::serve(self.listener, http::router(self.door), limits, shutdown, || manager.drain()).await;
+        let router = http::router(self.door);
+        serve::serve(self.listener, self.tls, router, limits, shutdown, || manager.drain()).await;
         self.engine.tasks.close();
-        let stragglers = tokio::time::timeout(self.drain_timeout, self.engine.tasks.wait());
+        let stragglers = tokio::time::timeout(drain_timeout, self.engine.tasks.wait());
         if stragglers.await.is_err() {
             tracing::warn!("clean-ups were still under way at the end; the TTL of their keys ends them");
         }
@@ -209,8 +217,8 @@ impl App {
     /// Has files read again when they change or SIGHUP comes. Where there are none, that signal ends
     /// the process, as the operating system has it.
     fn reload_on_change(&self, config: &Config, gate: &Arc<Gate>) -> Result<(), AppError> {
-        let watched: Vec<Watched> =
-            config.access_file.iter().map(|path| Watched::access(path.clone(), Arc::clone(gate))).collect();
+        let access = config.access_file.iter().map(|path| Watched::access(path.clone(), Arc::clone(gate)));
+        let watched: Vec<Watched> = access.chain(self.tls.iter().map(Watched::certificates)).collect();
         if watched.is_empty() {
             return Ok(());
         }
@@ -268,7 +276,7 @@ async fn close(embedded: Vec<Arc<EmbeddedNode<SystemClock>>>) {
 
 /// The most connections that there are file descriptors for: the soft limit is raised to the hard
 /// one first, and some are kept back for nodes, files and listeners.
-fn connections_allowed(nodes: usize) -> usize {
+fn connections_allowed(nodes: usize, wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -276,13 +284,13 @@ fn connections_allowed(nodes: usize) -> usize {
     let files = current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
     let kept_back = FILES_KEPT_BACK.saturating_add(nodes.saturating_mul(FILES_PER_NODE));
     let allowed = files.saturating_sub(kept_back).max(1);
-    if allowed < MAX_CONNECTIONS {
+    if allowed < wanted {
         tracing::warn!(
             connections = allowed,
-            "the limit of open files (ulimit -n) allows fewer connections than {MAX_CONNECTIONS}: waiters have one each"
+            "the limit of open files (ulimit -n) allows fewer connections than max_connections ({wanted}): waiters have one each"
         );
     }
-    allowed.min(MAX_CONNECTIONS)
+    allowed.min(wanted)
 }
 
 /// Looks at the nodes again and again; stops the service where two of them are one server.
@@ -449,8 +457,27 @@ fn door_settings(config: &Config) -> Result<DoorSettings, AppError> {
         max_wait: config.max_wait,
         max_hold: config.max_hold,
         body_limit: config.body_limit,
+        body_timeout: config.body_timeout,
+        uri_limit: config.uri_limit,
+        trusted_proxies: config.trusted_proxies.clone(),
         ..DoorSettings::default()
     })
+}
+
+fn serve_limits(config: &Config) -> ServeLimits {
+    ServeLimits {
+        max_connections: config.max_connections,
+        header_timeout: config.header_timeout,
+        idle_timeout: config.idle_timeout,
+        head_limit: config.head_limit,
+        drain_timeout: config.drain_timeout,
+    }
+}
+
+/// The door's certificate. Errors: its files.
+fn door_tls(config: &Config) -> Result<Option<Tls>, TlsError> {
+    let Some((cert, key)) = config.listen_tls_cert.clone().zip(config.listen_tls_key.clone()) else { return Ok(None) };
+    Tls::read(TlsFiles { cert, key, client_ca: config.listen_tls_client_ca.clone() }).map(Some)
 }
 
 fn template(config: &Config) -> Result<KeyTemplate, AppError> {

@@ -45,6 +45,8 @@ pub enum Form {
     Path,
     /// true or false.
     Flag,
+    /// Networks.
+    Networks,
 }
 
 impl Form {
@@ -60,6 +62,7 @@ impl Form {
             Self::Odd { min, max } => format!("an odd whole number from {min} to {max}"),
             Self::Path => "a path".into(),
             Self::Flag => "true or false".into(),
+            Self::Networks => "a list of networks, such as [\"10.0.0.0/8\"]".into(),
         }
     }
 }
@@ -113,6 +116,16 @@ pub const KEYS: &[Key] = &[
     integer("requests_per_second", 1, 1_000_000),
     integer("leases_per_principal", 1, 1_000_000),
     integer("waiters_per_principal", 1, 1_000_000),
+    key("listen_tls_cert", Form::Path),
+    key("listen_tls_key", Form::Path),
+    key("listen_tls_client_ca", Form::Path),
+    key("trusted_proxies", Form::Networks),
+    integer("max_connections", 16, 1_000_000),
+    duration("idle_timeout", SECOND, HOUR),
+    duration("header_timeout", 100, 5 * MINUTE),
+    integer("head_limit", 8192, 1 << 20),
+    integer("uri_limit", 1024, 65_535),
+    duration("body_timeout", 100, 5 * MINUTE),
     integer("body_limit", 1024, 1 << 20),
     duration("max_wait", 0, HOUR),
     duration("max_hold", SECOND, 720 * HOUR),

@@ -75,6 +75,13 @@ impl Values {
         }
     }
 
+    pub(super) fn networks(&self, name: &str) -> Vec<ipnet::IpNet> {
+        match self.get(name) {
+            Value::Networks(value) => value.clone(),
+            other => unreachable!("{name} is a list of networks in the table, not {other:?}"),
+        }
+    }
+
     pub(super) fn flag(&self, name: &str) -> bool {
         match self.get(name) {
             Value::Flag(value) => *value,

@@ -69,6 +69,12 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
             why: format!("at least retry_min ({})", show(c.retry_min)),
         },
         AtMost {
+            key: "header_timeout",
+            low: c.header_timeout,
+            high: c.idle_timeout,
+            why: format!("at most idle_timeout ({})", show(c.idle_timeout)),
+        },
+        AtMost {
             key: "fence_ttl",
             low: c.max_ttl.saturating_mul(2),
             high: c.fence_ttl,
@@ -97,6 +103,7 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
 
 fn value_of(c: &Config, key: &str) -> Duration {
     match key {
+        "header_timeout" => c.header_timeout,
         "node_timeout" => c.node_timeout,
         "default_ttl" => c.default_ttl,
         "guard" => c.guard,
@@ -116,8 +123,17 @@ fn lists(c: &Config, errors: &mut Vec<ConfigError>) {
             ),
         ));
     }
+    if c.uri_limit >= c.head_limit {
+        let (uri, head) = (c.uri_limit, c.head_limit);
+        let sentence = format!("`uri_limit` is {uri}, but must be below head_limit ({head}), which it is a part of");
+        errors.push(ConfigError::rule("uri_limit", sentence));
+    }
     for (key, other, is_alone) in [
         ("tls_cert", "tls_key", c.tls_cert.is_some() && c.tls_key.is_none()),
+        ("listen_tls_cert", "listen_tls_key", c.listen_tls_cert.is_some() && c.listen_tls_key.is_none()),
+        ("listen_tls_key", "listen_tls_cert", c.listen_tls_key.is_some() && c.listen_tls_cert.is_none()),
+        ("listen_tls_client_ca", "listen_tls_cert", c.listen_tls_client_ca.is_some() && c.listen_tls_cert.is_none()),
+        ("listen_tls_client_ca", "access_file", c.listen_tls_client_ca.is_some() && c.access_file.is_none()),
         ("tls_key", "tls_cert", c.tls_key.is_some() && c.tls_cert.is_none()),
     ] {
         if is_alone {
@@ -174,7 +190,7 @@ fn warnings(c: &Config) -> Vec<Warning> {
     }
     match (is_private(c), c.access_file.is_some()) {
         (false, false) => warnings.push(Warning::OpenListen { listen: c.listen }),
-        (false, true) => warnings.push(Warning::PlainKeys { listen: c.listen }),
+        (false, true) if c.listen_tls_cert.is_none() => warnings.push(Warning::PlainKeys { listen: c.listen }),
         _ => {}
     }
     if c.insecure_no_auth && (is_private(c) || c.access_file.is_some()) {
@@ -220,6 +236,11 @@ mod tests {
             (&[("drift_floor", "41ms")], "min_ttl"),
             (&[("waiters_total", "999")], "waiters_per_resource"),
             (&[("listen", "0.0.0.0:1")], "listen"),
+            (&[("listen_tls_cert", "/a")], "listen_tls_cert"),
+            (&[("listen_tls_key", "/a")], "listen_tls_key"),
+            (&[("listen_tls_client_ca", "/a"), ("access_file", "/b")], "listen_tls_client_ca"),
+            (&[("uri_limit", "8193"), ("head_limit", "8192")], "uri_limit"),
+            (&[("header_timeout", "2m")], "header_timeout"),
             (&[("tls_cert", "/a")], "tls_cert"),
             (&[("tls_key", "/a")], "tls_key"),
             (&[("nodes", "redis://a,redis://b,redis://:pw@A:6379/2")], "nodes"),

@@ -163,6 +163,30 @@ async fn what_the_layer_did_not_see_may_do_nothing() {
 
 use crate::auth::rule::RIGHTS;
 
+#[tokio::test]
+async fn a_page_of_another_site_changes_nothing_even_without_keys() {
+    let gate = Arc::new(Gate::open());
+    for (headers, method, expected) in [
+        (&[("Sec-Fetch-Site", "cross-site")][..], "POST", 403),
+        (&[("Sec-Fetch-Site", "same-site")], "DELETE", 403),
+        (&[("Sec-Fetch-Site", "cross-site")], "GET", 200),
+        (&[("Sec-Fetch-Site", "same-origin"), ("Origin", "http://other")], "POST", 200),
+        (&[("Sec-Fetch-Site", "none")], "POST", 200),
+        (&[("Origin", "http://evil.example"), ("Host", "127.0.0.1:5625")], "POST", 403),
+        (&[("Origin", "null"), ("Host", "127.0.0.1:5625")], "PATCH", 403),
+        (&[("Origin", "http://127.0.0.1:5625"), ("Host", "127.0.0.1:5625")], "POST", 200),
+        (&[("Origin", "http://127.0.0.1:5625")], "POST", 403),
+        (&[("Host", "127.0.0.1:5625")], "POST", 200),
+    ] {
+        let mut request = request(method, "/locks/a", &[]);
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().expect("a header value"));
+        }
+        let response = echo(Arc::clone(&gate)).oneshot(request).await.expect("infallible");
+        assert_eq!(response.status(), expected, "{method} {headers:?}");
+    }
+}
+
 /// Every way to write the bytes of a name into a path that a client may think of.
 fn spellings() -> impl Strategy<Value = String> {
     let byte = prop_oneof![

@@ -7,11 +7,13 @@ pub mod accept;
 pub mod answers;
 pub mod asks;
 pub mod auth;
+pub mod client_address;
 pub mod events;
 pub mod extract;
 pub mod fields;
 pub mod health;
 pub mod hold;
+pub mod idle;
 pub mod list;
 pub mod locks;
 pub mod nodes;
@@ -24,14 +26,15 @@ pub mod serve;
 pub mod slug;
 pub mod socket;
 pub mod state;
+pub mod tls;
 pub mod wire;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 use tower_http::set_header::SetResponseHeaderLayer;
@@ -47,13 +50,14 @@ pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
 /// The whole door: every route of the table, behind its layers.
 pub fn router(door: DoorState) -> Router {
-    let (metrics, gate) = (door.metrics.clone(), Arc::clone(&door.gate));
+    let (metrics, gate, uri_limit) = (door.metrics.clone(), Arc::clone(&door.gate), door.settings.uri_limit);
     let mut router = Router::new();
     for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
         router = router.route(route.pattern, handler(route.operation));
     }
     // Innermost: whatever is denied is counted, named and written out like any other problem.
     let router = router.with_state(door).route_layer(from_fn_with_state(gate, auth::admit));
+    let router = router.route_layer(from_fn_with_state(uri_limit, short_enough));
     layered(router, metrics)
 }
 
@@ -90,6 +94,16 @@ fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
         // Catches panics, and writes problems in the form that the client reads.
         from_fn(problem::render),
     ))
+}
+
+/// 414 for a path and query that are longer than all fields together can be.
+async fn short_enough(State(limit): State<usize>, request: Request, next: Next) -> Response {
+    let bytes = request.uri().path_and_query().map_or(0, |pq| pq.as_str().len());
+    if bytes > limit {
+        let detail = format!("path and query have {bytes} bytes; at most {limit} are allowed");
+        return Problem::new(Slug::UriTooLong, detail).into_response();
+    }
+    next.run(request).await
 }
 
 /// 404, or 400 for a lock without a name.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::tls::Tls;
 use crate::auth::file;
 use crate::auth::gate::Gate;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -64,6 +65,15 @@ impl Watched {
                 gate.replace(book);
             }
             Err(error) => tracing::error!(%error, "the access file is not used: the rules before it stay in force"),
+        })
+    }
+
+    /// The door's certificate: a good one is shown to the next connection.
+    pub fn certificates(tls: &Arc<Tls>) -> Self {
+        let tls = Arc::clone(tls);
+        Self::new(tls.files().paths(), move || match tls.reload() {
+            Ok(()) => tracing::info!("the certificate was read again and is in force"),
+            Err(error) => tracing::error!(%error, "the certificate is not used: the one before it stays in force"),
         })
     }
 

@@ -33,6 +33,8 @@ pub enum Slug {
     NotAcceptable,
     /// The body is over its bound.
     BodyTooLarge,
+    /// Path and query are over their bound.
+    UriTooLong,
     /// The body's media type is not read.
     UnsupportedMediaType,
     /// No or bad credentials.
@@ -63,7 +65,7 @@ const fn entry(slug: Slug, word: &'static str, status: StatusCode, title: &'stat
 }
 
 /// In the order of [`Slug`].
-const CATALOGUE: [Entry; 20] = [
+const CATALOGUE: [Entry; 21] = [
     entry(
         Slug::Locked,
         "locked",
@@ -170,6 +172,14 @@ const CATALOGUE: [Entry; 20] = [
         StatusCode::PAYLOAD_TOO_LARGE,
         "The body is too large",
         "A request body has a bound (64 KiB unless configured otherwise). Nothing was done.",
+    ),
+    entry(
+        Slug::UriTooLong,
+        "uri-too-long",
+        StatusCode::URI_TOO_LONG,
+        "The path or the query is too long",
+        "Path and query have a bound together (4 KiB unless configured otherwise). Fields that are long belong in the\n\
+         body. Nothing was done.",
     ),
     entry(
         Slug::UnsupportedMediaType,

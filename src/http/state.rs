@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::auth::gate::Gate;
 use crate::manager;
 use crate::metrics::Metrics;
@@ -17,6 +19,8 @@ pub type LockManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>
 
 /// The largest request body unless configured: a thousand times a usual one.
 pub const BODY_LIMIT_BYTES: usize = 64 * 1024;
+/// The longest path and query unless configured.
+pub const URI_LIMIT_BYTES: usize = 4096;
 /// How long a body may take to arrive after its head: a slow sender must not keep a connection for ever.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -37,6 +41,10 @@ pub struct DoorSettings {
     pub body_limit: usize,
     /// How long a body may take to arrive.
     pub body_timeout: Duration,
+    /// The longest path and query. Bytes.
+    pub uri_limit: usize,
+    /// Proxies whose word on where a request comes from is taken.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 impl Default for DoorSettings {
@@ -51,6 +59,8 @@ impl Default for DoorSettings {
             max_hold: Duration::from_hours(24),
             body_limit: BODY_LIMIT_BYTES,
             body_timeout: BODY_TIMEOUT,
+            uri_limit: URI_LIMIT_BYTES,
+            trusted_proxies: Vec::new(),
         }
     }
 }

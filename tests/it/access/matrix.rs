@@ -1,5 +1,7 @@
 //! Each right on each endpoint: allowed, denied, and anonymous.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::{Access, acquired, as_principal, key};
 use crate::support::client::{Answer, send};
 use crate::support::service::Service;
@@ -17,6 +19,8 @@ const fn ask(method: &'static str, path: &'static str, enough: &'static [&'stati
     Ask { method, path, enough, status }
 }
 
+/// Of the next token that nobody has.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 const READS: &[&str] = &["read", "acquire", "force", "events", "admin"];
 const ASKS: &[Ask] = &[
     ask("POST", "/locks/deploy/prod", &["acquire", "admin"], 423),
@@ -44,7 +48,9 @@ const RIGHTS: [&str; 6] = ["read", "acquire", "force", "events", "metrics", "adm
 async fn answer(service: &Service, ask: &Ask, authorization: Option<String>) -> (u16, Answer) {
     let mut request = service.client().request(ask.method, ask.path);
     if matches!(ask.method, "PATCH" | "DELETE") {
-        request = request.header("Lock-Token", "nobodys-token-0123456789abcdef");
+        // Another one each time: one that was refused is remembered as given back.
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        request = request.header("Lock-Token", format!("nobodys-token-{number:016}"));
     }
     if ask.path.contains("force=") {
         request = request.header("If-Match", "\"1\"");

@@ -1,8 +1,13 @@
 //! Who gets in and what they may do there: keys, rules and their reload, end to end with the real
 //! binary. Stands on [`Access`], an access file whose keys the test knows.
 
+mod hostile_redis;
+mod limits;
 mod matrix;
+mod redis_side;
 mod reload;
+mod secrets;
+mod tls;
 mod visibility;
 
 use std::path::PathBuf;
