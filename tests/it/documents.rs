@@ -66,7 +66,7 @@ fn relative_links_lead_somewhere() {
 #[test]
 fn the_variables_that_are_mentioned_exist() {
     let known: BTreeSet<String> = KEYS.iter().map(redlockd::config::Key::variable).collect();
-    let others = ["REDLOCKD_CONFIG", "REDLOCKD_KEY_FILE", WRITE_VARIABLE];
+    let others = ["REDLOCKD_CONFIG", "REDLOCKD_KEY_FILE", "REDLOCKD_IDLE_CONNECTIONS", WRITE_VARIABLE];
     for document in DOCUMENTS.into_iter().chain(["config/redlockd.toml", "examples/five-nodes.sh"]) {
         let text = read(document);
         let is_name = |c: char| c.is_ascii_uppercase() || c == '_';

@@ -90,7 +90,7 @@ async fn each_right_on_each_endpoint() {
             } else {
                 assert_eq!(status, 403, "{at} with {right}: {answer:?}");
             }
-            if status == 403 {
+            if status == 403 && ask.method != "HEAD" {
                 let body = answer.clone().expect_problem(403, "forbidden").json();
                 assert!(ask.enough.contains(&body["needed"].as_str().expect("a right")), "{at}: {body}");
                 let on_name = ask.path.starts_with("/locks/");
