@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test model chaos fuzz lint fmt docs-table
+.PHONY: help run deps test model chaos bench fuzz lint fmt docs-table
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,11 @@ fuzz: ## each fuzz target for a while, on stable without sanitizers: make fuzz S
 	@for target in names durations bodies headers settings access_file replies; do \
 	echo "== $$target"; \
 	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=4096 || exit 1; done
+
+bench: deps ## how fast it is, beside its yardsticks, on servers of its own: make bench ROUNDS=5 SECONDS=2 (some minutes)
+	cargo build --locked --release
+	cargo run --locked --release --manifest-path benches/speed/Cargo.toml -- \
+	$(or $(CARGO_TARGET_DIR),target)/release/redlockd $(or $(ROUNDS),5) $(or $(SECONDS),2)
 
 lint: ## formatting, clippy, docs, scripts and licences, each without a warning
 	cargo fmt --check

@@ -19,9 +19,10 @@ use crate::auth::principal::Limits;
 use crate::config::{self, Config};
 use crate::http::reload::{self, Watched};
 use crate::http::serve::{self, ServeLimits};
-use crate::http::state::{DoorSettings, DoorState, LockManager};
+use crate::http::state::{DoorSettings, DoorState, LockManager, UiState};
 use crate::http::tls::{Tls, TlsError, TlsFiles};
 use crate::http::{self, routes};
+use crate::manager::history::NodeHistory;
 use crate::manager::outcome::Readiness;
 use crate::manager::waiters::WaitLimits;
 use crate::metrics::Metrics;
@@ -129,7 +130,8 @@ impl App {
         let ids: Vec<NodeId> = node_ids(config)?;
         let metrics = Metrics::new(&ids, &routes::labels());
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let (nodes, embedded) = open_nodes(config, &ids, &metrics, &tasks, &stop)?;
+        let history = Arc::new(NodeHistory::new(&ids));
+        let (nodes, embedded) = open_nodes(config, &ids, &observer(&metrics, &history), &tasks, &stop)?;
         let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
         let warden = Warden::new(engine.clone());
         let limits = WaitLimits { per_resource: config.waiters_per_resource, total: config.waiters_total };
@@ -138,6 +140,7 @@ impl App {
         manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let gate = Arc::new(gate(config)?);
         let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
+        let door = door.with_ui(ui(config, history));
         let (tls, limits) = (door_tls(config)?.map(Arc::new), serve_limits(config));
         let app = Self { listener, door, engine, warden, embedded, tasks, stop, tls, limits };
         app.reload_on_change(config, &gate)?;
@@ -145,6 +148,7 @@ impl App {
         if let Some((a, b)) = app.warden.same_server() {
             return Err(AppError::SameServer(a, b));
         }
+        app.spawn(manager.clone().keep_list());
         app.spawn(manager.keep_house());
         Ok(app)
     }
@@ -328,7 +332,8 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     let ids = node_ids(config)?;
     let metrics = Metrics::new(&ids, &[]);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let (nodes, _) = open_nodes(config, &ids, &metrics, &tasks, &stop)?;
+    let observer = observer(&metrics, &Arc::new(NodeHistory::new(&ids)));
+    let (nodes, _) = open_nodes(config, &ids, &observer, &tasks, &stop)?;
     let count = nodes.len();
     let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
     let warden = Warden::new(engine.clone());
@@ -354,24 +359,18 @@ type OpenedNodes = (Vec<Arc<AnyNode>>, Vec<Arc<EmbeddedNode<SystemClock>>>);
 fn open_nodes(
     config: &Config,
     ids: &[NodeId],
-    metrics: &Arc<Metrics>,
+    observer: &Arc<dyn NodeObserver>,
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<OpenedNodes, AppError> {
     let terms = Arc::new(terms(config, ids));
-    let observer: Arc<dyn NodeObserver> = {
-        let metrics = Arc::clone(metrics);
-        Arc::new(move |node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), _>| {
-            metrics.node_call(node, verb, took, outcome);
-        })
-    };
     if config.nodes.is_empty() {
         let open = |id: &NodeId| {
             let (id, dir) = (id.clone(), config.data_dir.clone());
             EmbeddedNode::open(EmbeddedConfig { id, dir, terms: (*terms).clone(), clock: SystemClock })
         };
         let embedded = ids.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-        let node = |n: &Arc<_>| Arc::new(AnyNode::Embedded(Arc::clone(n), Arc::clone(&observer)));
+        let node = |n: &Arc<_>| Arc::new(AnyNode::Embedded(Arc::clone(n), Arc::clone(observer)));
         return Ok((embedded.iter().map(node).collect(), embedded));
     }
     let tls = node_tls(config)?;
@@ -392,11 +391,26 @@ fn open_nodes(
             max_in_flight: config.max_in_flight,
             ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&terms), config.node_timeout)
         };
-        let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(&observer))).map_err(invalid)?;
+        let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(observer))).map_err(invalid)?;
         spawn(tasks, stop, supervisor);
         nodes.push(Arc::new(AnyNode::Redis(node)));
     }
     Ok((nodes, Vec::new()))
+}
+
+/// Who is told of each call to a node: what is counted for ever, and what is kept of late.
+fn observer(metrics: &Arc<Metrics>, history: &Arc<NodeHistory>) -> Arc<dyn NodeObserver> {
+    let (metrics, history) = (Arc::clone(metrics), Arc::clone(history));
+    Arc::new(move |node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), _>| {
+        metrics.node_call(node, verb, took, outcome);
+        history.note(node, SystemClock.now(), took, outcome);
+    })
+}
+
+/// What the pages need, where there are to be any.
+fn ui(config: &Config, node_history: Arc<NodeHistory>) -> Option<UiState> {
+    let allowed_hosts = config.allowed_hosts.clone();
+    config.ui.then_some(UiState { allowed_hosts, node_history, secure_cookies: config.listen_tls_cert.is_some() })
 }
 
 fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {

@@ -14,6 +14,7 @@ pub mod nodes;
 pub mod redlock;
 pub mod shutdown;
 pub mod telemetry;
+pub mod views;
 
 #[cfg(test)]
 #[path = "../tests/sim/mod.rs"]

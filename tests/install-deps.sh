@@ -9,6 +9,8 @@ command -v redis-cli >/dev/null || packages+=(redis-tools)
 command -v curl >/dev/null || packages+=(curl)
 command -v python3 >/dev/null || packages+=(python3)
 python3 -c "import ensurepip, venv" 2>/dev/null || packages+=(python3-venv)
+command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core) # the dashboard's tests look at it
+command -v chromedriver >/dev/null || packages+=(chromium-driver)
 if ! command -v promtool >/dev/null || ! command -v prometheus >/dev/null; then # metrics, alerts, dashboards
   if command -v apt-get >/dev/null; then
     packages+=(prometheus)

@@ -191,8 +191,23 @@ fn tasks_are_spawned_where_they_are_owned() {
     }
 }
 
+/// `select!` without `biased;` draws its order from the runtime, which no seed reaches: a simulation
+/// with one in it does not repeat itself.
+#[test]
+fn every_select_has_an_order() {
+    for (path, text) in sources() {
+        assert_eq!(unordered_selects(production(&text)), 0, "src/{path}: a `select!` does not begin with `biased;`");
+    }
+}
+
+fn unordered_selects(text: &str) -> usize {
+    let begins = |rest: &&str| !rest.trim_start().starts_with("biased;");
+    text.split("select! {").skip(1).filter(begins).count()
+}
+
 #[test]
 fn the_tests_of_this_file_can_fail() {
+    assert_eq!(unordered_selects("select! {\n biased;\n a => b } select! {\n a = b => {} }"), 1);
     assert_eq!(
         imported_rooms("use crate::{http, app}; crate::redlock::x"),
         ["app", "http", "redlock"].map(String::from).into()

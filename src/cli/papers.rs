@@ -91,6 +91,8 @@ fn value(config: &Config, key: &str) -> String {
         "waiters_per_resource" => config.waiters_per_resource.to_string(),
         "waiters_total" => config.waiters_total.to_string(),
         "drain_timeout" => time(config.drain_timeout),
+        "ui" => quoted(if config.ui { "on" } else { "off" }),
+        "allowed_hosts" => quoted(&config.allowed_hosts.join(", ")),
         "nodes" => {
             let node =
                 |n: &crate::config::NodeSpec| quoted(&format!("{}={}", n.id(), crate::config::redact(n.url.reveal())));

@@ -47,6 +47,8 @@ pub enum Form {
     Flag,
     /// Networks.
     Networks,
+    /// Names of hosts, with commas between them; empty is none.
+    Hosts,
 }
 
 impl Form {
@@ -63,6 +65,7 @@ impl Form {
             Self::Path => "a path".into(),
             Self::Flag => "true or false".into(),
             Self::Networks => "a list of networks, such as [\"10.0.0.0/8\"]".into(),
+            Self::Hosts => "names of hosts without ports, with commas between them".into(),
         }
     }
 }
@@ -132,6 +135,8 @@ pub const KEYS: &[Key] = &[
     integer("waiters_per_resource", 1, 100_000),
     integer("waiters_total", 1, 1_000_000),
     duration("drain_timeout", 0, 10 * MINUTE),
+    key("ui", Form::Choice(&["on", "off"])),
+    key("allowed_hosts", Form::Hosts),
     key("nodes", Form::Nodes),
     key("embedded_nodes", Form::Odd { min: 1, max: MAX_NODES as u64 }),
     key("data_dir", Form::Path),

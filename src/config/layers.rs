@@ -64,6 +64,11 @@ impl Values {
         }
     }
 
+    /// What stands between commas.
+    pub(super) fn list(&self, name: &str) -> Vec<String> {
+        self.text(name).split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    }
+
     pub(super) fn path(&self, name: &str) -> Option<std::path::PathBuf> {
         Some(self.text(name)).filter(|text| !text.is_empty()).map(std::path::PathBuf::from)
     }

@@ -264,7 +264,7 @@ mod tests {
                 Form::Odd { min, max } => assert_eq!(range, format!("odd, {min} to {max}")),
                 Form::Choice(words) => assert!(words.iter().all(|word| range.contains(word))),
                 Form::Flag => assert_eq!(range, "true or false"),
-                Form::Address | Form::Nodes | Form::Template | Form::Path | Form::Networks => {}
+                Form::Address | Form::Nodes | Form::Template | Form::Path | Form::Networks | Form::Hosts => {}
             }
         }
     }

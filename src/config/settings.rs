@@ -106,6 +106,10 @@ pub struct Config {
     pub waiters_total: usize,
     /// How long requests under way may take to finish after SIGTERM.
     pub drain_timeout: Duration,
+    /// Whether there are pages under `/ui/`.
+    pub ui: bool,
+    /// Names of hosts, besides addresses and loopback names, under which the pages may be asked for.
+    pub allowed_hosts: Vec<String>,
     /// The Redis nodes; empty: embedded ones.
     pub nodes: Vec<NodeSpec>,
     /// How many embedded nodes; odd.
@@ -203,6 +207,8 @@ impl Config {
             waiters_per_resource: values.integer("waiters_per_resource"),
             waiters_total: values.integer("waiters_total"),
             drain_timeout: values.duration("drain_timeout"),
+            ui: values.text("ui") == "on",
+            allowed_hosts: values.list("allowed_hosts"),
             nodes: values.nodes("nodes"),
             embedded_nodes: values.integer("embedded_nodes"),
             data_dir: values.path("data_dir").unwrap_or(data_dir),

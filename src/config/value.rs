@@ -17,6 +17,9 @@ use crate::redlock::types::RESERVED_PREFIX;
 const PLACEHOLDER: &str = "{resource}";
 /// The most networks: whoever has more proxies has them in few networks.
 const NETWORKS_MAX: usize = 64;
+/// The most names in `allowed_hosts`, and the longest of them (RFC 1035).
+const HOSTS_MAX: usize = 32;
+const HOST_MAX_BYTES: usize = 253;
 /// The longest `key_template`: with the longest resource a key stays below 400 bytes.
 const TEMPLATE_MAX_BYTES: usize = 128;
 
@@ -65,6 +68,7 @@ pub(super) fn check(key: &Key, origin: Origin, raw: Raw) -> Result<Value, Config
         (Form::Address, Some(text)) => text.parse().map(Value::Address).map_err(|_| String::new()),
         (Form::Choice(words), Some(text)) if words.contains(&text.as_str()) => Ok(Value::Text(text)),
         (Form::Template, Some(text)) => template(text),
+        (Form::Hosts, Some(text)) => hosts(&text),
         (Form::Path, Some(text)) if !text.contains('\0') => Ok(Value::Text(text)),
         _ => Err(String::new()),
     };
@@ -109,6 +113,20 @@ fn duration(text: &str, min_ms: u64, max_ms: u64) -> Result<Value, String> {
         let meant = meant.iter().filter(|_| bare).find_map(|text| in_range(text));
         meant.map_or(String::new(), |d| format!(": did you mean \"{}\"?", format_duration(d)))
     })
+}
+
+/// In small letters, one comma between two.
+fn hosts(text: &str) -> Result<Value, String> {
+    let names: Vec<String> =
+        text.split(',').map(|name| name.trim().to_ascii_lowercase()).filter(|name| !name.is_empty()).collect();
+    let is_name = |name: &String| {
+        name.len() <= HOST_MAX_BYTES
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+    };
+    match names.iter().all(is_name) && names.len() <= HOSTS_MAX {
+        true => Ok(Value::Text(names.join(","))),
+        false => Err(format!(", at most {HOSTS_MAX}, such as \"locks.example.org, locks\"")),
+    }
 }
 
 /// The template must give each resource a key of its own, and never one of the service's.
@@ -171,6 +189,15 @@ mod tests {
             from_text("listen", "localhost").unwrap_err(),
             "`listen` on the command line is \"localhost\", but must be an IP address and a port, such as 127.0.0.1:5625"
         );
+    }
+
+    #[test]
+    fn hosts_are_names_without_ports() {
+        assert_eq!(from_text("allowed_hosts", " Locks.Example.org ,,b"), Ok(Value::Text("locks.example.org,b".into())));
+        assert_eq!(from_text("allowed_hosts", ""), Ok(Value::Text(String::new())));
+        for wrong in ["a:80", "http://a", "a b", "*", &"a,".repeat(33)] {
+            assert!(from_text("allowed_hosts", wrong).unwrap_err().contains("names of hosts"), "{wrong}");
+        }
     }
 
     #[test]

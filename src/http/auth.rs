@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
@@ -13,8 +13,9 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::extract;
 use super::problem::Problem;
-use super::routes::{Operation, ROUTES};
+use super::routes::{Operation, ROUTES, UiRoute};
 use super::slug::Slug;
+use super::ui::guard;
 use crate::auth::book::{Credential, PeerCertificate, Unknown};
 use crate::auth::gate::Gate;
 use crate::auth::ledger::{Full, Place};
@@ -23,8 +24,8 @@ use crate::auth::rule::Right;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::types::ResourceName;
 
-/// Where a browser says what a request comes from.
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// The same for a browser: any user name, and the key as the password.
+const PAGE_CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"redlockd: a key as the password\"");
 /// How a client learns what to send.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer");
 
@@ -51,11 +52,30 @@ impl Needs {
             Operation::List => Self::Somewhere(Right::Read),
             Operation::Events => Self::Somewhere(Right::Events),
             Operation::Nodes | Operation::Metrics => Self::Somewhere(Right::Metrics),
+            Operation::Ui(page) => Self::of_page(page),
             Operation::Live | Operation::Ready | Operation::OpenApi | Operation::ProblemPage | Operation::Root => {
                 Self::Nothing
             }
         }
     }
+
+    /// Of a page: the same as of what it shows.
+    fn of_page(page: UiRoute) -> Self {
+        match page {
+            UiRoute::Home | UiRoute::Asset => Self::Nothing,
+            UiRoute::Locks | UiRoute::Waiters | UiRoute::Owners => Self::Somewhere(Right::Read),
+            UiRoute::Lock => Self::OnName(Right::Read),
+            UiRoute::AskRevoke | UiRoute::Revoke | UiRoute::AskRelease | UiRoute::Release => Self::OnName(Right::Force),
+            UiRoute::Nodes | UiRoute::Latency => Self::Somewhere(Right::Metrics),
+            UiRoute::Events => Self::Somewhere(Right::Events),
+        }
+    }
+}
+
+/// The name in the path of a route that has one, read as its handler reads it.
+fn name_in(request: &Request, pattern: &str) -> Option<ResourceName> {
+    let prefix = pattern.split('{').next().unwrap_or_default();
+    extract::resource_behind(request.uri(), prefix).ok()
 }
 
 /// What the caller of a request may do. Left in the request's extensions by [`admit`].
@@ -208,23 +228,10 @@ pub async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Ne
 }
 
 /// Whether a page of another site may have made a browser send this. Without keys, whoever gets a
-/// person on this machine to look at a page could take locks with a form. Clients that are no
-/// browsers send neither header.
-///
-/// Source: Fetch Metadata; the same rules as Go 1.25's `CrossOriginProtection`.
+/// person on this machine to look at a page could take locks with a form.
 fn comes_from_elsewhere(request: &Request) -> bool {
-    if matches!(request.method().as_str(), "GET" | "HEAD" | "OPTIONS") {
-        return false;
-    }
-    let text = |name| request.headers().get(name).map(|v| v.to_str().unwrap_or("?"));
-    match (text(SEC_FETCH_SITE), text(header::ORIGIN)) {
-        (Some("same-origin" | "none"), _) | (None, None) => false,
-        (Some(_), _) => true,
-        (None, Some(origin)) => {
-            let host = text(header::HOST).or_else(|| request.uri().authority().map(|a| a.as_str()));
-            origin.split_once("://").map(|(_, authority)| authority) != host
-        }
-    }
+    let is_safe = matches!(request.method().as_str(), "GET" | "HEAD" | "OPTIONS");
+    !is_safe && !guard::is_same_origin(request.headers(), request.uri())
 }
 
 /// Errors: `unauthenticated`, `forbidden`, `quota-exceeded`.
@@ -241,12 +248,19 @@ fn allowed(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
     let route = ROUTES.iter().find(|route| route.pattern == pattern && route.method == method);
     // A route that is not in the table is for those who may do everything.
     let needs = route.map_or(Needs::Somewhere(Right::Admin), |route| Needs::of(route.operation));
-    let found = identify(gate, request);
+    let is_page = route.is_some_and(|route| matches!(route.operation, Operation::Ui(_)));
+    let found = identify(gate, request).map_err(|problem| match is_page {
+        // A browser asks its person for a key where it is offered a scheme that it knows.
+        true => problem.header(header::WWW_AUTHENTICATE, PAGE_CHALLENGE),
+        false => problem,
+    });
     if needs == Needs::Nothing {
         return Ok(found.unwrap_or(Access(Caller::Nobody)));
     }
     let access = found?;
-    if let Caller::Known { principal, .. } = &access.0 {
+    if let Caller::Known { principal, .. } = &access.0
+        && !is_page
+    {
         gate.count_request(principal, SystemClock.now()).map_err(|wait| {
             let limit = gate.limits(principal).requests_per_second.unwrap_or(u32::MAX);
             let detail = format!("{} sends more than {limit} requests per second", principal.name);
@@ -258,12 +272,12 @@ fn allowed(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
         Needs::Somewhere(right) => access.need_somewhere(right)?,
         // A name that is none is the handler's to refuse: it reads the same path with the same function.
         Needs::OnName(right) => {
-            if let Ok(name) = extract::resource(request.uri()) {
+            if let Some(name) = name_in(request, pattern) {
                 access.need(right, &name)?;
             }
         }
         Needs::Release => {
-            if let Ok(name) = extract::resource(request.uri())
+            if let Some(name) = name_in(request, pattern)
                 && !access.may(Right::Force, &name)
             {
                 let query = request.uri().query().unwrap_or_default();

@@ -27,6 +27,7 @@ pub mod slug;
 pub mod socket;
 pub mod state;
 pub mod tls;
+pub mod ui;
 pub mod wire;
 
 use std::sync::Arc;
@@ -53,7 +54,12 @@ pub fn router(door: DoorState) -> Router {
     let (metrics, gate, uri_limit) = (door.metrics.clone(), Arc::clone(&door.gate), door.settings.uri_limit);
     let mut router = Router::new();
     for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
-        router = router.route(route.pattern, handler(route.operation));
+        if let Some(handler) = handler(route.operation) {
+            router = router.route(route.pattern, handler);
+        }
+    }
+    if let Some(ui) = &door.ui {
+        router = router.merge(ui::router(ui));
     }
     // Innermost: whatever is denied is counted, named and written out like any other problem.
     let router = router.with_state(door).route_layer(from_fn_with_state(gate, auth::admit));
@@ -61,8 +67,9 @@ pub fn router(door: DoorState) -> Router {
     layered(router, metrics)
 }
 
-fn handler(operation: Operation) -> MethodRouter<DoorState> {
-    match operation {
+/// `None` for pages, which have layers of their own: see [`ui::router`].
+fn handler(operation: Operation) -> Option<MethodRouter<DoorState>> {
+    Some(match operation {
         Operation::Acquire => post(locks::acquire),
         Operation::Extend => patch(locks::extend),
         Operation::Release => delete(locks::release),
@@ -76,16 +83,19 @@ fn handler(operation: Operation) -> MethodRouter<DoorState> {
         Operation::OpenApi => get(openapi),
         Operation::ProblemPage => get(problem_page),
         Operation::Root => get(root),
-    }
+        Operation::Ui(_) => return None,
+    })
 }
 
 /// The layers, outermost first, around whatever routes there are. The body's bound is kept where
 /// bodies are read ([`extract::fields`]).
 fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
     let always = |name, value| SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value));
+    // Only what has its hash in its name says otherwise.
+    let unkept = HeaderValue::from_static("no-store");
     router.fallback(no_such_path).method_not_allowed_fallback(no_such_method).layer((
         // On every answer, whatever made it.
-        always(header::CACHE_CONTROL, "no-store"),
+        SetResponseHeaderLayer::if_not_present(header::CACHE_CONTROL, unkept),
         always(header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         // Names the request, and opens the span in which all below logs.
         from_fn(request_id::identify),
@@ -93,6 +103,8 @@ fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
         from_fn_with_state(metrics, observe::count),
         // Catches panics, and writes problems in the form that the client reads.
         from_fn(problem::render),
+        // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
+        from_fn(ui::dress::dress),
     ))
 }
 

@@ -126,6 +126,10 @@ async fn every_example_of_a_request_body_is_accepted() {
     let (document, settings) = (document(), DoorSettings::default());
     let mut tried = 0;
     for (method, path, operation) in operations(&document) {
+        // A page's form is sent by a browser that was given it: tests/browser does.
+        if path.starts_with("/ui/") {
+            continue;
+        }
         let Some(content) = operation["requestBody"]["content"].as_mapping() else { continue };
         for (kind, media) in content {
             for (name, example) in media["examples"].as_mapping().expect("every body has examples") {

@@ -32,6 +32,39 @@ pub enum Operation {
     ProblemPage,
     /// Where people begin.
     Root,
+    /// A page of the dashboard.
+    Ui(UiRoute),
+}
+
+/// Part of the dashboard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UiRoute {
+    /// Without its slash.
+    Home,
+    /// The list of locks.
+    Locks,
+    /// One lock.
+    Lock,
+    /// Asks before a lease is revoked.
+    AskRevoke,
+    /// Revokes it.
+    Revoke,
+    /// Asks before a lock is released.
+    AskRelease,
+    /// Releases it.
+    Release,
+    /// Who waits.
+    Waiters,
+    /// Who holds.
+    Owners,
+    /// The nodes.
+    Nodes,
+    /// How long quorums take.
+    Latency,
+    /// What happened.
+    Events,
+    /// Style, script or icon.
+    Asset,
 }
 
 /// One method of one path.
@@ -62,6 +95,13 @@ const fn route(
 const LOCK: &str = "/locks/{resource}";
 const LOCK_PATTERN: &str = "/locks/{*resource}";
 const PROBLEM: &str = "/problems/{slug}";
+const UI_LOCK: &str = "/ui/locks/{resource}";
+const UI_LOCK_PATTERN: &str = "/ui/locks/{*resource}";
+const UI_REVOKE: &str = "/ui/revoke/{resource}";
+const UI_REVOKE_PATTERN: &str = "/ui/revoke/{*resource}";
+const UI_RELEASE: &str = "/ui/release/{resource}";
+const UI_RELEASE_PATTERN: &str = "/ui/release/{*resource}";
+const UI_ASSET: &str = "/ui/static/{file}";
 
 const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 410, 413, 415, 423, 429, 503];
 const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 429, 503];
@@ -69,8 +109,16 @@ const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413
 const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 429, 503];
 const LOOK_CODES: &[u16] = &[200, 400, 401, 403, 406, 429];
 
+const PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421];
+const LOCK_PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421, 503];
+const FORM_CODES: &[u16] = &[303, 400, 401, 403, 404, 412, 413, 415, 421, 503];
+
+const fn page(path: &'static str, route: UiRoute) -> Route {
+    Route { method: "GET", path, pattern: path, operation: Operation::Ui(route), codes: PAGE_CODES }
+}
+
 /// Every route.
-pub const ROUTES: [Route; 14] = [
+pub const ROUTES: [Route; 27] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -85,6 +133,19 @@ pub const ROUTES: [Route; 14] = [
     route("GET", "/openapi.yaml", "/openapi.yaml", Operation::OpenApi, &[200]),
     route("GET", PROBLEM, PROBLEM, Operation::ProblemPage, &[200, 404]),
     route("GET", "/", "/", Operation::Root, &[307]),
+    route("GET", "/ui", "/ui", Operation::Ui(UiRoute::Home), &[307, 401, 403, 421]),
+    page("/ui/", UiRoute::Locks),
+    route("GET", UI_LOCK, UI_LOCK_PATTERN, Operation::Ui(UiRoute::Lock), LOCK_PAGE_CODES),
+    route("GET", UI_REVOKE, UI_REVOKE_PATTERN, Operation::Ui(UiRoute::AskRevoke), LOCK_PAGE_CODES),
+    route("POST", UI_REVOKE, UI_REVOKE_PATTERN, Operation::Ui(UiRoute::Revoke), FORM_CODES),
+    route("GET", UI_RELEASE, UI_RELEASE_PATTERN, Operation::Ui(UiRoute::AskRelease), LOCK_PAGE_CODES),
+    route("POST", UI_RELEASE, UI_RELEASE_PATTERN, Operation::Ui(UiRoute::Release), FORM_CODES),
+    page("/ui/waiters", UiRoute::Waiters),
+    page("/ui/owners", UiRoute::Owners),
+    page("/ui/nodes", UiRoute::Nodes),
+    page("/ui/latency", UiRoute::Latency),
+    page("/ui/events", UiRoute::Events),
+    route("GET", UI_ASSET, UI_ASSET, Operation::Ui(UiRoute::Asset), &[200, 404, 421]),
 ];
 
 /// The metrics label of a matched pattern.

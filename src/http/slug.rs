@@ -31,6 +31,8 @@ pub enum Slug {
     MethodNotAllowed,
     /// None of the accepted media types is offered.
     NotAcceptable,
+    /// A name under which the pages are not offered.
+    HostNotAllowed,
     /// The body is over its bound.
     BodyTooLarge,
     /// Path and query are over their bound.
@@ -65,7 +67,7 @@ const fn entry(slug: Slug, word: &'static str, status: StatusCode, title: &'stat
 }
 
 /// In the order of [`Slug`].
-const CATALOGUE: [Entry; 21] = [
+const CATALOGUE: [Entry; 22] = [
     entry(
         Slug::Locked,
         "locked",
@@ -165,6 +167,15 @@ const CATALOGUE: [Entry; 21] = [
         "None of the accepted media types is offered",
         "The Accept header rules out everything that this path can answer. Nothing was done.\n\
          application/json is offered everywhere under /locks and /nodes, text/plain under /locks/{resource}.",
+    ),
+    entry(
+        Slug::HostNotAllowed,
+        "host-not-allowed",
+        StatusCode::MISDIRECTED_REQUEST,
+        "The pages are not offered under this name",
+        "Browsers may ask for the dashboard under an IP address, a loopback name, or a name in the setting\n\
+         `allowed_hosts`: a name of somebody else's that leads to this address could otherwise read and end leases.\n\
+         Add the name to `allowed_hosts`, or have the proxy pass on one that is there.",
     ),
     entry(
         Slug::BodyTooLarge,

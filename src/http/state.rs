@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use crate::auth::gate::Gate;
 use crate::manager;
+use crate::manager::history::NodeHistory;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::redlock::clock::SystemClock;
@@ -65,6 +66,16 @@ impl Default for DoorSettings {
     }
 }
 
+/// What the pages under `/ui/` need besides.
+pub struct UiState {
+    /// Names under which browsers may ask for them; see [`super::ui::guard`].
+    pub allowed_hosts: Vec<String>,
+    /// How long the nodes took lately.
+    pub node_history: Arc<NodeHistory>,
+    /// Cookies travel over TLS only. Set it where the listener speaks TLS.
+    pub secure_cookies: bool,
+}
+
 /// The state of all handlers. Cheap to clone.
 #[derive(Clone)]
 pub struct DoorState {
@@ -76,6 +87,8 @@ pub struct DoorState {
     pub settings: Arc<DoorSettings>,
     /// Who gets in.
     pub gate: Arc<Gate>,
+    /// For the pages; `None`: there are none.
+    pub ui: Option<Arc<UiState>>,
     /// For measuring requests; answers are dated by the manager's own clock.
     pub clock: SystemClock,
 }
@@ -84,12 +97,18 @@ impl DoorState {
     /// On the machine's clock, and open to everybody.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
         let gate = Arc::new(Gate::open());
-        Self { manager, metrics, settings: Arc::new(settings), gate, clock: SystemClock }
+        Self { manager, metrics, settings: Arc::new(settings), gate, ui: None, clock: SystemClock }
     }
 
     /// Behind this gate.
     #[must_use]
     pub fn behind(self, gate: Arc<Gate>) -> Self {
         Self { gate, ..self }
+    }
+
+    /// With pages.
+    #[must_use]
+    pub fn with_ui(self, ui: Option<UiState>) -> Self {
+        Self { ui: ui.map(Arc::new), ..self }
     }
 }

@@ -54,7 +54,8 @@ async fn every_answer_has_the_headers_of_the_house() {
         ("POST", "/locks/", 400),
         ("GET", "/panic", 500),
         ("HEAD", "/locks/a", 200),
-        ("GET", "/ui/", 404),
+        ("GET", "/ui/", 200),
+        ("GET", "/ui/none", 404),
         ("GET", "/events", 200),
     ] {
         let (seen, headers, _) = send(method, path, &[]).await;

@@ -32,8 +32,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             fence: request.fence,
             labels: labels.as_ref().map(Labels::encode),
         };
+        let begun = self.now();
         let extended = match self.engine().extend(&extension).await {
-            Ok(extended) => extended,
+            Ok(extended) => {
+                self.round_took(begun);
+                extended
+            }
             Err(refusal) => return Err(self.extend_error(&hash, refusal)),
         };
         self.note_own(&hash, &request.resource, extended.deadline);

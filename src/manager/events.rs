@@ -19,6 +19,8 @@ use crate::redlock::types::{ResourceName, TokenHash};
 pub const RING: usize = 1_024;
 /// The most listeners of one instance: pages and log collectors, not every caller.
 pub const LISTENERS_MAX: usize = 256;
+/// Events that are remembered for pages, whoever listens: renewals are not among them.
+pub const PAST_MAX: usize = 1_024;
 /// Names of events that were heard, so that those of other nodes are told once.
 const HEARD_MAX: usize = 4 * RING;
 /// The longest text that is taken from a channel: anybody who may publish could write there.
@@ -102,12 +104,22 @@ pub struct EventHub {
 #[derive(Default)]
 struct State {
     ring: VecDeque<Told>,
+    past: VecDeque<Arc<Event>>,
     next: u64,
     heard: HashSet<String>,
     heard_order: VecDeque<String>,
     /// The nodes' channels are listened to.
     is_wanted: bool,
     idle_since: Option<BootTime>,
+}
+
+impl State {
+    fn remember(&mut self, event: Arc<Event>) {
+        if self.past.len() == PAST_MAX {
+            self.past.pop_front();
+        }
+        self.past.push_back(event);
+    }
 }
 
 /// A listener's start.
@@ -158,7 +170,7 @@ impl EventHub {
         self.feeds.get().is_some_and(|feeds| feeds.iter().any(|f| f.event_listeners() > 0))
     }
 
-    /// Tells the cluster, where anybody listens. Best effort; never waits.
+    /// Tells the cluster, where anybody listens, and remembers it. Best effort; never waits.
     pub fn tell(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
         if self.is_heard() {
             let event = self.event(kind, wall_ms, describe);
@@ -171,14 +183,50 @@ impl EventHub {
                 }
             }
             self.deliver(event);
+        } else if kind != EventKind::Extended {
+            self.remember(kind, wall_ms, describe);
         }
     }
 
-    /// Tells listeners of this instance only: what every instance sees for itself.
+    /// Tells listeners of this instance only, and remembers: what every instance sees for itself.
     pub fn tell_here(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
         if self.listeners.load(Ordering::Relaxed) > 0 {
             self.deliver(self.event(kind, wall_ms, describe));
+        } else {
+            self.remember(kind, wall_ms, describe);
         }
+    }
+
+    fn remember(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
+        let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, ..Event::default() };
+        describe(&mut event);
+        self.lock().remember(Arc::new(event));
+    }
+
+    /// What is remembered, the newest first: what this instance did since it started, and what the
+    /// whole cluster did while somebody listened or looked.
+    pub fn past(&self) -> Vec<Arc<Event>> {
+        self.lock().past.iter().rev().cloned().collect()
+    }
+
+    /// Somebody looks at the past: for a while, what the whole cluster does is heard.
+    pub fn look(&self) {
+        self.want(&mut self.lock());
+    }
+
+    /// Whether the whole cluster is heard, not this instance alone.
+    pub fn is_wanted(&self) -> bool {
+        self.lock().is_wanted
+    }
+
+    fn want(&self, state: &mut State) {
+        if !state.is_wanted {
+            state.is_wanted = true;
+            for feed in self.feeds.get().into_iter().flatten() {
+                feed.want(&Topic::Events);
+            }
+        }
+        state.idle_since = None;
     }
 
     fn event(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) -> Event {
@@ -221,6 +269,9 @@ impl EventHub {
             state.ring.pop_front();
         }
         state.ring.push_back(told.clone());
+        if told.event.event != EventKind::Extended.as_str() {
+            state.remember(Arc::clone(&told.event));
+        }
         // Under the lock, so that who begins to listen misses nothing and hears nothing twice.
         let _ = self.live.send(told);
     }
@@ -235,13 +286,7 @@ impl EventHub {
             return None;
         }
         let mut state = self.lock();
-        if !state.is_wanted {
-            state.is_wanted = true;
-            for feed in self.feeds.get().into_iter().flatten() {
-                feed.want(&Topic::Events);
-            }
-        }
-        state.idle_since = None;
+        self.want(&mut state);
         let live = self.live.subscribe();
         let Some(last) = last else { return Some(Listening { backlog: Vec::new(), has_gap: false, live, seat }) };
         let number = last.strip_prefix(&self.name).and_then(|n| n.strip_prefix('.')?.parse::<u64>().ok());
@@ -276,7 +321,8 @@ impl EventHub {
         for feed in self.feeds.get().into_iter().flatten() {
             feed.unwant(&Topic::Events);
         }
-        *state = State { next: state.next, ..State::default() };
+        let past = std::mem::take(&mut state.past);
+        *state = State { next: state.next, past, ..State::default() };
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -307,10 +353,34 @@ mod tests {
     }
 
     #[test]
-    fn without_listeners_nothing_is_made_and_nothing_kept() {
+    fn without_listeners_nothing_is_told_renewals_are_not_made_and_the_past_has_a_bound() {
         let hub = hub();
-        hub.tell(EventKind::Acquired, 1, |_| panic!("nobody listens"));
+        hub.tell(EventKind::Extended, 1, |_| panic!("nobody listens"));
+        for i in 0..=PAST_MAX {
+            hub.tell(EventKind::Released, 1, |e| e.resource = Some(i.to_string()));
+        }
+        hub.tell_here(EventKind::NodeDown, 2, |e| e.node = Some("n1".into()));
         assert!(!hub.is_heard() && hub.lock().ring.is_empty());
+        let past = hub.past();
+        assert_eq!((past.len(), past[0].event.as_str(), past[1].at_ms), (PAST_MAX, "node_down", 1));
+        assert_eq!(past.last().and_then(|e| e.resource.as_deref()), Some("2"));
+    }
+
+    #[test]
+    fn the_past_outlives_its_listeners_and_has_each_event_once() {
+        let (hub, teller) = (hub(), EventHub::new(9));
+        drop(hub.listen(None).expect("room"));
+        let event = teller.event(EventKind::Acquired, 5, |e| e.resource = Some("a".into()));
+        let text = serde_json::to_vec(&event).expect("plain data");
+        hub.told(&text);
+        hub.told(&text);
+        let at = |s| BootTime::default().plus(Duration::from_secs(s));
+        hub.sweep(at(1));
+        hub.sweep(at(62));
+        assert!(!hub.is_wanted());
+        assert_eq!(hub.past().len(), 1);
+        hub.look();
+        assert!(hub.is_wanted());
     }
 
     #[test]

@@ -4,6 +4,8 @@
 
 mod change;
 pub mod events;
+pub mod glance;
+pub mod history;
 pub mod holds;
 mod house;
 pub mod leases;

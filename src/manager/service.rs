@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::events::{EventHub, EventKind, of_lease};
+use super::history::Series;
 use super::holds::Holds;
 use super::leases::{OwnLeases, Snapshots};
 use super::outcome::*;
@@ -43,6 +44,7 @@ pub(super) struct Shared<N, C, E> {
     pub(super) events: Arc<EventHub>,
     pub(super) own: OwnLeases,
     pub(super) snapshots: Snapshots,
+    pub(super) rounds: Series,
     pub(super) marks: Mutex<Marks>,
     pub(super) ends: OnceLock<EndObserver>,
     pub(super) draining: CancellationToken,
@@ -156,6 +158,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             room,
             own: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
+            rounds: Series::default(),
             marks: Mutex::default(),
             ends: OnceLock::new(),
             draining: CancellationToken::new(),
@@ -216,10 +219,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(Granted { lease, grant: Some(grant), manager: self.clone() })
     }
 
-    /// A promise was given here. Where somebody listens, its end is to be told.
+    /// A promise was given here, and its end is to be told.
     pub(super) fn note_own(&self, token: &TokenHash, resource: &ResourceName, deadline: BootTime) {
-        let named = self.shared.events.is_heard().then_some(resource);
-        self.shared.own.note(token, deadline, self.now(), named);
+        self.shared.own.note(token, deadline, self.now(), resource);
+    }
+
+    /// A quorum decided, one way or the other.
+    pub(super) fn round_took(&self, begun: BootTime) {
+        let now = self.now();
+        self.shared.rounds.took(now, now.since(begun));
     }
 
     pub(super) fn acquire_error(&self, want: &Want, refusal: Refusal, waited: bool, started: BootTime) -> AcquireError {

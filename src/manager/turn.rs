@@ -82,8 +82,17 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     async fn ask_once(&self, want: &Want, started: BootTime) -> Result<Grant<N, C, E>, AcquireError> {
         let nobody = Notify::new();
         let patience = Patience { until: started, wake: &nobody };
+        let begun = self.now();
         let outcome = self.engine().acquire(want, patience).await;
+        self.note_round(begun, &outcome);
         outcome.map_err(|refusal| self.acquire_error(want, refusal, false, started))
+    }
+
+    /// Rounds without a decision are not noted: they took as long as the timeouts are.
+    fn note_round(&self, begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>) {
+        if matches!(outcome, Ok(_) | Err(Refusal { kind: RefusalKind::Held, .. })) {
+            self.round_took(begun);
+        }
     }
 
     /// Joins the lease of its own token; `None` where that was not to be had.
@@ -127,8 +136,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             let is_heard = self.shared.wakeups.is_heard(&want.resource);
             ticket.trying(true);
+            let begun = self.now();
             let outcome = self.engine().attempt(want).await;
             ticket.trying(false);
+            self.note_round(begun, &outcome);
             let mut refusal = match outcome {
                 Ok(mut grant) => {
                     grant.joined &= tries == 0;
@@ -229,10 +240,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 plan => room.handing_over(&resource, lease, plan == HandOver::AskOthers),
             }
         };
+        let begun = self.now();
         let outcome = self.engine().release_then(resource, hash, EndReason::Released, sent).await;
         let since = self.shared.own.forget(hash);
         match outcome {
             ReleaseOutcome::Released => {
+                self.round_took(begun);
                 self.tell_end_of(since, how);
                 room.freed(resource, Some(lease));
                 self.shared.holds.stir(lease);

@@ -282,6 +282,21 @@ impl WaitingRoom {
         self.lock().queues.iter().map(|(resource, q)| (resource.clone(), q.seats.len())).collect()
     }
 
+    /// Everybody, with resource and position (1 is next), the oldest first.
+    pub fn everybody(&self) -> Vec<(ResourceName, usize, Seated)> {
+        let state = self.lock();
+        let mut all = Vec::with_capacity(state.seated);
+        for (resource, queue) in &state.queues {
+            let seats = queue.seats.iter().enumerate();
+            all.extend(
+                seats.map(|(i, s)| (resource.clone(), i + 1, Seated { owner: Arc::clone(&s.owner), since: s.since })),
+            );
+        }
+        drop(state);
+        all.sort_by(|a, b| (a.2.since, a.1, &a.0).cmp(&(b.2.since, b.1, &b.0)));
+        all
+    }
+
     fn with(&self, resource: &ResourceName, change: impl FnOnce(&mut Queue)) {
         if let Some(queue) = self.lock().queues.get_mut(resource) {
             change(queue);

@@ -178,6 +178,13 @@ async fn extend(floor: &Floor, random: &Seeded, ask: &Ask, grant: &mut Grant) ->
         // The request that was hung up may have been granted after this one: not known whether the lease was lost
         // in between, so the client stops.
         Ok(yes) if ask.replays && yes.fence > grant.fence => false,
+        // A node outside of the grant's quorum had a counter that was ahead. The lease is the same, and vouched for;
+        // from now on it has the larger fence.
+        Ok(yes) if yes.fence > grant.fence => {
+            (grant.fence, grant.deadline) = (yes.fence, grant.deadline.max(us(yes.deadline)));
+            grant.extends += 1;
+            true
+        }
         Ok(yes) => {
             floor.note(|h| h.violations.push(format!("an extend answers another fence, {:?}: {grant:?}", yes.fence)));
             false

@@ -7,9 +7,9 @@ use super::profile::{LOCK_DELAY_MS, Odd};
 use super::world::{Event, MS, SEC, Us, World};
 use crate::redlock::types::TokenHash;
 
-/// After the calm and a whole quarantine: noticing (a probe and its time-out), a second quarantine's
-/// order, seeding in two looks.
-const RECOVERY: Us = 5 * SEC;
+/// After the calm and a whole quarantine: a clock that is off until somebody has seen it, noticing (a
+/// probe and its time-out), a second quarantine's order, seeding in two looks.
+const RECOVERY: Us = 8 * SEC;
 /// How long the first acquire may take where nobody is in the way.
 const ACQUIRE_BOUND_MS: u64 = 3_000;
 /// How long after a release a waiter elsewhere gets its turn: a poll, its jitter, a round.

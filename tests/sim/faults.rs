@@ -141,6 +141,14 @@ impl World {
         }
         let by_s = self.luck.pick(&[-3_600, -20, -3, 1, 3, 20, 3_600]);
         let by_us = by_s * 1_000_000 + self.luck.either_way(400_000);
+        let stepped = self.servers.iter().filter(|s| s.stepped_us != 0).count() + 1;
+        if stepped > self.profile.nodes / 2 {
+            // A majority: an instance that starts would take it for the time, as below.
+            if !self.can_notice() {
+                return;
+            }
+            self.settled_until = self.now + SETTLING;
+        }
         self.step_clock(node, by_us);
         self.ledger.clocks_stepped = true;
         self.servers[node].doubted = Some(self.now);
@@ -161,13 +169,18 @@ impl World {
         }
     }
 
-    /// One host: all nodes and all instances, by the same.
-    fn step_host(&mut self) {
-        // A step that no running instance can notice is beyond what can be promised: all must have
-        // been up for some looks at the nodes, and stay so for some more.
+    /// A step that no running instance can notice is beyond what can be promised: all must have been
+    /// up for some looks at the nodes since the last one, and stay so for some more.
+    fn can_notice(&self) -> bool {
         let now = self.now;
         let has_settled = |i: &Inst| i.alive && i.local <= now && now >= i.began + SETTLING;
-        if !self.insts.iter().all(has_settled) {
+        now >= self.settled_until && self.insts.iter().all(has_settled)
+    }
+
+    /// One host: all nodes and all instances, by the same.
+    fn step_host(&mut self) {
+        let now = self.now;
+        if !self.can_notice() {
             return;
         }
         self.settled_until = now + SETTLING;
@@ -241,7 +254,7 @@ impl World {
             Heal::NodeUp { node, memory } => self.start_node(node, memory),
             Heal::NodeClock { node } => {
                 let server = &self.servers[node];
-                if server.stepped_us > 0 && server.noticed < NOTICED && !self.calm {
+                if server.stepped_us > 0 && server.noticed < NOTICED {
                     return self.at(self.now + 100 * MS, Event::Heal(heal));
                 }
                 let by_us = -server.stepped_us;

@@ -149,7 +149,7 @@ impl World {
             self.ledger.stores.clear();
         }
         for win in self.ledger.wins.iter().filter(|w| w.resource == resource && w.token != token) {
-            let text = if win.fence == promise.fence {
+            let text = if win.fence == promise.fence && !self.may_fall(win.answered) {
                 format!("fence {} was given to {:?} and to {token:?}", win.fence, win.token)
             } else if win.answered < ask.sent && win.fence > promise.fence && !self.may_fall(win.answered) {
                 let first = format!("{:?} had fence {} at {} ms", win.token, win.fence, win.answered / MS);
@@ -164,7 +164,8 @@ impl World {
         self.check_overlap(ask, promise);
     }
 
-    /// Where a majority forgets, fences go on from the clock: only then may a stepped clock lower them.
+    /// Where a majority forgets, fences go on from the clock: only then may a stepped clock lower or repeat
+    /// them.
     fn may_fall(&self, since: Us) -> bool {
         let forgot = self.servers.iter().filter(|s| s.forgot.is_some_and(|at| at >= since)).count();
         self.ledger.clocks_stepped && forgot > self.profile.nodes / 2

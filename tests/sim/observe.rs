@@ -32,7 +32,9 @@ impl World {
                 Barred::Unseeded { .. } => Sometimes::Unseeded,
             };
             self.seen.count(what);
-            self.servers[node].noticed += 1;
+            // What is refused as another cluster's is not held against the clock.
+            let leaves_a_mark = !matches!(barred, Barred::OtherCluster { .. });
+            self.servers[node].noticed += u32::from(leaves_a_mark);
         }
         self.observe_by_kind(node, request, answer, parcel.is_late);
     }
@@ -41,7 +43,8 @@ impl World {
         match (request, answer) {
             (Request::Acquire { resource, token, attempt, .. }, Ok(Reply::Granted { .. })) => {
                 let server = &self.servers[node];
-                let is_ghost = server.was_cancelled(resource, attempt);
+                // A request of any age may pass for a new one where the clocks went back by as much.
+                let is_ghost = server.was_cancelled(resource, attempt) && !self.ledger.clocks_stepped;
                 if is_ghost || server.ended.contains(&(resource.clone(), token.clone())) {
                     let why = if is_ghost { "its attempt was cancelled" } else { "its token was released" };
                     self.fail(format!("ghost: node {node} set {resource} for {token:?} although {why} there before"));

@@ -1,0 +1,144 @@
+//! The fastest client that a majority of nodes can have: one connection per node, one queue and one
+//! write per node and turn of the loop, one wake-up per operation. The yardstick for what the service's
+//! own client costs. Parses only as much of a reply as tells yes from no.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+
+use crate::Failure;
+
+/// Counts the nodes' answers to one request.
+pub struct Operation {
+    needed: usize,
+    yes: Cell<usize>,
+    no: Cell<usize>,
+    nodes: usize,
+    decided: Notify,
+}
+
+impl Operation {
+    fn count(&self, is_yes: bool) {
+        let counted = if is_yes { &self.yes } else { &self.no };
+        counted.set(counted.get() + 1);
+        let lost = self.nodes - self.needed + 1;
+        if (is_yes && self.yes.get() == self.needed) || (!is_yes && self.no.get() == lost) {
+            self.decided.notify_one();
+        }
+    }
+}
+
+struct Node {
+    queue: RefCell<Vec<u8>>,
+    waiting: RefCell<VecDeque<Rc<Operation>>>,
+    filled: Notify,
+}
+
+/// One connection to each node.
+pub struct Lanes {
+    nodes: Vec<Rc<Node>>,
+}
+
+impl Lanes {
+    /// Connects. Needs a `LocalSet`; the tasks end with it.
+    pub async fn connect(addresses: &[SocketAddr]) -> Result<Self, Failure> {
+        let mut nodes = Vec::new();
+        for address in addresses {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            let (mut reader, mut writer) = stream.into_split();
+            let node = Rc::new(Node { queue: RefCell::default(), waiting: RefCell::default(), filled: Notify::new() });
+            let filled = Rc::clone(&node);
+            tokio::task::spawn_local(async move {
+                loop {
+                    filled.filled.notified().await;
+                    let bytes = std::mem::take(&mut *filled.queue.borrow_mut());
+                    if !bytes.is_empty() && writer.write_all(&bytes).await.is_err() {
+                        return;
+                    }
+                }
+            });
+            let asked = Rc::clone(&node);
+            tokio::task::spawn_local(async move {
+                let (mut buffer, mut begin) = (Vec::with_capacity(1 << 16), 0);
+                while reader.read_buf(&mut buffer).await.is_ok_and(|n| n > 0) {
+                    while let Some((length, is_yes)) = reply(&buffer[begin..]) {
+                        begin += length;
+                        if let Some(operation) = asked.waiting.borrow_mut().pop_front() {
+                            operation.count(is_yes);
+                        }
+                    }
+                    buffer.drain(..begin);
+                    begin = 0;
+                }
+            });
+            nodes.push(node);
+        }
+        Ok(Self { nodes })
+    }
+
+    /// Sends to each node what `of_node` packs for it; whether a majority said yes.
+    pub async fn ask(&self, of_node: impl Fn(usize, &mut Vec<u8>)) -> bool {
+        let nodes = self.nodes.len();
+        let operation = Rc::new(Operation {
+            needed: nodes / 2 + 1,
+            yes: Cell::new(0),
+            no: Cell::new(0),
+            nodes,
+            decided: Notify::new(),
+        });
+        for (at, node) in self.nodes.iter().enumerate() {
+            of_node(at, &mut node.queue.borrow_mut());
+            node.waiting.borrow_mut().push_back(Rc::clone(&operation));
+            node.filled.notify_one();
+        }
+        operation.decided.notified().await;
+        operation.yes.get() >= operation.needed
+    }
+}
+
+/// Length of the first reply, and whether it means yes: `OK`, a number above zero, or a list that begins
+/// with `G` (granted) or `R` (released).
+fn reply(bytes: &[u8]) -> Option<(usize, bool)> {
+    let end = bytes.windows(2).position(|w| w == b"\r\n")?;
+    let number = || std::str::from_utf8(&bytes[1..end]).ok().and_then(|n| n.parse::<i64>().ok()).unwrap_or(0);
+    match bytes[0] {
+        b'+' => Some((end + 2, true)),
+        b':' => Some((end + 2, number() > 0)),
+        b'$' => {
+            let Ok(length) = usize::try_from(number()) else { return Some((end + 2, false)) };
+            let body = bytes.get(end + 2..end + 4 + length)?;
+            Some((end + 4 + length, body.starts_with(b"G") || body.starts_with(b"R")))
+        }
+        b'*' => {
+            let (mut at, mut is_yes) = (end + 2, false);
+            for i in 0..number().max(0) {
+                let (length, yes) = reply(&bytes[at..])?;
+                (at, is_yes) = (at + length, if i == 0 { yes } else { is_yes });
+            }
+            Some((at, is_yes))
+        }
+        _ => Some((end + 2, false)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::reply;
+
+    #[test]
+    fn replies_are_measured_and_told_apart() {
+        assert_eq!(reply(b"+OK\r\n+"), Some((5, true)));
+        assert_eq!(reply(b"$-1\r\n"), Some((5, false)));
+        assert_eq!(reply(b":1\r\n"), Some((4, true)));
+        assert_eq!(reply(b"*3\r\n$1\r\nG\r\n:17\r\n:0\r\n"), Some((20, true)));
+        assert_eq!(reply(b"*2\r\n$1\r\nB\r\n:17\r\n"), Some((16, false)));
+        assert_eq!(reply(b"*2\r\n$1\r\nB\r\n:1"), None);
+        assert_eq!(reply(b"-ERR no\r\n"), Some((9, false)));
+    }
+}

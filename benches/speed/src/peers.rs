@@ -1,0 +1,70 @@
+//! What the service is compared with besides the floors: rslock, the best-known Redlock library for Rust,
+//! in this process; and a bare axum service that answers the same requests with JSON and does nothing.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use axum::extract::Json;
+use axum::http::{HeaderName, StatusCode};
+use axum::routing::post;
+use serde_json::{Value, json};
+use tokio::task::LocalSet;
+
+use crate::Failure;
+use crate::floor::repeat;
+use crate::servers::{Nodes, Server};
+use crate::stats::Run;
+
+/// Lock and unlock, as its documentation has it.
+pub async fn rslock(nodes: &Nodes, crowd: usize, length: Duration) -> Result<Run, Failure> {
+    let manager = rslock::LockManager::new(nodes.urls().collect::<Vec<_>>());
+    LocalSet::new()
+        .run_until(repeat(crowd, length, move |who, number| {
+            let manager = manager.clone();
+            async move {
+                let name = format!("rslock-{who}-{number}");
+                let Ok(lock) = manager.lock(name.as_str(), Duration::from_secs(30)).await else { return false };
+                manager.unlock(&lock).await;
+                true
+            }
+        }))
+        .await
+}
+
+/// The bare service, in a process of its own.
+pub struct Bare {
+    /// Where it listens.
+    pub address: SocketAddr,
+    _server: Server,
+}
+
+impl Bare {
+    /// Starts this very program as that service.
+    pub fn start(program: &Path) -> Result<Self, Failure> {
+        let mut child = Command::new(program).arg("bare").stdout(Stdio::piped()).spawn()?;
+        let out = child.stdout.take().ok_or("no output")?;
+        let server = Server(child);
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        Ok(Self { address: line.trim().parse()?, _server: server })
+    }
+}
+
+/// Serves until the process is ended. Prints its address.
+#[expect(clippy::print_stdout, reason = "how the parent learns the address")]
+pub async fn serve_bare() -> Result<(), Failure> {
+    let acquire = |Json(asked): Json<Value>| async move {
+        let body = json!({ "ttl": asked["ttl"], "token": "0123456789abcdef0123456789abcdef", "fence": 1 });
+        let token = (HeaderName::from_static("lock-token"), "0123456789abcdef0123456789abcdef");
+        (StatusCode::CREATED, [token], Json(body))
+    };
+    let release = || async { StatusCode::NO_CONTENT };
+    let app = axum::Router::new().route("/locks/{*resource}", post(acquire).delete(release));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    println!("{}", listener.local_addr()?);
+    axum::serve(listener, app).await?;
+    Ok(())
+}

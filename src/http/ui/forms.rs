@@ -1,0 +1,114 @@
+//! Ending somebody's lease from a page: a page that asks, with the consequences in plain words, and
+//! what its form does. Works without script. What is ended is the holder that the operator saw.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Redirect, Response};
+
+use super::{form_token, pages, queries};
+use crate::http::asks::REASON_MAX_BYTES;
+use crate::http::extract::{self, Patch};
+use crate::http::problem::{self, Problem};
+use crate::http::slug::Slug;
+use crate::http::state::DoorState;
+use crate::manager::outcome::{ForceError, ForceMode, ForceRequest};
+use crate::redlock::types::ResourceName;
+use crate::views::confirm::{Answered, ConfirmPage, Refused};
+use crate::views::lock::Done;
+use crate::views::shell::Tab;
+
+/// `GET /ui/revoke/{resource}`. Cancel: nothing is left behind.
+pub async fn ask_revoke(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    ask(door, request, ForceMode::Revoke).await
+}
+
+/// `GET /ui/release/{resource}`. Cancel: nothing is left behind.
+pub async fn ask_release(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    ask(door, request, ForceMode::Now).await
+}
+
+/// `POST /ui/revoke/{resource}`. Cancel: what was sent to the nodes stays.
+pub async fn revoke(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    Box::pin(force(door, request, ForceMode::Revoke)).await
+}
+
+/// `POST /ui/release/{resource}`. Cancel: the release goes on in the background.
+pub async fn release(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    Box::pin(force(door, request, ForceMode::Now)).await
+}
+
+fn prefix(mode: ForceMode) -> &'static str {
+    match mode {
+        ForceMode::Revoke => "/ui/revoke/",
+        ForceMode::Now => "/ui/release/",
+    }
+}
+
+async fn ask(door: DoorState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
+    let resource = queries::resource(request.uri(), prefix(mode))?;
+    queries::nothing(request.uri())?;
+    let (uri, headers) = (request.uri().clone(), request.headers().clone());
+    drop(request);
+    Box::pin(show(&door, &uri, &headers, mode, &resource, Answered::default(), StatusCode::OK)).await
+}
+
+/// The page that asks, about the holder that there is now; with what was wrong with the last answer.
+async fn show(
+    door: &DoorState,
+    uri: &Uri,
+    headers: &HeaderMap,
+    mode: ForceMode,
+    resource: &ResourceName,
+    answered: Answered,
+    status: StatusCode,
+) -> Result<Response, Problem> {
+    let seen = Box::pin(door.manager.inspect(resource)).await;
+    let seen = seen.map_err(|error| problem::no_quorum("nobody can say who holds it", &error))?;
+    let is_secure = door.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
+    let token = form_token::issue(headers, is_secure);
+    let frame = pages::shell(door, Tab::Other, resource.as_str(), uri).still();
+    let page = ConfirmPage::new(frame, mode, &seen, token.text, answered);
+    let mut response = pages::html(status, &page)?;
+    if let Some(cookie) = token.cookie {
+        response.headers_mut().insert(header::SET_COOKIE, cookie);
+    }
+    Ok(response)
+}
+
+async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
+    let resource = queries::resource(request.uri(), prefix(mode))?;
+    let (parts, mut fields) = extract::fields(request, &door.settings, Patch::No).await?;
+    let mut field = |name: &str| fields.text(name).unwrap_or_default();
+    let (token, tag, reason, typed) = (field(form_token::NAME), field("tag"), field("reason"), field("name"));
+    fields.finish(&[form_token::NAME, "tag", "reason", "name"])?;
+    if !form_token::matches(&parts.headers, &token) {
+        let detail = "this form is not one that this browser was given (are cookies off?); nothing was done";
+        return Err(Problem::new(Slug::Forbidden, detail));
+    }
+    let reason = reason.trim().to_owned();
+    let refused = [
+        reason.is_empty().then_some(Refused::NoReason),
+        (reason.len() > REASON_MAX_BYTES).then_some(Refused::LongReason(REASON_MAX_BYTES)),
+        (mode == ForceMode::Now && typed.trim() != resource.as_str()).then_some(Refused::OtherName),
+        tag.is_empty().then_some(Refused::NoTag),
+    ];
+    let refused: Vec<Refused> = refused.into_iter().flatten().collect();
+    let again = async |refused: Vec<Refused>, status| {
+        let answered = Answered { tag: tag.clone(), reason: reason.clone(), refused };
+        Box::pin(show(&door, &parts.uri, &parts.headers, mode, &resource, answered, status)).await
+    };
+    if !refused.is_empty() {
+        return again(refused, StatusCode::BAD_REQUEST).await;
+    }
+    let request =
+        ForceRequest { resource: resource.clone(), mode, reason: reason.clone(), if_match: Some(tag.clone()) };
+    match Box::pin(door.manager.force(request)).await {
+        Ok(_) => {
+            let done = if mode == ForceMode::Now { Done::Released } else { Done::Revoked };
+            Ok(Redirect::to(&format!("/ui/locks/{resource}?done={}", done.word())).into_response())
+        }
+        Err(ForceError::Changed { .. }) => again(vec![Refused::Changed], StatusCode::PRECONDITION_FAILED).await,
+        Err(ForceError::NotHeld) => again(vec![Refused::NotHeld], StatusCode::NOT_FOUND).await,
+        Err(error) => Err(problem::force_refused(&resource, error)),
+    }
+}

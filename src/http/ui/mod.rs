@@ -1,0 +1,63 @@
+//! The dashboard's door: which handler serves which page, and what stands before all of them. Pages
+//! are made by [`crate::views`]; here are requests, forms and guards. Knows the manager's words, and
+//! no template.
+
+pub mod dress;
+pub mod form_token;
+pub mod forms;
+pub mod guard;
+pub mod pages;
+pub mod queries;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{MethodRouter, get, post};
+
+use super::routes::{Operation, ROUTES, UiRoute};
+use super::state::{DoorState, UiState};
+
+/// All pages and what they are made of, behind their guards.
+pub fn router(ui: &Arc<UiState>) -> Router<DoorState> {
+    let (mut pages, mut assets) = (Router::new(), Router::new());
+    for route in &ROUTES {
+        match route.operation {
+            Operation::Ui(UiRoute::Asset) => assets = assets.route(route.pattern, get(pages::asset)),
+            Operation::Ui(part) => pages = pages.route(route.pattern, handler(part)),
+            _ => {}
+        }
+    }
+    let host = from_fn_with_state(Arc::clone(ui), guard::host);
+    guarded(pages).merge(assets).layer(host)
+}
+
+/// What stands before every page and form, outermost first, behind the check of the host. Style and
+/// script are no secret: a log-in page needs them too.
+fn guarded<S: Clone + Send + Sync + 'static>(pages: Router<S>) -> Router<S> {
+    pages.layer((
+        // The place for a log-in check: nothing below it is reached without passing it.
+        from_fn(guard::same_origin),
+    ))
+}
+
+fn handler(part: UiRoute) -> MethodRouter<DoorState> {
+    match part {
+        UiRoute::Home => get(pages::home),
+        UiRoute::Locks => get(pages::locks),
+        UiRoute::Lock => get(pages::lock),
+        UiRoute::AskRevoke => get(forms::ask_revoke),
+        UiRoute::Revoke => post(forms::revoke),
+        UiRoute::AskRelease => get(forms::ask_release),
+        UiRoute::Release => post(forms::release),
+        UiRoute::Waiters => get(pages::waiters),
+        UiRoute::Owners => get(pages::owners),
+        UiRoute::Nodes => get(pages::nodes),
+        UiRoute::Latency => get(pages::latency),
+        UiRoute::Events => get(pages::events),
+        UiRoute::Asset => get(pages::asset),
+    }
+}
+
+#[cfg(test)]
+mod tests;

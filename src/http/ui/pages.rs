@@ -1,0 +1,169 @@
+//! The handlers of pages that only show: read the address, ask the manager, have a view written.
+//! None asks a node, but that of one lock, which asks each of them once.
+
+use std::sync::Arc;
+
+use askama::Template;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+
+use super::{guard, queries};
+use crate::api::Event;
+use crate::auth::rule::Right;
+use crate::http::auth::Access;
+use crate::http::problem::Problem;
+use crate::http::slug::Slug;
+use crate::http::state::DoorState;
+use crate::manager::glance::{Glance, Queued};
+use crate::redlock::types::ResourceName;
+use crate::views::assets;
+use crate::views::events::EventsPage;
+use crate::views::latency::LatencyPage;
+use crate::views::lock::{Done, LockPage};
+use crate::views::locks::LocksPage;
+use crate::views::nodes::NodesPage;
+use crate::views::owners::OwnersPage;
+use crate::views::shell::{Shell, Tab};
+use crate::views::waiters::WaitersPage;
+
+/// Of what has its hash in its name: a year, the most that is honoured.
+const FOR_EVER: &str = "public, max-age=31536000, immutable";
+
+/// A page written out. Errors: `internal`, where a template fails.
+pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response, Problem> {
+    match page.render() {
+        Ok(text) => Ok((status, Html(text)).into_response()),
+        Err(error) => {
+            tracing::error!(%error, "a page could not be written");
+            Err(Problem::new(Slug::Internal, "the page could not be written"))
+        }
+    }
+}
+
+/// The frame of a page under this address.
+pub(super) fn shell(door: &DoorState, tab: Tab, title: &str, uri: &Uri) -> Shell {
+    let here = uri.path_and_query().map_or("/ui/", |p| p.as_str());
+    Shell::new(&door.manager.vote(), tab, title, here)
+}
+
+/// `GET /ui`.
+pub async fn home() -> Redirect {
+    Redirect::temporary("/ui/")
+}
+
+/// `GET /ui/`. Cancel: nothing is left behind.
+pub async fn locks(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let query = queries::locks(request.uri())?;
+    let frame = shell(&door, Tab::Locks, "Locks", request.uri());
+    door.manager.events().look();
+    let access = Access::of(&request);
+    drop(request);
+    let (glance, _) = seen_by(&door, &access).await;
+    html(StatusCode::OK, &LocksPage::new(frame, &glance, query, door.manager.wall_ms()))
+}
+
+/// `GET /ui/locks/{resource}`: 503 where nobody can say who holds it. Cancel: nothing is left behind.
+pub async fn lock(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let resource = queries::resource(request.uri(), "/ui/locks/")?;
+    let done = Done::parse(queries::word(request.uri(), "done", &Done::WORDS)?);
+    let frame = shell(&door, Tab::Other, resource.as_str(), request.uri());
+    let (base, access) = (base(&door, &request), Access::of(&request));
+    drop(request);
+    door.manager.events().look();
+    let seen = Box::pin(door.manager.inspect(&resource)).await;
+    let status = if seen.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut past = door.manager.events().past();
+    past.retain(|event| may_hear(&access, event));
+    let page = LockPage::new(frame, &resource, seen.as_ref(), &past, done, &base, door.manager.wall_ms());
+    html(status, &page)
+}
+
+/// The list and the queues, with what the caller may read.
+async fn seen_by(door: &DoorState, access: &Access) -> (Glance, Vec<Queued>) {
+    let (glance, mut queued) = (Box::pin(door.manager.glance()).await, door.manager.queued());
+    if access.may_all() {
+        return (glance, queued);
+    }
+    let seen = |name: &ResourceName| access.may(Right::Read, name);
+    queued.retain(|waiter| seen(&waiter.resource));
+    (glance.only(seen, &queued), queued)
+}
+
+/// Whether an event is the caller's to hear: as in `GET /events`.
+fn may_hear(access: &Access, event: &Event) -> bool {
+    match event.resource.as_deref() {
+        Some(name) => access.may_text(Right::Events, name),
+        None => access.may_somewhere(Right::Metrics),
+    }
+}
+
+/// What stands before the path in a line to paste. The host was checked by [`guard::host`].
+fn base(door: &DoorState, request: &Request) -> String {
+    let is_secure = door.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
+    let host = guard::host_of(request.headers(), request.uri()).unwrap_or("127.0.0.1:5625");
+    format!("{}://{host}", if is_secure { "https" } else { "http" })
+}
+
+/// `GET /ui/waiters`.
+pub async fn waiters(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let page = queries::pages(request.uri())?;
+    let frame = shell(&door, Tab::Waiters, "Waiters", request.uri());
+    door.manager.events().look();
+    let access = Access::of(&request);
+    drop(request);
+    let (glance, queued) = seen_by(&door, &access).await;
+    html(StatusCode::OK, &WaitersPage::new(frame, &glance, &queued, page))
+}
+
+/// `GET /ui/owners`.
+pub async fn owners(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let page = queries::pages(request.uri())?;
+    let frame = shell(&door, Tab::Owners, "Owners", request.uri());
+    door.manager.events().look();
+    let access = Access::of(&request);
+    drop(request);
+    let (glance, queued) = seen_by(&door, &access).await;
+    html(StatusCode::OK, &OwnersPage::new(frame, &glance, &queued, page, door.manager.wall_ms()))
+}
+
+/// `GET /ui/nodes`.
+pub async fn nodes(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    queries::nothing(request.uri())?;
+    let frame = shell(&door, Tab::Nodes, "Nodes", request.uri());
+    let now = door.manager.now();
+    let window = |node: &_| {
+        let history = door.ui.as_ref().map(|ui| &ui.node_history);
+        history.and_then(|h| h.of(node)).map(|series| series.window(now)).unwrap_or_default()
+    };
+    let vote = door.manager.vote();
+    html(StatusCode::OK, &NodesPage::new(frame, &vote, window, door.manager.engine().settings.node_timeout))
+}
+
+/// `GET /ui/latency`.
+pub async fn latency(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    queries::nothing(request.uri())?;
+    let frame = shell(&door, Tab::Latency, "Latency", request.uri());
+    html(StatusCode::OK, &LatencyPage::new(frame, &door.manager.rounds()))
+}
+
+/// `GET /ui/events`.
+pub async fn events(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let query = queries::events(request.uri())?;
+    let frame = shell(&door, Tab::Events, "Events", request.uri());
+    let hub = Arc::clone(door.manager.events());
+    hub.look();
+    let access = Access::of(&request);
+    let mut past = hub.past();
+    past.retain(|event| may_hear(&access, event));
+    html(StatusCode::OK, &EventsPage::new(frame, &past, query))
+}
+
+/// `GET /ui/static/{file}`. Errors: `not-found`.
+pub async fn asset(request: Request) -> Result<Response, Problem> {
+    let name = request.uri().path().rsplit('/').next().unwrap_or_default();
+    let asset = assets::find(name).ok_or_else(|| Problem::new(Slug::NotFound, "there is no such file"))?;
+    let kind = HeaderValue::from_static(asset.kind);
+    let keep = HeaderValue::from_static(FOR_EVER);
+    Ok(([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, keep)], asset.bytes).into_response())
+}

@@ -1,0 +1,133 @@
+//! From a page's address to what is to be shown. Empty fields count as not given, since a form sends
+//! all it has; unknown ones are refused, as everywhere. Knows the views' words, and no page.
+
+use axum::http::Uri;
+use percent_encoding::percent_decode_str;
+
+use crate::http::fields::Fields;
+use crate::http::problem::Problem;
+use crate::redlock::types::ResourceName;
+use crate::views::{events, locks};
+
+/// The pages that can be asked for: more than any table has.
+const PAGE_MAX: usize = 1_000_000;
+
+fn fields(uri: &Uri) -> Result<Fields, Problem> {
+    let mut fields = Fields::default();
+    fields.add_query(uri.query().unwrap_or_default())?;
+    Ok(fields)
+}
+
+fn page(fields: &mut Fields) -> usize {
+    let page = fields.text("page").unwrap_or_default();
+    page.parse().unwrap_or(1).clamp(1, PAGE_MAX)
+}
+
+/// The word's value; an unknown one is wrong, an empty one none.
+fn choice<T: Copy>(fields: &mut Fields, name: &str, known: &[(T, &'static str)]) -> Option<T> {
+    let word = fields.text(name).filter(|word| !word.is_empty())?;
+    let found = known.iter().find(|(_, known)| *known == word).map(|(value, _)| *value);
+    if found.is_none() {
+        let words = known.iter().map(|(_, word)| *word).collect::<Vec<_>>().join(", ");
+        fields.wrong(name, format!("must be one of {words}"));
+    }
+    found
+}
+
+/// Of the list of locks. Errors: `invalid`.
+pub fn locks(uri: &Uri) -> Result<locks::Query, Problem> {
+    let mut fields = fields(uri)?;
+    let states = locks::State::ALL.map(|(state, word, _)| (state, word));
+    let query = locks::Query {
+        prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
+        owner: fields.text("owner").unwrap_or_default(),
+        state: choice(&mut fields, "state", &states),
+        sort: choice(&mut fields, "sort", &locks::Sort::ALL).unwrap_or_default(),
+        down: choice(&mut fields, "dir", &[(true, "desc"), (false, "asc")]).unwrap_or(false),
+        page: page(&mut fields),
+    };
+    fields.finish(&["prefix", "owner", "state", "sort", "dir", "page"])?;
+    Ok(query)
+}
+
+/// Of the events. Errors: `invalid`.
+pub fn events(uri: &Uri) -> Result<events::Query, Problem> {
+    let mut fields = fields(uri)?;
+    let query = events::Query {
+        kind: choice(&mut fields, "kind", &events::KINDS.map(|(word, _)| (word, word))).unwrap_or_default(),
+        prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
+        page: page(&mut fields),
+    };
+    fields.finish(&["kind", "prefix", "page"])?;
+    Ok(query)
+}
+
+/// Of a table that only has pages. Errors: `invalid`.
+pub fn pages(uri: &Uri) -> Result<usize, Problem> {
+    let mut fields = fields(uri)?;
+    let page = page(&mut fields);
+    fields.finish(&["page"])?;
+    Ok(page)
+}
+
+/// That nothing is asked for. Errors: `invalid`.
+pub fn nothing(uri: &Uri) -> Result<(), Problem> {
+    fields(uri)?.finish(&[])
+}
+
+/// One word of these in a field, or none. Errors: `invalid`.
+pub fn word(uri: &Uri, name: &str, known: &[&'static str]) -> Result<&'static str, Problem> {
+    let mut fields = fields(uri)?;
+    let known: Vec<_> = known.iter().map(|word| (*word, *word)).collect();
+    let word = choice(&mut fields, name, &known).unwrap_or_default();
+    fields.finish(&[name])?;
+    Ok(word)
+}
+
+/// The resource behind a prefix of the path. Errors: `invalid`.
+pub fn resource(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem> {
+    let wrong = |detail: String| Problem::invalid_field("resource", detail);
+    let raw = uri.path().strip_prefix(prefix).unwrap_or_default();
+    let name = percent_decode_str(raw).decode_utf8().map_err(|_| wrong("the name is not UTF-8".to_owned()))?;
+    ResourceName::parse(&name).map_err(|invalid| wrong(invalid.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(text: &str) -> Uri {
+        text.parse().expect("a URI")
+    }
+
+    #[test]
+    fn a_form_with_empty_fields_asks_for_everything() {
+        assert_eq!(
+            locks(&uri("/ui/?prefix=&owner=&state=&sort=&dir=&page=")).expect("read"),
+            locks::Query { page: 1, ..locks::Query::default() }
+        );
+        let query =
+            locks(&uri("/ui/?prefix=deploy/&owner=ci+1&state=lock-delay&sort=held&dir=desc&page=3")).expect("read");
+        assert_eq!((query.prefix.as_str(), query.owner.as_str(), query.page), ("deploy/", "ci 1", 3));
+        assert_eq!((query.state, query.sort, query.down), (Some(locks::State::LockDelay), locks::Sort::Held, true));
+        assert_eq!(pages(&uri("/ui/waiters?page=99999999999999999999")).expect("read"), 1);
+    }
+
+    #[test]
+    fn unknown_words_and_fields_are_refused() {
+        for wrong in ["/ui/?state=gone", "/ui/?sort=colour", "/ui/?dir=up", "/ui/?preifx=a", "/ui/?prefix=a&prefix=b"] {
+            assert!(locks(&uri(wrong)).is_err(), "{wrong}");
+        }
+        assert!(events(&uri("/ui/events?kind=own3d")).is_err());
+        assert_eq!(word(&uri("/x?done=revoked"), "done", &["revoked"]).expect("read"), "revoked");
+        assert!(word(&uri("/x?done=evil"), "done", &["revoked"]).is_err());
+    }
+
+    #[test]
+    fn names_are_decoded_once_and_checked() {
+        assert_eq!(resource(&uri("/ui/locks/a/b%2Fc"), "/ui/locks/").expect("a name").as_str(), "a/b/c");
+        for wrong in ["/ui/locks/", "/ui/locks/a//b", "/ui/locks/%3Cb%3E", "/ui/locks/%ff", "/ui/locks/a%252Fb"] {
+            assert!(resource(&uri(wrong), "/ui/locks/").is_err(), "{wrong}");
+        }
+    }
+}

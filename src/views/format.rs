@@ -1,0 +1,186 @@
+//! How times, numbers and strangers' words are written on pages. `static/live.js` counts on in the
+//! same notation. Knows no page.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// What stays as it is in the value of a query.
+const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
+
+/// A length of time in at most two units, rounded down: `450 ms`, `28 s`, `4 m 12 s`, `3 h 05 m`, `2 d 3 h`.
+pub fn time(period: Duration) -> String {
+    let (s, ms) = (period.as_secs(), period.as_millis());
+    match s {
+        0 if ms > 0 => format!("{ms} ms"),
+        0..60 => format!("{s} s"),
+        60..3_600 => format!("{} m {:02} s", s / 60, s % 60),
+        3_600..86_400 => format!("{} h {:02} m", s / 3_600, s % 3_600 / 60),
+        _ => format!("{} d {} h", s / 86_400, s % 86_400 / 3_600),
+    }
+}
+
+/// The same in whole seconds, for what counts on: `0 s` below one.
+pub fn clock(period: Duration) -> String {
+    time(Duration::from_secs(period.as_secs()))
+}
+
+/// Whole milliseconds, for scripts.
+pub fn ms(period: Duration) -> u64 {
+    u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A latency with three digits at most: `850 µs`, `1.25 ms`, `48 ms`, `1.2 s`.
+pub fn latency(took: Duration) -> String {
+    let us = took.as_micros();
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..10_000 => format!("{}.{:02} ms", us / 1_000, us % 1_000 / 10),
+        10_000..1_000_000 => format!("{} ms", us / 1_000),
+        _ => format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000),
+    }
+}
+
+/// A whole number, or a reference to one: templates give either.
+pub trait Whole {
+    /// The number.
+    fn whole(self) -> u64;
+}
+
+macro_rules! whole {
+    ($($type:ty),+) => { $(
+        impl Whole for $type {
+            fn whole(self) -> u64 {
+                u64::try_from(self).unwrap_or(u64::MAX)
+            }
+        }
+        impl Whole for &$type {
+            fn whole(self) -> u64 {
+                Whole::whole(*self)
+            }
+        }
+    )+ };
+}
+
+whole!(u8, u32, u64, usize);
+
+/// With a thin space between thousands.
+pub fn number(n: impl Whole) -> String {
+    let digits = n.whole().to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3 * 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// RFC 3339 in UTC with milliseconds, for `datetime`; empty beyond the calendar.
+/// Units: milliseconds since 1970.
+pub fn stamp(wall_ms: u64) -> String {
+    let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default()
+}
+
+/// The same for people: `2026-11-20 18:07:03 UTC`, or `-` where it is not known.
+pub fn moment(wall_ms: u64) -> String {
+    match stamp(wall_ms).split_once('.') {
+        Some((text, _)) if wall_ms > 0 => format!("{} UTC", text.replace('T', " ")),
+        _ => "-".to_owned(),
+    }
+}
+
+/// Time between two readings of wall clocks; zero where they run against each other.
+pub fn since(now_ms: u64, then_ms: u64) -> Duration {
+    Duration::from_millis(now_ms.saturating_sub(then_ms))
+}
+
+/// Characters that show nothing, or turn the order of others around: a stranger's word must not
+/// look like another one, nor reach beyond its place.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+            | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A stranger's word with all that cannot be seen written out. Escaping is the template's business.
+pub fn visible(text: &str) -> String {
+    if !text.chars().any(is_hidden) {
+        return text.to_owned();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_hidden(c) {
+            let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// As the value in a query.
+pub fn query(value: &str) -> String {
+    utf8_percent_encode(value, QUERY).to_string()
+}
+
+/// `one waiter`, `3 waiters`.
+pub fn count(n: impl Whole, one: &str, many: &str) -> String {
+    let n = n.whole();
+    if n == 1 { format!("1 {one}") } else { format!("{} {many}", number(n)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_two_units_at_most() {
+        for (ms, text) in [
+            (0, "0 s"),
+            (450, "450 ms"),
+            (28_999, "28 s"),
+            (252_000, "4 m 12 s"),
+            (11_100_000, "3 h 05 m"),
+            (183_600_000, "2 d 3 h"),
+        ] {
+            assert_eq!(time(Duration::from_millis(ms)), text);
+        }
+        assert_eq!(clock(Duration::from_millis(450)), "0 s");
+        assert!(time(Duration::MAX).ends_with(" h"));
+    }
+
+    #[test]
+    fn latencies_and_numbers_are_short() {
+        for (us, text) in [(850, "850 µs"), (1_254, "1.25 ms"), (48_700, "48 ms"), (1_260_000, "1.2 s")] {
+            assert_eq!(latency(Duration::from_micros(us)), text);
+        }
+        assert_eq!(number(1_234_567_u64), "1\u{202f}234\u{202f}567");
+        assert_eq!((number(999_usize), number(0_u8)), ("999".to_owned(), "0".to_owned()));
+        assert_eq!((count(1_u8, "lock", "locks"), count(2_u8, "lock", "locks")), ("1 lock".into(), "2 locks".into()));
+    }
+
+    #[test]
+    fn moments_are_utc() {
+        assert_eq!(moment(1_795_198_023_120), "2026-11-20 18:07:03 UTC");
+        assert_eq!(stamp(1_795_198_023_120), "2026-11-20T18:07:03.120Z");
+        assert_eq!((moment(0), stamp(u64::MAX)), ("-".to_owned(), String::new()));
+        assert_eq!(since(5, 7), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_written_out() {
+        assert_eq!(visible("a\u{202e}b\0\n\u{200b}"), "a\\u{202e}b\\u{0}\\u{a}\\u{200b}");
+        assert_eq!(visible("Grüße, 世界 <b>"), "Grüße, 世界 <b>");
+    }
+
+    #[test]
+    fn queries_are_encoded() {
+        assert_eq!(query("a/b c&d=\"é"), "a/b%20c%26d%3D%22%C3%A9");
+    }
+}

@@ -1,0 +1,159 @@
+//! The list of locks: what is shown of a snapshot, in which order, and what strangers' words look like.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::*;
+use crate::manager::leases::Snapshot;
+use crate::redlock::clock::BootTime;
+use crate::redlock::node::LeaseRecord;
+use crate::redlock::types::Labels;
+use crate::views::paging::PAGE_ROWS;
+
+const NOW_MS: u64 = 1_795_198_023_120;
+
+fn lease(owner: &str, note: &str, held_s: u64, left_s: u64, fence: u64) -> SnapshotLease {
+    let labels =
+        Labels { owner: owner.into(), note: note.into(), acquired_at_ms: NOW_MS - held_s * 1_000, ..Labels::default() };
+    let value = format!("{}|000002|60000|{fence}|p,|{}", "a".repeat(64), labels.encode());
+    let record = LeaseRecord::parse(value.as_bytes()).expect("a record");
+    SnapshotLease { record, left: Duration::from_secs(left_s) }
+}
+
+fn name(name: &str) -> ResourceName {
+    ResourceName::parse(name).expect("valid")
+}
+
+fn glance(leases: Vec<(&str, SnapshotLease)>, waiting: &[(&str, usize)]) -> Glance {
+    let leases = leases.into_iter().map(|(n, lease)| (name(n), lease)).collect();
+    Glance {
+        leases: Arc::new(Snapshot::of(leases, BootTime::default(), true)),
+        age: Duration::from_secs(1),
+        lock_delay: Duration::from_secs(1),
+        waiting: waiting.iter().map(|(n, count)| (name(n), *count)).collect::<HashMap<_, _>>(),
+        longest_wait: Some(Duration::from_secs(75)),
+    }
+}
+
+fn shell() -> Shell {
+    use crate::manager::glance::Vote;
+    use crate::manager::outcome::QuorumCount;
+    let quorum = QuorumCount { granted: 5, needed: 3, nodes: 5 };
+    Shell::new(&Vote { nodes: Vec::new(), quorum, draining: false }, crate::views::shell::Tab::Locks, "Locks", "/ui/")
+}
+
+fn page(glance: &Glance, query: Query) -> LocksPage {
+    LocksPage::new(shell(), glance, query, NOW_MS)
+}
+
+fn names(page: &LocksPage) -> Vec<&str> {
+    page.rows.iter().map(|row| row.resource.as_str()).collect()
+}
+
+fn four() -> Glance {
+    glance(
+        vec![
+            ("deploy/prod", lease("ci-4711", "release 1.9", 300, 32, 9)),
+            ("deploy/test", lease("CI-12", "", 10, 62, 7)),
+            ("import", lease("", "nightly", 90, 2, 8)),
+            ("over", lease("x", "", 90, 1, 5)),
+        ],
+        &[("deploy/prod", 3), ("next", 1)],
+    )
+}
+
+#[test]
+fn a_row_says_who_since_when_why_and_until_when() {
+    let glance = four();
+    let page = page(&glance, Query::default());
+    assert_eq!(names(&page), ["deploy/prod", "deploy/test", "import", "next"]);
+    let row = &page.rows[0];
+    assert_eq!((row.owner.as_str(), row.note.as_str(), row.fence.as_str()), ("ci-4711", "release 1.9", "9"));
+    assert_eq!((row.held.as_str(), row.left.as_str(), row.left_percent), ("5 m 00 s", "30 s", 50));
+    assert_eq!((row.waiting, row.renewals.as_str(), row.state.word.as_str()), (3, "2×", "held"));
+    assert_eq!(page.rows[2].state.word, "run out", "only the safety margin is left");
+    assert_eq!(page.rows[3].state.word, "waited for");
+    let strip = &page.strip;
+    assert_eq!((strip.held, strip.waiting, strip.longest_wait.as_str()), (2, 4, "1 m 15 s"));
+}
+
+#[test]
+fn filters_are_by_prefix_owner_and_state() {
+    let glance = four();
+    let with = |change: fn(&mut Query)| {
+        let mut query = Query::default();
+        change(&mut query);
+        names(&page(&glance, query)).join(" ")
+    };
+    assert_eq!(with(|q| q.prefix = "deploy/".into()), "deploy/prod deploy/test");
+    assert_eq!(with(|q| q.owner = "ci-".into()), "deploy/prod deploy/test");
+    assert_eq!(with(|q| q.state = Some(State::Held)), "deploy/prod deploy/test");
+    assert_eq!(with(|q| q.state = Some(State::LockDelay)), "import");
+    assert_eq!(with(|q| q.state = Some(State::Waited)), "deploy/prod next");
+    assert_eq!(with(|q| q.owner = "nobody".into()), "");
+}
+
+#[test]
+fn every_column_sorts_both_ways() {
+    let glance = four();
+    let sorted = |sort, down| names(&page(&glance, Query { sort, down, ..Query::default() })).join(" ");
+    assert_eq!(sorted(Sort::Resource, true), "next import deploy/test deploy/prod");
+    assert_eq!(sorted(Sort::Held, true), "deploy/prod import deploy/test next");
+    assert_eq!(sorted(Sort::Expires, false), "import deploy/prod deploy/test next");
+    assert_eq!(sorted(Sort::Fence, true), "deploy/prod import deploy/test next");
+    assert_eq!(sorted(Sort::Waiters, true), "deploy/prod next deploy/test import");
+    assert_eq!(sorted(Sort::Owner, false), "next import deploy/test deploy/prod");
+}
+
+#[test]
+fn the_address_keeps_filters_and_turns_the_order() {
+    let glance = four();
+    let query =
+        Query { prefix: "deploy/".into(), owner: "a&b".into(), sort: Sort::Held, down: true, ..Query::default() };
+    let page = page(&glance, query);
+    let held = page.columns.iter().find(|c| c.word == "Held for").expect("a column");
+    assert_eq!((held.sorted, held.href.as_str()), ("descending", "/ui/?prefix=deploy/&owner=a%26b&sort=held"));
+    let fence = page.columns.iter().find(|c| c.word == "Fence").expect("a column");
+    assert_eq!((fence.sorted, fence.href.as_str()), ("none", "/ui/?prefix=deploy/&owner=a%26b&sort=fence&dir=desc"));
+}
+
+#[test]
+fn pages_follow_each_other_without_a_gap_in_every_order() {
+    let all: Vec<String> = (0..250).map(|i| format!("r/{i:03}")).collect();
+    let leases = all.iter().enumerate().map(|(i, n)| (n.as_str(), lease("o", "", i as u64 % 7, 60, i as u64 % 5)));
+    let glance = glance(leases.collect(), &[]);
+    for (sort, _) in Sort::ALL {
+        let mut seen = Vec::new();
+        for number in 1..=3 {
+            let page = page(&glance, Query { sort, page: number, ..Query::default() });
+            assert!(page.rows.len() <= PAGE_ROWS);
+            seen.extend(page.rows.into_iter().map(|row| row.resource));
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, all, "{sort:?}");
+    }
+}
+
+/// Names cannot have such characters, owners and notes can.
+#[test]
+fn strangers_words_are_inert() {
+    let hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>' {{7*7}} \u{202e}";
+    let glance = glance(vec![("a", lease(hostile, hostile, 1, 60, 1))], &[]);
+    // A reader's own words come back into the field as they are, but for what escaping does.
+    let query = Query { prefix: hostile.trim_end_matches('\u{202e}').into(), ..Query::default() };
+    for html in [page(&glance, Query::default()), page(&glance, query)].map(|p| p.render().expect("a page")) {
+        assert!(
+            !html.contains("<script>alert") && !html.contains("<img src=x") && !html.contains('\u{202e}'),
+            "{html}"
+        );
+    }
+}
+
+#[test]
+fn an_incomplete_list_says_so() {
+    let mut glance = four();
+    assert!(!page(&glance, Query::default()).render().expect("a page").contains("fewer than a quorum"));
+    let leases = glance.leases.leases.clone();
+    glance.leases = Arc::new(Snapshot::of(leases, BootTime::default(), false));
+    assert!(page(&glance, Query::default()).render().expect("a page").contains("fewer than a quorum"));
+}

@@ -1,0 +1,99 @@
+//! The held leases by who holds them, and who waits under the same name: what does `ci-4711` have?
+//! Owners are labels that holders gave themselves. Knows no request.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use askama::Template;
+
+use super::format;
+use super::paging::Paging;
+use super::shell::Shell;
+use crate::manager::glance::{Glance, Queued};
+
+/// Resources that are named for each owner.
+const NAMED: usize = 3;
+
+/// One owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Row {
+    /// Its name, made visible; empty for those who gave none.
+    pub owner: String,
+    /// The same for a query.
+    pub owner_query: String,
+    /// How many leases.
+    pub leases: usize,
+    /// How many waiters.
+    pub waiting: usize,
+    /// The first few resources.
+    pub resources: Vec<String>,
+    /// The oldest lease, in words; `-` where there is none.
+    pub longest: String,
+    /// The next end, in words; `-` where there is none.
+    pub next_end: String,
+    /// The same. Milliseconds.
+    pub next_end_ms: u64,
+}
+
+/// The page.
+#[derive(Debug, Template)]
+#[template(path = "owners.html")]
+pub struct OwnersPage {
+    shell: Shell,
+    rows: Vec<Row>,
+    paging: Paging,
+    complete: bool,
+    age: String,
+    age_ms: u64,
+}
+
+#[derive(Default)]
+struct Sum<'a> {
+    leases: usize,
+    waiting: usize,
+    resources: Vec<&'a str>,
+    oldest_ms: Option<u64>,
+    next_end: Option<Duration>,
+}
+
+impl OwnersPage {
+    /// The page: who has most comes first. Units of `wall_ms`: milliseconds since 1970.
+    pub fn new(shell: Shell, glance: &Glance, queued: &[Queued], page: usize, wall_ms: u64) -> Self {
+        let snapshot = &glance.leases;
+        let mut sums: HashMap<&str, Sum<'_>> = HashMap::new();
+        let held = snapshot.leases.iter().zip(snapshot.facts()).filter(|((_, lease), _)| lease.left > glance.age);
+        for ((resource, lease), facts) in held {
+            let sum = sums.entry(&facts.owner).or_default();
+            sum.leases += 1;
+            if sum.resources.len() < NAMED {
+                sum.resources.push(resource.as_str());
+            }
+            if facts.acquired_at_ms > 0 {
+                sum.oldest_ms = Some(sum.oldest_ms.map_or(facts.acquired_at_ms, |at| at.min(facts.acquired_at_ms)));
+            }
+            sum.next_end = Some(sum.next_end.map_or(lease.left, |left| left.min(lease.left)));
+        }
+        for waiter in queued {
+            sums.entry(&waiter.owner).or_default().waiting += 1;
+        }
+        let mut all: Vec<(&str, Sum<'_>)> = sums.into_iter().collect();
+        all.sort_unstable_by(|(a, x), (b, y)| (y.leases, y.waiting).cmp(&(x.leases, x.waiting)).then_with(|| a.cmp(b)));
+        let paging = Paging::new(all.len(), page, "/ui/owners".to_owned());
+        let row = |(owner, sum): &(&str, Sum<'_>)| {
+            let next_end = sum.next_end.map(|left| left.saturating_sub(glance.age).saturating_sub(glance.lock_delay));
+            Row {
+                owner: format::visible(owner),
+                owner_query: format::query(owner),
+                leases: sum.leases,
+                waiting: sum.waiting,
+                resources: sum.resources.iter().map(ToString::to_string).collect(),
+                longest: sum.oldest_ms.map_or_else(|| "-".to_owned(), |at| format::clock(format::since(wall_ms, at))),
+                next_end: next_end.map_or_else(|| "-".to_owned(), format::clock),
+                next_end_ms: next_end.map_or(0, format::ms),
+            }
+        };
+        let rows = all[paging.from..paging.to].iter().map(row).collect();
+        let (age, age_ms) = (format::time(glance.age), format::ms(glance.age));
+        Self { shell, rows, paging, complete: snapshot.complete, age, age_ms }
+    }
+}

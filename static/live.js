@@ -1,0 +1,122 @@
+// Keeps a page fresh: fetches it again when something happened, and replaces the parts that changed. Pages work
+// without it. It rests while the page is hidden, while a dialog is open, and while the focus is in a table, so that
+// nothing moves under a reader's hands.
+"use strict";
+(() => {
+  const LEAST = 2000; // between two fetches
+  const MOST = 10000; // what no event tells: waiters, ages, other instances that come and go
+  const state = document.getElementById("live");
+  let loaded = performance.now();
+  let wanted = false;
+  let busy = false;
+  let source = null;
+  let timer = 0;
+
+  const rests = () => document.hidden || document.querySelector("dialog[open]") !== null ||
+    (document.activeElement !== null && document.activeElement.closest("table, .confirm") !== null);
+
+  const say = (how, text) => {
+    if (state.className === `live ${how}` && state.textContent === text) return;
+    state.className = `live ${how}`;
+    state.textContent = text;
+  };
+
+  // As `format::clock` on the server.
+  const clock = (ms) => {
+    const s = Math.max(0, Math.floor(ms / 1000));
+    const two = (n) => String(n).padStart(2, "0");
+    if (s < 60) return `${s} s`;
+    if (s < 3600) return `${Math.floor(s / 60)} m ${two(s % 60)} s`;
+    if (s < 86400) return `${Math.floor(s / 3600)} h ${two(Math.floor((s % 3600) / 60))} m`;
+    return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+  };
+
+  const tick = () => {
+    const passed = performance.now() - loaded;
+    for (const e of document.querySelectorAll(".count[data-left]")) {
+      const left = Number(e.dataset.left) - passed;
+      e.textContent = clock(left);
+      e.classList.toggle("over", left <= 0);
+      if (left <= 0) wanted = true; // renewed meanwhile, or gone: renewals are not listened to
+    }
+    for (const e of document.querySelectorAll(".count[data-held]")) e.textContent = clock(Number(e.dataset.held) + passed);
+    for (const e of document.querySelectorAll(".count[data-age]")) e.textContent = clock(Number(e.dataset.age) + passed);
+    for (const e of document.querySelectorAll(".bar[data-ttl]")) {
+      const percent = Math.max(0, Math.min(100, ((Number(e.dataset.left) - passed) * 100) / Number(e.dataset.ttl)));
+      e.querySelector(".fill").setAttribute("width", percent.toFixed(1));
+      e.classList.toggle("low", percent < 15);
+    }
+    if (rests() && !document.hidden) say("rests", "Rests while you read the table");
+    else if (wanted || performance.now() - loaded >= MOST) plan();
+  };
+
+  const replace = (fresh) => {
+    const focus = document.activeElement;
+    const key = focus && focus !== document.body ? focus.id || focus.getAttribute("href") : null;
+    for (const part of document.querySelectorAll("[data-live]")) {
+      const other = fresh.getElementById(part.id);
+      if (other === null || other.innerHTML === part.dataset.seen) continue;
+      const text = other.innerHTML;
+      if (part.hasAttribute("aria-live") && part.textContent === other.textContent) continue;
+      part.replaceChildren(...document.adoptNode(other).childNodes);
+      part.dataset.seen = text;
+    }
+    // What had the focus may have been replaced: its successor gets it.
+    if (key && !document.contains(focus)) {
+      const heir = [...document.querySelectorAll("[id], a[href]")].find((e) => (e.id || e.getAttribute("href")) === key);
+      if (heir) heir.focus({ preventScroll: true });
+    }
+  };
+
+  const refresh = async () => {
+    timer = 0;
+    if (busy || rests()) return;
+    busy = true;
+    wanted = false;
+    const asked = performance.now();
+    try {
+      const answer = await fetch(location.href, { headers: { accept: "text/html" }, cache: "no-store" });
+      const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (fresh.getElementById("content") === null) throw new Error(String(answer.status));
+      // What had the focus meanwhile is not touched.
+      if (!rests()) {
+        replace(fresh);
+        loaded = asked;
+        say("on", "Live");
+        tick();
+      }
+    } catch {
+      say("lost", `No answer from the service: this is ${clock(performance.now() - loaded)} old`);
+    } finally {
+      busy = false;
+    }
+  };
+
+  const plan = () => {
+    if (timer === 0 && !busy) timer = setTimeout(refresh, Math.max(0, LEAST - (performance.now() - loaded)));
+  };
+
+  const want = () => {
+    wanted = true;
+    if (!rests()) plan();
+  };
+
+  // A connection only while the page is seen: browsers have few of them for each server.
+  const listen = () => {
+    if (document.hidden) {
+      source?.close();
+      source = null;
+    } else if (source === null) {
+      source = new EventSource("/events");
+      for (const kind of ["acquired", "released", "expired", "forced", "lost", "node_down", "node_up", "quarantined"])
+        source.addEventListener(kind, want);
+      want();
+    }
+  };
+
+  document.addEventListener("visibilitychange", listen);
+  document.addEventListener("focusout", () => { if (wanted) setTimeout(want); });
+  say("on", "Live");
+  listen();
+  setInterval(tick, 1000);
+})();

@@ -1,0 +1,204 @@
+//! A browser of a test's own: chromedriver on a free port, a headless chromium, and what the tests
+//! ask of it. Ended by its own process id. Knows no page.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use fantoccini::{Client, ClientBuilder, Locator};
+use hyper_util::client::legacy::connect::HttpConnector;
+use serde_json::{Value, json};
+
+use crate::support::poll;
+
+/// Finds violations of the Web Content Accessibility Guidelines. axe-core 4.14.1, unchanged, from npm;
+/// its licence is MPL-2.0, and it is part of no build.
+const AXE: &str = include_str!("axe.min.js");
+
+/// How a page is to be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    Light,
+    Dark,
+    /// 320 pixels wide, as a telephone.
+    Narrow,
+    /// Without script.
+    Plain,
+}
+
+/// One browser.
+pub struct Browser {
+    driver: Child,
+    pub client: Client,
+    base: String,
+    look: Look,
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.exists())
+}
+
+/// `None`, visibly, where there is no browser and no apt to get one with.
+///
+/// Panics: where `make deps` would install it.
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn chromedriver() -> Option<PathBuf> {
+    let found = find("chromedriver").filter(|_| find("chromium").is_some());
+    if found.is_none() && find("apt-get").is_some() {
+        panic!("chromium or chromedriver is not installed: `make deps` installs it");
+    }
+    if found.is_none() {
+        eprintln!("SKIPPED: there is no chromium here, and no apt-get to install it with");
+    }
+    found
+}
+
+impl Browser {
+    /// One that looks at this service; `None` where there is none to be had.
+    pub async fn open(base: &str, look: Look) -> Option<Self> {
+        let program = chromedriver()?;
+        let mut command = Command::new(program);
+        command.arg("--port=0").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut driver = command.spawn().expect("chromedriver runs");
+        let mut lines = BufReader::new(driver.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        let port = lines.find_map(|line| {
+            let (_, port) = line.split_once("started successfully on port ")?;
+            port.trim_end_matches('.').parse::<u16>().ok()
+        });
+        // Whatever it says later must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        let port = port.expect("chromedriver says where it listens");
+        let client = ClientBuilder::new(HttpConnector::new())
+            .capabilities(capabilities(look))
+            .connect(&format!("http://127.0.0.1:{port}"))
+            .await
+            .expect("a session");
+        Some(Self { driver, client, base: base.to_owned(), look })
+    }
+
+    /// Goes to a path of the service.
+    pub async fn go(&self, path: &str) {
+        self.client.goto(&format!("{}{path}", self.base)).await.unwrap_or_else(|e| panic!("{path}: {e}"));
+    }
+
+    /// The path at which it is, with its query.
+    pub async fn here(&self) -> String {
+        let url = self.client.current_url().await.expect("an address");
+        url.as_str().strip_prefix(&self.base).expect("a page of the service").to_owned()
+    }
+
+    /// What a script in the page says.
+    pub async fn ask(&self, script: &str) -> Value {
+        self.client.execute(script, vec![]).await.unwrap_or_else(|e| panic!("{script}: {e}"))
+    }
+
+    /// The text of the first element that fits; empty where there is none.
+    pub async fn text(&self, css: &str) -> String {
+        match self.client.find(Locator::Css(css)).await {
+            // It may be replaced while it is read.
+            Ok(element) => element.text().await.unwrap_or_default(),
+            Err(_) => String::new(),
+        }
+    }
+
+    /// Waits until the text of an element is as wanted.
+    pub async fn until_text(&self, css: &str, what: &str, is_so: impl Fn(&str) -> bool) {
+        let what = format!("{css}: {what}");
+        poll::until(&what, || async { is_so(&self.text(css).await).then_some(()) }).await;
+    }
+
+    /// Writes into a field.
+    pub async fn write(&self, css: &str, text: &str) {
+        let field = self.client.find(Locator::Css(css)).await.unwrap_or_else(|e| panic!("{css}: {e}"));
+        field.clear().await.expect("a field");
+        field.send_keys(text).await.expect("a field");
+    }
+
+    /// Clicks, and waits until a page has come of it.
+    pub async fn click(&self, css: &str) {
+        let element = self.client.find(Locator::Css(css)).await.unwrap_or_else(|e| panic!("{css}: {e}"));
+        element.click().await.unwrap_or_else(|e| panic!("{css}: {e}"));
+    }
+
+    /// A picture of the whole page, for a person to look at.
+    pub async fn picture(&self, name: &str) {
+        let look = match self.look {
+            Look::Light => "light",
+            Look::Dark => "dark",
+            Look::Narrow => "narrow",
+            Look::Plain => "plain",
+        };
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
+        std::fs::create_dir_all(&dir).expect("writable");
+        let png = self.client.screenshot().await.expect("a picture");
+        std::fs::write(dir.join(format!("{name}-{look}.png")), png).expect("writable");
+    }
+
+    /// Nothing on the page keeps somebody from using it, nothing broke the policy, nothing failed, and
+    /// it is not wider than the window.
+    pub async fn is_well(&self, what: &str) {
+        self.ask(AXE).await;
+        let run = "const done = arguments[arguments.length - 1]; \
+                   axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] })\
+                   .then((r) => done({ violations: r.violations, passes: r.passes.length }), (e) => done(String(e)));";
+        let found = self.client.execute_async(run, vec![]).await.expect("axe runs");
+        assert!(found["passes"].as_u64().is_some_and(|n| n > 10), "{what}: axe did not look: {found}");
+        let violations = found["violations"].as_array().expect("a list");
+        let said: Vec<String> = violations.iter().map(violation).collect();
+        assert!(said.is_empty(), "{what} ({:?}):\n{}", self.look, said.join("\n"));
+        let reports = "const done = arguments[arguments.length - 1]; const all = []; \
+                       const o = new ReportingObserver((list) => all.push(...list.map((r) => r.type + JSON.stringify(r.body))), \
+                       { types: ['csp-violation', 'deprecation', 'intervention'], buffered: true }); \
+                       o.observe(); setTimeout(() => done(all), 0);";
+        let reports = self.client.execute_async(reports, vec![]).await.expect("a list");
+        let broken = reports.as_array().expect("a list").iter().filter(|r| !r.to_string().contains("eval"));
+        let broken: Vec<&Value> = broken.collect();
+        assert!(broken.is_empty(), "{what}: {broken:?}");
+        let wide = self.ask("return [document.documentElement.scrollWidth, window.innerWidth]").await;
+        assert!(wide[0].as_u64() <= wide[1].as_u64(), "{what} ({:?}) is wider than its window: {wide}", self.look);
+    }
+
+    /// Ends it.
+    pub async fn close(self) {
+        self.client.clone().close().await.expect("closed");
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Its browser ends with it. Fails where it has ended already.
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
+
+fn violation(violation: &Value) -> String {
+    let nodes = violation["nodes"].as_array().cloned().unwrap_or_default();
+    let where_: Vec<String> = nodes.iter().take(3).map(|n| format!("{} {}", n["html"], n["failureSummary"])).collect();
+    format!("{}: {} at {}", violation["id"], violation["help"], where_.join(" | "))
+}
+
+fn capabilities(look: Look) -> serde_json::Map<String, Value> {
+    let mut args = vec![
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--hide-scrollbars",
+        "--force-color-profile=srgb",
+        "--window-size=1280,1000",
+    ];
+    if look == Look::Dark {
+        args.push("--blink-settings=preferredColorScheme=0");
+    }
+    let mut options = json!({ "args": args });
+    if look == Look::Narrow {
+        options["mobileEmulation"] = json!({ "deviceMetrics": { "width": 320, "height": 900, "pixelRatio": 2 } });
+    }
+    if look == Look::Plain {
+        options["prefs"] = json!({ "profile.managed_default_content_settings.javascript": 2 });
+    }
+    let all = json!({ "browserName": "chrome", "goog:chromeOptions": options });
+    all.as_object().expect("an object").clone()
+}

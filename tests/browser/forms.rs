@@ -1,0 +1,88 @@
+//! Forms without a browser: what must be refused whoever sends it, and with which status.
+
+use super::scene;
+use crate::support::client::{Answer, Client, send};
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+async fn post(client: &Client, path: &str, headers: &[(&str, &str)], fields: &[(&str, &str)]) -> Answer {
+    let mut request = client.request("POST", path).form(fields);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    send(request).await
+}
+
+#[tokio::test]
+async fn a_form_needs_the_cookie_of_this_browser_and_our_own_page() {
+    let service = scene::service().await;
+    let client = service.client();
+    let lease = client.acquired("x", &[("ttl", "1m")]).await;
+    let tag = lease.fence().to_string();
+    let fields = [("redlockd_form", TOKEN), ("tag", &tag), ("reason", "stuck"), ("name", "x")];
+    let cookie = ("cookie", "redlockd_form=0123456789abcdef0123456789abcdef");
+    let other = ("cookie", "redlockd_form=ffffffffffffffffffffffffffffffff");
+    for path in ["/ui/revoke/x", "/ui/release/x"] {
+        for headers in [
+            &[][..],
+            &[other],
+            &[cookie, ("sec-fetch-site", "cross-site")],
+            &[cookie, ("origin", "https://evil.example")],
+            &[cookie, ("origin", "null")],
+        ] {
+            post(client, path, headers, &fields).await.expect_problem(403, "forbidden");
+        }
+        post(client, path, &[cookie, ("host", "evil.example")], &fields).await.expect_problem(421, "host-not-allowed");
+    }
+    // It is untouched: not even its renewal is refused.
+    client.extend("x", &lease.token(), &[]).await.expect_status(200);
+    let done = ("sec-fetch-site", "same-origin");
+    let answer =
+        send(client.request("POST", "/ui/release/x").form(&fields).header(done.0, done.1).header(cookie.0, cookie.1))
+            .await;
+    assert!(answer.text.contains("Released."), "{answer:?}");
+    client.inspect("x").await.expect_status(404);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_form_has_its_status() {
+    let service = scene::service().await;
+    let client = service.client();
+    let lease = client.acquired("x", &[("ttl", "1m")]).await;
+    let tag = lease.fence().to_string();
+    let cookie = [("cookie", "redlockd_form=0123456789abcdef0123456789abcdef")];
+    let long = "x".repeat(513);
+    for (path, tag, reason, name, status, said) in [
+        ("/ui/revoke/x", tag.as_str(), " ", "", 400, "Say why"),
+        ("/ui/revoke/x", tag.as_str(), long.as_str(), "", 400, "too long"),
+        ("/ui/revoke/x", "", "stuck", "", 400, "whose lease is meant"),
+        ("/ui/release/x", tag.as_str(), "stuck", "y", 400, "not the name of this lock"),
+        ("/ui/revoke/x", "1", "stuck", "", 412, "Somebody else holds it by now"),
+        ("/ui/release/x", "1", "stuck", "x", 412, "Somebody else holds it by now"),
+        ("/ui/release/free", "1", "stuck", "free", 404, "Nobody holds it any more"),
+    ] {
+        let fields = [("redlockd_form", TOKEN), ("tag", tag), ("reason", reason), ("name", name)];
+        let answer = post(client, path, &cookie, &fields).await.expect_status(status);
+        assert!(answer.text.contains(said), "{path}: {}", answer.text);
+    }
+    let unknown = [("redlockd_form", TOKEN), ("tag", &tag), ("reason", "stuck"), ("force", "now")];
+    post(client, "/ui/revoke/x", &cookie, &unknown).await.expect_problem(400, "invalid");
+    client.extend("x", &lease.token(), &[]).await.expect_status(200);
+}
+
+#[tokio::test]
+async fn pages_can_be_switched_off_and_never_show_a_token() {
+    use crate::support::service::Service;
+    let off = Service::embedded(&["--set", "ui=off"]).await;
+    off.client().get("/ui/").await.expect_problem(404, "not-found");
+    off.client().get("/locks").await.expect_status(200);
+    let on = scene::service().await;
+    let lease = on.client().acquired("x", &[("ttl", "1m")]).await;
+    for path in ["/ui/", "/ui/locks/x", "/ui/revoke/x", "/ui/release/x", "/ui/owners", "/ui/events"] {
+        let page = on.client().get(path).await.expect_status(200);
+        assert!(!page.text.contains(&lease.token()), "{path}");
+        assert_eq!(page.header("cache-control"), "no-store");
+    }
+    let redirected = on.client().get("/").await.expect_status(200);
+    assert!(redirected.text.contains("<title>Locks"), "the root leads to the pages");
+}

@@ -1,0 +1,35 @@
+//! Without script: everything can be read, filtered, paged and ended.
+
+use super::driver::{Browser, Look};
+use super::scene;
+
+#[tokio::test]
+async fn all_of_it_works_without_script() {
+    let service = scene::service().await;
+    let client = service.client();
+    scene::hold(client).await;
+    let Some(browser) = Browser::open(client.base(), Look::Plain).await else { return };
+    browser.go("/ui/").await;
+    assert!(browser.text("#live").await.starts_with("Shows one moment."), "script is off");
+    browser.picture("locks").await;
+    browser.write("#prefix", "deploy/").await;
+    browser.click(".filters button").await;
+    browser.until_text("caption", "it is filtered", |t| t.contains("all 2, filtered")).await;
+    assert_eq!(browser.here().await, "/ui/?prefix=deploy%2F&owner=&state=");
+    browser.click("a[href='/ui/?prefix=deploy/&sort=held&dir=desc']").await;
+    browser.until_text("thead [aria-sort=descending]", "it is sorted", |t| t.contains("Held for")).await;
+    let lease = client.acquired("fresh", &[("ttl", "1m")]).await;
+    browser.go("/ui/").await;
+    browser.until_text("footer", "there is a link to load it again", |t| t.contains("Load again")).await;
+    browser.go("/ui/release/fresh").await;
+    browser.write("#reason", "stuck").await;
+    browser.write("#name", "fresh").await;
+    browser.click(".confirm button").await;
+    browser.until_text(".notice", "it was done", |t| t.contains("Released.")).await;
+    client.extend("fresh", &lease.token(), &[]).await.expect_status(410);
+    for path in ["/ui/waiters", "/ui/owners", "/ui/nodes", "/ui/latency", "/ui/events"] {
+        browser.go(path).await;
+        assert!(!browser.text("h1").await.is_empty(), "{path}");
+    }
+    browser.close().await;
+}

@@ -1,0 +1,60 @@
+//! Something to look at: leases with owners and notes, waiters in queues, a past. Knows no page.
+
+use futures_util::future::join_all;
+
+use crate::support::client::{Answer, Client};
+use crate::support::poll;
+use crate::support::service::Service;
+
+/// A service with five embedded nodes and a list that is fresh within a tenth of a second.
+pub async fn service() -> Service {
+    let service = Service::embedded(&["--set", "embedded_nodes=5", "--set", "list_refresh=100ms"]).await;
+    service.until_ready().await;
+    service
+}
+
+const HELD: [(&str, &str, &str, &str); 9] = [
+    ("billing/invoice-run/2026-11", "billing-worker-2", "monthly invoices, customers M to Z", "4m"),
+    ("cache/warm-up", "", "", "50s"),
+    ("db/migrate/orders", "release-bot", "add index orders_by_day, ticket OPS-2291", "5m"),
+    ("deploy/prod", "ci-4711", "release 1.9.2", "5m"),
+    ("deploy/staging", "ci-4712", "release 1.10.0-rc.1", "3m"),
+    ("import/catalogue", "import-eu-west-1", "nightly catalogue import", "90s"),
+    ("reports/nightly", "cron@reports-1", "", "2m"),
+    ("search/reindex", "search-7f9c", "reindex after schema change", "4m"),
+    ("tenants/blue/backup", "backup-agent", "full backup, weekly", "5m"),
+];
+
+/// Takes some locks; their tokens.
+pub async fn hold(client: &Client) -> Vec<Answer> {
+    let metadata = r#"{"pipeline":"4711","host":"build-12"}"#;
+    let take = HELD.iter().map(|(name, owner, note, ttl)| async move {
+        let fields = [("ttl", *ttl), ("owner", *owner), ("note", *note), ("metadata", metadata)];
+        client.acquired(name, &fields).await
+    });
+    join_all(take).await
+}
+
+/// People who wait for a lock until their service ends, seated in this order.
+pub async fn wait_for(client: &Client, resource: &'static str, owners: &[&'static str]) {
+    for (i, owner) in owners.iter().enumerate() {
+        let (waiting, owner) = (client.clone(), *owner);
+        tokio::spawn(async move {
+            let request = waiting.request("POST", &format!("/locks/{resource}"));
+            // It breaks off with its service.
+            let _ = request.form(&[("wait", "5m"), ("owner", owner)]).send().await;
+        });
+        poll::until("it is seated", || async { (client.waiting(resource).await == i + 1).then_some(()) }).await;
+    }
+}
+
+/// A past: some that came and went, one that an operator ended.
+pub async fn past(client: &Client) {
+    for name in ["deploy/prod", "deploy/staging", "import/catalogue"] {
+        let lease = client.acquired(name, &[("owner", "ci-4700"), ("ttl", "20s")]).await;
+        client.release(name, &lease.token()).await.expect_status(204);
+    }
+    client.acquired("deploy/prod", &[("owner", "ci-4701"), ("ttl", "20s")]).await;
+    let ended = client.request("DELETE", "/locks/deploy/prod?force=now&reason=host+is+gone");
+    crate::support::client::send(ended).await.expect_status(204);
+}
