@@ -150,7 +150,14 @@ fn requests() -> Vec<Request> {
     let (attempt, ttl) = (AttemptId::from_random(7), Ttl::from_ms(1_000).expect("valid"));
     vec![
         Request::Acquire { resource: resource(), token: token.clone(), attempt, ttl, labels: "".into() },
-        Request::Hold { resource: resource(), token: token.clone(), ttl: None, fence: None, renewal: true, labels: None },
+        Request::Hold {
+            resource: resource(),
+            token: token.clone(),
+            ttl: None,
+            fence: None,
+            renewal: true,
+            labels: None,
+        },
         Request::Release {
             resource: resource(),
             token: token.clone(),

@@ -10,9 +10,11 @@ use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::audit::{self, Audit};
 use crate::auth::file::{self, AccessFileError};
 use crate::auth::gate::Gate;
 use crate::auth::principal::Limits;
@@ -46,6 +48,9 @@ const INIT_PATIENCE: Duration = Duration::from_secs(10);
 const START_LOOK: Duration = Duration::from_millis(20);
 /// Longest time between two looks at a resource that another instance or a foreign client holds.
 const POLL: Duration = Duration::from_secs(1);
+
+/// The least time to write out the audit log at the end, also where requests are given none.
+const AUDIT_FLUSH_MIN: Duration = Duration::from_secs(1);
 
 /// File descriptors that are not connections of callers: log, listener, runtime, files.
 const FILES_KEPT_BACK: usize = 64;
@@ -94,6 +99,15 @@ pub enum AppError {
     /// The door's certificate.
     #[error("`listen_tls_cert`: {0}")]
     Tls(#[from] TlsError),
+    /// Nobody is to believe that there is an audit log where there is none.
+    #[error("`audit_log`: {path} cannot be opened for appending")]
+    AuditLog {
+        /// As configured.
+        path: PathBuf,
+        /// The operating system's word.
+        #[source]
+        source: std::io::Error,
+    },
     /// The state of an embedded node.
     #[error("embedded nodes: {0}")]
     Embedded(#[from] OpenError),
@@ -116,6 +130,13 @@ pub struct App {
     stop: CancellationToken,
     tls: Option<Arc<Tls>>,
     limits: ServeLimits,
+    audit: Option<AuditTask>,
+}
+
+/// The writer of the audit log, and what tells it that nothing more will come.
+struct AuditTask {
+    stop: CancellationToken,
+    writer: JoinHandle<()>,
 }
 
 impl App {
@@ -124,6 +145,7 @@ impl App {
     ///
     /// Errors: [`AppError`].
     pub async fn start(config: &Config) -> Result<Self, AppError> {
+        let (audit, writer) = open_audit(config)?;
         let address = config.listen;
         let listen_error = |source| AppError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(listen_error)?;
@@ -139,10 +161,15 @@ impl App {
         let ends = Arc::clone(&metrics);
         manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let gate = Arc::new(gate(config)?);
-        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
-        let door = door.with_ui(ui(config, history));
         let (tls, limits) = (door_tls(config)?.map(Arc::new), serve_limits(config));
-        let app = Self { listener, door, engine, warden, embedded, tasks, stop, tls, limits };
+        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
+        let door = door.with_audit(audit).with_ui(ui(config, history));
+        let audit = writer.map(|writer| {
+            let stop = CancellationToken::new();
+            let writer = tokio::spawn(writer.run(stop.clone()));
+            AuditTask { stop, writer }
+        });
+        let app = Self { listener, door, engine, warden, embedded, tasks, stop, tls, limits, audit };
         app.reload_on_change(config, &gate)?;
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.warden.same_server() {
@@ -193,6 +220,9 @@ impl App {
     /// Errors: [`AppError::SameServer`], at once when two nodes turn out to be one server.
     /// Cancel: a stop without order; leases stay until their TTL.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), AppError> {
+        let version = env!("CARGO_PKG_VERSION");
+        let address = self.address().map(|a| a.to_string()).unwrap_or_default();
+        tracing::info!(address, version, nodes = self.engine.nodes.len(), "serving");
         self.spawn(watch(self.warden.clone(), shutdown.clone()));
         let max_connections = connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
         let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
@@ -205,9 +235,16 @@ impl App {
             tracing::warn!("clean-ups were still under way at the end; the TTL of their keys ends them");
         }
         close(self.embedded).await;
+        if let Some(AuditTask { stop, writer }) = self.audit {
+            stop.cancel();
+            if tokio::time::timeout(self.limits.drain_timeout.max(AUDIT_FLUSH_MIN), writer).await.is_err() {
+                tracing::error!("the audit log could not be written to its end: what was queued is lost");
+            }
+        }
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+        tracing::info!("stopped");
         match self.warden.same_server() {
             Some((a, b)) => Err(AppError::SameServer(a, b)),
             None => Ok(()),
@@ -262,6 +299,14 @@ fn gate(config: &Config) -> Result<Gate, AppError> {
         waiters: Some(config.waiters_per_principal),
     };
     Ok(Gate::closed(file::read(path)?, limits))
+}
+
+/// The audit log as configured; off by default.
+fn open_audit(config: &Config) -> Result<(Audit, Option<audit::Writer>), AppError> {
+    let Some(path) = &config.audit_log else { return Ok((Audit::default(), None)) };
+    let unopened = |source| AppError::AuditLog { path: path.clone(), source };
+    let (audit, writer) = Audit::open(path).map_err(unopened)?;
+    Ok((audit, Some(writer)))
 }
 
 /// Embedded nodes write down that they stopped cleanly; the disk may take its time.

@@ -4,6 +4,7 @@
 use std::io::IsTerminal;
 
 use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::fmt::format::{Format, Json, JsonFields};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::util::TryInitError;
 use tracing_subscriber::{Layer, Registry, fmt};
@@ -21,10 +22,15 @@ pub fn init(config: &Config, env: &impl Environment) -> Result<Option<Warning>, 
     let has_colours = std::io::stderr().is_terminal() && env.get("NO_COLOR").is_none_or(|v| v.is_empty());
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.log_format {
         LogFormat::Text => Box::new(fmt::layer().with_ansi(has_colours).with_writer(std::io::stderr)),
-        LogFormat::Json => Box::new(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)),
+        LogFormat::Json => Box::new(json().with_writer(std::io::stderr)),
     };
     tracing_subscriber::registry().with(layer.with_filter(filter)).try_init()?;
     Ok(warning)
+}
+
+/// One object per line: the event's fields beside time and level, those of its request under `span`.
+fn json<S>() -> fmt::Layer<S, JsonFields, Format<Json>> {
+    fmt::layer().json().flatten_event(true).with_span_list(false)
 }
 
 fn filter(variable: Option<String>, level: LogLevel) -> (EnvFilter, Option<Warning>) {

@@ -11,6 +11,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("manager", 1),
     ("nodes", 1),
     ("auth", 1),
+    ("audit", 2),
     ("metrics", 2),
     ("views", 2),
     ("config", 2),

@@ -130,6 +130,7 @@ fn value(config: &Config, key: &str) -> String {
             crate::config::LogFormat::Json => "json",
         }),
         "log_level" => quoted(config.log_level.as_str()),
+        "audit_log" => path(&config.audit_log),
         "worker_threads" => config.worker_threads.to_string(),
         // A key that was added to the table and not here: the test below finds it.
         _ => UNKNOWN.to_owned(),

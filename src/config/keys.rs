@@ -164,6 +164,7 @@ pub const KEYS: &[Key] = &[
     duration("fence_ttl", MINUTE, 720 * HOUR),
     key("log_format", Form::Choice(&["text", "json"])),
     key("log_level", Form::Choice(&["error", "warn", "info", "debug", "trace"])),
+    key("audit_log", Form::Path),
     integer("worker_threads", 0, 256),
 ];
 

@@ -164,6 +164,8 @@ pub struct Config {
     pub log_format: LogFormat,
     /// The least level that is logged.
     pub log_level: LogLevel,
+    /// Where the audit log goes; `stdout` is standard output.
+    pub audit_log: Option<PathBuf>,
     /// Threads of the runtime; 0: one per CPU.
     pub worker_threads: usize,
     pub(super) origins: BTreeMap<&'static str, Origin>,
@@ -248,6 +250,7 @@ impl Config {
                 "trace" => LogLevel::Trace,
                 _ => LogLevel::Info,
             },
+            audit_log: values.path("audit_log"),
             worker_threads: values.integer("worker_threads"),
             origins: values.origins(),
         }

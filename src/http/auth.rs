@@ -15,6 +15,7 @@ use super::extract;
 use super::problem::Problem;
 use super::routes::{Operation, ROUTES, UiRoute};
 use super::slug::Slug;
+use super::trail::Trail;
 use super::ui::guard;
 use crate::auth::book::{Credential, PeerCertificate, Unknown};
 use crate::auth::gate::Gate;
@@ -258,6 +259,9 @@ fn allowed(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
         return Ok(found.unwrap_or(Access(Caller::Nobody)));
     }
     let access = found?;
+    if let Some(name) = access.principal() {
+        Trail::of(request).name(name);
+    }
     if let Caller::Known { principal, .. } = &access.0
         && !is_page
     {

@@ -49,7 +49,10 @@ async fn status(gate: &Arc<Gate>, method: &str, path: &str, authorization: &[&st
     let response = echo(Arc::clone(gate)).oneshot(request(method, path, authorization)).await.expect("infallible");
     if response.status() == 401 {
         let challenge = response.headers()[header::WWW_AUTHENTICATE].to_str().expect("ASCII");
-        assert!(challenge == "Bearer" || path.starts_with("/ui") && challenge.starts_with("Basic "), "{path}: {challenge}");
+        assert!(
+            challenge == "Bearer" || path.starts_with("/ui") && challenge.starts_with("Basic "),
+            "{path}: {challenge}"
+        );
     }
     response.status().as_u16()
 }

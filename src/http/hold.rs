@@ -11,12 +11,14 @@ use axum::body::{Body, Bytes};
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
+use tracing::Instrument;
 
 use super::accept::Stream;
 use super::locks::{measure, moment};
 use super::problem;
 use super::socket::Caller;
 use super::state::DoorState;
+use super::trail::Trail;
 use super::{answers, wire};
 use crate::api;
 use crate::auth::ledger::{self, Place};
@@ -52,13 +54,15 @@ pub struct HoldAsk {
     pub caller: Option<Caller>,
     /// Among what its principal may have out, where that is counted.
     pub place: Option<Box<Place>>,
+    /// Where its fate is written down.
+    pub trail: Trail,
 }
 
 /// Answers with a stream once the lease is granted or queued for; with a problem before that.
 ///
 /// Cancel, and the end of the stream: the place in the queue is given up, the lease released.
 pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
-    let HoldAsk { request, form, caller, place } = ask;
+    let HoldAsk { request, form, caller, place, trail } = ask;
     if let Some(caller) = &caller {
         caller.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
@@ -76,22 +80,31 @@ pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
         Some(outcome) => {
             watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
             match outcome {
-                Ok(lease) => Step::Granted(door.manager.hold(lease, door.settings.max_hold)),
+                Ok(lease) => {
+                    trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+                    Step::Granted(door.manager.hold(lease, door.settings.max_hold))
+                }
                 Err(error) => return problem::acquire_refused(&resource, error).into_response(),
             }
         }
         None => {
             watch.leave_to_stream();
+            trail.note(|record| record.outcome = "queued".to_owned());
             Step::Queued(acquiring, watch)
         }
     };
+    let on_drop = if matches!(step, Step::Queued(..)) { ABANDONED } else { DISCONNECTED };
     let _flight = door.metrics.watch_stream(Flight::Hold);
-    let mut line = Line { door, resource, form, count: Count::Asking(place), _flight };
+    let span = tracing::Span::current();
+    let fate = Fate { trail, on_drop: Some(on_drop) };
+    let mut line = Line { door, resource, form, span, fate, count: Count::Asking(place), _flight };
     if matches!(step, Step::Granted(_)) {
         line.counts();
     }
     let body = Body::from_stream(stream::unfold((step, line), |(step, mut line)| async move {
-        let (told, next) = line.step(step).await?;
+        // The answer's body is asked for outside of the request's span.
+        let span = line.span.clone();
+        let (told, next) = line.step(step).instrument(span).await?;
         Some((told, (next, line)))
     }));
     let kind = match form {
@@ -116,6 +129,8 @@ struct Line {
     door: DoorState,
     resource: ResourceName,
     form: Stream,
+    span: tracing::Span,
+    fate: Fate,
     count: Count,
     _flight: InFlight,
 }
@@ -124,6 +139,40 @@ struct Line {
 enum Count {
     Asking(Option<Box<Place>>),
     Held { _held: ledger::Held },
+}
+
+/// In the queue: nothing that was granted is left behind.
+const ABANDONED: &str = "abandoned";
+/// The lease is given back in the background.
+const DISCONNECTED: &str = "disconnected";
+
+/// What becomes of a stream, for the audit log: one line for each thing that happens to its lease,
+/// and one where it is dropped before its end.
+struct Fate {
+    trail: Trail,
+    on_drop: Option<&'static str>,
+}
+
+impl Fate {
+    /// It goes on, and a drop would mean something else from now on.
+    fn granted(&mut self, lease: &Lease) {
+        self.trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        self.trail.tell(if lease.replay { "replayed" } else { "granted" }, None);
+        self.on_drop = Some(DISCONNECTED);
+    }
+
+    fn ended(&mut self, outcome: &str, reason: Option<&str>) {
+        self.trail.tell(outcome, reason);
+        self.on_drop = None;
+    }
+}
+
+impl Drop for Fate {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.on_drop {
+            self.trail.tell(outcome, None);
+        }
+    }
 }
 
 impl Line {
@@ -149,10 +198,12 @@ impl Line {
                 match outcome {
                     Ok(lease) => {
                         self.counts();
+                        self.fate.granted(&lease);
                         self.granted(self.door.manager.hold(lease, self.door.settings.max_hold))
                     }
                     Err(error) => {
                         let problem = problem::acquire_refused(&self.resource, error);
+                        self.fate.ended(problem.slug().word(), problem.reason());
                         Some((self.say(&api::HoldEvent::Refused(problem.body(""))), Step::Broken))
                     }
                 }
@@ -160,7 +211,7 @@ impl Line {
             Step::Granted(held) => self.granted(held),
             Step::Holding(mut held) => {
                 let event = held.next().await;
-                self.count(event);
+                self.note(event);
                 let valid_for_ms = wire::ms(held.lease().deadline.since(self.door.manager.now()));
                 let (told, next) = match event {
                     HoldEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
@@ -180,13 +231,19 @@ impl Line {
         }
     }
 
-    fn count(&self, event: HoldEvent) {
+    /// For metrics, log and audit log.
+    fn note(&mut self, event: HoldEvent) {
         let metrics = &self.door.metrics;
         match event {
             HoldEvent::Renewed => metrics.held_on("extended"),
             HoldEvent::AtRisk => metrics.held_on("quorum-unavailable"),
-            HoldEvent::Lost(reason) => metrics.lost(reason),
-            HoldEvent::Released => {}
+            HoldEvent::Lost(reason) => {
+                metrics.lost(reason);
+                let (resource, reason) = (&self.resource, reason.as_str());
+                tracing::warn!(%resource, reason, "a connection lost the lease that it held");
+                self.fate.ended("lost", Some(reason));
+            }
+            HoldEvent::Released => self.fate.ended("released", None),
         }
     }
 

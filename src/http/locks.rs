@@ -14,10 +14,11 @@ use super::hold::{self, HoldAsk};
 use super::problem::{self, Problem};
 use super::socket::Caller;
 use super::state::DoorState;
+use super::trail::Trail;
 use crate::auth::ledger::Place;
 use crate::auth::rule::Right;
 use crate::manager::Granted;
-use crate::manager::outcome::{ForceRequest, Forced, Lease};
+use crate::manager::outcome::{ForceError, ForceMode, ForceRequest, Forced, Lease};
 use crate::metrics::leases::GrantMeasure;
 use crate::redlock::types::{Fence, ResourceName};
 
@@ -48,9 +49,15 @@ pub(super) fn measure(door: &DoorState, lease: &Lease) -> GrantMeasure {
 /// Cancel (the caller hung up): the manager gives up the place in the queue and undoes whatever was
 /// granted; there is no point between taking the lease over and the answer at which the future can
 /// be dropped.
-pub async fn acquire(State(door): State<DoorState>, request: Request) -> Response {
-    let Asked { ask: AcquireAsk { request, format, applied, .. }, place } = match Box::pin(asked(&door, request)).await
-    {
+pub fn acquire(State(door): State<DoorState>, request: Request) -> impl Future<Output = Response> + Send {
+    // Outside of the future, which would otherwise keep a second place for a request that it has lent.
+    let trail = Trail::of(&request);
+    acquire_on(door, request, trail)
+}
+
+async fn acquire_on(door: DoorState, request: Request, trail: Trail) -> Response {
+    let asked = Box::pin(asked(&door, request, &trail)).await;
+    let Asked { ask: AcquireAsk { request, format, applied, .. }, place } = match asked {
         Ok(ask) => ask,
         Err(answer) => return *answer,
     };
@@ -58,8 +65,11 @@ pub async fn acquire(State(door): State<DoorState>, request: Request) -> Respons
     let watch = door.metrics.watch_acquire(!request.wait.is_zero());
     let outcome = Box::pin(door.manager.acquire(request)).await.and_then(Granted::keep);
     let waited = watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
-    if let (Some(place), Ok(lease)) = (place, &outcome) {
-        place.granted(&resource, lease.deadline);
+    if let Ok(lease) = &outcome {
+        trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        if let Some(place) = place {
+            place.granted(&resource, lease.deadline);
+        }
     }
     let mut response = match outcome {
         Ok(lease) => answers::acquired(&lease, moment(&door), format),
@@ -77,23 +87,29 @@ struct Asked {
 }
 
 /// What is asked; or the answer, where it is a problem or a stream that holds the lock.
-async fn asked(door: &DoorState, request: Request) -> Result<Asked, Box<Response>> {
+async fn asked(door: &DoorState, request: Request, trail: &Trail) -> Result<Asked, Box<Response>> {
     let access = Access::of(&request);
     let caller = request.extensions().get::<Caller>().cloned();
     let ask = asks::acquire(request, &door.settings).await;
     let ask = ask.map_err(|problem| Box::new(problem.into_response()))?;
+    trail.note(|record| {
+        record.owner = Some(ask.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
+        record.token_id = ask.request.token.as_ref().map(|token| token.hash().id().to_string());
+    });
     let place = access.enter(!ask.request.wait.is_zero());
     let place = place.map_err(|problem| Box::new(problem.into_response()))?.map(Box::new);
     let Some(form) = ask.hold else { return Ok(Asked { ask, place }) };
-    let ask = HoldAsk { request: ask.request, form, caller, place };
+    trail.note(|record| record.action = "hold".to_owned());
+    let ask = HoldAsk { request: ask.request, form, caller, place, trail: trail.clone() };
     Err(Box::new(Box::pin(hold::hold(door.clone(), ask)).await))
 }
 
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
 pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
-    let access = Access::of(&request);
+    let (access, trail) = (Access::of(&request), Trail::of(&request));
     let ExtendAsk { mut request, if_match, format } = Box::pin(asks::extend(request, &door.settings)).await?;
     let resource = request.resource.clone();
+    trail.note(|record| record.token_id = Some(request.token.hash().id().to_string()));
     request.fence = match if_match {
         IfMatch::Any => None,
         IfMatch::OneOf(tags) => match single_fence(&tags) {
@@ -105,14 +121,19 @@ pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<R
     door.metrics.extended(&outcome);
     let extended = outcome.map_err(|error| problem::extend_refused(&resource, error))?;
     access.tell(|ledger| ledger.extended(&resource, extended.lease.deadline));
+    trail.note(|record| {
+        record.outcome = "extended".to_owned();
+        record.fence = Some(extended.lease.fence.0);
+    });
     Ok(answers::extended(&extended, moment(&door), format))
 }
 
 /// `DELETE`. Cancel: a release goes on in the background.
 pub async fn release(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
-    let access = Access::of(&request);
+    let (access, trail) = (Access::of(&request), Trail::of(&request));
     match Box::pin(asks::release(request, &door.settings)).await? {
         ReleaseAsk::Release { resource, token, if_match } => {
+            trail.note(|record| record.token_id = Some(token.hash().id().to_string()));
             access.need(Right::Acquire, &resource)?;
             if let IfMatch::OneOf(tags) = if_match {
                 // The token names the lease; the tag only guards against a mistake, so looking first will do.
@@ -122,9 +143,11 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             door.metrics.released(&outcome);
             outcome.map_err(|error| problem::release_refused(&resource, error))?;
             access.tell(|ledger| ledger.ended(&resource));
+            trail.note(|record| record.outcome = "released".to_owned());
             Ok(answers::released())
         }
         ReleaseAsk::Force { resource, mode, reason, if_match } => {
+            note_force(&trail, mode, &reason);
             access.need(Right::Force, &resource)?;
             let if_match = match if_match {
                 IfMatch::Any => None,
@@ -135,8 +158,7 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
                 }
             };
             let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
-            let outcome = Box::pin(door.manager.force(request)).await;
-            door.metrics.forced(mode, outcome.as_ref());
+            let outcome = end_by_force(&door, &trail, request).await;
             let forced = outcome.map_err(|error| problem::force_refused(&resource, error))?;
             if matches!(forced, Forced::Freed) {
                 access.tell(|ledger| ledger.ended(&resource));
@@ -144,6 +166,40 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             Ok(answers::forced(&resource, &forced, door.manager.wall_ms()))
         }
     }
+}
+
+/// How a forced end is called, and what it is once it is done.
+fn words(mode: ForceMode) -> (&'static str, &'static str) {
+    match mode {
+        ForceMode::Revoke => ("revoke", "revoked"),
+        ForceMode::Now => ("force-now", "forced"),
+    }
+}
+
+/// What the audit log is told before anything is decided.
+pub fn note_force(trail: &Trail, mode: ForceMode, reason: &str) {
+    trail.note(|record| {
+        record.action = words(mode).0.to_owned();
+        record.reason = Some(reason.to_owned());
+    });
+}
+
+/// Ends somebody's lease, counts it and tells of it. For the API and for the pages.
+///
+/// Cancel: what was sent to the nodes stays; a release goes on in the background.
+pub async fn end_by_force(door: &DoorState, trail: &Trail, request: ForceRequest) -> Result<Forced, ForceError> {
+    let (resource, mode) = (request.resource.clone(), request.mode);
+    let (action, done) = words(mode);
+    let outcome = Box::pin(door.manager.force(request)).await;
+    door.metrics.forced(mode, outcome.as_ref().map(|(forced, _)| forced));
+    let (forced, ended) = outcome?;
+    tracing::warn!(%resource, action, "a lease was ended by force");
+    trail.note(|record| {
+        record.outcome = done.to_owned();
+        record.token_id = ended.as_ref().map(|lease| lease.token_id.to_string());
+        record.fence = ended.map(|lease| lease.fence.0);
+    });
+    Ok(forced)
 }
 
 /// `GET` and `HEAD`. Cancel: nothing is left behind.

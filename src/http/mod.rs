@@ -27,6 +27,7 @@ pub mod slug;
 pub mod socket;
 pub mod state;
 pub mod tls;
+pub mod trail;
 pub mod ui;
 pub mod wire;
 
@@ -40,18 +41,21 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 use tower_http::set_header::SetResponseHeaderLayer;
 
+use crate::audit::Audit;
 use crate::metrics::Metrics;
 use problem::Problem;
 use routes::Operation;
 use slug::Slug;
-use state::DoorState;
+use state::{DoorSettings, DoorState};
+use trail::Trail;
 
 /// The contract, as it is served.
 pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
 /// The whole door: every route of the table, behind its layers.
 pub fn router(door: DoorState) -> Router {
-    let (metrics, gate, uri_limit) = (door.metrics.clone(), Arc::clone(&door.gate), door.settings.uri_limit);
+    let (metrics, audit) = (door.metrics.clone(), door.audit.clone());
+    let (gate, settings) = (Arc::clone(&door.gate), Arc::clone(&door.settings));
     let mut router = Router::new();
     for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
         if let Some(handler) = handler(route.operation) {
@@ -63,8 +67,8 @@ pub fn router(door: DoorState) -> Router {
     }
     // Innermost: whatever is denied is counted, named and written out like any other problem.
     let router = router.with_state(door).route_layer(from_fn_with_state(gate, auth::admit));
-    let router = router.route_layer(from_fn_with_state(uri_limit, short_enough));
-    layered(router, metrics)
+    let router = router.route_layer(from_fn_with_state(settings, receive));
+    layered(router, metrics, &audit)
 }
 
 /// `None` for pages, which have layers of their own: see [`ui::router`].
@@ -89,7 +93,7 @@ fn handler(operation: Operation) -> Option<MethodRouter<DoorState>> {
 
 /// The layers, outermost first, around whatever routes there are. The body's bound is kept where
 /// bodies are read ([`extract::fields`]).
-fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
+fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit) -> Router {
     let always = |name, value| SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value));
     // Only what has its hash in its name says otherwise.
     let unkept = HeaderValue::from_static("no-store");
@@ -105,11 +109,20 @@ fn layered(router: Router, metrics: Arc<Metrics>) -> Router {
         from_fn(problem::render),
         // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
         from_fn(ui::dress::dress),
+        // Sees what is refused before it is written out, whoever refuses it below.
+        from_fn_with_state(audit.clone(), trail::follow),
     ))
 }
 
-/// 414 for a path and query that are longer than all fields together can be.
-async fn short_enough(State(limit): State<usize>, request: Request, next: Next) -> Response {
+/// 414 for a path and query that are longer than all fields together can be. Behind trusted proxies
+/// the audit log gets the address that they speak for.
+async fn receive(State(settings): State<Arc<DoorSettings>>, request: Request, next: Next) -> Response {
+    let (limit, trusted) = (settings.uri_limit, &settings.trusted_proxies);
+    if !trusted.is_empty()
+        && let Some(address) = client_address::of(&request, trusted)
+    {
+        Trail::of(&request).note(|record| record.peer = Some(address.to_string()));
+    }
     let bytes = request.uri().path_and_query().map_or(0, |pq| pq.as_str().len());
     if bytes > limit {
         let detail = format!("path and query have {bytes} bytes; at most {limit} are allowed");

@@ -16,7 +16,7 @@ use super::slug::Slug;
 use super::state::DoorState;
 use crate::manager::outcome::Readiness;
 use crate::metrics::requests::{OTHER_METHOD, UNMATCHED};
-use crate::metrics::{Metrics, Scrape};
+use crate::metrics::{AuditTotals, Metrics, Scrape};
 
 /// The layer. Cancel: the request counts as abandoned and is no longer in flight.
 pub async fn count(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
@@ -40,7 +40,10 @@ fn method_label(method: &Method) -> &'static str {
 /// `GET /metrics`, in the text exposition format.
 pub async fn metrics(State(door): State<DoorState>) -> Result<Response, Problem> {
     let draining = door.manager.readiness() == Readiness::Draining;
-    let scrape = Scrape { gauges: door.manager.gauges(), nodes: &door.manager.nodes(), draining };
+    let counts = door.audit.counts();
+    let audit =
+        AuditTotals { written: counts.written, dropped: counts.dropped, failed: counts.failed, queued: counts.queued };
+    let scrape = Scrape { gauges: door.manager.gauges(), nodes: &door.manager.nodes(), draining, audit };
     let text = door.metrics.scrape(&scrape).map_err(|error| {
         tracing::error!(%error, "the metrics could not be written");
         Problem::new(Slug::Internal, "the metrics could not be written")

@@ -92,6 +92,11 @@ impl Problem {
         self.0.slug
     }
 
+    /// Why, in a word, where there is one.
+    pub fn reason(&self) -> Option<&str> {
+        self.0.members.reason.as_deref()
+    }
+
     /// The body for the request with this id.
     pub fn body(&self, instance: &str) -> api::Problem {
         let inner = &self.0;

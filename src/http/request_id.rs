@@ -82,9 +82,10 @@ impl TraceParent {
 /// The span has the path, never the query: a token may have been put there by mistake.
 pub async fn identify(mut request: Request, next: Next) -> Response {
     let id = RequestId::sent(request.headers()).unwrap_or_else(|| RequestId::drawn(&SystemEntropy));
-    let span = tracing::info_span!(
+    // Of the highest level, so that whatever is logged below has it, however little is logged.
+    let span = tracing::error_span!(
         "request",
-        id = id.as_str(),
+        request_id = id.as_str(),
         method = %request.method(),
         path = request.uri().path(),
         trace_id = tracing::field::Empty,

@@ -2,6 +2,7 @@
 //! [`super::serve`], since a handler may ask for a shorter time than its listener has. Knows no HTTP.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -51,6 +52,11 @@ impl Socket {
 }
 
 impl Caller {
+    /// The other end's address; `None` once the connection is gone.
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.0.upgrade()?.peer_addr().ok()
+    }
+
     /// From now on the connection ends when what was sent has not been answered for this long,
     /// at most [`PEER_TIMEOUT`].
     ///

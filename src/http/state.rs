@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use crate::audit::Audit;
 use crate::auth::gate::Gate;
 use crate::manager;
 use crate::manager::history::NodeHistory;
@@ -83,6 +84,8 @@ pub struct DoorState {
     pub manager: LockManager,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What is written down.
+    pub audit: Audit,
     /// What is assumed and allowed.
     pub settings: Arc<DoorSettings>,
     /// Who gets in.
@@ -96,8 +99,8 @@ pub struct DoorState {
 impl DoorState {
     /// On the machine's clock, and open to everybody.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
-        let gate = Arc::new(Gate::open());
-        Self { manager, metrics, settings: Arc::new(settings), gate, ui: None, clock: SystemClock }
+        let (audit, settings, gate) = (Audit::default(), Arc::new(settings), Arc::new(Gate::open()));
+        Self { manager, metrics, audit, settings, gate, ui: None, clock: SystemClock }
     }
 
     /// Behind this gate.
@@ -110,5 +113,11 @@ impl DoorState {
     #[must_use]
     pub fn with_ui(self, ui: Option<UiState>) -> Self {
         Self { ui: ui.map(Arc::new), ..self }
+    }
+
+    /// The same with an audit log.
+    #[must_use]
+    pub fn with_audit(self, audit: Audit) -> Self {
+        Self { audit, ..self }
     }
 }

@@ -9,6 +9,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::api;
+use crate::audit::Audit;
 use crate::redlock::types::NodeId;
 
 fn metrics() -> Arc<Metrics> {
@@ -30,7 +31,7 @@ fn echo(metrics: Arc<Metrics>) -> Router {
         let filter = MethodFilter::try_from(method).expect("a usual method");
         router = router.route(route.pattern, axum::routing::on(filter, || async { route.pattern }));
     }
-    layered(router, metrics)
+    layered(router, metrics, &Audit::default())
 }
 
 async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, String) {
@@ -124,7 +125,7 @@ async fn requests_are_counted_by_route_and_unknown_paths_by_one_constant() {
         let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
         echo(metrics.clone()).oneshot(request).await.expect("infallible");
     }
-    let scrape = crate::metrics::Scrape { gauges: crate::manager::Gauges::default(), nodes: &[], draining: false };
+    let scrape = crate::metrics::Scrape::default();
     let text = metrics.scrape(&scrape).expect("encodes");
     for line in [
         "redlockd_http_requests_total{code=\"200\",method=\"POST\",route=\"/locks/{resource}\"} 2",
@@ -141,9 +142,9 @@ async fn a_request_whose_caller_hangs_up_leaves_nothing_in_flight() {
     let metrics = metrics();
     let router = Router::new().route("/stuck", get(std::future::pending::<()>));
     let request = Request::builder().uri("/stuck").body(Body::empty()).expect("a request");
-    let mut call = Box::pin(layered(router, metrics.clone()).oneshot(request));
+    let mut call = Box::pin(layered(router, metrics.clone(), &Audit::default()).oneshot(request));
     assert!(futures_util::poll!(&mut call).is_pending());
-    let scrape = crate::metrics::Scrape { gauges: crate::manager::Gauges::default(), nodes: &[], draining: false };
+    let scrape = crate::metrics::Scrape::default();
     let in_flight = |n: u8| {
         let text = metrics.scrape(&scrape).expect("encodes");
         assert!(

@@ -116,9 +116,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Ends somebody else's lease: the one that a quorum has now, if it is the one that was meant.
+    /// Returns it with the lease that was ended; `None` where it was a foreigner's.
     ///
     /// Cancel (drop): a forced release goes on in the background.
-    pub async fn force(&self, request: ForceRequest) -> Result<Forced, ForceError> {
+    pub async fn force(&self, request: ForceRequest) -> Result<(Forced, Option<EndedLease>), ForceError> {
         let no_quorum = |answers: Vec<_>| ForceError::NoQuorum(self.no_quorum(0, self.outcomes(&answers)));
         let view = self.engine().inspect(&request.resource).await.map_err(no_quorum)?;
         let inspection = self.inspection(&request.resource, view.clone());
@@ -126,9 +127,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if request.if_match.is_some_and(|wanted| wanted != etag) {
             return Err(ForceError::Changed { current: etag });
         }
-        let (ended, ended_id) = match &view.lock {
+        let (ended, named) = match &view.lock {
             ViewedLock::Lease { record, .. } => {
-                (Some(LeaseTag::of(&record.token)), Some(record.token.id().to_string()))
+                let named = EndedLease { token_id: record.token.id(), fence: record.fence };
+                (Some(LeaseTag::of(&record.token)), Some(named))
             }
             _ => (None, None),
         };
@@ -153,7 +155,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if matches!(outcome, ReleaseOutcome::Released) {
             self.shared.events.tell(EventKind::Forced, self.wall_ms(), |event| {
                 event.resource = Some(request.resource.to_string());
-                event.token_id = ended_id;
+                event.token_id = named.as_ref().map(|lease| lease.token_id.to_string());
                 event.reason = Some(if request.mode == ForceMode::Now { "now" } else { "revoke" }.to_owned());
             });
         }
@@ -163,9 +165,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 if let Some(lease) = ended {
                     self.shared.holds.stir(lease);
                 }
-                Ok(Forced::Freed)
+                Ok((Forced::Freed, named))
             }
-            (ReleaseOutcome::Released, ForceMode::Revoke, Some(left)) => Ok(Forced::FreesIn(left)),
+            (ReleaseOutcome::Released, ForceMode::Revoke, Some(left)) => Ok((Forced::FreesIn(left), named)),
             (ReleaseOutcome::Unknown { released, nodes }, ..) => {
                 Err(ForceError::NoQuorum(self.no_quorum(released, nodes)))
             }

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::events::{EventKind, of_lease};
-use super::outcome::LeaseEnd;
+use super::outcome::{LeaseEnd, NodeReport};
 use super::service::{LockManager, Marks};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
@@ -49,11 +49,20 @@ struct End {
     token: TokenHash,
 }
 
+fn log_node(report: &NodeReport, before: &str) {
+    let (node, state, why) = (report.node.as_str(), report.state.as_str(), report.why.as_deref().unwrap_or_default());
+    if state == "up" {
+        tracing::info!(node, before, "the node is up");
+    } else {
+        tracing::warn!(node, state, before, why, "the node has no vote");
+    }
+}
+
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Drops what has run out, again and again. Never returns; dropping it stops it.
     pub async fn keep_house(self) {
         let (mut ends, mut states) = (VecDeque::new(), Vec::new());
-        let mut pendulum = Pendulum::default();
+        let (mut pendulum, mut had_quorum) = (Pendulum::default(), None);
         loop {
             self.clock().sleep(HOUSEKEEPING).await;
             let now = self.now();
@@ -72,7 +81,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.mark(swept.oldest, pendulum.jump(now, self.wall_ms()));
             self.shared.snapshots.sweep(now);
             self.shared.events.sweep(now);
-            self.tell_nodes(&mut states);
+            had_quorum = Some(self.tell_nodes(&mut states, had_quorum));
             self.tell_ends(&mut ends, now).await;
         }
     }
@@ -88,13 +97,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Tells which nodes came or went since the last look.
-    fn tell_nodes(&self, states: &mut Vec<String>) {
+    /// Tells which nodes came or went since the last look, and whether a quorum votes, which is returned.
+    fn tell_nodes(&self, states: &mut Vec<String>, had_quorum: Option<bool>) -> bool {
         let reports = self.nodes();
+        let (voting, needed) = (reports.iter().filter(|r| r.votes).count(), self.engine().quorum());
+        let has_quorum = voting >= needed;
         for (report, before) in reports.iter().zip(states.iter()) {
             if report.state == *before {
                 continue;
             }
+            log_node(report, before);
             let kind = match report.state.as_str() {
                 "up" => EventKind::NodeUp,
                 "down" => EventKind::NodeDown,
@@ -106,7 +118,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 event.reason = Some(report.state.clone());
             });
         }
+        match (had_quorum, has_quorum) {
+            (None, true) => tracing::info!(voting, needed, "a quorum of nodes votes: locks can be granted"),
+            (Some(false), true) => tracing::info!(voting, needed, "a quorum of nodes votes again"),
+            (None | Some(true), false) => {
+                tracing::error!(voting, needed, "no quorum of nodes votes: no lock can be granted or extended");
+            }
+            _ => {}
+        }
         *states = reports.into_iter().map(|r| r.state).collect();
+        has_quorum
     }
 
     /// Looks into leases whose time has passed: extended elsewhere, released elsewhere, or run out.

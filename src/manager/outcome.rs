@@ -347,6 +347,15 @@ pub enum Forced {
     FreesIn(Duration),
 }
 
+/// The lease that an operator ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedLease {
+    /// Names it.
+    pub token_id: TokenId,
+    /// Its fencing token.
+    pub fence: Fence,
+}
+
 /// Why nothing was forced.
 #[derive(Debug, Clone)]
 pub enum ForceError {

@@ -22,7 +22,7 @@ use crate::manager::outcome::{
 use crate::redlock::node::UnreachableKind;
 use crate::redlock::types::NodeId;
 use leases::{AcquireWatch, Leases};
-use make::{counter, gauge, gauges, quantity, raise, sum};
+use make::{counter, counters, gauge, gauges, quantity, raise, sum};
 use nodes::Nodes;
 use requests::{Flight, InFlight, RequestWatch, Requests};
 
@@ -54,10 +54,13 @@ struct State {
     under_replicated: IntCounter,
     repaired: IntCounter,
     clock_jumps: Counter,
+    audit_records: [IntCounter; 3],
+    audit_queue: IntGauge,
     draining: IntGauge,
 }
 
 /// What is read when somebody scrapes.
+#[derive(Default)]
 pub struct Scrape<'a> {
     /// Numbers of the manager.
     pub gauges: Gauges,
@@ -65,6 +68,21 @@ pub struct Scrape<'a> {
     pub nodes: &'a [NodeReport],
     /// The service is shutting down.
     pub draining: bool,
+    /// What became of audit records.
+    pub audit: AuditTotals,
+}
+
+/// Audit records so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AuditTotals {
+    /// They are written.
+    pub written: u64,
+    /// There was no room to keep them for the writer.
+    pub dropped: u64,
+    /// The writing failed.
+    pub failed: u64,
+    /// They wait for the writer.
+    pub queued: usize,
 }
 
 impl Metrics {
@@ -143,6 +161,7 @@ impl Metrics {
     pub fn scrape(&self, now: &Scrape<'_>) -> prometheus::Result<String> {
         let _alone = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
         self.state.set(&now.gauges, now.draining);
+        self.state.set_audit(now.audit);
         self.nodes.set(now.nodes);
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
@@ -152,7 +171,11 @@ impl State {
     fn new(r: &Registry) -> Self {
         let skipped = "Clean-ups that were left to the TTL because too many were under way.";
         let missing = "Nodes found without a lease that an extend had just confirmed on a quorum.";
+        let help = "Audit records: written, dropped for want of room, or failed to be written.";
+        let audit = counters(r, "audit_records_total", help, &["outcome"]);
         Self {
+            audit_records: ["written", "dropped", "failed"].map(|outcome| audit.with_label_values(&[outcome])),
+            audit_queue: gauge(r, "audit_queue_length", "Audit records that wait to be written."),
             locks_held: gauge(r, "locks_held", "Leases granted or extended by this instance that are running."),
             holds: gauge(r, "lock_holds", "Connections that hold a lease."),
             longest_held: quantity(r, "lock_longest_held_seconds", "Age of the oldest lease of locks_held."),
@@ -168,6 +191,12 @@ impl State {
             clock_jumps: sum(r, "clock_jump_seconds_total", "Jumps of this machine's wall clock, either way, summed."),
             draining: gauge(r, "draining", "1 while the instance shuts down."),
         }
+    }
+
+    fn set_audit(&self, now: AuditTotals) {
+        let totals = [now.written, now.dropped, now.failed];
+        self.audit_records.iter().zip(totals).for_each(|(counter, total)| raise(counter, total));
+        self.audit_queue.set(i64::try_from(now.queued).unwrap_or(i64::MAX));
     }
 
     fn set(&self, now: &Gauges, draining: bool) {

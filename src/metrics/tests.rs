@@ -34,7 +34,7 @@ fn report(name: &str, state: &str, votes: bool) -> NodeReport {
 
 fn text(metrics: &Metrics, nodes: &[NodeReport]) -> String {
     let gauges = Gauges { leases_held: 7, waiters: 2, waiters_limit: 20_000, cleanups: 1, ..Gauges::default() };
-    metrics.scrape(&Scrape { gauges, nodes, draining: false }).expect("encodes")
+    metrics.scrape(&Scrape { gauges, nodes, ..Scrape::default() }).expect("encodes")
 }
 
 const GRANT: GrantMeasure = GrantMeasure {
@@ -219,13 +219,16 @@ fn totals_kept_elsewhere_only_rise() {
     let metrics = metrics();
     let scrape = |skipped: u64, jumps: u64| {
         let gauges = Gauges { skipped_cleanups: skipped, clock_jumps: Duration::from_secs(jumps), ..Gauges::default() };
+        let audit = AuditTotals { written: skipped, dropped: 1, ..AuditTotals::default() };
         let node = NodeReport { restarts: skipped, clock_offset_ms: Some(-1_500), ..report("n1", "up", true) };
-        metrics.scrape(&Scrape { gauges, nodes: &[node], draining: false }).expect("encodes")
+        metrics.scrape(&Scrape { gauges, nodes: &[node], audit, ..Scrape::default() }).expect("encodes")
     };
     scrape(3, 2);
     let shown = scrape(5, 4);
     has(&shown, "redlockd_cleanups_skipped_total 5");
     has(&shown, "redlockd_clock_jump_seconds_total 4");
+    has(&shown, "redlockd_audit_records_total{outcome=\"written\"} 5");
+    has(&shown, "redlockd_audit_records_total{outcome=\"dropped\"} 1");
     has(&shown, "redlockd_node_restarts_total{node=\"n1\"} 5");
     has(&shown, "redlockd_node_clock_offset_seconds{node=\"n1\"} -1.5");
 }

@@ -55,10 +55,65 @@ fn the_compose_file_is_five_nodes_and_settings_that_are_accepted() {
         let command = service["command"][0].as_str().expect("a command");
         assert_eq!(ended(&mut redlockd(&[command, "--help"])).code, Some(0), "{command}");
     }
+    for service in services.values() {
+        for volume in service["volumes"].as_sequence().into_iter().flatten().filter_map(Value::as_str) {
+            let source = volume.split(':').next().expect("a source");
+            assert!(packaging("container").join(source).is_file(), "{source} is mounted and not there");
+        }
+    }
     let scraped: Value = serde_yaml_ng::from_str(&read("container/prometheus.yml")).expect("YAML");
     let targets = scraped["scrape_configs"][0]["static_configs"][0]["targets"].as_sequence().expect("targets");
     for target in targets.iter().filter_map(Value::as_str) {
         assert!(services.contains_key(target.split(':').next().expect("a name")), "{target}");
+    }
+}
+
+/// Grafana finds the Prometheus of the same file, and the dashboard where it is told to look; and
+/// Prometheus finds its rules.
+#[test]
+fn the_parts_of_the_compose_file_find_each_other() {
+    let compose: Value = serde_yaml_ng::from_str(&read("container/compose.yaml")).expect("YAML");
+    let mounted = |service: &str| -> Vec<(String, String)> {
+        let volumes = compose["services"][service]["volumes"].as_sequence().expect("volumes");
+        let pair = |v: &Value| {
+            let mut parts = v.as_str().expect("text").split(':');
+            (parts.next().expect("a source").to_owned(), parts.next().expect("a target").to_owned())
+        };
+        volumes.iter().map(pair).collect()
+    };
+    let sources: Value = serde_yaml_ng::from_str(&read("container/grafana/datasources.yaml")).expect("YAML");
+    let url = sources["datasources"][0]["url"].as_str().expect("a URL");
+    assert!(url.starts_with("http://prometheus:") && !compose["services"]["prometheus"].is_null());
+    let boards: Value = serde_yaml_ng::from_str(&read("container/grafana/dashboards.yaml")).expect("YAML");
+    let folder = boards["providers"][0]["options"]["path"].as_str().expect("a path");
+    let in_folder = |(source, target): &(String, String)| {
+        source.ends_with("config/grafana-dashboard.json") && target.starts_with(folder)
+    };
+    assert!(mounted("grafana").iter().any(in_folder), "{folder}");
+    let scraped: Value = serde_yaml_ng::from_str(&read("container/prometheus.yml")).expect("YAML");
+    let rules = scraped["rule_files"].as_sequence().expect("rules");
+    for rule in rules.iter().filter_map(Value::as_str) {
+        assert!(mounted("prometheus").iter().any(|(_, target)| target == rule), "{rule} is not mounted");
+    }
+    assert_eq!(rules.len(), 2);
+}
+
+/// logrotate itself is asked where it is installed; what it must not do is looked at in any case.
+#[test]
+fn the_rotation_makes_no_file_and_sends_no_signal() {
+    let file = read("logrotate/redlockd");
+    let words: Vec<&str> = file.lines().filter(|l| !l.starts_with('#')).map(str::trim).collect();
+    assert!(words.contains(&"nocreate") && words.contains(&"delaycompress"), "{words:?}");
+    assert!(!words.iter().any(|w| w.starts_with("postrotate") || w.starts_with("copytruncate")), "{words:?}");
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("state");
+    // It refuses files that others may write, such as those of a checkout.
+    let own = dir.path().join("redlockd");
+    std::fs::write(&own, &file).expect("writable");
+    let asked = Command::new("logrotate").arg("--debug").arg("--state").arg(&state).arg(&own).output();
+    if let Ok(output) = asked {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && !said.contains("error:"), "{said}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! The one integration binary: a module per promise, and one for what they stand on.
 
 mod access;
+mod audit;
 mod cases;
 mod cli;
 mod cli_doctor;
@@ -12,7 +13,9 @@ mod faults;
 mod fuzz_corpus;
 mod http_contract;
 mod interop;
+mod logs;
 mod metrics;
+mod prometheus;
 mod recipes;
 mod redis_node;
 mod run;

@@ -8,9 +8,11 @@ use axum::response::{IntoResponse, Redirect, Response};
 use super::{form_token, pages, queries};
 use crate::http::asks::REASON_MAX_BYTES;
 use crate::http::extract::{self, Patch};
+use crate::http::locks;
 use crate::http::problem::{self, Problem};
 use crate::http::slug::Slug;
 use crate::http::state::DoorState;
+use crate::http::trail::Trail;
 use crate::manager::outcome::{ForceError, ForceMode, ForceRequest};
 use crate::redlock::types::ResourceName;
 use crate::views::confirm::{Answered, ConfirmPage, Refused};
@@ -77,6 +79,8 @@ async fn show(
 
 async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
     let resource = queries::resource(request.uri(), prefix(mode))?;
+    let trail = Trail::of(&request);
+    trail.note(|record| record.resource = Some(resource.to_string()));
     let (parts, mut fields) = extract::fields(request, &door.settings, Patch::No).await?;
     let mut field = |name: &str| fields.text(name).unwrap_or_default();
     let (token, tag, reason, typed) = (field(form_token::NAME), field("tag"), field("reason"), field("name"));
@@ -86,6 +90,7 @@ async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Res
         return Err(Problem::new(Slug::Forbidden, detail));
     }
     let reason = reason.trim().to_owned();
+    locks::note_force(&trail, mode, &reason);
     let refused = [
         reason.is_empty().then_some(Refused::NoReason),
         (reason.len() > REASON_MAX_BYTES).then_some(Refused::LongReason(REASON_MAX_BYTES)),
@@ -102,7 +107,7 @@ async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Res
     }
     let request =
         ForceRequest { resource: resource.clone(), mode, reason: reason.clone(), if_match: Some(tag.clone()) };
-    match Box::pin(door.manager.force(request)).await {
+    match Box::pin(locks::end_by_force(&door, &trail, request)).await {
         Ok(_) => {
             let done = if mode == ForceMode::Now { Done::Released } else { Done::Revoked };
             Ok(Redirect::to(&format!("/ui/locks/{resource}?done={}", done.word())).into_response())

@@ -233,7 +233,9 @@ async fn leases_and_waiters_of_one_principal_have_bounds() {
 
 #[tokio::test]
 async fn connections_beyond_the_bound_wait_for_a_place() {
-    let service = Service::embedded(&["--set", "max_connections=16", "--set", "idle_timeout=3s", "--set", "header_timeout=1s"]).await;
+    let service =
+        Service::embedded(&["--set", "max_connections=16", "--set", "idle_timeout=3s", "--set", "header_timeout=1s"])
+            .await;
     let mut crowd = Vec::new();
     for _ in 0..40 {
         crowd.push(connect(&service).await);

@@ -186,8 +186,7 @@ async fn a_client_certificate_stands_for_a_principal() {
     let uri = SanType::URI("spiffe://example/ci".try_into().expect("ASCII"));
     for (i, names) in [vec![dns("ci.example")], vec![dns("other"), uri]].into_iter().enumerate() {
         let client = with(Some(clients.sign(names)));
-        let status =
-            async |name: String| client.post(url(&name)).send().await.expect("an answer").status().as_u16();
+        let status = async |name: String| client.post(url(&name)).send().await.expect("an answer").status().as_u16();
         assert_eq!(status(format!("deploy/{i}")).await, 201);
         assert_eq!(status("other".into()).await, 403);
         // A key that is presented decides, right or wrong.

@@ -1,7 +1,20 @@
-//! Prometheus of the distribution: its tools, for the tests that ask them. Where they are missing and
-//! cannot be had, a test is skipped and says so.
+//! Prometheus of the distribution: its tools, and a server of a test's own with the shipped
+//! configuration. Where they are missing and cannot be had, a test is skipped and says so.
 
-use std::process::Command;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::client::{Client, send};
+use super::poll;
+
+/// Between choosing a free port and binding it somebody else may take it.
+const PORT_TRIES: usize = 5;
+/// Between scrapes and between evaluations: short, so that a test need not wait.
+const INTERVAL: &str = "500ms";
 
 /// A program of Debian's package `prometheus`, to be given its arguments; `None` where it is not
 /// there and there is no apt to get it with, which is said. Panics where `make deps` would have
@@ -19,4 +32,86 @@ pub fn tool(name: &str) -> Option<Command> {
         eprintln!("SKIPPED: {name} is not installed, and there is no apt to install it with");
     }
     None
+}
+
+/// A running server; killed when dropped.
+pub struct Prometheus {
+    child: Child,
+    client: Client,
+    _dir: TempDir,
+}
+
+impl Prometheus {
+    /// Starts one with the configuration and the rules of a directory, with other targets and in a
+    /// hurry.
+    pub async fn start(config: &Path, targets: &[SocketAddr]) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        for file in ["recording.yml", "alerts.yml"] {
+            std::fs::copy(config.join(file), dir.path().join(file)).expect(file);
+        }
+        let shipped = std::fs::read_to_string(config.join("prometheus.yml")).expect("prometheus.yml");
+        let list = targets.iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
+        let hurried = shipped
+            .replace("[\"127.0.0.1:5625\"]", &format!("[{list}]"))
+            .replace("interval: 15s", &format!("interval: {INTERVAL}"));
+        assert!(hurried.contains(&list) && hurried.matches(INTERVAL).count() == 2, "{hurried}");
+        std::fs::write(dir.path().join("prometheus.yml"), hurried).expect("writable");
+        for _ in 0..PORT_TRIES {
+            let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
+            let mut child = launch(dir.path(), port);
+            let client = Client::new(&format!("http://127.0.0.1:{port}"));
+            let is_up = poll::until("prometheus is ready, or ends", || {
+                let has_ended = child.try_wait().expect("own child").is_some();
+                let ready = super::client::try_send(client.request("GET", "/-/ready"));
+                async move { (ready.await.is_ok_and(|a| a.status == 200) || has_ended).then_some(!has_ended) }
+            });
+            if is_up.await {
+                let this = Self { child, client, _dir: dir };
+                // It looks for targets some seconds after its start.
+                poll::until("every target is scraped", || async {
+                    let up = this.query("sum(up)").await;
+                    (up["data"]["result"][0]["value"][1] == targets.len().to_string()).then_some(())
+                })
+                .await;
+                return this;
+            }
+        }
+        let log = std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
+        panic!("prometheus does not start: {log}");
+    }
+
+    /// `GET` of its interface.
+    pub async fn get(&self, path: &str) -> Value {
+        self.client.get(path).await.json()
+    }
+
+    /// What a query says now.
+    pub async fn query(&self, query: &str) -> Value {
+        send(self.client.request("POST", "/api/v1/query").form(&[("query", query)])).await.json()
+    }
+
+    /// What a query says for each second between two times. Units: milliseconds since 1970.
+    pub async fn range(&self, query: &str, from_ms: u64, to_ms: u64) -> Value {
+        let seconds = |ms: u64| format!("{}.{:03}", ms / 1_000, ms % 1_000);
+        let (start, end) = (seconds(from_ms), seconds(to_ms));
+        let fields = [("query", query), ("start", &start), ("end", &end), ("step", "1s")];
+        send(self.client.request("POST", "/api/v1/query_range").form(&fields)).await.json()
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn launch(dir: &Path, port: u16) -> Child {
+    let log = std::fs::File::create(dir.join("log")).expect("a writable directory");
+    let mut command = Command::new("prometheus");
+    command.arg(format!("--config.file={}", dir.join("prometheus.yml").display()));
+    command.arg(format!("--storage.tsdb.path={}", dir.join("data").display()));
+    command.arg(format!("--web.listen-address=127.0.0.1:{port}")).arg("--log.level=warn");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().expect("prometheus runs")
 }

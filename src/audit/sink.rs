@@ -1,0 +1,163 @@
+//! Where the audit log goes: standard output, or a file that somebody else rotates. Before each
+//! batch it looks whether the path still leads to the file that it has open, and opens it anew where
+//! it does not; so a rotation needs no signal. Knows no record.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Owner and group read it: a collector of logs is usually of the group.
+const FILE_MODE: u32 = 0o640;
+
+/// The word for standard output in the settings.
+pub const STDOUT: &str = "stdout";
+
+/// Takes lines.
+#[derive(Debug)]
+pub enum Sink {
+    /// This process' standard output.
+    Stdout,
+    /// A file.
+    File {
+        /// As configured.
+        path: PathBuf,
+        /// Open for appending.
+        file: File,
+        /// The last write ended within a line.
+        is_torn: bool,
+    },
+}
+
+/// How a write went.
+#[derive(Debug)]
+pub struct Written {
+    /// Bytes that were taken.
+    pub bytes: usize,
+    /// Why not all of them.
+    pub error: Option<io::Error>,
+}
+
+impl Sink {
+    /// Opens it.
+    ///
+    /// Errors: where the file cannot be opened for appending.
+    pub fn open(target: &Path) -> io::Result<Self> {
+        if target == Path::new(STDOUT) {
+            return Ok(Self::Stdout);
+        }
+        Ok(Self::File { path: target.to_owned(), file: append(target)?, is_torn: false })
+    }
+
+    /// Writes lines. Blocks for as long as the disk, or the reader of standard output, does.
+    pub fn write(&mut self, lines: &[u8]) -> Written {
+        match self {
+            Self::Stdout => {
+                let mut out = io::stdout().lock();
+                let mut written = write(&mut out, lines);
+                if written.error.is_none() {
+                    written.error = out.flush().err();
+                }
+                written
+            }
+            Self::File { path, file, is_torn } => {
+                let error = follow(path, file).err();
+                if *is_torn && let Err(error) = file.write_all(b"\n") {
+                    return Written { bytes: 0, error: Some(error) };
+                }
+                let mut written = write(file, lines);
+                *is_torn = written.bytes > 0 && lines[written.bytes - 1] != b'\n';
+                // The lines are in the file that was moved away, which is better than nowhere.
+                written.error = written.error.or(error);
+                written
+            }
+        }
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
+}
+
+/// Opens the path anew where it does not lead to the open file any more.
+fn follow(path: &Path, file: &mut File) -> io::Result<()> {
+    let open = file.metadata()?;
+    let is_same = std::fs::metadata(path).is_ok_and(|at| (at.dev(), at.ino()) == (open.dev(), open.ino()));
+    if !is_same {
+        *file = append(path)?;
+    }
+    Ok(())
+}
+
+fn write(out: &mut impl Write, lines: &[u8]) -> Written {
+    let mut bytes = 0;
+    while bytes < lines.len() {
+        match out.write(&lines[bytes..]) {
+            Ok(0) => return Written { bytes, error: Some(io::ErrorKind::WriteZero.into()) },
+            Ok(taken) => bytes += taken,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Written { bytes, error: Some(error) },
+        }
+    }
+    Written { bytes, error: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(path: &Path) -> String {
+        std::fs::read_to_string(path).expect("readable")
+    }
+
+    #[test]
+    fn a_file_that_was_moved_or_deleted_is_opened_anew() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, old) = (dir.path().join("audit.log"), dir.path().join("audit.log.1"));
+        let mut sink = Sink::open(&path).expect("opens");
+        let mut put = |line: &[u8]| {
+            let written = sink.write(line);
+            assert!(written.error.is_none() && written.bytes == line.len(), "{written:?}");
+        };
+        put(b"1\n");
+        std::fs::rename(&path, &old).expect("renames");
+        put(b"2\n");
+        assert_eq!((read(&old).as_str(), read(&path).as_str()), ("1\n", "2\n"));
+        std::fs::remove_file(&path).expect("removes");
+        put(b"3\n");
+        // What logrotate calls copytruncate.
+        File::create(&path).expect("truncates");
+        put(b"4\n");
+        assert_eq!(read(&path), "4\n");
+        let mode = std::fs::metadata(&path).expect("there").mode() & 0o777;
+        assert_eq!(mode & 0o007, 0, "{mode:o}: others read it");
+    }
+
+    #[test]
+    fn where_the_new_file_cannot_be_made_the_old_one_goes_on_and_the_fault_is_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (inner, moved) = (dir.path().join("logs"), dir.path().join("moved"));
+        std::fs::create_dir(&inner).expect("a directory");
+        let mut sink = Sink::open(&inner.join("audit.log")).expect("opens");
+        std::fs::rename(&inner, &moved).expect("renames");
+        let written = sink.write(b"1\n");
+        assert!(written.error.is_some() && written.bytes == 2, "{written:?}");
+        assert_eq!(read(&moved.join("audit.log")), "1\n");
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_does_not_spoil_the_next() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("audit.log");
+        let mut sink = Sink::open(&path).expect("opens");
+        sink.write(b"{\"cut");
+        sink.write(b"{}\n");
+        assert_eq!(read(&path), "{\"cut\n{}\n");
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_refused_at_once() {
+        assert!(Sink::open(Path::new("/no/such/directory/audit.log")).is_err());
+        assert!(matches!(Sink::open(Path::new(STDOUT)), Ok(Sink::Stdout)));
+    }
+}

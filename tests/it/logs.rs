@@ -1,0 +1,179 @@
+//! The log of the program: both forms, the request's id and trace in each line that is about one,
+//! the lines that somebody will look for, and no token anywhere in anything that is written.
+
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::support::client::{Answer, send};
+use crate::support::cluster::{Cluster, MUTE, ServiceOver, heal};
+use crate::support::poll;
+use crate::support::service::{Service, path};
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+async fn traced(service: &Service, method: &str, path: &str) -> Answer {
+    let request = service.client().request(method, path).header("X-Request-Id", "build/17");
+    send(request.header("traceparent", format!("00-{TRACE}-{PARENT}-01"))).await
+}
+
+async fn line_with(service: &Service, word: &str) -> String {
+    let what = format!("the log says {word:?}");
+    poll::until(&what, || async { service.output().into_iter().find(|l| l.contains(word)) }).await
+}
+
+#[tokio::test]
+async fn as_text_each_line_of_a_request_names_it_and_its_trace() {
+    let service = Service::embedded(&["--log-level", "debug"]).await;
+    traced(&service, "POST", "/locks/a/b?ttl=30s").await.expect_status(201);
+    let line = line_with(&service, "a request was answered").await;
+    for part in [
+        "request_id=\"build/17\"",
+        "method=POST",
+        "path=\"/locks/a/b\"",
+        &format!("trace_id=\"{TRACE}\""),
+        &format!("parent_id=\"{PARENT}\""),
+        "status=201",
+        "route=\"/locks/{resource}\"",
+    ] {
+        assert!(line.contains(part), "{part} is not in {line}");
+    }
+    assert!(!line.contains("ttl"), "a query may carry what is secret: {line}");
+}
+
+#[tokio::test]
+async fn as_json_each_line_is_an_object_with_the_same() {
+    let service = Service::embedded(&["--log-level", "debug", "--log-format", "json"]).await;
+    traced(&service, "POST", "/locks/a/b").await.expect_status(201);
+    send(service.client().request("GET", "/locks/a/b")).await.expect_status(200);
+    let of = |status: u16| {
+        let service = &service;
+        async move {
+            poll::until("the answer is logged", || async {
+                let lines = service.output().into_iter().filter(|l| l.starts_with('{'));
+                let mut lines = lines.map(|l| serde_json::from_str::<Value>(&l).expect("JSON"));
+                lines.find(|l| l["message"] == "a request was answered" && l["status"] == status)
+            })
+            .await
+        }
+    };
+    let line = of(201).await;
+    let span = &line["span"];
+    assert_eq!((&line["level"], &line["route"]), (&Value::from("DEBUG"), &Value::from("/locks/{resource}")));
+    assert_eq!((&span["request_id"], &span["method"]), (&Value::from("build/17"), &Value::from("POST")));
+    assert_eq!((&span["trace_id"], &span["parent_id"]), (&Value::from(TRACE), &Value::from(PARENT)));
+    assert!(line.get("spans").is_none(), "said once: {line}");
+    let untraced = of(200).await;
+    assert!(untraced["span"]["request_id"].as_str().is_some_and(|id| id.starts_with("req_")), "{untraced}");
+    assert!(untraced["span"].get("trace_id").is_none(), "{untraced}");
+    // All that it says on standard error is JSON; the announcement is on standard output.
+    let others: Vec<_> = service.output().into_iter().filter(|l| !l.starts_with('{')).collect();
+    assert_eq!(others.len(), 3, "{others:#?}");
+}
+
+/// However little is logged, what is logged says of which request it is.
+#[tokio::test]
+async fn a_warning_names_its_request_where_only_warnings_are_logged() {
+    let service = Service::embedded(&["--log-level", "warn"]).await;
+    service.client().acquired("x", &[]).await;
+    traced(&service, "DELETE", "/locks/x?force=now&reason=fire").await.expect_status(204);
+    let line = line_with(&service, "a lease was ended by force").await;
+    assert!(line.contains("WARN") && line.contains("request_id=\"build/17\"") && line.contains(TRACE), "{line}");
+    // A stream goes on after its request's head was answered.
+    let mut stream = TcpStream::connect(service.address()).await.expect("it listens");
+    let head = "POST /locks/y?hold=true HTTP/1.1\r\nHost: x\r\nX-Request-Id: stream-1\r\nContent-Length: 0\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.expect("open");
+    poll::until("it is held", || async { (service.client().inspect("y").await.status == 200).then_some(()) }).await;
+    traced(&service, "DELETE", "/locks/y?force=now&reason=fire").await.expect_status(204);
+    let line = line_with(&service, "a connection lost the lease").await;
+    assert!(line.contains("request_id=\"stream-1\"") && line.contains("reason=\"forced\""), "{line}");
+}
+
+async fn until_said(over: &ServiceOver, words: &[&str]) {
+    let what = format!("one line has {words:?}");
+    poll::until(&what, || async {
+        over.service.output().iter().any(|line| words.iter().all(|word| line.contains(word))).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn start_nodes_quorum_and_stop_are_in_the_log() {
+    let cluster = Cluster::start(3).await;
+    let mut over = cluster.service().await;
+    until_said(&over, &["INFO", "serving", "nodes=3"]).await;
+    until_said(&over, &["INFO", "a quorum of nodes votes: locks can be granted"]).await;
+    over.proxies[0].set(MUTE);
+    until_said(&over, &["WARN", "the node has no vote", "node=\"n1\"", "state=\"down\""]).await;
+    over.proxies[1].set(MUTE);
+    until_said(&over, &["ERROR", "no quorum of nodes votes", "voting=1", "needed=2"]).await;
+    over.proxies.iter().for_each(heal);
+    until_said(&over, &["INFO", "a quorum of nodes votes again"]).await;
+    until_said(&over, &["INFO", "the node is up", "node=\"n2\""]).await;
+    over.service.terminate();
+    assert_eq!(over.service.exit_code().await, Some(0));
+    until_said(&over, &["INFO", "draining"]).await;
+    until_said(&over, &["INFO", "stopped"]).await;
+}
+
+/// Everything that there is to do, with everything logged that there is to log.
+#[tokio::test]
+async fn no_token_is_in_anything_that_is_written() {
+    let cluster = Cluster::start(3).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let audit = dir.path().join("audit.log");
+    let setting = format!("audit_log={}", path(&audit));
+    for format in ["text", "json"] {
+        let more = ["--log-level", "trace", "--log-format", format, "--set", &setting];
+        let mut over = cluster.service_with(&more).await;
+        let client = over.client().clone();
+        let own = format!("{format}-own-token-0123456789");
+        let mut tokens = vec![own.clone(), format!("{format}-strange-token-0123456789")];
+        let drawn = client.acquired("drawn", &[("owner", "ci"), ("note", "n")]).await.token();
+        client.acquired("own", &[("token", &own)]).await;
+        client.acquire("own", &[("token", &own)]).await.expect_status(200);
+        client.acquire("own", &[]).await.expect_status(423);
+        client.extend("own", &own, &[("note", "new")]).await.expect_status(200);
+        client.extend("own", &tokens[1], &[]).await.expect_status(409);
+        client.release("own", &tokens[1]).await.expect_status(409);
+        client.extend("drawn", &drawn, &[]).await.expect_status(200);
+        send(client.request("DELETE", &format!("/locks/own?token={own}"))).await.expect_status(400);
+        send(client.request("POST", &format!("/locks/own?token={own}"))).await.expect_status(400);
+        send(client.request("DELETE", "/locks/own").header("Lock-Token", format!("<{own}>"))).await.expect_status(204);
+        client.release("own", &own).await.expect_status(410);
+        let mut held = send_hold(&over, &own).await;
+        poll::until("it is held", || async { (client.inspect("held").await.status == 200).then_some(()) }).await;
+        over.proxies[0].set(MUTE);
+        client.acquired(&format!("two-of-three/{format}"), &[]).await;
+        heal(&over.proxies[0]);
+        client.release("held", &own).await.expect_status(204);
+        held.shutdown().await.ok();
+        let metrics = client.get("/metrics").await.text;
+        send(client.request("DELETE", "/locks/drawn?force=now&reason=fire")).await.expect_status(204);
+        over.service.terminate();
+        assert_eq!(over.service.exit_code().await, Some(0));
+        tokens.push(drawn);
+        let log = over.service.output().join("\n");
+        assert!(log.contains("TRACE") || log.contains("DEBUG"), "{log}");
+        let lines = std::fs::read_to_string(&audit).expect("readable");
+        assert!(lines.contains("\"force-now\"") && lines.contains("\"hold\""), "{lines}");
+        for token in &tokens {
+            for (name, text) in [("log", &log), ("audit log", &lines), ("metrics", &metrics)] {
+                assert!(!text.contains(token.as_str()), "{token} is in the {name}:\n{text}");
+            }
+        }
+    }
+}
+
+async fn send_hold(over: &ServiceOver, token: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(over.service.address()).await.expect("it listens");
+    let body = format!("token={token}");
+    let kind = "application/x-www-form-urlencoded";
+    let head = format!(
+        "POST /locks/held?hold=true HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.expect("open");
+    stream
+}

@@ -1,0 +1,346 @@
+//! What is shipped for Prometheus and Grafana: the rules pass promtool and their own tests, whatever
+//! they ask for exists, the dashboard is a well-formed model, and on a real Prometheus that scraped a
+//! real run (contention, holds, forced ends, a node that fails and one that comes back empty) no
+//! panel is empty and no rule fails.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redlockd::redlock::clock::{Clock, SystemClock};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::support::client::{Client, send};
+use crate::support::cluster::{Cluster, MUTE, ServiceOver, heal};
+use crate::support::poll;
+use crate::support::prometheus::{Prometheus, tool};
+use crate::support::service::{SHORT_MEMORY, path};
+
+/// Rows of the dashboard, in the order in which an operator asks.
+const ROWS: [&str; 6] =
+    ["Quorum and leases", "Rate, errors, duration", "Contention", "Lease health", "Nodes", "Process"];
+const GRID_COLUMNS: u64 = 24;
+
+fn config(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(file)
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(config(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+fn yaml(file: &str) -> serde_yaml_ng::Value {
+    serde_yaml_ng::from_str(&read(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+fn dashboard() -> Value {
+    serde_json::from_str(&read("grafana-dashboard.json")).expect("JSON")
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_default()
+}
+
+/// Panels that are no rows.
+fn panels(dashboard: &Value) -> Vec<&Value> {
+    list(dashboard, "panels").iter().filter(|p| text(p, "type") != "row").collect()
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().expect("promtool runs");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+#[test]
+fn the_rules_pass_promtool_and_their_tests() {
+    for args in [&["check", "config", "prometheus.yml"][..], &["test", "rules", "alerts_test.yml"]] {
+        let Some(mut promtool) = tool("promtool") else { return };
+        let said = run(promtool.args(args).current_dir(config("")));
+        assert!(!said.contains("FAILED"), "{said}");
+    }
+    let Some(mut promtool) = tool("promtool") else { return };
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/container");
+    // Its rules lie where the container has them, so only the syntax can be checked here.
+    run(promtool.args(["check", "config", "--syntax-only", "prometheus.yml"]).current_dir(shipped));
+}
+
+#[test]
+fn each_alert_has_a_severity_a_text_and_a_test_that_it_fires_and_one_that_it_does_not() {
+    let (rules, tests) = (yaml("alerts.yml"), yaml("alerts_test.yml"));
+    let rules = rules["groups"][0]["rules"].as_sequence().expect("rules");
+    assert!(rules.len() >= 15, "{}", rules.len());
+    let expected: Vec<(&str, bool)> = tests["tests"]
+        .as_sequence()
+        .expect("tests")
+        .iter()
+        .filter_map(|test| test["alert_rule_test"].as_sequence())
+        .flatten()
+        .map(|t| (t["alertname"].as_str().expect("a name"), !t["exp_alerts"].as_sequence().expect("alerts").is_empty()))
+        .collect();
+    for rule in rules {
+        let name = rule["alert"].as_str().expect("a name");
+        let severity = rule["labels"]["severity"].as_str().unwrap_or_default();
+        assert!(["page", "warn", "info"].contains(&severity), "{name}: {severity:?}");
+        for annotation in ["summary", "description"] {
+            assert!(rule["annotations"][annotation].as_str().is_some_and(|t| t.len() > 20), "{name}: {annotation}");
+        }
+        for fires in [true, false] {
+            assert!(expected.contains(&(name, fires)), "{name} has no test with fires = {fires}");
+        }
+    }
+}
+
+/// Names in a query that look like ours.
+fn names(query: &str) -> BTreeSet<String> {
+    let words = query.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
+    let is_ours = |w: &&str| w.starts_with("redlockd_") || w.starts_with("process_") || w.contains(":redlockd_");
+    words.filter(is_ours).map(str::to_owned).collect()
+}
+
+#[test]
+fn whatever_rules_and_panels_ask_for_exists() {
+    let documented = include_str!("../../docs/metrics.md");
+    let recorded = read("recording.yml");
+    let dashboard = dashboard();
+    let mut asked: BTreeSet<String> = ["alerts.yml", "recording.yml"].iter().flat_map(|f| names(&read(f))).collect();
+    asked.extend(panels(&dashboard).iter().flat_map(|p| list(p, "targets")).flat_map(|t| names(text(t, "expr"))));
+    asked.extend(list(&dashboard["annotations"], "list").iter().flat_map(|a| names(text(a, "expr"))));
+    assert!(asked.len() > 30, "{asked:?}");
+    for name in asked.iter().filter(|n| *n != "redlockd_rates") {
+        let base = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name);
+        let is_metric = [base, name.as_str()].iter().any(|n| documented.contains(&format!("| `{n}` |")));
+        assert!(is_metric || recorded.contains(&format!("record: {name}\n")), "{name} exists nowhere");
+    }
+}
+
+#[test]
+fn the_dashboard_is_a_well_formed_model() {
+    let dashboard = dashboard();
+    assert!(dashboard["schemaVersion"].as_u64().is_some_and(|v| v >= 39));
+    assert!(dashboard["id"].is_null(), "an id is the importing Grafana's to give");
+    let variables: BTreeSet<&str> = list(&dashboard["templating"], "list").iter().map(|v| text(v, "name")).collect();
+    assert_eq!(variables, BTreeSet::from(["datasource", "instance", "job", "node"]));
+    let rows: Vec<&str> =
+        list(&dashboard, "panels").iter().filter(|p| text(p, "type") == "row").map(|p| text(p, "title")).collect();
+    assert_eq!(rows, ROWS);
+    let all = list(&dashboard, "panels");
+    let ids: BTreeSet<u64> = all.iter().map(|p| p["id"].as_u64().expect("an id")).collect();
+    assert_eq!(ids.len(), all.len(), "ids are unique");
+    let mut taken = BTreeSet::new();
+    for panel in all {
+        let title = text(panel, "title");
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|n| panel["gridPos"][n].as_u64().expect("a place"));
+        assert!(w > 0 && h > 0 && x + w <= GRID_COLUMNS, "{title} is off the grid");
+        for cell in (x..x + w).flat_map(|column| (y..y + h).map(move |line| (column, line))) {
+            assert!(taken.insert(cell), "{title} lies over another panel at {cell:?}");
+        }
+    }
+    for panel in panels(&dashboard) {
+        let title = text(panel, "title");
+        assert!(!title.is_empty() && !text(&panel["fieldConfig"]["defaults"], "unit").is_empty(), "{title}: no unit");
+        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        let targets = list(panel, "targets");
+        assert!(!targets.is_empty(), "{title} asks for nothing");
+        let refs: BTreeSet<&str> = targets.iter().map(|t| text(t, "refId")).collect();
+        assert_eq!(refs.len(), targets.len(), "{title}: refIds are unique");
+        for target in targets {
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
+            assert!(text(target, "expr").contains("job=\"$job\""), "{title} mixes clusters");
+            for variable in text(target, "expr")
+                .split('$')
+                .skip(1)
+                .map(|rest| rest.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap_or_default())
+            {
+                assert!(variables.contains(variable) || variable == "__rate_interval", "{title}: ${variable}");
+            }
+        }
+    }
+}
+
+/// A query with the dashboard's variables filled in, as Grafana would.
+fn filled(query: &str) -> String {
+    let query = query.replace("$__rate_interval", "5s").replace("$job", "redlockd");
+    query.replace("$instance", ".*").replace("$node", ".*")
+}
+
+/// A connection that holds a lock; dropping it hangs up.
+async fn hold(over: &ServiceOver, resource: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(over.service.address()).await.expect("it listens");
+    let head = format!("POST /locks/{resource}?hold=true&ttl=1s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("open");
+    poll::until("it is held", || async { (over.client().inspect(resource).await.status == 200).then_some(()) }).await;
+    stream
+}
+
+/// What goes on all the time, until it is dropped.
+fn steady(clients: &[Client]) -> JoinSet<()> {
+    let mut work = JoinSet::new();
+    for (n, client) in clients.iter().cloned().enumerate() {
+        work.spawn(async move {
+            loop {
+                let lease = client.acquire(&format!("steady/{n}"), &[("ttl", "1s"), ("owner", "steady")]).await;
+                if lease.status == 201 {
+                    client.extend(&format!("steady/{n}"), &lease.token(), &[]).await;
+                    client.release(&format!("steady/{n}"), &lease.token()).await;
+                }
+                SystemClock.sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+    for client in clients.iter().cycle().take(6) {
+        let client = client.clone();
+        work.spawn(async move {
+            loop {
+                let lease = client.acquire("hot", &[("ttl", "1s"), ("wait", "2s")]).await;
+                if lease.status == 201 {
+                    SystemClock.sleep(Duration::from_millis(15)).await;
+                    client.release("hot", &lease.token()).await;
+                } else {
+                    SystemClock.sleep(Duration::from_millis(50)).await;
+                }
+            }
+        });
+    }
+    work
+}
+
+async fn until_metric(client: &Client, what: &str, is_so: impl Fn(&str) -> bool) {
+    poll::until(what, || async { client.get("/metrics").await.text.lines().any(&is_so).then_some(()) }).await;
+}
+
+/// Everything that the panels show, done once.
+async fn happen(cluster: &mut Cluster, over: &ServiceOver) {
+    let client = over.client();
+    // What is held by a connection stays held however slow the machine is.
+    let held = hold(over, "plain").await;
+    client.acquire("plain", &[]).await.expect_status(423);
+    client.acquire("plain", &[("wait", "100ms")]).await.expect_status(423);
+    client.extend("plain", "a-strange-token-0123456789", &[]).await.expect_status(409);
+    client.get("/nowhere").await.expect_status(404);
+    let token = client.acquired("lapses", &[("ttl", "400ms")]).await.token();
+    poll::until("it has run out", || async { (client.inspect("lapses").await.status == 404).then_some(()) }).await;
+    client.release("lapses", &token).await.expect_status(410);
+    drop(held);
+    let (lost, revoked) = (hold(over, "lost").await, hold(over, "revoked").await);
+    for (resource, how, status) in [("lost", "now", 204), ("revoked", "revoke", 202)] {
+        let path = format!("/locks/{resource}?force={how}&reason=trying%20it%20out");
+        send(client.request("DELETE", &path)).await.expect_status(status);
+    }
+    until_metric(client, "lost leases are counted", |l| l == "redlockd_lock_lost_total{reason=\"forced\"} 2").await;
+    drop((lost, revoked));
+    // One node that does not answer, then two, then a third that comes back with nothing.
+    over.proxies[0].set(MUTE);
+    until_metric(client, "timeouts are counted", |l| {
+        l.starts_with("redlockd_node_errors_total{kind=\"timeout\",node=\"n1\"}") && !l.ends_with(" 0")
+    })
+    .await;
+    over.proxies[1].set(MUTE);
+    client.acquire("nobody", &[]).await.expect_status(503);
+    over.proxies.iter().for_each(heal);
+    over.until_all_vote().await;
+    cluster.servers[2].kill();
+    cluster.servers[2].restart_empty().await;
+    until_metric(client, "a restart is counted", |l| {
+        l.starts_with("redlockd_node_restarts_total{node=\"n3\"}") && !l.ends_with(" 0")
+    })
+    .await;
+}
+
+/// How many points of the answer are numbers.
+fn numbers(answer: &Value) -> usize {
+    let points = list(&answer["data"], "result").iter().flat_map(|series| {
+        list(series, "values").iter().chain(series.get("value")).filter_map(|point| point[1].as_str())
+    });
+    points.filter(|value| value.parse::<f64>().is_ok_and(f64::is_finite)).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_panel_is_empty_and_no_rule_fails_on_a_real_run() {
+    if tool("prometheus").is_none() {
+        return;
+    }
+    let mut cluster = Cluster::start(3).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let audit = format!("audit_log={}", path(&dir.path().join("audit.log")));
+    let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(["--set", &audit]).collect();
+    let (here, there) = (cluster.service_with(&more).await, cluster.service_with(&SHORT_MEMORY).await);
+    let targets = [here.service.address(), there.service.address()];
+    let prometheus = Prometheus::start(&config(""), &targets).await;
+    let begun = SystemClock.wall_ms();
+    let work = steady(&[here.client().clone(), there.client().clone()]);
+    let listener = here.client().request("GET", "/events").send().await.expect("a stream");
+    happen(&mut cluster, &here).await;
+
+    let dashboard = dashboard();
+    let queries: Vec<(&str, &Value)> = panels(&dashboard)
+        .into_iter()
+        .flat_map(|p| list(p, "targets").iter().map(move |target| (text(p, "title"), target)))
+        .collect();
+    assert!(queries.len() > 50, "{}", queries.len());
+    let answered = queries.iter().map(|(title, target)| {
+        let query = filled(text(target, "expr"));
+        let prometheus = &prometheus;
+        async move {
+            let what = format!("{title} shows something: {query}");
+            poll::until(&what, || async {
+                let answer = match target["instant"].as_bool() {
+                    Some(true) => prometheus.query(&query).await,
+                    _ => prometheus.range(&query, begun, SystemClock.wall_ms()).await,
+                };
+                assert_eq!(answer["status"], "success", "{title}: {query}: {answer}");
+                (numbers(&answer) > 0).then_some(())
+            })
+            .await;
+        }
+    });
+    join_all(answered).await;
+    for annotation in list(&dashboard["annotations"], "list").iter().filter(|a| !text(a, "expr").is_empty()) {
+        let query = filled(text(annotation, "expr"));
+        let what = format!("the annotation shows something: {query}");
+        poll::until(&what, || async {
+            let answer = prometheus.range(&query, begun, SystemClock.wall_ms()).await;
+            (numbers(&answer) > 0).then_some(())
+        })
+        .await;
+    }
+    let fires = ["RedlockdForcedRelease", "RedlockdNodeRestarted", "RedlockdRanUnprotected"];
+    poll::until("the rules are healthy, and those fire that should", || async {
+        let answer = prometheus.get("/api/v1/rules").await;
+        let rules: Vec<&Value> =
+            list(&answer["data"], "groups").iter().flat_map(|group| list(group, "rules")).collect();
+        let ill = rules.iter().filter(|r| !["ok", "unknown"].contains(&text(r, "health")));
+        let ill: Vec<_> = ill.map(|r| format!("{}: {}", r["name"], r["lastError"])).collect();
+        assert!(ill.is_empty(), "{ill:#?}");
+        let firing: Vec<&str> =
+            rules.iter().filter(|r| text(r, "state") == "firing").map(|r| text(r, "name")).collect();
+        let all_ok = rules.len() > 20 && rules.iter().all(|r| text(r, "health") == "ok");
+        (all_ok && fires.iter().all(|name| firing.contains(name))).then_some(())
+    })
+    .await;
+    drop((listener, work));
+}
+
+#[test]
+fn the_tests_of_this_file_can_fail() {
+    let empty = serde_json::json!({"status": "success", "data": {"result": []}});
+    let nan = serde_json::json!({"data": {"result": [{"values": [[1, "NaN"], [2, "+Inf"]]}]}});
+    let some = serde_json::json!({"data": {"result": [{"value": [1, "0"]}, {"values": [[1, "NaN"], [2, "0.5"]]}]}});
+    assert_eq!([&empty, &nan, &some].map(numbers), [0, 0, 2]);
+    let found = names("sum(rate(redlockd_a_total{x=\"$y\"}[5m])) / job:redlockd_b:rate5m > process_c");
+    assert_eq!(
+        found.iter().map(String::as_str).collect::<Vec<_>>(),
+        ["job:redlockd_b:rate5m", "process_c", "redlockd_a_total"]
+    );
+}
