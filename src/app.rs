@@ -519,7 +519,6 @@ fn door_settings(config: &Config) -> Result<DoorSettings, AppError> {
         body_timeout: config.body_timeout,
         uri_limit: config.uri_limit,
         trusted_proxies: config.trusted_proxies.clone(),
-        ..DoorSettings::default()
     })
 }
 

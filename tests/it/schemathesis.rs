@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::access::{Access, entry, key};
 
 /// Examples per operation and phase: some two thousand cases in all, within a minute or two.
-const EXAMPLES: &str = "60";
+const EXAMPLES: &str = "50";
 
 /// The program in the virtual environment that `make test` prepares.
 ///
@@ -32,9 +32,10 @@ async fn the_service_keeps_its_contract_whatever_is_sent() {
     let access = Access::with(&entry("st", &[&key("st")], &["admin"], more));
     let service = access.service(&[]).await;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // One worker: with two, the library that draws the examples may trip over itself.
     let mut command = tokio::process::Command::new(program);
     command.current_dir(root).args(["--config-file", "tests/schemathesis/schemathesis.toml", "run", "openapi.yaml"]);
-    command.args(["--url", service.client().base(), "--checks", "all", "-n", EXAMPLES, "--workers", "2", "--no-color"]);
+    command.args(["--url", service.client().base(), "--checks", "all", "-n", EXAMPLES, "--workers", "1", "--no-color"]);
     command.args(["--generation-database", "none", "-H", &format!("Authorization: Bearer {}", key("st"))]);
     let output = command.output().await.expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
