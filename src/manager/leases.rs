@@ -23,6 +23,8 @@ const NAMED_MAX: usize = 20_000;
 const REFRESH_REST: u32 = 10;
 /// A snapshot that nobody asked for is dropped after this time.
 const SNAPSHOT_IDLE: Duration = Duration::from_mins(5);
+/// Leases that are merged before others have their turn: some hundred microseconds.
+const TURN: usize = 500;
 /// A snapshot of this age is still shown while a fresh one is taken, so that no page waits for the
 /// nodes; its age stands on the page.
 const GLANCE_MAX_AGE: Duration = Duration::from_secs(30);
@@ -227,7 +229,9 @@ impl Snapshots {
             return Arc::clone(snapshot);
         }
         let fresh = Arc::new(take(engine, now).await);
-        self.lock().latest = Some(Arc::clone(&fresh));
+        // A large one takes a while to drop: not under the lock.
+        let stale = self.lock().latest.replace(Arc::clone(&fresh));
+        drop(stale);
         fresh
     }
 
@@ -262,9 +266,9 @@ impl Snapshots {
     /// Frees the memory of a snapshot that nobody has asked for lately.
     pub fn sweep(&self, now: BootTime) {
         let mut kept = self.lock();
-        if now.since(kept.asked) > SNAPSHOT_IDLE {
-            kept.latest = None;
-        }
+        let stale = (now.since(kept.asked) > SNAPSHOT_IDLE).then(|| kept.latest.take());
+        drop(kept);
+        drop(stale);
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
@@ -305,8 +309,15 @@ async fn take<N: Node, C: Clock, E: Entropy>(engine: &Redlock<N, C, E>, now: Boo
         let left_ms = lefts.get(engine.quorum() - 1).or(lefts.last()).copied()?;
         Some((resource, SnapshotLease { record, left: Duration::from_millis(left_ms) }))
     };
+    let mut leases = BTreeMap::new();
+    for (i, entry) in merged.into_iter().enumerate() {
+        if i % TURN == TURN - 1 {
+            tokio::task::yield_now().await;
+        }
+        leases.extend(decide(entry));
+    }
     Snapshot {
-        leases: merged.into_iter().filter_map(decide).collect(),
+        leases,
         taken: now,
         complete: told >= engine.quorum(),
         took: engine.clock.now().since(now),

@@ -335,7 +335,7 @@ fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (Strin
 fn quarantine_sentence(why: &str) -> String {
     let cause = match why {
         "blank" => {
-            "it carried no marker: a new node, or one that was wiped (declare a new cluster with `redlockd init`)"
+            "it carried no marker: it was wiped, or is new (where all nodes are new, declare them with `redlockd init`)"
         }
         "restart" => "its server was restarted or replaced and may have forgotten leases",
         "clock" => "its clock ran ahead and came back: leases may have ended early",

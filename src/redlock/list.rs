@@ -30,6 +30,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             match tally.take(index) {
                 Some(Ok(Reply::Page { next, leases })) => {
                     take(leases, &mut seen);
+                    // Nodes in the process answer at once: others are to have their turn between two pages.
+                    tokio::task::yield_now().await;
                     match next {
                         Some(next) => cursor = next,
                         None => return true,

@@ -71,6 +71,49 @@ async fn what_is_wrong_with_a_form_has_its_status() {
 }
 
 #[tokio::test]
+async fn what_forms_did_and_what_they_were_refused_is_written_down() {
+    use crate::support::poll;
+    use crate::support::service::{Service, path};
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("audit.log");
+    let setting = format!("audit_log={}", path(&file));
+    let service = Service::embedded(&["--set", &setting]).await;
+    let client = service.client();
+    let lease = client.acquired("x", &[("ttl", "1m")]).await;
+    let tag = lease.fence().to_string();
+    let cookie = [("cookie", "redlockd_form=0123456789abcdef0123456789abcdef")];
+    let form = |tag, reason| [("redlockd_form", TOKEN), ("tag", tag), ("reason", reason), ("name", "x")];
+    post(client, "/ui/revoke/x", &[], &form(&tag, "forged")).await.expect_status(403);
+    post(client, "/ui/revoke/x", &cookie, &form(&tag, "")).await.expect_status(400);
+    post(client, "/ui/revoke/x", &cookie, &form("1", "stale")).await.expect_status(412);
+    post(client, "/ui/revoke/x", &cookie, &form(&tag, "hangs")).await;
+    post(client, "/ui/release/x", &cookie, &form(&tag, "is dead")).await;
+    let written = poll::until("all five are written down", || async {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+        let ours: Vec<_> = lines.filter(|line| line["action"] == "revoke" || line["action"] == "force-now").collect();
+        (ours.len() == 5).then_some(ours)
+    })
+    .await;
+    let word = |line: &serde_json::Value, name: &str| line[name].as_str().unwrap_or("-").to_owned();
+    let said: Vec<String> = written
+        .iter()
+        .map(|line| ["action", "resource", "outcome", "reason"].map(|name| word(line, name)).join("|"))
+        .collect();
+    assert_eq!(
+        said,
+        [
+            "revoke|x|forbidden|forged",
+            "revoke|x|invalid|",
+            "revoke|x|changed|stale",
+            "revoke|x|revoked|hangs",
+            "force-now|x|forced|is dead"
+        ]
+    );
+    assert!(written[4]["token_id"].is_string() && written[4]["fence"].is_number(), "{}", written[4]);
+}
+
+#[tokio::test]
 async fn pages_can_be_switched_off_and_never_show_a_token() {
     use crate::support::service::Service;
     let off = Service::embedded(&["--set", "ui=off"]).await;

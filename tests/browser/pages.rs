@@ -95,7 +95,7 @@ async fn nodes_that_are_not_well_are_seen_at_once() {
     let card = browser.text("#n4").await;
     assert!(card.contains("in quarantine: it carried no marker") && card.contains("It votes again in"), "{card}");
     let card = browser.text("#n5").await;
-    assert!(card.contains("the last probe failed: timeout") && card.contains("timeout"), "{card}");
+    assert!(card.contains("the last probe failed") && card.contains("timeout"), "{card}");
     browser.is_well("the nodes").await;
     browser.picture("nodes-ill").await;
     browser.go("/ui/locks/deploy/prod").await;

@@ -85,12 +85,12 @@ async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Res
     let mut field = |name: &str| fields.text(name).unwrap_or_default();
     let (token, tag, reason, typed) = (field(form_token::NAME), field("tag"), field("reason"), field("name"));
     fields.finish(&[form_token::NAME, "tag", "reason", "name"])?;
+    let reason = reason.trim().to_owned();
+    locks::note_force(&trail, mode, &reason);
     if !form_token::matches(&parts.headers, &token) {
         let detail = "this form is not one that this browser was given (are cookies off?); nothing was done";
         return Err(Problem::new(Slug::Forbidden, detail));
     }
-    let reason = reason.trim().to_owned();
-    locks::note_force(&trail, mode, &reason);
     let refused = [
         reason.is_empty().then_some(Refused::NoReason),
         (reason.len() > REASON_MAX_BYTES).then_some(Refused::LongReason(REASON_MAX_BYTES)),
@@ -98,12 +98,14 @@ async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Res
         tag.is_empty().then_some(Refused::NoTag),
     ];
     let refused: Vec<Refused> = refused.into_iter().flatten().collect();
-    let again = async |refused: Vec<Refused>, status| {
+    // The answer is a page, not a problem: what a problem would be called is noted here.
+    let again = async |slug: Slug, refused: Vec<Refused>| {
+        trail.note(|record| record.outcome = slug.word().to_owned());
         let answered = Answered { tag: tag.clone(), reason: reason.clone(), refused };
-        Box::pin(show(&door, &parts.uri, &parts.headers, mode, &resource, answered, status)).await
+        Box::pin(show(&door, &parts.uri, &parts.headers, mode, &resource, answered, slug.status())).await
     };
     if !refused.is_empty() {
-        return again(refused, StatusCode::BAD_REQUEST).await;
+        return again(Slug::Invalid, refused).await;
     }
     let request =
         ForceRequest { resource: resource.clone(), mode, reason: reason.clone(), if_match: Some(tag.clone()) };
@@ -112,8 +114,8 @@ async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Res
             let done = if mode == ForceMode::Now { Done::Released } else { Done::Revoked };
             Ok(Redirect::to(&format!("/ui/locks/{resource}?done={}", done.word())).into_response())
         }
-        Err(ForceError::Changed { .. }) => again(vec![Refused::Changed], StatusCode::PRECONDITION_FAILED).await,
-        Err(ForceError::NotHeld) => again(vec![Refused::NotHeld], StatusCode::NOT_FOUND).await,
+        Err(ForceError::Changed { .. }) => again(Slug::Changed, vec![Refused::Changed]).await,
+        Err(ForceError::NotHeld) => again(Slug::NotHeld, vec![Refused::NotHeld]).await,
         Err(error) => Err(problem::force_refused(&resource, error)),
     }
 }

@@ -70,7 +70,7 @@ impl Prometheus {
                 // It looks for targets some seconds after its start.
                 poll::until("every target is scraped", || async {
                     let up = this.query("sum(up)").await;
-                    (up["data"]["result"][0]["value"][1] == targets.len().to_string()).then_some(())
+                    (up["data"]["result"][0]["value"][1].as_str() == Some(&*targets.len().to_string())).then_some(())
                 })
                 .await;
                 return this;
