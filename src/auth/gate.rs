@@ -9,6 +9,7 @@ use super::book::{Book, Credential, Unknown};
 use super::bucket::Bucket;
 use super::ledger::Ledger;
 use super::principal::{Limits, Principal, PrincipalName};
+use super::session::Sessions;
 use crate::redlock::clock::BootTime;
 
 /// Who gets in.
@@ -20,6 +21,7 @@ pub struct Gate {
     limits: Limits,
     buckets: Mutex<HashMap<PrincipalName, Arc<Bucket>>>,
     ledger: Ledger,
+    sessions: Sessions,
 }
 
 impl Gate {
@@ -76,6 +78,11 @@ impl Gate {
             Arc::clone(buckets.entry(principal.name.clone()).or_default())
         };
         bucket.take(per_second, now)
+    }
+
+    /// Who is logged in to the pages.
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
     }
 
     /// What everybody has out.

@@ -21,6 +21,22 @@ const HASH_BYTES: usize = 32;
 /// Hex digits of a hash that messages show, to tell keys apart.
 const SHOWN_DIGITS: usize = 8;
 
+/// [`KEY_RANDOM_BYTES`] of randomness as text of `[A-Za-z0-9_-]`.
+pub fn draw_text(entropy: &impl Entropy) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut bytes = [0; KEY_RANDOM_BYTES];
+    entropy.fill(&mut bytes);
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        for i in 0..=chunk.len() {
+            let sextet = usize::try_from(word >> (18 - 6 * i) & 63).unwrap_or(0);
+            text.push(char::from(ALPHABET[sextet]));
+        }
+    }
+    text
+}
+
 /// A key in the clear. `Debug` hides it and there is no `Display`.
 #[derive(Clone)]
 pub struct ApiKey(String);
@@ -28,18 +44,7 @@ pub struct ApiKey(String);
 impl ApiKey {
     /// Draws a fresh one.
     pub fn draw(entropy: &impl Entropy) -> Self {
-        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-        let mut bytes = [0; KEY_RANDOM_BYTES];
-        entropy.fill(&mut bytes);
-        let mut text = String::from(KEY_PREFIX);
-        for chunk in bytes.chunks(3) {
-            let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
-            for i in 0..=chunk.len() {
-                let sextet = usize::try_from(word >> (18 - 6 * i) & 63).unwrap_or(0);
-                text.push(char::from(ALPHABET[sextet]));
-            }
-        }
-        Self(text)
+        Self(format!("{KEY_PREFIX}{}", draw_text(entropy)))
     }
 
     /// The key itself: for the one who asked for it.

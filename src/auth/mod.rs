@@ -1,5 +1,5 @@
 //! Who may do what: API keys as hashes, principals with their rules, and how much each of them may
-//! ask for. Pure: no HTTP, no task, no file but the one that [`file`] is told to read; time comes
+//! ask for. Pure: no HTTP, no task, no file but the one that [`mod@file`] is told to read; time comes
 //! in as a parameter. Denied unless a rule allows it.
 
 pub mod book;
@@ -10,3 +10,4 @@ pub mod key;
 pub mod ledger;
 pub mod principal;
 pub mod rule;
+pub mod session;

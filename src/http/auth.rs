@@ -16,7 +16,7 @@ use super::problem::Problem;
 use super::routes::{Operation, ROUTES, UiRoute};
 use super::slug::Slug;
 use super::trail::Trail;
-use super::ui::guard;
+use super::ui::{guard, login};
 use crate::auth::book::{Credential, PeerCertificate, Unknown};
 use crate::auth::gate::Gate;
 use crate::auth::ledger::{Full, Place};
@@ -25,8 +25,6 @@ use crate::auth::rule::Right;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::types::ResourceName;
 
-/// The same for a browser: any user name, and the key as the password.
-const PAGE_CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"redlockd: a key as the password\"");
 /// How a client learns what to send.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer");
 
@@ -63,12 +61,12 @@ impl Needs {
     /// Of a page: the same as of what it shows.
     fn of_page(page: UiRoute) -> Self {
         match page {
-            UiRoute::Home | UiRoute::Asset => Self::Nothing,
+            UiRoute::Home | UiRoute::Asset | UiRoute::Login | UiRoute::LogIn | UiRoute::LogOut => Self::Nothing,
             UiRoute::Locks | UiRoute::Waiters | UiRoute::Owners => Self::Somewhere(Right::Read),
             UiRoute::Lock => Self::OnName(Right::Read),
             UiRoute::AskRevoke | UiRoute::Revoke | UiRoute::AskRelease | UiRoute::Release => Self::OnName(Right::Force),
             UiRoute::Nodes | UiRoute::Latency => Self::Somewhere(Right::Metrics),
-            UiRoute::Events => Self::Somewhere(Right::Events),
+            UiRoute::Events | UiRoute::Stream => Self::Somewhere(Right::Events),
         }
     }
 }
@@ -250,11 +248,7 @@ fn allowed(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
     // A route that is not in the table is for those who may do everything.
     let needs = route.map_or(Needs::Somewhere(Right::Admin), |route| Needs::of(route.operation));
     let is_page = route.is_some_and(|route| matches!(route.operation, Operation::Ui(_)));
-    let found = identify(gate, request).map_err(|problem| match is_page {
-        // A browser asks its person for a key where it is offered a scheme that it knows.
-        true => problem.header(header::WWW_AUTHENTICATE, PAGE_CHALLENGE),
-        false => problem,
-    });
+    let found = if is_page { identify_person(gate, request) } else { identify(gate, request) };
     if needs == Needs::Nothing {
         return Ok(found.unwrap_or(Access(Caller::Nobody)));
     }
@@ -291,6 +285,19 @@ fn allowed(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
         }
     }
     Ok(access)
+}
+
+/// Who looks at a page: by a session, which the API knows nothing of, or as everywhere else.
+///
+/// Errors: `unauthenticated`.
+fn identify_person(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
+    let headers = request.headers();
+    let word = login::session_word(headers).filter(|_| !headers.contains_key(header::AUTHORIZATION));
+    let find = |word| gate.sessions().find(word, gate, SystemClock.now(), SystemClock.wall_ms());
+    match word.and_then(find) {
+        Some(principal) => Ok(Access::known(gate, principal)),
+        None => identify(gate, request),
+    }
 }
 
 /// Errors: `unauthenticated`.

@@ -8,7 +8,10 @@ use std::path::Path;
 
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 
-const TARGETS: [(&str, fn(&[u8])); 7] = [
+/// A name, and what is done with one input.
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: [Target; 7] = [
     ("names", bodies::names),
     ("durations", bodies::durations),
     ("bodies", bodies::bodies),

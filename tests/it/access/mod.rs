@@ -3,6 +3,7 @@
 
 mod hostile_redis;
 mod limits;
+mod login;
 mod matrix;
 mod redis_side;
 mod reload;
