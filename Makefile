@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test model chaos bench lint fmt docs-table acceptance measure
+.PHONY: help run deps test model chaos bench fuzz lint fmt docs-table acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,6 +27,12 @@ model: ## check the models of the protocol within larger bounds than `make test`
 chaos: deps ## real servers under faults, and plain Redlock under the same: make chaos SECONDS=600 SEED=1
 	REDLOCKD_CHAOS_SECONDS=$(or $(SECONDS),60) REDLOCKD_CHAOS_SEED=$(or $(SEED),1) \
 	cargo test --locked --test chaos -- --nocapture --test-threads 1 --include-ignored keeps_its plain_redlock_under
+
+fuzz: ## each fuzz target for a while, on stable without sanitizers: make fuzz SECONDS=60
+	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
+	@for target in names durations bodies headers settings access_file replies; do \
+	echo "== $$target"; \
+	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=4096 || exit 1; done
 
 bench: deps ## how fast it is, beside its yardsticks, on servers of its own: make bench ROUNDS=5 SECONDS=2 (some minutes)
 	cargo build --locked --release

@@ -37,6 +37,8 @@ pub enum Slug {
     HostNotAllowed,
     /// The body is over its bound.
     BodyTooLarge,
+    /// Path and query are over their bound.
+    UriTooLong,
     /// The body's media type is not read.
     UnsupportedMediaType,
     /// No or bad credentials.
@@ -67,7 +69,7 @@ const fn entry(slug: Slug, word: &'static str, status: StatusCode, title: &'stat
 }
 
 /// In the order of [`Slug`].
-const CATALOGUE: [Entry; 22] = [
+const CATALOGUE: [Entry; 23] = [
     entry(
         Slug::Locked,
         "locked",
@@ -196,6 +198,14 @@ const CATALOGUE: [Entry; 22] = [
         "A request body has a bound (64 KiB unless configured otherwise). Nothing was done.",
     ),
     entry(
+        Slug::UriTooLong,
+        "uri-too-long",
+        StatusCode::URI_TOO_LONG,
+        "The path or the query is too long",
+        "Path and query have a bound together (4 KiB unless configured otherwise). Fields that are long belong in the\n\
+         body. Nothing was done.",
+    ),
+    entry(
         Slug::UnsupportedMediaType,
         "unsupported-media-type",
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -208,14 +218,16 @@ const CATALOGUE: [Entry; 22] = [
         "unauthenticated",
         StatusCode::UNAUTHORIZED,
         "No or bad credentials",
-        "The service wants credentials: `Authorization: Bearer …`.",
+        "The service wants an API key: `Authorization: Bearer rlk_…`, or Basic with the key as password. `redlockd key new`\n\
+         makes one; the access file of the service must hold its SHA-256. A key that has expired does not do.",
     ),
     entry(
         Slug::Forbidden,
         "forbidden",
         StatusCode::FORBIDDEN,
         "Not allowed",
-        "The credentials are good, and do not carry the right that this needs.",
+        "The credentials are good, and do not carry the right that this needs: `needed`, on `resource` where there is one.\n\
+         Rights are given in the access file of the service.",
     ),
     entry(
         Slug::TooManyWaiters,
@@ -230,7 +242,8 @@ const CATALOGUE: [Entry; 22] = [
         "quota-exceeded",
         StatusCode::TOO_MANY_REQUESTS,
         "A bound is met",
-        "Too many requests or held leases; among them: one token that claims its lease over and over.",
+        "Too many requests, leases or waiting requests of one principal (`scope`, `limit`), too many listeners, or one\n\
+         token that claims its lease over and over. Come back after `Retry-After`.",
     ),
     entry(
         Slug::Draining,

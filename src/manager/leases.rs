@@ -83,7 +83,7 @@ fn nibble(digit: u8) -> u8 {
 
 impl OwnLeases {
     /// A promise was given at `now`. [`Self::sweep`] gives its name back when it has run out, unless
-    /// [`NAMED_MAX`] others have one already.
+    /// `NAMED_MAX` others have one already.
     pub fn note(&self, token: &TokenHash, deadline: BootTime, now: BootTime, resource: &ResourceName) {
         let (mut book, key) = (self.lock(), key(token));
         let known = book.deadlines.get(&key).map(|own| (own.since, own.named.is_some()));
@@ -176,6 +176,12 @@ impl Snapshot {
     /// Of these leases, without a round behind it: for tests of those who show it.
     pub fn of(leases: BTreeMap<ResourceName, SnapshotLease>, taken: BootTime, complete: bool) -> Self {
         Self { leases, taken, complete, took: Duration::ZERO, facts: OnceLock::new() }
+    }
+
+    /// With those leases only that `seen` lets through.
+    pub fn only(&self, seen: impl Fn(&ResourceName) -> bool) -> Self {
+        let leases = self.leases.iter().filter(|(name, _)| seen(name)).map(|(n, l)| (n.clone(), l.clone())).collect();
+        Self { leases, taken: self.taken, complete: self.complete, took: self.took, facts: OnceLock::new() }
     }
 
     /// The facts of each lease, in the order of `leases`: read once for all pages that show it.
