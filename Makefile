@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test model chaos bench lint fmt docs-table
+.PHONY: help run deps test model chaos bench fuzz lint fmt docs-table acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,12 @@ chaos: deps ## real servers under faults, and plain Redlock under the same: make
 	REDLOCKD_CHAOS_SECONDS=$(or $(SECONDS),60) REDLOCKD_CHAOS_SEED=$(or $(SEED),1) \
 	cargo test --locked --test chaos -- --nocapture --test-threads 1 --include-ignored keeps_its plain_redlock_under
 
+fuzz: ## each fuzz target for a while, on stable without sanitizers: make fuzz SECONDS=60
+	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
+	@for target in names durations bodies headers settings access_file replies; do \
+	echo "== $$target"; \
+	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=4096 || exit 1; done
+
 bench: deps ## how fast it is, beside its yardsticks, on servers of its own: make bench ROUNDS=5 SECONDS=2 (some minutes)
 	cargo build --locked --release
 	cargo run --locked --release --manifest-path benches/speed/Cargo.toml -- \
@@ -48,3 +54,14 @@ fmt: ## format the code
 
 docs-table: ## write the table of settings in README.md anew, from config/redlockd.toml
 	REDLOCKD_WRITE_DOCUMENTS=1 cargo test --locked --test it documents
+
+acceptance: deps ## 300 real curls over two instances, with a node, an instance and some of them killed (a minute)
+	cargo build --locked --release
+	tests/acceptance.py
+
+measure: deps target/venv/stamp ## the figures of docs/waiting.md and docs/command-line.md (minutes; on a quiet machine)
+	cargo build --locked --release --bin redlockd --example handover --example crowd
+	cargo build --locked --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers
+	target/release/examples/handover 400 3
+	target/release/examples/crowd
+	benches/run_beside_flock.py

@@ -8,14 +8,21 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::{self, Audit};
+use crate::auth::file::{self, AccessFileError};
+use crate::auth::gate::Gate;
+use crate::auth::principal::Limits;
 use crate::config::{self, Config};
-use crate::http::serve::{self, MAX_CONNECTIONS, ServeLimits};
+use crate::http::reload::{self, Watched};
+use crate::http::serve::{self, ServeLimits};
 use crate::http::state::{DoorSettings, DoorState, LockManager, UiState};
+use crate::http::tls::{Tls, TlsError, TlsFiles};
 use crate::http::{self, routes};
 use crate::manager::history::NodeHistory;
 use crate::manager::outcome::Readiness;
@@ -86,6 +93,12 @@ pub enum AppError {
         #[source]
         source: std::io::Error,
     },
+    /// Who may do what cannot be read.
+    #[error(transparent)]
+    Access(#[from] AccessFileError),
+    /// The door's certificate.
+    #[error("`listen_tls_cert`: {0}")]
+    Tls(#[from] TlsError),
     /// Nobody is to believe that there is an audit log where there is none.
     #[error("`audit_log`: {path} cannot be opened for appending")]
     AuditLog {
@@ -115,7 +128,8 @@ pub struct App {
     embedded: Vec<Arc<EmbeddedNode<SystemClock>>>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    drain_timeout: Duration,
+    tls: Option<Arc<Tls>>,
+    limits: ServeLimits,
     audit: Option<AuditTask>,
 }
 
@@ -142,19 +156,25 @@ impl App {
         let (nodes, embedded) = open_nodes(config, &ids, &observer(&metrics, &history), &tasks, &stop)?;
         let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
         let warden = Warden::new(engine.clone());
-        let limits = WaitLimits { per_resource: config.waiters_per_resource, total: config.waiters_total };
+        let limits = WaitLimits {
+            per_resource: config.waiters_per_resource,
+            total: config.waiters_total,
+            detects_deadlocks: config.deadlock_detection,
+        };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
         let ends = Arc::clone(&metrics);
         manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
-        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?);
+        let gate = Arc::new(gate(config)?);
+        let (tls, limits) = (door_tls(config)?.map(Arc::new), serve_limits(config));
+        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
         let door = door.with_audit(audit).with_ui(ui(config, history));
         let audit = writer.map(|writer| {
             let stop = CancellationToken::new();
             let writer = tokio::spawn(writer.run(stop.clone()));
             AuditTask { stop, writer }
         });
-        let drain_timeout = config.drain_timeout;
-        let app = Self { listener, door, engine, warden, embedded, tasks, stop, drain_timeout, audit };
+        let app = Self { listener, door, engine, warden, embedded, tasks, stop, tls, limits, audit };
+        app.reload_on_change(config, &gate)?;
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.warden.same_server() {
             return Err(AppError::SameServer(a, b));
@@ -171,7 +191,8 @@ impl App {
 
     /// What to tell the person who started it: the address, the nodes, and a line to paste.
     pub fn announcement(&self) -> String {
-        let url = self.address().map_or_else(|_| "http://127.0.0.1:5625".to_owned(), |a| format!("http://{a}"));
+        let url = self.address().map_or_else(|_| "127.0.0.1:5625".to_owned(), |a| a.to_string());
+        let url = format!("{}://{url}", if self.tls.is_some() { "https" } else { "http" });
         let count = self.engine.nodes.len();
         let nodes = match self.embedded.first() {
             Some(node) => {
@@ -207,19 +228,20 @@ impl App {
         let address = self.address().map(|a| a.to_string()).unwrap_or_default();
         tracing::info!(address, version, nodes = self.engine.nodes.len(), "serving");
         self.spawn(watch(self.warden.clone(), shutdown.clone()));
-        let max_connections = connections_allowed(self.engine.nodes.len());
-        let limits = ServeLimits { drain_timeout: self.drain_timeout, max_connections, ..ServeLimits::default() };
+        let max_connections = connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
+        let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
         let manager = self.door.manager.clone();
-        serve::serve(self.listener, http::router(self.door), limits, shutdown, || manager.drain()).await;
+        let router = http::router(self.door);
+        serve::serve(self.listener, self.tls, router, limits, shutdown, || manager.drain()).await;
         self.engine.tasks.close();
-        let stragglers = tokio::time::timeout(self.drain_timeout, self.engine.tasks.wait());
+        let stragglers = tokio::time::timeout(drain_timeout, self.engine.tasks.wait());
         if stragglers.await.is_err() {
             tracing::warn!("clean-ups were still under way at the end; the TTL of their keys ends them");
         }
         close(self.embedded).await;
         if let Some(AuditTask { stop, writer }) = self.audit {
             stop.cancel();
-            if tokio::time::timeout(self.drain_timeout.max(AUDIT_FLUSH_MIN), writer).await.is_err() {
+            if tokio::time::timeout(self.limits.drain_timeout.max(AUDIT_FLUSH_MIN), writer).await.is_err() {
                 tracing::error!("the audit log could not be written to its end: what was queued is lost");
             }
         }
@@ -237,6 +259,26 @@ impl App {
         spawn(&self.tasks, &self.stop, work);
     }
 
+    /// Has files read again when they change or SIGHUP comes. Where there are none, that signal ends
+    /// the process, as the operating system has it.
+    fn reload_on_change(&self, config: &Config, gate: &Arc<Gate>) -> Result<(), AppError> {
+        let access = config.access_file.iter().map(|path| Watched::access(path.clone(), Arc::clone(gate)));
+        let watched: Vec<Watched> = access.chain(self.tls.iter().map(Watched::certificates)).collect();
+        if watched.is_empty() {
+            return Ok(());
+        }
+        let mut hangups = signal(SignalKind::hangup()).map_err(AppError::Runtime)?;
+        let asked = Arc::new(Notify::new());
+        self.spawn(reload::watch(watched, Arc::clone(&asked)));
+        self.spawn(async move {
+            while hangups.recv().await.is_some() {
+                tracing::info!("asked to read files again");
+                asked.notify_one();
+            }
+        });
+        Ok(())
+    }
+
     /// Looks until a quorum votes, every node has said why it does not, or [`START_PATIENCE`] ends.
     async fn wait_for_nodes(&self) {
         let until = SystemClock.now().plus(START_PATIENCE);
@@ -250,6 +292,17 @@ impl App {
             SystemClock.sleep(START_LOOK).await;
         }
     }
+}
+
+/// Who gets in. Errors: the access file.
+fn gate(config: &Config) -> Result<Gate, AppError> {
+    let Some(path) = &config.access_file else { return Ok(Gate::open()) };
+    let limits = Limits {
+        requests_per_second: Some(config.requests_per_second),
+        leases: Some(config.leases_per_principal),
+        waiters: Some(config.waiters_per_principal),
+    };
+    Ok(Gate::closed(file::read(path)?, limits))
 }
 
 /// The audit log as configured; off by default.
@@ -276,7 +329,7 @@ async fn close(embedded: Vec<Arc<EmbeddedNode<SystemClock>>>) {
 
 /// The most connections that there are file descriptors for: the soft limit is raised to the hard
 /// one first, and some are kept back for nodes, files and listeners.
-fn connections_allowed(nodes: usize) -> usize {
+fn connections_allowed(nodes: usize, wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
@@ -284,13 +337,13 @@ fn connections_allowed(nodes: usize) -> usize {
     let files = current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
     let kept_back = FILES_KEPT_BACK.saturating_add(nodes.saturating_mul(FILES_PER_NODE));
     let allowed = files.saturating_sub(kept_back).max(1);
-    if allowed < MAX_CONNECTIONS {
+    if allowed < wanted {
         tracing::warn!(
             connections = allowed,
-            "the limit of open files (ulimit -n) allows fewer connections than {MAX_CONNECTIONS}: waiters have one each"
+            "the limit of open files (ulimit -n) allows fewer connections than max_connections ({wanted}): waiters have one each"
         );
     }
-    allowed.min(MAX_CONNECTIONS)
+    allowed.min(wanted)
 }
 
 /// Looks at the nodes again and again; stops the service where two of them are one server.
@@ -406,7 +459,7 @@ fn observer(metrics: &Arc<Metrics>, history: &Arc<NodeHistory>) -> Arc<dyn NodeO
 /// What the pages need, where there are to be any.
 fn ui(config: &Config, node_history: Arc<NodeHistory>) -> Option<UiState> {
     let allowed_hosts = config.allowed_hosts.clone();
-    config.ui.then_some(UiState { allowed_hosts, node_history, secure_cookies: false })
+    config.ui.then_some(UiState { allowed_hosts, node_history, secure_cookies: config.listen_tls_cert.is_some() })
 }
 
 fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
@@ -467,8 +520,26 @@ fn door_settings(config: &Config) -> Result<DoorSettings, AppError> {
         max_wait: config.max_wait,
         max_hold: config.max_hold,
         body_limit: config.body_limit,
-        ..DoorSettings::default()
+        body_timeout: config.body_timeout,
+        uri_limit: config.uri_limit,
+        trusted_proxies: config.trusted_proxies.clone(),
     })
+}
+
+fn serve_limits(config: &Config) -> ServeLimits {
+    ServeLimits {
+        max_connections: config.max_connections,
+        header_timeout: config.header_timeout,
+        idle_timeout: config.idle_timeout,
+        head_limit: config.head_limit,
+        drain_timeout: config.drain_timeout,
+    }
+}
+
+/// The door's certificate. Errors: its files.
+fn door_tls(config: &Config) -> Result<Option<Tls>, TlsError> {
+    let Some((cert, key)) = config.listen_tls_cert.clone().zip(config.listen_tls_key.clone()) else { return Ok(None) };
+    Tls::read(TlsFiles { cert, key, client_ca: config.listen_tls_client_ca.clone() }).map(Some)
 }
 
 fn template(config: &Config) -> Result<KeyTemplate, AppError> {

@@ -4,6 +4,7 @@
 pub mod api;
 pub mod app;
 pub mod audit;
+pub mod auth;
 pub mod cli;
 pub mod client;
 pub mod config;
@@ -19,3 +20,7 @@ pub mod views;
 #[cfg(test)]
 #[path = "../tests/sim/mod.rs"]
 mod sim;
+
+#[cfg(test)]
+#[path = "../tests/waits/mod.rs"]
+mod waits;

@@ -107,7 +107,7 @@
       source?.close();
       source = null;
     } else if (source === null) {
-      source = new EventSource("/events");
+      source = new EventSource("/ui/stream");
       for (const kind of ["acquired", "released", "expired", "forced", "lost", "node_down", "node_up", "quarantined"])
         source.addEventListener(kind, want);
       want();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::client_args::{
-    AcquireArgs, ExtendArgs, ForceArgs, HealthArgs, ListArgs, NodesArgs, ReleaseArgs, RunArgs, StatusArgs,
+    AcquireArgs, ExtendArgs, ForceArgs, HealthArgs, ListArgs, NodesArgs, ReleaseArgs, RunArgs, StatusArgs, WatchArgs,
 };
 use crate::config::Inputs;
 
@@ -114,6 +114,8 @@ pub(super) enum Command {
     Nodes(Box<NodesArgs>),
     /// End somebody else's lease
     Force(Box<ForceArgs>),
+    /// Follow what happens in the cluster, line by line
+    Watch(Box<WatchArgs>),
     /// Ask whether an instance is ready, for container probes
     Health(Box<HealthArgs>),
     /// Look at the Redis nodes themselves, without a service, and say in plain words what is wrong
@@ -137,12 +139,25 @@ pub(super) enum Command {
         /// The token file to remove
         token_file: PathBuf,
     },
+    /// Make API keys
+    #[command(disable_help_subcommand = true)]
+    Key {
+        #[command(subcommand)]
+        command: KeyCommand,
+    },
     /// Look at settings without starting anything
     #[command(disable_help_subcommand = true, arg_required_else_help = false)]
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum KeyCommand {
+    /// Draw a key for a principal; prints it once, with the lines for the access file
+    #[command(after_help = super::key::NEW_EXAMPLES)]
+    New(super::key::NewKey),
 }
 
 #[derive(Debug, Subcommand)]
@@ -178,6 +193,9 @@ pub(super) struct Settings {
     /// Log from this level on: error, warn, info, debug or trace [default: info] [env: REDLOCKD_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
+    /// Listen where others can connect although there is no access_file that says who they are
+    #[arg(long)]
+    insecure_no_auth: bool,
     /// Set any other setting, such as node_timeout=80ms; may be given more than once
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
@@ -197,6 +215,7 @@ impl Settings {
             ("data_dir", self.data_dir),
             ("log_format", self.log_format),
             ("log_level", self.log_level),
+            ("insecure_no_auth", self.insecure_no_auth.then(|| "true".to_owned())),
         ];
         let own = own.into_iter().filter_map(|(key, value)| value.map(|value| (key.to_owned(), value)));
         Inputs { file: self.config, flags: self.set.into_iter().chain(own).collect(), nodes: self.nodes }

@@ -5,6 +5,7 @@ mod args;
 mod client_args;
 mod doctor;
 pub mod exit;
+mod key;
 mod notify;
 mod papers;
 mod progress;
@@ -14,6 +15,7 @@ mod say;
 mod serve;
 mod show;
 mod verbs;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -22,7 +24,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::config::{DEFAULTS, Environment, Loaded, redact};
-use args::{Cli, Command, ConfigCommand, Settings};
+use args::{Cli, Command, ConfigCommand, KeyCommand, Settings};
 use say::say;
 use verbs::Console;
 
@@ -39,7 +41,7 @@ pub fn run(
         Err(error) => return usage(&error, out, err),
     };
     match cli.command.unwrap_or(Command::Serve(cli.settings)) {
-        Command::Serve(settings) => match load(settings, env, err) {
+        Command::Serve(settings) => match load_for_service(settings, env, err) {
             Ok(loaded) => serve::serve(loaded, env, out, err),
             Err(code) => code,
         },
@@ -49,7 +51,7 @@ pub fn run(
         },
         Command::Run(args) => run::run(*args, env, err),
         Command::Watchdog { token_file } => run::watchdog::main(&token_file, err),
-        Command::Config { command: ConfigCommand::Check(settings) } => match load(settings, env, err) {
+        Command::Config { command: ConfigCommand::Check(settings) } => match load_for_service(settings, env, err) {
             Ok(loaded) => report(&loaded, out, err),
             Err(code) => code,
         },
@@ -64,6 +66,7 @@ pub fn run(
             say(out, DEFAULTS.trim_end());
             exit::OK
         }
+        Command::Key { command: KeyCommand::New(args) } => key::new(&args, out, err),
         Command::Doctor(settings) => match load(settings, env, err) {
             Ok(loaded) => doctor::doctor(&loaded, out, err),
             Err(code) => code,
@@ -81,6 +84,16 @@ fn load(settings: Settings, env: &impl Environment, err: &mut dyn Write) -> Resu
         }
         exit::CONFIG
     })
+}
+
+/// The same, and the access file is read too: whatever is wrong with it is wrong with the configuration.
+fn load_for_service(settings: Settings, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
+    let loaded = load(settings, env, err)?;
+    if let Some(Err(error)) = loaded.config.access_file.as_deref().map(crate::auth::file::read) {
+        say(err, &format!("redlockd: {error}"));
+        return Err(exit::CONFIG);
+    }
+    Ok(loaded)
 }
 
 /// `config check`: the warnings, and in one line what would be served.
@@ -126,6 +139,7 @@ fn remote_command<E: Environment>(command: Command, console: &mut Console<'_, E>
         Command::List(args) => verbs::list(&args, console),
         Command::Nodes(args) => verbs::nodes(&args, console),
         Command::Force(args) => verbs::force(&args, console),
+        Command::Watch(args) => watch::watch(&args, console),
         Command::Health(args) => verbs::health(&args, console),
         _ => unreachable!("every other command was handled before"),
     }

@@ -67,11 +67,30 @@ fn value(config: &Config, key: &str) -> String {
     let time = |period| quoted(&format_duration(period));
     match key {
         "listen" => quoted(&config.listen.to_string()),
+        "access_file" => path(&config.access_file),
+        "insecure_no_auth" => config.insecure_no_auth.to_string(),
+        "requests_per_second" => config.requests_per_second.to_string(),
+        "leases_per_principal" => config.leases_per_principal.to_string(),
+        "waiters_per_principal" => config.waiters_per_principal.to_string(),
+        "listen_tls_cert" => path(&config.listen_tls_cert),
+        "listen_tls_key" => path(&config.listen_tls_key),
+        "listen_tls_client_ca" => path(&config.listen_tls_client_ca),
+        "trusted_proxies" => {
+            let nets = config.trusted_proxies.iter().map(|net| quoted(&net.to_string()));
+            format!("[{}]", nets.collect::<Vec<_>>().join(", "))
+        }
+        "max_connections" => config.max_connections.to_string(),
+        "idle_timeout" => time(config.idle_timeout),
+        "header_timeout" => time(config.header_timeout),
+        "head_limit" => config.head_limit.to_string(),
+        "uri_limit" => config.uri_limit.to_string(),
+        "body_timeout" => time(config.body_timeout),
         "body_limit" => config.body_limit.to_string(),
         "max_wait" => time(config.max_wait),
         "max_hold" => time(config.max_hold),
         "waiters_per_resource" => config.waiters_per_resource.to_string(),
         "waiters_total" => config.waiters_total.to_string(),
+        "deadlock_detection" => quoted(if config.deadlock_detection { "on" } else { "off" }),
         "drain_timeout" => time(config.drain_timeout),
         "ui" => quoted(if config.ui { "on" } else { "off" }),
         "allowed_hosts" => quoted(&config.allowed_hosts.join(", ")),

@@ -146,8 +146,15 @@ pub enum Warning {
         /// The setting.
         default_ttl: String,
     },
-    /// Reachable from elsewhere, without authentication.
+    /// Reachable from elsewhere, without authentication, as somebody insisted.
     OpenListen {
+        /// Where.
+        listen: SocketAddr,
+    },
+    /// It has no effect.
+    NeedlessInsecure,
+    /// Keys would travel in the clear.
+    PlainKeys {
         /// Where.
         listen: SocketAddr,
     },
@@ -189,8 +196,16 @@ impl fmt::Display for Warning {
             ),
             Self::OpenListen { listen } => write!(
                 f,
-                "`listen` is {listen}, which others can reach, and there is no authentication yet: whoever can \
-                 connect can take and force every lock"
+                "NO AUTHENTICATION: `listen` is {listen}, which others can reach, and `insecure_no_auth` is set: \
+                 whoever can connect can take and force every lock"
+            ),
+            Self::NeedlessInsecure => f.write_str(
+                "`insecure_no_auth` is set, but has no effect: there is an access_file, or only this machine can connect",
+            ),
+            Self::PlainKeys { listen } => write!(
+                f,
+                "`listen` is {listen} without TLS: keys and tokens travel where others can read them, unless a proxy in \
+                 front of it speaks TLS"
             ),
             Self::UnusedTls { key } => {
                 write!(f, "`{key}` is set, but no node URL begins with rediss://, so it is not used")

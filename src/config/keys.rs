@@ -43,6 +43,10 @@ pub enum Form {
     },
     /// A path; empty is none.
     Path,
+    /// true or false.
+    Flag,
+    /// Networks.
+    Networks,
     /// Names of hosts, with commas between them; empty is none.
     Hosts,
 }
@@ -59,6 +63,8 @@ impl Form {
             Self::Integer { min, max } => format!("a whole number from {min} to {max}"),
             Self::Odd { min, max } => format!("an odd whole number from {min} to {max}"),
             Self::Path => "a path".into(),
+            Self::Flag => "true or false".into(),
+            Self::Networks => "a list of networks, such as [\"10.0.0.0/8\"]".into(),
             Self::Hosts => "names of hosts without ports, with commas between them".into(),
         }
     }
@@ -108,11 +114,27 @@ const fn integer(name: &'static str, min: u64, max: u64) -> Key {
 /// Every setting, in the order of `config/redlockd.toml`, which says what each is for.
 pub const KEYS: &[Key] = &[
     key("listen", Form::Address),
+    key("access_file", Form::Path),
+    key("insecure_no_auth", Form::Flag),
+    integer("requests_per_second", 1, 1_000_000),
+    integer("leases_per_principal", 1, 1_000_000),
+    integer("waiters_per_principal", 1, 1_000_000),
+    key("listen_tls_cert", Form::Path),
+    key("listen_tls_key", Form::Path),
+    key("listen_tls_client_ca", Form::Path),
+    key("trusted_proxies", Form::Networks),
+    integer("max_connections", 16, 1_000_000),
+    duration("idle_timeout", SECOND, HOUR),
+    duration("header_timeout", 100, 5 * MINUTE),
+    integer("head_limit", 8192, 1 << 20),
+    integer("uri_limit", 1024, 65_535),
+    duration("body_timeout", 100, 5 * MINUTE),
     integer("body_limit", 1024, 1 << 20),
     duration("max_wait", 0, HOUR),
     duration("max_hold", SECOND, 720 * HOUR),
     integer("waiters_per_resource", 1, 100_000),
     integer("waiters_total", 1, 1_000_000),
+    key("deadlock_detection", Form::Choice(&["on", "off"])),
     duration("drain_timeout", 0, 10 * MINUTE),
     key("ui", Form::Choice(&["on", "off"])),
     key("allowed_hosts", Form::Hosts),

@@ -80,6 +80,20 @@ impl Values {
         }
     }
 
+    pub(super) fn networks(&self, name: &str) -> Vec<ipnet::IpNet> {
+        match self.get(name) {
+            Value::Networks(value) => value.clone(),
+            other => unreachable!("{name} is a list of networks in the table, not {other:?}"),
+        }
+    }
+
+    pub(super) fn flag(&self, name: &str) -> bool {
+        match self.get(name) {
+            Value::Flag(value) => *value,
+            other => unreachable!("{name} is a flag in the table, not {other:?}"),
+        }
+    }
+
     pub(super) fn nodes(&self, name: &str) -> Vec<NodeSpec> {
         match self.get(name) {
             Value::Nodes(value) => value.clone(),

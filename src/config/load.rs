@@ -263,7 +263,8 @@ mod tests {
                 }
                 Form::Odd { min, max } => assert_eq!(range, format!("odd, {min} to {max}")),
                 Form::Choice(words) => assert!(words.iter().all(|word| range.contains(word))),
-                Form::Address | Form::Nodes | Form::Template | Form::Path | Form::Hosts => {}
+                Form::Flag => assert_eq!(range, "true or false"),
+                Form::Address | Form::Nodes | Form::Template | Form::Path | Form::Networks | Form::Hosts => {}
             }
         }
     }
@@ -296,7 +297,8 @@ mod tests {
             let line = DEFAULTS.lines().find(|l| l.starts_with(&format!("{} = ", key.name))).expect("there");
             let text = line.split_once(" = ").expect("there").1.trim_matches('"').to_owned();
             // An empty text, or the empty list, is not something to write outside a file.
-            prop_assume!(layer == 0 || (!text.is_empty() && key.form != Form::Nodes));
+            let is_list = matches!(key.form, Form::Nodes | Form::Networks);
+            prop_assume!(layer == 0 || (!text.is_empty() && !is_list));
             let file = file(if layer == 0 { line } else { "" });
             let env = (layer == 1).then(|| (key.variable(), text.clone())).into_iter().collect::<Variables>();
             let flags = (layer == 2).then(|| (key.name.to_owned(), text)).into_iter().collect();

@@ -194,6 +194,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_url_panics_and_debug_hides_it(text in "(a=)?(redis|rediss|unix)://\\PC{0,20}SECRET\\PC{0,20}") {
+            // A socket's path is its address, and may hold anything.
+            prop_assume!(!text.contains("unix:///"));
             let shown = format!("{:?}", list(&text));
             prop_assert!(!shown.contains("SECRET@"), "{}", shown);
         }

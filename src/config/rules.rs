@@ -17,6 +17,7 @@ pub(super) fn check(config: &Config) -> (Vec<ConfigError>, Vec<Warning>) {
     let mut errors = Vec::new();
     times(config, &mut errors);
     lists(config, &mut errors);
+    strangers(config, &mut errors);
     (errors, warnings(config))
 }
 
@@ -68,6 +69,12 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
             why: format!("at least retry_min ({})", show(c.retry_min)),
         },
         AtMost {
+            key: "header_timeout",
+            low: c.header_timeout,
+            high: c.idle_timeout,
+            why: format!("at most idle_timeout ({})", show(c.idle_timeout)),
+        },
+        AtMost {
             key: "fence_ttl",
             low: c.max_ttl.saturating_mul(2),
             high: c.fence_ttl,
@@ -96,6 +103,7 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
 
 fn value_of(c: &Config, key: &str) -> Duration {
     match key {
+        "header_timeout" => c.header_timeout,
         "node_timeout" => c.node_timeout,
         "default_ttl" => c.default_ttl,
         "guard" => c.guard,
@@ -115,8 +123,17 @@ fn lists(c: &Config, errors: &mut Vec<ConfigError>) {
             ),
         ));
     }
+    if c.uri_limit >= c.head_limit {
+        let (uri, head) = (c.uri_limit, c.head_limit);
+        let sentence = format!("`uri_limit` is {uri}, but must be below head_limit ({head}), which it is a part of");
+        errors.push(ConfigError::rule("uri_limit", sentence));
+    }
     for (key, other, is_alone) in [
         ("tls_cert", "tls_key", c.tls_cert.is_some() && c.tls_key.is_none()),
+        ("listen_tls_cert", "listen_tls_key", c.listen_tls_cert.is_some() && c.listen_tls_key.is_none()),
+        ("listen_tls_key", "listen_tls_cert", c.listen_tls_key.is_some() && c.listen_tls_cert.is_none()),
+        ("listen_tls_client_ca", "listen_tls_cert", c.listen_tls_client_ca.is_some() && c.listen_tls_cert.is_none()),
+        ("listen_tls_client_ca", "access_file", c.listen_tls_client_ca.is_some() && c.access_file.is_none()),
         ("tls_key", "tls_cert", c.tls_key.is_some() && c.tls_cert.is_none()),
     ] {
         if is_alone {
@@ -140,6 +157,24 @@ fn lists(c: &Config, errors: &mut Vec<ConfigError>) {
     }
 }
 
+/// Whether only this machine can connect.
+fn is_private(c: &Config) -> bool {
+    c.listen.ip().to_canonical().is_loopback()
+}
+
+fn strangers(c: &Config, errors: &mut Vec<ConfigError>) {
+    if !is_private(c) && c.access_file.is_none() && !c.insecure_no_auth {
+        errors.push(ConfigError::rule(
+            "listen",
+            format!(
+                "`listen` is {}, which others can reach, but there is no access_file that says who may do what; \
+                 --insecure-no-auth lets everybody in",
+                c.listen
+            ),
+        ));
+    }
+}
+
 fn warnings(c: &Config) -> Vec<Warning> {
     let mut warnings = Vec::new();
     match c.nodes.len() {
@@ -153,8 +188,13 @@ fn warnings(c: &Config) -> Vec<Warning> {
             default_ttl: format_duration(c.default_ttl),
         });
     }
-    if !c.listen.ip().to_canonical().is_loopback() {
-        warnings.push(Warning::OpenListen { listen: c.listen });
+    match (is_private(c), c.access_file.is_some()) {
+        (false, false) => warnings.push(Warning::OpenListen { listen: c.listen }),
+        (false, true) if c.listen_tls_cert.is_none() => warnings.push(Warning::PlainKeys { listen: c.listen }),
+        _ => {}
+    }
+    if c.insecure_no_auth && (is_private(c) || c.access_file.is_some()) {
+        warnings.push(Warning::NeedlessInsecure);
     }
     let tls = [("tls_ca", &c.tls_ca), ("tls_cert", &c.tls_cert), ("tls_key", &c.tls_key)];
     let set = tls.into_iter().find(|(_, path)| path.is_some());
@@ -195,6 +235,12 @@ mod tests {
             (&[("min_validity_percent", "50")], "min_ttl"),
             (&[("drift_floor", "41ms")], "min_ttl"),
             (&[("waiters_total", "999")], "waiters_per_resource"),
+            (&[("listen", "0.0.0.0:1")], "listen"),
+            (&[("listen_tls_cert", "/a")], "listen_tls_cert"),
+            (&[("listen_tls_key", "/a")], "listen_tls_key"),
+            (&[("listen_tls_client_ca", "/a"), ("access_file", "/b")], "listen_tls_client_ca"),
+            (&[("uri_limit", "8193"), ("head_limit", "8192")], "uri_limit"),
+            (&[("header_timeout", "2m")], "header_timeout"),
             (&[("tls_cert", "/a")], "tls_cert"),
             (&[("tls_key", "/a")], "tls_key"),
             (&[("nodes", "redis://a,redis://b,redis://:pw@A:6379/2")], "nodes"),
@@ -234,8 +280,12 @@ mod tests {
             ("[::1]:1", false),
             ("[::ffff:127.0.0.1]:1", false),
         ] {
-            let open = matches!(warnings_of(&[("listen", listen)])[..], [Warning::OpenListen { .. }]);
-            assert_eq!(open, is_open, "{listen}");
+            let insecure = warnings_of(&[("listen", listen), ("insecure_no_auth", "true")]);
+            assert_eq!(matches!(insecure[..], [Warning::OpenListen { .. }]), is_open, "{listen}");
+            assert_eq!(insecure == [Warning::NeedlessInsecure], !is_open, "{listen}");
+            let keys = warnings_of(&[("listen", listen), ("access_file", "/a")]);
+            assert_eq!(matches!(keys[..], [Warning::PlainKeys { .. }]), is_open, "{listen}");
+            assert_eq!(load(&[("listen", listen)]).is_err(), is_open, "{listen}");
         }
         let slow = [("default_ttl", "200ms"), ("node_timeout", "50ms")];
         assert!(matches!(warnings_of(&slow)[..], [Warning::SlowNodeTimeout { .. }]));

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use super::error::Origin;
 use super::layers::Values;
 use super::nodes::NodeSpec;
@@ -62,6 +64,36 @@ impl LogLevel {
 pub struct Config {
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// TOML file with the principals, their keys' hashes and their rules.
+    pub access_file: Option<PathBuf>,
+    /// Whether others may reach the service although there are no keys.
+    pub insecure_no_auth: bool,
+    /// Requests of one principal per second, on average.
+    pub requests_per_second: u32,
+    /// Leases that one principal may have at a time, of this instance.
+    pub leases_per_principal: usize,
+    /// Requests of one principal that may wait at a time, on this instance.
+    pub waiters_per_principal: usize,
+    /// PEM file of the certificate that callers are shown; with it the door speaks TLS.
+    pub listen_tls_cert: Option<PathBuf>,
+    /// PEM file of its private key.
+    pub listen_tls_key: Option<PathBuf>,
+    /// PEM file of the authorities for callers' certificates.
+    pub listen_tls_client_ca: Option<PathBuf>,
+    /// Proxies whose word on where a request comes from is taken.
+    pub trusted_proxies: Vec<IpNet>,
+    /// Most connections at a time.
+    pub max_connections: usize,
+    /// How long a connection may be without a request.
+    pub idle_timeout: Duration,
+    /// How long the head of a request may take, and a TLS handshake.
+    pub header_timeout: Duration,
+    /// Largest head of a request, bytes.
+    pub head_limit: usize,
+    /// Longest path and query, bytes.
+    pub uri_limit: usize,
+    /// How long a body may take to arrive.
+    pub body_timeout: Duration,
     /// Largest request body, bytes.
     pub body_limit: usize,
     /// Longest wait that a caller may ask for.
@@ -72,6 +104,8 @@ pub struct Config {
     pub waiters_per_resource: usize,
     /// Most waiters for all resources.
     pub waiters_total: usize,
+    /// Whether owners that wait for each other are looked for.
+    pub deadlock_detection: bool,
     /// How long requests under way may take to finish after SIGTERM.
     pub drain_timeout: Duration,
     /// Whether there are pages under `/ui/`.
@@ -156,11 +190,27 @@ impl Config {
     pub(super) fn from_values(values: &Values, data_dir: PathBuf) -> Self {
         Self {
             listen: values.address("listen"),
+            access_file: values.path("access_file"),
+            insecure_no_auth: values.flag("insecure_no_auth"),
+            requests_per_second: values.integer("requests_per_second"),
+            leases_per_principal: values.integer("leases_per_principal"),
+            waiters_per_principal: values.integer("waiters_per_principal"),
+            listen_tls_cert: values.path("listen_tls_cert"),
+            listen_tls_key: values.path("listen_tls_key"),
+            listen_tls_client_ca: values.path("listen_tls_client_ca"),
+            trusted_proxies: values.networks("trusted_proxies"),
+            max_connections: values.integer("max_connections"),
+            idle_timeout: values.duration("idle_timeout"),
+            header_timeout: values.duration("header_timeout"),
+            head_limit: values.integer("head_limit"),
+            uri_limit: values.integer("uri_limit"),
+            body_timeout: values.duration("body_timeout"),
             body_limit: values.integer("body_limit"),
             max_wait: values.duration("max_wait"),
             max_hold: values.duration("max_hold"),
             waiters_per_resource: values.integer("waiters_per_resource"),
             waiters_total: values.integer("waiters_total"),
+            deadlock_detection: values.text("deadlock_detection") == "on",
             drain_timeout: values.duration("drain_timeout"),
             ui: values.text("ui") == "on",
             allowed_hosts: values.list("allowed_hosts"),

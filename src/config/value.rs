@@ -1,8 +1,10 @@
 //! One value as it was written becomes a checked one, or an error that names the key, the value
 //! and the range. Knows forms and ranges, not what a setting is for.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+use ipnet::IpNet;
 
 use super::error::{ConfigError, Origin};
 use super::keys::{Form, Key};
@@ -13,6 +15,8 @@ use crate::redlock::types::RESERVED_PREFIX;
 
 /// What stands for the name of the resource in `key_template`.
 const PLACEHOLDER: &str = "{resource}";
+/// The most networks: whoever has more proxies has them in few networks.
+const NETWORKS_MAX: usize = 64;
 /// The most names in `allowed_hosts`, and the longest of them (RFC 1035).
 const HOSTS_MAX: usize = 32;
 const HOST_MAX_BYTES: usize = 253;
@@ -28,6 +32,8 @@ pub(super) enum Value {
     Text(String),
     Duration(Duration),
     Integer(u64),
+    Flag(bool),
+    Networks(Vec<IpNet>),
 }
 
 /// Checks one value.
@@ -36,6 +42,14 @@ pub(super) enum Value {
 pub(super) fn check(key: &Key, origin: Origin, raw: Raw) -> Result<Value, ConfigError> {
     if key.form == Form::Nodes {
         return nodes::read(key.name, origin, raw).map(Value::Nodes);
+    }
+    if let (Form::Flag, Raw::Toml(toml::Value::Boolean(flag))) = (key.form, &raw) {
+        return Ok(Value::Flag(*flag));
+    }
+    if key.form == Form::Networks {
+        return networks(raw).map(Value::Networks).ok_or_else(|| {
+            ConfigError::hidden(key.name, origin, format!("must be {}, at most {NETWORKS_MAX}", key.form.describe()))
+        });
     }
     let (written, text) = match raw {
         Raw::Text(text) => (format!("\"{text}\""), Some(text)),
@@ -48,6 +62,9 @@ pub(super) fn check(key: &Key, origin: Origin, raw: Raw) -> Result<Value, Config
     let value = match (&key.form, text) {
         (Form::Integer { .. } | Form::Odd { .. }, _) => integer(&key.form, number.as_deref()),
         (Form::Duration { min_ms, max_ms }, text) => duration(text.as_deref().unwrap_or(&written), *min_ms, *max_ms),
+        // Quoted in a file it would be a text.
+        (Form::Flag, Some(text)) if origin > Origin::File && text == "true" => Ok(Value::Flag(true)),
+        (Form::Flag, Some(text)) if origin > Origin::File && text == "false" => Ok(Value::Flag(false)),
         (Form::Address, Some(text)) => text.parse().map(Value::Address).map_err(|_| String::new()),
         (Form::Choice(words), Some(text)) if words.contains(&text.as_str()) => Ok(Value::Text(text)),
         (Form::Template, Some(text)) => template(text),
@@ -58,6 +75,19 @@ pub(super) fn check(key: &Key, origin: Origin, raw: Raw) -> Result<Value, Config
     value.map_err(|hint| {
         ConfigError::value(key.name, origin, &written, format!("must be {}{hint}", key.form.describe()))
     })
+}
+
+/// A list in a file, with commas elsewhere; an address alone is a network of one.
+fn networks(raw: Raw) -> Option<Vec<IpNet>> {
+    let texts: Vec<String> = match raw {
+        Raw::Text(text) => text.split(',').map(|part| part.trim().to_owned()).collect(),
+        Raw::Toml(toml::Value::Array(items)) => {
+            items.iter().map(|item| item.as_str().map(str::to_owned)).collect::<Option<_>>()?
+        }
+        _ => return None,
+    };
+    let read = |text: &String| text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+    (texts.len() <= NETWORKS_MAX).then(|| texts.iter().map(read).collect())?
 }
 
 fn integer(form: &Form, number: Option<&str>) -> Result<Value, String> {
@@ -187,6 +217,21 @@ mod tests {
             assert!(from_text("lanes", bad).is_err(), "{bad}");
         }
         assert!(from_toml("lanes", true).is_err() && from_toml("listen", 5625).is_err());
+    }
+
+    #[test]
+    fn networks_are_a_list_or_have_commas() {
+        let nets = |texts: &[&str]| Ok(Value::Networks(texts.iter().map(|t| t.parse().expect("a network")).collect()));
+        assert_eq!(from_text("trusted_proxies", "10.0.0.0/8, 192.0.2.1"), nets(&["10.0.0.0/8", "192.0.2.1/32"]));
+        let list = toml::Value::Array(vec!["fd00::/8".into()]);
+        assert_eq!(from_toml("trusted_proxies", list), nets(&["fd00::/8"]));
+        for bad in ["", "10.0.0.0/33", "proxy.example", "10.0.0.0/8,", "*"] {
+            assert!(from_text("trusted_proxies", bad).is_err(), "{bad}");
+        }
+        assert!(
+            from_text("trusted_proxies", &vec!["::1"; 65].join(",")).is_err()
+                && from_toml("trusted_proxies", 1).is_err()
+        );
     }
 
     #[test]

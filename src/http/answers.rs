@@ -267,9 +267,9 @@ pub fn why_not(reports: &[NodeReport]) -> String {
     nodes.iter().map(|(why, nodes)| format!("; {}: {why}", nodes.join(", "))).collect()
 }
 
-/// 200 where requests can be served. Errors: `draining`, `quorum-unavailable` with each node that
-/// has no vote.
-pub fn ready(readiness: Readiness, reports: &[NodeReport], format: Format) -> Result<Response, Problem> {
+/// 200 where requests can be served. Errors: `draining`, `quorum-unavailable`; `in_full` with each
+/// node that has no vote.
+pub fn ready(readiness: Readiness, reports: &[NodeReport], format: Format, in_full: bool) -> Result<Response, Problem> {
     match readiness {
         Readiness::Ready => Ok(health("ready", format)),
         Readiness::Draining => Err(problem::draining()),
@@ -283,11 +283,11 @@ pub fn ready(readiness: Readiness, reports: &[NodeReport], format: Format) -> Re
                 seconds_left: r.votes_in.map(wire::seconds_up),
             });
             let nodes: Vec<_> = silent.collect();
-            let why = why_not(reports);
+            let why = if in_full { why_not(reports) } else { String::new() };
             let detail = format!("{votes} of {} nodes can vote, {} are needed{why}", count.nodes, count.needed);
             let problem = Problem::new(Slug::QuorumUnavailable, detail).with(|m| {
                 m.quorum = Some(wire::quorum(count));
-                m.nodes = Some(nodes);
+                m.nodes = Some(nodes).filter(|_| in_full);
                 m.ready_in_seconds = ready_in.map(wire::seconds_up);
             });
             Err(problem.retry_after(ready_in.unwrap_or(Duration::ZERO)))

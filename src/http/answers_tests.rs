@@ -275,10 +275,11 @@ async fn nodes_are_shown_with_the_vote_that_they_make() {
 #[tokio::test]
 async fn readiness_is_200_or_says_what_is_missing() {
     let reports = [report("n1", true), report("n2", false), report("n3", false)];
-    let ok = ready(Readiness::Ready, &reports, Format::Text).expect("ready");
+    let ok = ready(Readiness::Ready, &reports, Format::Text, true).expect("ready");
     assert_eq!(body(ok).await, "ready\n");
     let ready_in = Some(Duration::from_millis(4_200));
-    let problem = ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, Format::Json).expect_err("not ready");
+    let problem =
+        ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, Format::Json, true).expect_err("not ready");
     let seen = serde_json::to_value(problem.body("r")).expect("plain data");
     assert_eq!((&seen["status"], &seen["ready_in_seconds"]), (&json!(503), &json!(5)));
     assert_eq!(
@@ -288,6 +289,6 @@ async fn readiness_is_200_or_says_what_is_missing() {
             {"node": "n3", "outcome": "quarantined", "seconds_left": 5}
         ])
     );
-    let problem = ready(Readiness::Draining, &reports, Format::Json).expect_err("draining");
+    let problem = ready(Readiness::Draining, &reports, Format::Json, true).expect_err("draining");
     assert_eq!(problem.slug(), Slug::Draining);
 }

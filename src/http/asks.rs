@@ -167,6 +167,8 @@ pub async fn release(request: Request, settings: &DoorSettings) -> Result<Releas
     let resource = extract::resource(request.uri())?;
     let (parts, mut fields) = extract::fields(request, settings, Patch::No).await?;
     let if_match = extract::if_match(&parts.headers)?;
+    // A malformed one is a mistake even where none is needed.
+    let token = extract::lock_token(&parts.headers)?;
     if fields.take("token") {
         fields.wrong("token", "belongs in the Lock-Token header");
     }
@@ -175,7 +177,7 @@ pub async fn release(request: Request, settings: &DoorSettings) -> Result<Releas
             fields.wrong("reason", "is for a forced end: add force=revoke or force=now");
         }
         fields.finish(&["force", "reason"])?;
-        let token = extract::lock_token_needed(&parts.headers)?;
+        let token = token.map_or_else(|| extract::lock_token_needed(&parts.headers), Ok)?;
         return Ok(ReleaseAsk::Release { resource, token, if_match });
     };
     let mode = match force.as_str() {

@@ -13,12 +13,14 @@ use futures_util::stream;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::accept::{self, Stream};
+use super::auth::Access;
 use super::fields::Fields;
 use super::problem::Problem;
 use super::slug::Slug;
 use super::state::DoorState;
 use super::wire;
 use crate::api::Event;
+use crate::auth::rule::Right;
 use crate::manager::events::{EventHub, EventKind, LISTENERS_MAX, Listening, Told};
 use crate::metrics::requests::{Flight, InFlight};
 use crate::redlock::clock::Clock;
@@ -44,13 +46,14 @@ pub async fn events(State(door): State<DoorState>, request: Request) -> Result<R
         return Err(Problem::new(Slug::NotAcceptable, detail));
     }
     let last = request.headers().get(LAST_EVENT_ID).map(|v| v.to_str().unwrap_or_default());
+    let access = Access::of(&request);
     let hub = Arc::clone(door.manager.events());
     let listening = hub.listen(last).ok_or_else(|| {
         Problem::new(Slug::QuotaExceeded, format!("{LISTENERS_MAX} listen to this instance already"))
             .retry_after(Duration::from_secs(30))
     })?;
     let _flight = door.metrics.watch_stream(Flight::Events);
-    let reader = Reader { door, hub, prefix, renewals, listening, said: Said::Nothing, _flight };
+    let reader = Reader { door, access, hub, prefix, renewals, listening, said: Said::Nothing, _flight };
     let body = Body::from_stream(stream::unfold(reader, Reader::step));
     let kind = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let unbuffered = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
@@ -71,6 +74,7 @@ enum Said {
 
 struct Reader {
     door: DoorState,
+    access: Access,
     hub: Arc<EventHub>,
     prefix: String,
     renewals: bool,
@@ -120,6 +124,12 @@ impl Reader {
             };
             match told {
                 Ok(told) => {
+                    // The rules may have changed since the stream began.
+                    let Some(access) = self.access.renewed() else {
+                        self.said = Said::End;
+                        return ": your access has ended\n\n".into();
+                    };
+                    self.access = access;
                     if let Some(text) = self.show(&told) {
                         return text;
                     }
@@ -138,11 +148,15 @@ impl Reader {
         }
     }
 
-    /// `None` for what this reader did not ask for. Events of nodes pass every prefix.
+    /// `None` for what this reader did not ask for or may not hear. Events of nodes pass every prefix.
     fn show(&self, told: &Told) -> Option<String> {
         let event = told.event.as_ref();
+        let may_hear = match event.resource.as_deref() {
+            Some(name) => self.access.may_text(Right::Events, name),
+            None => self.access.may_somewhere(Right::Metrics),
+        };
         let is_asked = event.resource.as_deref().is_none_or(|name| name.starts_with(&self.prefix));
-        if !is_asked || (!self.renewals && event.event == EventKind::Extended.as_str()) {
+        if !may_hear || !is_asked || (!self.renewals && event.event == EventKind::Extended.as_str()) {
             return None;
         }
         let shown = Event { at: Some(wire::time(event.at_ms)), name: None, ..event.clone() };

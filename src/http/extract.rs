@@ -31,8 +31,13 @@ pub const IF_MATCH_MAX: usize = 16;
 ///
 /// Errors: `invalid`, naming `resource`.
 pub fn resource(uri: &Uri) -> Result<ResourceName, Problem> {
+    resource_behind(uri, LOCKS_PREFIX)
+}
+
+/// The same behind another prefix. Errors: `invalid`, naming `resource`.
+pub fn resource_behind(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem> {
     let wrong = |detail: String| Problem::invalid_field("resource", detail);
-    let raw = uri.path().strip_prefix(LOCKS_PREFIX).unwrap_or_default();
+    let raw = uri.path().strip_prefix(prefix).unwrap_or_default();
     let decoded = percent_decode_str(raw).decode_utf8();
     let name = decoded.map_err(|_| wrong("the resource name is not UTF-8".to_owned()))?;
     ResourceName::parse(&name).map_err(|invalid| wrong(invalid.0))

@@ -2,20 +2,25 @@
 //! would have the service restarted for a fault of the nodes. Fields are not looked at, since
 //! probes like to add some.
 
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 
+use super::auth::Access;
 use super::problem::Problem;
 use super::state::DoorState;
 use super::{accept, answers};
+use crate::auth::rule::Right;
 
 /// The process answers.
 pub async fn live(headers: HeaderMap) -> Response {
     answers::health("live", accept::for_problem(&headers))
 }
 
-/// The service can grant locks. Errors: `draining`, `quorum-unavailable`.
-pub async fn ready(State(door): State<DoorState>, headers: HeaderMap) -> Result<Response, Problem> {
-    answers::ready(door.manager.readiness(), &door.manager.nodes(), accept::for_problem(&headers))
+/// The service can grant locks. Which node is not well is for those who may see the nodes; everybody
+/// learns how many are. Errors: `draining`, `quorum-unavailable`.
+pub async fn ready(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+    let format = accept::for_problem(request.headers());
+    let in_full = Access::of(&request).may_somewhere(Right::Metrics);
+    answers::ready(door.manager.readiness(), &door.manager.nodes(), format, in_full)
 }

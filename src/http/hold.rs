@@ -21,6 +21,7 @@ use super::state::DoorState;
 use super::trail::Trail;
 use super::{answers, wire};
 use crate::api;
+use crate::auth::ledger::{self, Place};
 use crate::manager::Granted;
 use crate::manager::holds::Held;
 use crate::manager::outcome::{AcquireError, AcquireRequest, HoldEvent, Lease};
@@ -51,6 +52,8 @@ pub struct HoldAsk {
     pub form: Stream,
     /// Its connection, where it came on one.
     pub caller: Option<Caller>,
+    /// Among what its principal may have out, where that is counted.
+    pub place: Option<Box<Place>>,
     /// Where its fate is written down.
     pub trail: Trail,
 }
@@ -59,7 +62,7 @@ pub struct HoldAsk {
 ///
 /// Cancel, and the end of the stream: the place in the queue is given up, the lease released.
 pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
-    let HoldAsk { request, form, caller, trail } = ask;
+    let HoldAsk { request, form, caller, place, trail } = ask;
     if let Some(caller) = &caller {
         caller.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
@@ -93,7 +96,11 @@ pub async fn hold(door: DoorState, ask: HoldAsk) -> Response {
     let on_drop = if matches!(step, Step::Queued(..)) { ABANDONED } else { DISCONNECTED };
     let _flight = door.metrics.watch_stream(Flight::Hold);
     let span = tracing::Span::current();
-    let line = Line { door, resource, form, span, fate: Fate { trail, on_drop: Some(on_drop) }, _flight };
+    let fate = Fate { trail, on_drop: Some(on_drop) };
+    let mut line = Line { door, resource, form, span, fate, count: Count::Asking(place), _flight };
+    if matches!(step, Step::Granted(_)) {
+        line.counts();
+    }
     let body = Body::from_stream(stream::unfold((step, line), |(step, mut line)| async move {
         // The answer's body is asked for outside of the request's span.
         let span = line.span.clone();
@@ -124,7 +131,14 @@ struct Line {
     form: Stream,
     span: tracing::Span,
     fate: Fate,
+    count: Count,
     _flight: InFlight,
+}
+
+/// How the lease counts for its principal; until the stream ends.
+enum Count {
+    Asking(Option<Box<Place>>),
+    Held { _held: ledger::Held },
 }
 
 /// In the queue: nothing that was granted is left behind.
@@ -162,6 +176,14 @@ impl Drop for Fate {
 }
 
 impl Line {
+    fn counts(&mut self) {
+        if let Count::Asking(place) = &mut self.count
+            && let Some(place) = place.take()
+        {
+            self.count = Count::Held { _held: place.held(&self.resource) };
+        }
+    }
+
     /// The next thing to say; `None` ends the body well.
     async fn step(&mut self, step: Step) -> Option<(io::Result<Bytes>, Step)> {
         match step {
@@ -175,6 +197,7 @@ impl Line {
                 watch.ended(outcome.as_ref().map(|lease| measure(&self.door, lease)));
                 match outcome {
                     Ok(lease) => {
+                        self.counts();
                         self.fate.granted(&lease);
                         self.granted(self.door.manager.hold(lease, self.door.settings.max_hold))
                     }

@@ -8,12 +8,15 @@ use axum::response::{IntoResponse, Response};
 
 use super::answers::{self, Moment};
 use super::asks::{self, AcquireAsk, ExtendAsk, ReleaseAsk};
+use super::auth::Access;
 use super::extract::IfMatch;
 use super::hold::{self, HoldAsk};
 use super::problem::{self, Problem};
 use super::socket::Caller;
 use super::state::DoorState;
 use super::trail::Trail;
+use crate::auth::ledger::Place;
+use crate::auth::rule::Right;
 use crate::manager::Granted;
 use crate::manager::outcome::{ForceError, ForceMode, ForceRequest, Forced, Lease};
 use crate::metrics::leases::GrantMeasure;
@@ -53,8 +56,9 @@ pub fn acquire(State(door): State<DoorState>, request: Request) -> impl Future<O
 }
 
 async fn acquire_on(door: DoorState, request: Request, trail: Trail) -> Response {
-    let AcquireAsk { request, format, applied, .. } = match Box::pin(asked(&door, request, &trail)).await {
-        Ok(ask) => ask,
+    // Unpacked at once: a name for the whole would be kept while the request waits.
+    let (request, format, applied, place) = match Box::pin(asked(&door, request, &trail)).await {
+        Ok(Asked { ask: AcquireAsk { request, format, applied, .. }, place }) => (request, format, applied, place),
         Err(answer) => return *answer,
     };
     let resource = request.resource.clone();
@@ -63,6 +67,9 @@ async fn acquire_on(door: DoorState, request: Request, trail: Trail) -> Response
     let waited = watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
     if let Ok(lease) = &outcome {
         trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        if let Some(place) = place {
+            place.granted(&resource, lease.deadline);
+        }
     }
     let mut response = match outcome {
         Ok(lease) => answers::acquired(&lease, moment(&door), format),
@@ -73,8 +80,15 @@ async fn acquire_on(door: DoorState, request: Request, trail: Trail) -> Response
     response
 }
 
+/// What is asked, and the caller's place for it where places are counted.
+struct Asked {
+    ask: AcquireAsk,
+    place: Option<Box<Place>>,
+}
+
 /// What is asked; or the answer, where it is a problem or a stream that holds the lock.
-async fn asked(door: &DoorState, request: Request, trail: &Trail) -> Result<AcquireAsk, Box<Response>> {
+async fn asked(door: &DoorState, request: Request, trail: &Trail) -> Result<Asked, Box<Response>> {
+    let access = Access::of(&request);
     let caller = request.extensions().get::<Caller>().cloned();
     let ask = asks::acquire(request, &door.settings).await;
     let ask = ask.map_err(|problem| Box::new(problem.into_response()))?;
@@ -82,15 +96,17 @@ async fn asked(door: &DoorState, request: Request, trail: &Trail) -> Result<Acqu
         record.owner = Some(ask.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
         record.token_id = ask.request.token.as_ref().map(|token| token.hash().id().to_string());
     });
-    let Some(form) = ask.hold else { return Ok(ask) };
+    let place = access.enter(!ask.request.wait.is_zero());
+    let place = place.map_err(|problem| Box::new(problem.into_response()))?.map(Box::new);
+    let Some(form) = ask.hold else { return Ok(Asked { ask, place }) };
     trail.note(|record| record.action = "hold".to_owned());
-    let ask = HoldAsk { request: ask.request, form, caller, trail: trail.clone() };
+    let ask = HoldAsk { request: ask.request, form, caller, place, trail: trail.clone() };
     Err(Box::new(Box::pin(hold::hold(door.clone(), ask)).await))
 }
 
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
 pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
-    let trail = Trail::of(&request);
+    let (access, trail) = (Access::of(&request), Trail::of(&request));
     let ExtendAsk { mut request, if_match, format } = Box::pin(asks::extend(request, &door.settings)).await?;
     let resource = request.resource.clone();
     trail.note(|record| record.token_id = Some(request.token.hash().id().to_string()));
@@ -104,6 +120,7 @@ pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<R
     let outcome = Box::pin(door.manager.extend(request)).await;
     door.metrics.extended(&outcome);
     let extended = outcome.map_err(|error| problem::extend_refused(&resource, error))?;
+    access.tell(|ledger| ledger.extended(&resource, extended.lease.deadline));
     trail.note(|record| {
         record.outcome = "extended".to_owned();
         record.fence = Some(extended.lease.fence.0);
@@ -113,10 +130,11 @@ pub async fn extend(State(door): State<DoorState>, request: Request) -> Result<R
 
 /// `DELETE`. Cancel: a release goes on in the background.
 pub async fn release(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
-    let trail = Trail::of(&request);
+    let (access, trail) = (Access::of(&request), Trail::of(&request));
     match Box::pin(asks::release(request, &door.settings)).await? {
         ReleaseAsk::Release { resource, token, if_match } => {
             trail.note(|record| record.token_id = Some(token.hash().id().to_string()));
+            access.need(Right::Acquire, &resource)?;
             if let IfMatch::OneOf(tags) = if_match {
                 // The token names the lease; the tag only guards against a mistake, so looking first will do.
                 matching(&door, &resource, &tags).await?;
@@ -124,11 +142,13 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             let outcome = Box::pin(door.manager.release(&resource, &token)).await;
             door.metrics.released(&outcome);
             outcome.map_err(|error| problem::release_refused(&resource, error))?;
+            access.tell(|ledger| ledger.ended(&resource));
             trail.note(|record| record.outcome = "released".to_owned());
             Ok(answers::released())
         }
         ReleaseAsk::Force { resource, mode, reason, if_match } => {
             note_force(&trail, mode, &reason);
+            access.need(Right::Force, &resource)?;
             let if_match = match if_match {
                 IfMatch::Any => None,
                 IfMatch::OneOf(mut tags) if tags.len() == 1 => tags.pop(),
@@ -140,6 +160,9 @@ pub async fn release(State(door): State<DoorState>, request: Request) -> Result<
             let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
             let outcome = end_by_force(&door, &trail, request).await;
             let forced = outcome.map_err(|error| problem::force_refused(&resource, error))?;
+            if matches!(forced, Forced::Freed) {
+                access.tell(|ledger| ledger.ended(&resource));
+            }
             Ok(answers::forced(&resource, &forced, door.manager.wall_ms()))
         }
     }
@@ -222,7 +245,7 @@ mod tests {
     #[test]
     fn a_parked_acquire_is_small() {
         let size = size_of_future(acquire);
-        assert!(size <= 576, "{size} bytes");
+        assert!(size <= 608, "{size} bytes");
     }
 
     #[test]

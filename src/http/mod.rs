@@ -6,22 +6,27 @@
 pub mod accept;
 pub mod answers;
 pub mod asks;
+pub mod auth;
+pub mod client_address;
 pub mod events;
 pub mod extract;
 pub mod fields;
 pub mod health;
 pub mod hold;
+pub mod idle;
 pub mod list;
 pub mod locks;
 pub mod nodes;
 pub mod observe;
 pub mod problem;
+pub mod reload;
 pub mod request_id;
 pub mod routes;
 pub mod serve;
 pub mod slug;
 pub mod socket;
 pub mod state;
+pub mod tls;
 pub mod trail;
 pub mod ui;
 pub mod wire;
@@ -29,9 +34,9 @@ pub mod wire;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 use tower_http::set_header::SetResponseHeaderLayer;
@@ -41,7 +46,8 @@ use crate::metrics::Metrics;
 use problem::Problem;
 use routes::Operation;
 use slug::Slug;
-use state::DoorState;
+use state::{DoorSettings, DoorState};
+use trail::Trail;
 
 /// The contract, as it is served.
 pub const OPENAPI: &str = include_str!("../../openapi.yaml");
@@ -49,6 +55,7 @@ pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 /// The whole door: every route of the table, behind its layers.
 pub fn router(door: DoorState) -> Router {
     let (metrics, audit) = (door.metrics.clone(), door.audit.clone());
+    let (gate, settings) = (Arc::clone(&door.gate), Arc::clone(&door.settings));
     let mut router = Router::new();
     for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
         if let Some(handler) = handler(route.operation) {
@@ -58,7 +65,10 @@ pub fn router(door: DoorState) -> Router {
     if let Some(ui) = &door.ui {
         router = router.merge(ui::router(ui));
     }
-    layered(router.with_state(door), metrics, &audit)
+    // Innermost: whatever is denied is counted, named and written out like any other problem.
+    let router = router.with_state(door).route_layer(from_fn_with_state(gate, auth::admit));
+    let router = router.route_layer(from_fn_with_state(settings, receive));
+    layered(router, metrics, &audit)
 }
 
 /// `None` for pages, which have layers of their own: see [`ui::router`].
@@ -102,6 +112,23 @@ fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit) -> Router {
         // Sees what is refused before it is written out, whoever refuses it below.
         from_fn_with_state(audit.clone(), trail::follow),
     ))
+}
+
+/// 414 for a path and query that are longer than all fields together can be. Behind trusted proxies
+/// the audit log gets the address that they speak for.
+async fn receive(State(settings): State<Arc<DoorSettings>>, request: Request, next: Next) -> Response {
+    let (limit, trusted) = (settings.uri_limit, &settings.trusted_proxies);
+    if !trusted.is_empty()
+        && let Some(address) = client_address::of(&request, trusted)
+    {
+        Trail::of(&request).note(|record| record.peer = Some(address.to_string()));
+    }
+    let bytes = request.uri().path_and_query().map_or(0, |pq| pq.as_str().len());
+    if bytes > limit {
+        let detail = format!("path and query have {bytes} bytes; at most {limit} are allowed");
+        return Problem::new(Slug::UriTooLong, detail).into_response();
+    }
+    next.run(request).await
 }
 
 /// 404, or 400 for a lock without a name.

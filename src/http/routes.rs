@@ -63,6 +63,14 @@ pub enum UiRoute {
     Latency,
     /// What happened.
     Events,
+    /// Asks for a key.
+    Login,
+    /// Begins a session.
+    LogIn,
+    /// Ends it.
+    LogOut,
+    /// What happens, for the script of the pages: they have no key to ask the API with.
+    Stream,
     /// Style, script or icon.
     Asset,
 }
@@ -103,22 +111,25 @@ const UI_RELEASE: &str = "/ui/release/{resource}";
 const UI_RELEASE_PATTERN: &str = "/ui/release/{*resource}";
 const UI_ASSET: &str = "/ui/static/{file}";
 
-const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 410, 413, 415, 423, 429, 503];
-const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 503];
-const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 503];
-const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 503];
-const LOOK_CODES: &[u16] = &[200, 400, 401, 403, 406];
+const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 423, 429, 503];
+const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 429, 503];
+const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 429, 503];
+const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 429, 503];
+const LOOK_CODES: &[u16] = &[200, 400, 401, 403, 406, 429];
 
 const PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421];
 const LOCK_PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421, 503];
 const FORM_CODES: &[u16] = &[303, 400, 401, 403, 404, 412, 413, 415, 421, 503];
+
+const LOGIN_CODES: &[u16] = &[303, 400, 403, 413, 415, 421];
+const STREAM_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
 
 const fn page(path: &'static str, route: UiRoute) -> Route {
     Route { method: "GET", path, pattern: path, operation: Operation::Ui(route), codes: PAGE_CODES }
 }
 
 /// Every route.
-pub const ROUTES: [Route; 27] = [
+pub const ROUTES: [Route; 31] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -129,7 +140,7 @@ pub const ROUTES: [Route; 27] = [
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 429]),
     route("GET", "/health/live", "/health/live", Operation::Live, &[200]),
     route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 503]),
-    route("GET", "/metrics", "/metrics", Operation::Metrics, &[200]),
+    route("GET", "/metrics", "/metrics", Operation::Metrics, &[200, 401, 403, 429]),
     route("GET", "/openapi.yaml", "/openapi.yaml", Operation::OpenApi, &[200]),
     route("GET", PROBLEM, PROBLEM, Operation::ProblemPage, &[200, 404]),
     route("GET", "/", "/", Operation::Root, &[307]),
@@ -145,6 +156,10 @@ pub const ROUTES: [Route; 27] = [
     page("/ui/nodes", UiRoute::Nodes),
     page("/ui/latency", UiRoute::Latency),
     page("/ui/events", UiRoute::Events),
+    route("GET", "/ui/login", "/ui/login", Operation::Ui(UiRoute::Login), &[200, 303, 400, 421]),
+    route("POST", "/ui/login", "/ui/login", Operation::Ui(UiRoute::LogIn), LOGIN_CODES),
+    route("POST", "/ui/logout", "/ui/logout", Operation::Ui(UiRoute::LogOut), LOGIN_CODES),
+    route("GET", "/ui/stream", "/ui/stream", Operation::Ui(UiRoute::Stream), STREAM_CODES),
     route("GET", UI_ASSET, UI_ASSET, Operation::Ui(UiRoute::Asset), &[200, 404, 421]),
 ];
 

@@ -79,7 +79,7 @@ async fn start(limits: ServeLimits) -> Service {
             release.notify_waiters();
         }
     };
-    let ended = tokio::spawn(serve(listener, router, limits, shutdown.clone(), hook));
+    let ended = tokio::spawn(serve(listener, None, router, limits, shutdown.clone(), hook));
     Service { address, shutdown, parked, drains, ended }
 }
 
@@ -168,7 +168,11 @@ async fn what_does_not_finish_is_cut_off_after_the_drain_timeout() {
 
 #[tokio::test]
 async fn slow_heads_and_idle_connections_are_closed() {
-    let limits = ServeLimits { header_read_timeout: Duration::from_millis(50), ..ServeLimits::default() };
+    let limits = ServeLimits {
+        header_timeout: Duration::from_millis(50),
+        idle_timeout: Duration::from_millis(50),
+        ..ServeLimits::default()
+    };
     let service = start(limits).await;
     let (mut slow, mut silent, mut idle) = (connect(&service).await, connect(&service).await, connect(&service).await);
     write(&mut slow, "GET / HTTP/1.1\r\nHost: ").await;
@@ -181,7 +185,11 @@ async fn slow_heads_and_idle_connections_are_closed() {
 
 #[tokio::test]
 async fn a_parked_request_outlives_the_header_timeout() {
-    let limits = ServeLimits { header_read_timeout: Duration::from_millis(20), ..ServeLimits::default() };
+    let limits = ServeLimits {
+        header_timeout: Duration::from_millis(20),
+        idle_timeout: Duration::from_millis(20),
+        ..ServeLimits::default()
+    };
     let mut service = start(limits).await;
     let (mut waiting, mut silent) = (connect(&service).await, connect(&service).await);
     write(&mut waiting, PARK).await;

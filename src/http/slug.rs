@@ -11,6 +11,8 @@ pub enum Slug {
     Locked,
     /// Held by somebody else until the wait ran out.
     WaitTimeout,
+    /// Owners wait for each other.
+    Deadlock,
     /// Too few nodes that may vote.
     QuorumUnavailable,
     /// Another token holds the resource.
@@ -35,6 +37,8 @@ pub enum Slug {
     HostNotAllowed,
     /// The body is over its bound.
     BodyTooLarge,
+    /// Path and query are over their bound.
+    UriTooLong,
     /// The body's media type is not read.
     UnsupportedMediaType,
     /// No or bad credentials.
@@ -65,7 +69,7 @@ const fn entry(slug: Slug, word: &'static str, status: StatusCode, title: &'stat
 }
 
 /// In the order of [`Slug`].
-const CATALOGUE: [Entry; 21] = [
+const CATALOGUE: [Entry; 23] = [
     entry(
         Slug::Locked,
         "locked",
@@ -83,6 +87,17 @@ const CATALOGUE: [Entry; 21] = [
         "The wait ran out",
         "The resource stayed taken for as long as the request was willing to wait. Nothing is left of the request:\n\
          its place in the queue is gone, and asking again joins the end.",
+    ),
+    entry(
+        Slug::Deadlock,
+        "deadlock",
+        StatusCode::CONFLICT,
+        "Deadlock",
+        "The owners in `cycle` wait for each other: each holds what the one before it waits for. This request asked\n\
+         last, so it is the one that is refused, at once and not at the end of its wait. Give back what you hold and\n\
+         begin anew, in an order that everybody keeps (by name, say).\n\
+         An `owner` is taken for one caller. Where unrelated callers share one, give them names of their own, or turn\n\
+         this off (`deadlock_detection = \"off\"`).",
     ),
     entry(
         Slug::QuorumUnavailable,
@@ -183,6 +198,14 @@ const CATALOGUE: [Entry; 21] = [
         "A request body has a bound (64 KiB unless configured otherwise). Nothing was done.",
     ),
     entry(
+        Slug::UriTooLong,
+        "uri-too-long",
+        StatusCode::URI_TOO_LONG,
+        "The path or the query is too long",
+        "Path and query have a bound together (4 KiB unless configured otherwise). Fields that are long belong in the\n\
+         body. Nothing was done.",
+    ),
+    entry(
         Slug::UnsupportedMediaType,
         "unsupported-media-type",
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
@@ -195,14 +218,16 @@ const CATALOGUE: [Entry; 21] = [
         "unauthenticated",
         StatusCode::UNAUTHORIZED,
         "No or bad credentials",
-        "The service wants credentials: `Authorization: Bearer …`.",
+        "The service wants an API key: `Authorization: Bearer rlk_…`, or Basic with the key as password. `redlockd key new`\n\
+         makes one; the access file of the service must hold its SHA-256. A key that has expired does not do.",
     ),
     entry(
         Slug::Forbidden,
         "forbidden",
         StatusCode::FORBIDDEN,
         "Not allowed",
-        "The credentials are good, and do not carry the right that this needs.",
+        "The credentials are good, and do not carry the right that this needs: `needed`, on `resource` where there is one.\n\
+         Rights are given in the access file of the service.",
     ),
     entry(
         Slug::TooManyWaiters,
@@ -217,7 +242,8 @@ const CATALOGUE: [Entry; 21] = [
         "quota-exceeded",
         StatusCode::TOO_MANY_REQUESTS,
         "A bound is met",
-        "Too many requests or held leases; among them: one token that claims its lease over and over.",
+        "Too many requests, leases or waiting requests of one principal (`scope`, `limit`), too many listeners, or one\n\
+         token that claims its lease over and over. Come back after `Retry-After`.",
     ),
     entry(
         Slug::Draining,

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use crate::audit::Audit;
+use crate::auth::gate::Gate;
 use crate::manager;
 use crate::manager::history::NodeHistory;
 use crate::metrics::Metrics;
@@ -18,6 +21,8 @@ pub type LockManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>
 
 /// The largest request body unless configured: a thousand times a usual one.
 pub const BODY_LIMIT_BYTES: usize = 64 * 1024;
+/// The longest path and query unless configured.
+pub const URI_LIMIT_BYTES: usize = 4096;
 /// How long a body may take to arrive after its head: a slow sender must not keep a connection for ever.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -38,6 +43,10 @@ pub struct DoorSettings {
     pub body_limit: usize,
     /// How long a body may take to arrive.
     pub body_timeout: Duration,
+    /// The longest path and query. Bytes.
+    pub uri_limit: usize,
+    /// Proxies whose word on where a request comes from is taken.
+    pub trusted_proxies: Vec<IpNet>,
 }
 
 impl Default for DoorSettings {
@@ -52,6 +61,8 @@ impl Default for DoorSettings {
             max_hold: Duration::from_hours(24),
             body_limit: BODY_LIMIT_BYTES,
             body_timeout: BODY_TIMEOUT,
+            uri_limit: URI_LIMIT_BYTES,
+            trusted_proxies: Vec::new(),
         }
     }
 }
@@ -77,6 +88,8 @@ pub struct DoorState {
     pub audit: Audit,
     /// What is assumed and allowed.
     pub settings: Arc<DoorSettings>,
+    /// Who gets in.
+    pub gate: Arc<Gate>,
     /// For the pages; `None`: there are none.
     pub ui: Option<Arc<UiState>>,
     /// For measuring requests; answers are dated by the manager's own clock.
@@ -84,10 +97,16 @@ pub struct DoorState {
 }
 
 impl DoorState {
-    /// On the machine's clock.
+    /// On the machine's clock, and open to everybody.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
-        let (audit, settings) = (Audit::default(), Arc::new(settings));
-        Self { manager, metrics, audit, settings, ui: None, clock: SystemClock }
+        let (audit, settings, gate) = (Audit::default(), Arc::new(settings), Arc::new(Gate::open()));
+        Self { manager, metrics, audit, settings, gate, ui: None, clock: SystemClock }
+    }
+
+    /// Behind this gate.
+    #[must_use]
+    pub fn behind(self, gate: Arc<Gate>) -> Self {
+        Self { gate, ..self }
     }
 
     /// With pages.

@@ -30,6 +30,17 @@ pub struct Glance {
     pub longest_wait: Option<Duration>,
 }
 
+impl Glance {
+    /// What may be seen of it; `queued` are the waiters that may be seen.
+    #[must_use]
+    pub fn only(self, seen: impl Fn(&ResourceName) -> bool, queued: &[Queued]) -> Self {
+        let mut waiting = self.waiting;
+        waiting.retain(|name, _| seen(name));
+        let longest_wait = queued.iter().map(|waiter| waiter.waiting).max();
+        Self { leases: Arc::new(self.leases.only(seen)), waiting, longest_wait, ..self }
+    }
+}
+
 /// One waiter of this instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queued {

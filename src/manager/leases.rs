@@ -178,6 +178,12 @@ impl Snapshot {
         Self { leases, taken, complete, took: Duration::ZERO, facts: OnceLock::new() }
     }
 
+    /// With those leases only that `seen` lets through.
+    pub fn only(&self, seen: impl Fn(&ResourceName) -> bool) -> Self {
+        let leases = self.leases.iter().filter(|(name, _)| seen(name)).map(|(n, l)| (n.clone(), l.clone())).collect();
+        Self { leases, taken: self.taken, complete: self.complete, took: self.took, facts: OnceLock::new() }
+    }
+
     /// The facts of each lease, in the order of `leases`: read once for all pages that show it.
     pub fn facts(&self) -> &[Facts] {
         let read = |lease: &SnapshotLease| serde_json::from_str(&lease.record.labels).unwrap_or_default();

@@ -17,6 +17,9 @@ use crate::redlock::quarantine::NodeHealth;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::redlock::types::ResourceName;
 
+/// Which names a caller may see.
+pub type Seen<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
+
 /// When asking again makes sense where no node said more.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -52,6 +55,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ///
     /// Cancel: nothing is left behind.
     pub async fn list(&self, query: ListQuery) -> ListPage {
+        self.list_of(query, None).await
+    }
+
+    /// The same of those names only that `seen` lets through: pages are full, and others are not told of.
+    ///
+    /// Cancel: nothing is left behind.
+    pub async fn list_of(&self, query: ListQuery, seen: Option<Seen<'_>>) -> ListPage {
         let snapshot = self.shared.snapshots.get(self.engine()).await;
         let age = self.now().since(snapshot.taken);
         let lock_delay = self.engine().settings.terms.lock_delay;
@@ -77,7 +87,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             if queued.peek().is_some_and(|(q, _)| **q == item.resource) {
                 queued.next();
             }
-            if item.resource.as_str() <= after || !matches(&query, &item, lock_delay) {
+            if item.resource.as_str() <= after
+                || !matches(&query, &item, lock_delay)
+                || seen.is_some_and(|seen| !seen(&item.resource))
+            {
                 continue;
             }
             if items.len() == limit {
@@ -86,7 +99,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             items.push(item);
         }
-        ListPage { items, next, complete: snapshot.complete, age, total: snapshot.leases.len() }
+        let total = match seen {
+            Some(seen) => snapshot.leases.keys().filter(|resource| seen(resource)).count(),
+            None => snapshot.leases.len(),
+        };
+        ListPage { items, next, complete: snapshot.complete, age, total }
     }
 
     fn held_item(

@@ -10,6 +10,7 @@ pub mod format;
 pub mod latency;
 pub mod lock;
 pub mod locks;
+pub mod login;
 pub mod nodes;
 pub mod owners;
 pub mod paging;

@@ -46,7 +46,9 @@ fn the_compose_file_is_five_nodes_and_settings_that_are_accepted() {
     let nodes = environment["<<"]["REDLOCKD_NODES"].as_str().expect("nodes");
     let listen = environment["REDLOCKD_LISTEN"].as_str().expect("an address");
     let mut check = redlockd(&["config", "check"]);
-    let check = ended(check.env("REDLOCKD_NODES", nodes).env("REDLOCKD_LISTEN", listen));
+    let insecure = environment["REDLOCKD_INSECURE_NO_AUTH"].as_str().expect("a flag");
+    check.env("REDLOCKD_NODES", nodes).env("REDLOCKD_LISTEN", listen).env("REDLOCKD_INSECURE_NO_AUTH", insecure);
+    let check = ended(&mut check);
     assert_eq!(check.code, Some(0), "{check:?}");
     assert!(check.out.contains("nodes: 5 (redis1:6379, "), "{check:?}");
     for service in services.values().filter(|s| !s["command"].is_null() && !s["profiles"].is_null()) {

@@ -1,14 +1,18 @@
 //! The one integration binary: a module per promise, and one for what they stand on.
 
+mod access;
 mod audit;
 mod cases;
 mod cli;
 mod cli_doctor;
 mod cli_examples;
 mod cli_packages;
+mod cli_watch;
 mod command_line;
+mod crowd;
 mod documents;
 mod faults;
+mod fuzz_corpus;
 mod http_contract;
 mod interop;
 mod logs;
@@ -19,6 +23,7 @@ mod redis_node;
 mod run;
 mod run_lost;
 mod run_signals;
+mod schemathesis;
 mod stress;
 mod support;
 mod waiting;

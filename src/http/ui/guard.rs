@@ -69,7 +69,8 @@ pub async fn same_origin(request: Request, next: Next) -> Result<Response, Probl
     Err(Problem::new(Slug::Forbidden, "this form was not sent from a page of this service; nothing was done"))
 }
 
-fn is_same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
+/// Whether a browser says that this comes from a page of this service, or is none.
+pub fn is_same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     if let Some(site) = headers.get(SEC_FETCH_SITE) {
         return matches!(site.as_bytes(), b"same-origin" | b"none");
     }

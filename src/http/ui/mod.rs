@@ -6,6 +6,7 @@ pub mod dress;
 pub mod form_token;
 pub mod forms;
 pub mod guard;
+pub mod login;
 pub mod pages;
 pub mod queries;
 
@@ -15,6 +16,7 @@ use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodRouter, get, post};
 
+use super::events;
 use super::routes::{Operation, ROUTES, UiRoute};
 use super::state::{DoorState, UiState};
 
@@ -36,7 +38,7 @@ pub fn router(ui: &Arc<UiState>) -> Router<DoorState> {
 /// script are no secret: a log-in page needs them too.
 fn guarded<S: Clone + Send + Sync + 'static>(pages: Router<S>) -> Router<S> {
     pages.layer((
-        // The place for a log-in check: nothing below it is reached without passing it.
+        // Who may see what was decided before, by `http::auth`, as for every other route.
         from_fn(guard::same_origin),
     ))
 }
@@ -55,6 +57,10 @@ fn handler(part: UiRoute) -> MethodRouter<DoorState> {
         UiRoute::Nodes => get(pages::nodes),
         UiRoute::Latency => get(pages::latency),
         UiRoute::Events => get(pages::events),
+        UiRoute::Login => get(login::ask),
+        UiRoute::LogIn => post(login::log_in),
+        UiRoute::LogOut => post(login::log_out),
+        UiRoute::Stream => get(events::events),
         UiRoute::Asset => get(pages::asset),
     }
 }

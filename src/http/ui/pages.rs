@@ -9,9 +9,14 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use super::{guard, queries};
+use crate::api::Event;
+use crate::auth::rule::Right;
+use crate::http::auth::Access;
 use crate::http::problem::Problem;
 use crate::http::slug::Slug;
 use crate::http::state::DoorState;
+use crate::manager::glance::{Glance, Queued};
+use crate::redlock::types::ResourceName;
 use crate::views::assets;
 use crate::views::events::EventsPage;
 use crate::views::latency::LatencyPage;
@@ -52,7 +57,9 @@ pub async fn locks(State(door): State<DoorState>, request: Request) -> Result<Re
     let query = queries::locks(request.uri())?;
     let frame = shell(&door, Tab::Locks, "Locks", request.uri());
     door.manager.events().look();
-    let glance = Box::pin(door.manager.glance()).await;
+    let access = Access::of(&request);
+    drop(request);
+    let (glance, _) = seen_by(&door, &access).await;
     html(StatusCode::OK, &LocksPage::new(frame, &glance, query, door.manager.wall_ms()))
 }
 
@@ -61,14 +68,34 @@ pub async fn lock(State(door): State<DoorState>, request: Request) -> Result<Res
     let resource = queries::resource(request.uri(), "/ui/locks/")?;
     let done = Done::parse(queries::word(request.uri(), "done", &Done::WORDS)?);
     let frame = shell(&door, Tab::Other, resource.as_str(), request.uri());
-    let base = base(&door, &request);
+    let (base, access) = (base(&door, &request), Access::of(&request));
     drop(request);
     door.manager.events().look();
     let seen = Box::pin(door.manager.inspect(&resource)).await;
     let status = if seen.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let past = door.manager.events().past();
+    let mut past = door.manager.events().past();
+    past.retain(|event| may_hear(&access, event));
     let page = LockPage::new(frame, &resource, seen.as_ref(), &past, done, &base, door.manager.wall_ms());
     html(status, &page)
+}
+
+/// The list and the queues, with what the caller may read.
+async fn seen_by(door: &DoorState, access: &Access) -> (Glance, Vec<Queued>) {
+    let (glance, mut queued) = (Box::pin(door.manager.glance()).await, door.manager.queued());
+    if access.may_all() {
+        return (glance, queued);
+    }
+    let seen = |name: &ResourceName| access.may(Right::Read, name);
+    queued.retain(|waiter| seen(&waiter.resource));
+    (glance.only(seen, &queued), queued)
+}
+
+/// Whether an event is the caller's to hear: as in `GET /events`.
+fn may_hear(access: &Access, event: &Event) -> bool {
+    match event.resource.as_deref() {
+        Some(name) => access.may_text(Right::Events, name),
+        None => access.may_somewhere(Right::Metrics),
+    }
 }
 
 /// What stands before the path in a line to paste. The host was checked by [`guard::host`].
@@ -83,8 +110,10 @@ pub async fn waiters(State(door): State<DoorState>, request: Request) -> Result<
     let page = queries::pages(request.uri())?;
     let frame = shell(&door, Tab::Waiters, "Waiters", request.uri());
     door.manager.events().look();
-    let glance = Box::pin(door.manager.glance()).await;
-    html(StatusCode::OK, &WaitersPage::new(frame, &glance, &door.manager.queued(), page))
+    let access = Access::of(&request);
+    drop(request);
+    let (glance, queued) = seen_by(&door, &access).await;
+    html(StatusCode::OK, &WaitersPage::new(frame, &glance, &queued, page))
 }
 
 /// `GET /ui/owners`.
@@ -92,8 +121,9 @@ pub async fn owners(State(door): State<DoorState>, request: Request) -> Result<R
     let page = queries::pages(request.uri())?;
     let frame = shell(&door, Tab::Owners, "Owners", request.uri());
     door.manager.events().look();
-    let glance = Box::pin(door.manager.glance()).await;
-    let queued = door.manager.queued();
+    let access = Access::of(&request);
+    drop(request);
+    let (glance, queued) = seen_by(&door, &access).await;
     html(StatusCode::OK, &OwnersPage::new(frame, &glance, &queued, page, door.manager.wall_ms()))
 }
 
@@ -123,7 +153,10 @@ pub async fn events(State(door): State<DoorState>, request: Request) -> Result<R
     let frame = shell(&door, Tab::Events, "Events", request.uri());
     let hub = Arc::clone(door.manager.events());
     hub.look();
-    html(StatusCode::OK, &EventsPage::new(frame, &hub.past(), query))
+    let access = Access::of(&request);
+    let mut past = hub.past();
+    past.retain(|event| may_hear(&access, event));
+    html(StatusCode::OK, &EventsPage::new(frame, &past, query))
 }
 
 /// `GET /ui/static/{file}`. Errors: `not-found`.

@@ -1,0 +1,172 @@
+//! What is fuzzed: one function for each kind of input that strangers send. Each may refuse whatever
+//! it likes and must never panic; where it accepts, what it made must keep its promises. The fuzz
+//! targets call them with anything, `tests/it/fuzz_corpus.rs` with the corpus in each `make test`.
+
+use std::collections::BTreeMap;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use deadpool_redis::redis::parse_redis_value;
+use redlockd::auth::rule::{Pattern, Right, Rule, Rules};
+use redlockd::config::Inputs;
+use redlockd::http::fields::Fields;
+use redlockd::http::{accept, extract, request_id};
+use redlockd::nodes::replies;
+use redlockd::redlock::duration::{format_duration, parse_duration};
+use redlockd::redlock::node::{LeaseRecord, Reply, Request, Seen, SeenLock};
+use redlockd::redlock::types::{AttemptId, Fence, ResourceName, Token, Ttl};
+
+fn text(data: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(data)
+}
+
+/// Paths, names, and the rules that they are matched with: a line with a rule, then a path.
+pub fn names(data: &[u8]) {
+    let text = text(data);
+    let (rule, path) = text.split_once('\n').unwrap_or(("acquire:a/**", &text));
+    let Ok(uri) = format!("/locks/{path}").parse::<Uri>() else { return };
+    let Ok(name) = extract::resource(&uri) else { return };
+    let shown = name.to_string();
+    assert!(shown.len() <= 255 && !shown.starts_with("redlockd:"), "{shown}");
+    assert!(shown.split('/').all(|part| !matches!(part, "" | "." | "..")), "{shown}");
+    assert!(shown.bytes().all(|b| b.is_ascii_graphic() && b != b'%' && b != b'\\'), "{shown}");
+    assert!(ResourceName::parse(&shown).is_ok_and(|again| again == name));
+    // The name is its own pattern, and matches itself only.
+    assert!(Pattern::parse(&shown).is_ok_and(|own| own.matches(&name)));
+    let Ok(rule) = rule.parse::<Rule>() else { return };
+    let one = Rules(vec![rule.clone()]);
+    let two = Rules(vec!["metrics".parse().expect("a rule"), rule]);
+    for right in [Right::Read, Right::Acquire, Right::Force, Right::Events, Right::Admin] {
+        assert!(!one.allow(right, &name) || two.allow(right, &name));
+    }
+}
+
+/// Durations: what is read can be written and read again.
+pub fn durations(data: &[u8]) {
+    if let Ok(duration) = parse_duration(&text(data)) {
+        assert_eq!(parse_duration(&format_duration(duration)).ok(), Some(duration));
+    }
+}
+
+/// Bodies: a byte that says which form, then the body. Every field that an endpoint knows is read.
+pub fn bodies(data: &[u8]) {
+    let Some((kind, body)) = data.split_first() else { return };
+    let mut fields = Fields::default();
+    let read = match kind % 3 {
+        0 => fields.add_json(body),
+        1 => fields.add_form(body),
+        _ => fields.add_query(&text(body)),
+    };
+    if read.is_err() {
+        return;
+    }
+    let ttl = fields.duration("ttl");
+    assert!(ttl.is_none_or(|ttl| parse_duration(&format_duration(ttl)).is_ok()));
+    let _ = (fields.duration("wait"), fields.text("owner"), fields.flag("hold"), fields.number("limit"));
+    let _ = (fields.take_null("note"), fields.pairs("metadata"), fields.take("token"));
+    if let Err(problem) = fields.finish(&["ttl"]) {
+        let body = problem.body("id");
+        assert_eq!(body.status, 400);
+    }
+}
+
+/// Headers: `name: value` lines.
+pub fn headers(data: &[u8]) {
+    let mut headers = HeaderMap::new();
+    for line in data.split(|b| *b == b'\n').take(64) {
+        let Some(colon) = line.iter().position(|b| *b == b':') else { continue };
+        let name = HeaderName::from_bytes(&line[..colon]);
+        let value = HeaderValue::from_bytes(line[colon + 1..].trim_ascii());
+        if let (Ok(name), Ok(value)) = (name, value) {
+            headers.append(name, value);
+        }
+    }
+    if let Ok(Some(token)) = extract::lock_token(&headers) {
+        // A token does not print.
+        assert!(!format!("{token:?}").contains(token.reveal()));
+    }
+    let _ = (extract::if_match(&headers), extract::preferred_wait(&headers), accept::stream(&headers));
+    let _ = accept::for_problem(&headers);
+    if let Some(id) = request_id::RequestId::sent(&headers) {
+        assert!(HeaderValue::from_str(id.as_str()).is_ok() && !id.as_str().contains(['\n', '"', ' ']));
+    }
+    let _ = request_id::TraceParent::sent(&headers);
+}
+
+/// Settings, as `key=value` lines, the way the environment and the command line give them.
+pub fn settings(data: &[u8]) {
+    let text = text(data);
+    let flags = text.lines().filter_map(|line| line.split_once('='));
+    let flags = flags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let inputs = Inputs { flags, ..Inputs::default() };
+    match inputs.load(&BTreeMap::<String, String>::new()) {
+        Ok(loaded) => {
+            let config = loaded.config;
+            assert!(config.node_timeout * 2 <= config.min_ttl && config.min_ttl <= config.default_ttl);
+            assert!(config.default_ttl <= config.max_ttl && config.guard * 2 <= config.lock_delay);
+            let private = config.listen.ip().to_canonical().is_loopback();
+            assert!(private || config.access_file.is_some() || config.insecure_no_auth);
+        }
+        Err(errors) => assert!(!errors.0.is_empty() && errors.to_string().lines().count() == errors.0.len()),
+    }
+}
+
+/// Access files: what is read allows nothing without a rule for it.
+pub fn access_file(data: &[u8]) {
+    match redlockd::auth::file::parse(&text(data)) {
+        Ok(book) => {
+            for principal in book.principals() {
+                assert!(principal.rules.0.len() <= 64 && principal.keys.len() <= 8);
+                assert!(!principal.rules.0.is_empty() || !principal.rules.allow_somewhere(Right::Read));
+            }
+        }
+        Err(wrong) => assert!(!wrong.is_empty() && wrong.iter().all(|why| !why.contains("rlk_"))),
+    }
+}
+
+/// What a node sends, as the answer to every kind of request.
+pub fn replies(data: &[u8]) {
+    let Ok(value) = parse_redis_value(data) else { return };
+    for request in requests() {
+        match replies::parse(&request, &value) {
+            Ok(Reply::Granted { fence, .. }) => assert!(fence.0 < 1 << 53),
+            Ok(Reply::Kept { record, .. } | Reply::Seen(Seen { lock: SeenLock::Lease { record, .. }, .. })) => {
+                let _ = (record.encode(), record.labels());
+            }
+            Ok(Reply::Status(status)) => assert!(status.high_water.0 < 1 << 53),
+            Ok(Reply::Page { leases, .. }) => {
+                for lease in leases {
+                    assert!(LeaseRecord::parse(lease.record.encode().as_bytes()).is_some());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One of each.
+fn requests() -> Vec<Request> {
+    let resource = || ResourceName::parse("a/b").expect("valid");
+    let token = Token::parse("a-token-0123456789-abcdef").expect("valid").hash();
+    let (attempt, ttl) = (AttemptId::from_random(7), Ttl::from_ms(1_000).expect("valid"));
+    vec![
+        Request::Acquire { resource: resource(), token: token.clone(), attempt, ttl, labels: "".into() },
+        Request::Hold {
+            resource: resource(),
+            token: token.clone(),
+            ttl: None,
+            fence: None,
+            renewal: true,
+            labels: None,
+        },
+        Request::Release {
+            resource: resource(),
+            token: token.clone(),
+            reason: redlockd::redlock::node::EndReason::Released,
+        },
+        Request::Revoke { resource: resource(), token },
+        Request::Inspect { resource: resource() },
+        Request::List { cursor: 0, count: 10 },
+        Request::Activate { seed: Fence(1) },
+        Request::Probe,
+    ]
+}

@@ -1,0 +1,87 @@
+//! How often a principal may ask: a token bucket, kept as one instant (the generic cell rate
+//! algorithm). Time comes in; nothing runs in between.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::redlock::clock::BootTime;
+
+/// Seconds' worth of requests that may come at once after a pause.
+pub const BURST_SECONDS: u64 = 2;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// One bucket. `take` may be called by many at a time.
+#[derive(Debug, Default)]
+pub struct Bucket {
+    /// When the bucket will be full again. Nanoseconds of the boot clock.
+    full_at: AtomicU64,
+}
+
+impl Bucket {
+    /// Takes one of `per_second` requests on average, of which [`BURST_SECONDS`]' worth may come at once.
+    ///
+    /// Errors: how long until there is one.
+    pub fn take(&self, per_second: u32, now: BootTime) -> Result<(), Duration> {
+        let price = NANOS_PER_SECOND / u64::from(per_second.max(1));
+        let depth = BURST_SECONDS * NANOS_PER_SECOND;
+        let now = u64::try_from(now.since(BootTime::default()).as_nanos()).unwrap_or(u64::MAX);
+        let mut missing = 0;
+        let taken = self.full_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| {
+            let after = full_at.max(now).saturating_add(price);
+            missing = after.saturating_sub(now.saturating_add(depth));
+            (missing == 0).then_some(after)
+        });
+        taken.map(drop).map_err(|_| Duration::from_nanos(missing))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(ms: u64) -> BootTime {
+        BootTime::from_nanos(ms * 1_000_000)
+    }
+
+    #[test]
+    fn a_burst_then_the_average_and_a_hint_that_is_right() {
+        let bucket = Bucket::default();
+        let burst = (0..).take_while(|_| bucket.take(10, at(5_000)).is_ok()).count();
+        assert_eq!(burst, 20);
+        let wait = bucket.take(10, at(5_000)).expect_err("empty");
+        assert_eq!(wait, Duration::from_millis(100));
+        assert!(bucket.take(10, at(5_099)).is_err());
+        assert_eq!(bucket.take(10, at(5_100)), Ok(()));
+        assert!(bucket.take(10, at(5_100)).is_err());
+    }
+
+    proptest! {
+        /// In no stretch of time do more pass than the burst and the average of that time.
+        #[test]
+        fn never_more_than_promised(rate in 1_u32..200, gaps in proptest::collection::vec(0_u64..50, 1..200)) {
+            let bucket = Bucket::default();
+            let (mut now, mut passed) = (1_000, Vec::new());
+            for gap in gaps {
+                now += gap;
+                if bucket.take(rate, at(now)).is_ok() {
+                    passed.push(now);
+                }
+            }
+            for (i, from) in passed.iter().enumerate() {
+                for (j, to) in passed.iter().enumerate().skip(i) {
+                    let most = u64::from(rate) * BURST_SECONDS + (to - from) * u64::from(rate) / 1_000 + 1;
+                    prop_assert!(u64::try_from(j - i).expect("small") < most + 1, "{} in {} ms", j - i + 1, to - from);
+                }
+            }
+        }
+
+        /// Who asks no faster than the average is never refused.
+        #[test]
+        fn the_average_always_passes(rate in 1_u32..1_000) {
+            let bucket = Bucket::default();
+            let gap = 1_000_u64.div_ceil(u64::from(rate));
+            prop_assert!((0..500).all(|i| bucket.take(rate, at(10 + i * gap)).is_ok()));
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The access file: what it may say, that each mistake is named, and that none repeats a secret.
+
+use std::io::Write;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::auth::key::ApiKey;
+use crate::redlock::entropy::SystemEntropy;
+
+const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+fn wrong(text: &str) -> String {
+    parse(text).expect_err(text).join("\n")
+}
+
+fn principal(body: &str) -> String {
+    format!("[[principal]]\nname = \"ci\"\n{body}")
+}
+
+#[test]
+fn a_whole_file_is_read() {
+    let text = format!(
+        "[[principal]]\nname = \"ci\"\nkeys = [{{ sha256 = \"{HASH}\", expires = \"2027-01-31\" }}]\n\
+         allow = [\"acquire:deploy/*\", \"metrics\"]\nrequests_per_second = 50\nleases = 10\nwaiters = 3\n\
+         [[principal]]\nname = \"web\"\ncertificates = [\"dns:web.example\"]\nallow = [\"read:**\"]\n"
+    );
+    let book = parse(&text).expect("good");
+    let ci = &book.principals()[0];
+    assert_eq!((ci.name.as_str(), ci.keys.len(), ci.rules.0.len()), ("ci", 1, 2));
+    assert_eq!(ci.keys[0].expires_ms, Some(1_801_353_600_000));
+    let limits = Limits { requests_per_second: Some(50), leases: Some(10), waiters: Some(3) };
+    assert_eq!(ci.limits, limits);
+    assert_eq!(book.principals()[1].certificates.len(), 1);
+    assert_eq!(parse("").expect("nobody").principals().len(), 0);
+}
+
+#[test]
+fn each_mistake_is_named_with_its_place() {
+    for (text, hint) in [
+        ("principal = 1", "double brackets"),
+        ("[principal]\nname = \"a\"", "double brackets"),
+        ("[[principals]]\nname = \"a\"", "knows only [[principal]]"),
+        ("[[principal]]\nkeys = []", "principal 1: it needs a `name`"),
+        ("[[principal]]\nname = \"a b\"\nkeys = []", "principal 1: `name`"),
+        (&principal(""), "`ci`: it needs `keys` or `certificates`"),
+        (&principal("keys = 1"), "`keys` must be a list"),
+        (&principal("keys = [\"x\"]"), "`keys` must be a list"),
+        (&principal("keys = [{ sha256 = 1 }]"), "`keys` must be a list"),
+        (&principal(&format!("keys = [{{ sha256 = \"{HASH}\", expire = 1 }}]")), "`keys` must be a list"),
+        (&principal("keys = [{ sha256 = \"ab\" }]"), "64 hex digits"),
+        (&principal(&format!("keys = [{{ sha256 = \"{HASH}\", expires = \"soon\" }}]")), "a time with its zone"),
+        (
+            &principal(&format!("keys = [{{ sha256 = \"{HASH}\", expires = 2027-01-31T12:00:00 }}]")),
+            "a time with its zone",
+        ),
+        (&principal(&format!("keys = [{{ sha256 = \"{HASH}\" }}, {{ sha256 = \"{HASH}\" }}]")), "there twice"),
+        (&principal("keys = []\nallow = \"read:**\""), "`allow` must be a list of texts"),
+        (&principal("keys = []\nallow = [\"write:x\"]"), "`write` is no right"),
+        (&principal("keys = []\nallows = []"), "`allows` is not known"),
+        (&principal("keys = []\nleases = 0"), "`leases` must be a whole number"),
+        (&principal("keys = []\nwaiters = \"3\""), "`waiters` must be a whole number"),
+        (&principal("certificates = [\"ci\"]"), "dns:NAME"),
+        (&format!("{0}keys = []\n{0}keys = []\n", principal("")), "the same name"),
+        (&principal("certificates = [\"dns:a\", \"dns:a\"]"), "there twice"),
+    ] {
+        assert!(wrong(text).contains(hint), "{text}: {}", wrong(text));
+    }
+    assert_eq!(wrong(&principal("keys = 1\nleases = 0\nallow = [\"x\"]")).lines().count(), 3);
+    assert!(wrong(&principal(&format!("keys = [{}]", "{ sha256 = \"\" },".repeat(9)))).contains("at most 8"));
+}
+
+#[test]
+fn a_key_in_the_wrong_place_is_never_repeated() {
+    let key = ApiKey::draw(&SystemEntropy);
+    let key = key.reveal();
+    for text in [
+        format!("[[principal]]\nname = \"ci\"\nkeys = [{{ sha256 = \"{key}\" }}]"),
+        format!("[[principal]]\nname = \"ci\"\nkeys = [\"{key}\"]"),
+        format!("[[principal]]\nname = \"ci\"\nkeys = \"{key}\""),
+        format!("[[principal]]\nname = \"{key}/\"\nkeys = []"),
+        format!("[[principal]]\nname = \"ci\"\n{key} = 1\nkeys = []"),
+        format!("{key} = 1"),
+        format!("[[principal]]\nname = \"ci\"\nkeys = [\"{key}\" \"{key}\"]"),
+    ] {
+        assert!(!wrong(&text).contains(&key[4..]), "{}", wrong(&text));
+    }
+}
+
+#[test]
+fn files_are_named_in_what_goes_wrong() {
+    let error = read(Path::new("/nowhere/access.toml")).expect_err("not there").to_string();
+    assert!(error.starts_with("the access file /nowhere/access.toml cannot be read"), "{error}");
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(b"x = ").expect("writable");
+    let error = read(file.path()).expect_err("no TOML").to_string();
+    assert!(error.contains("is not TOML: see line 1"), "{error}");
+    file.write_all(&vec![b' '; 1 << 20]).expect("writable");
+    assert!(read(file.path()).expect_err("too large").to_string().contains("at most 1048576"));
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "\\PC{0,60}|\\[\\[principal\\]\\]\n(name|keys|allow|leases) = \\PC{0,30}") {
+        let _ = parse(&text);
+    }
+}

@@ -1,0 +1,153 @@
+//! `redlockd key new`: draws an API key, shows it once, and says what to put into the access file,
+//! which is its hash. Asks nobody and changes nothing but the file that it is told to write.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::exit;
+use super::say::say;
+use crate::auth::file;
+use crate::auth::key::ApiKey;
+use crate::auth::principal::PrincipalName;
+use crate::auth::rule::Rule;
+use crate::redlock::entropy::SystemEntropy;
+
+pub(super) const NEW_EXAMPLES: &str = "\
+Examples:
+  redlockd key new --name ci --allow 'acquire:deploy/*'
+      prints the key, once, and the lines for the access file, which hold only its SHA-256
+  redlockd key new --name ci --allow 'acquire:deploy/*' --to ci.key >> access.toml
+      the key goes to a file that only you can read; the service reads the access file again by itself
+  redlockd key new --name ops --allow admin --expires 2030-01-31
+      may do everything, until then
+
+Rights: read, acquire, force and events, each with names: `acquire:deploy/*` (`*` is any run of
+characters within a segment, `**` one segment or more); metrics and admin, without. A second key for
+a principal that exists: put the printed { sha256 = … } into its `keys`.
+
+Exit codes: 0 printed, 64 wrong usage, 73 the file of --to cannot be made.";
+
+/// What `key new` is given.
+#[derive(Debug, Args)]
+pub(super) struct NewKey {
+    /// The principal that the key is for, as it is called in logs
+    #[arg(long, value_name = "NAME")]
+    name: String,
+    /// What it may do, such as 'acquire:deploy/*', 'read:**' or metrics; may be given more than once
+    #[arg(long, value_name = "RIGHT[:NAMES]", required = true)]
+    allow: Vec<String>,
+    /// When the key stops being accepted: a day (UTC), or a time such as 2030-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    expires: Option<String>,
+    /// Write the key to this new file, readable by its owner only, and print only the lines for the access file
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+}
+
+/// `key new`; the exit code.
+pub(super) fn new(args: &NewKey, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
+    let entry = match entry(args) {
+        Ok(entry) => entry,
+        Err(why) => {
+            say(err, &format!("redlockd: {why}"));
+            return exit::USAGE;
+        }
+    };
+    let key = ApiKey::draw(&SystemEntropy);
+    let entry = entry.replace(HASH, &key.hash().hex());
+    let Some(path) = &args.to else {
+        say(out, &format!("key, shown this once:\n\n{}\n\nfor the access file:\n\n{entry}", key.reveal()));
+        return exit::OK;
+    };
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let written = made.and_then(|mut file| writeln!(file, "{}", key.reveal()).and_then(|()| file.sync_all()));
+    if let Err(error) = written {
+        say(err, &format!("redlockd: the key file {} cannot be made: {error}", path.display()));
+        return exit::CANNOT_CREATE;
+    }
+    say(out, &entry);
+    exit::OK
+}
+
+/// Stands for the hash until there is one.
+const HASH: &str = "{hash}";
+
+/// Errors: what is wrong with the arguments.
+fn entry(args: &NewKey) -> Result<String, String> {
+    let name = PrincipalName::parse(&args.name).map_err(|why| format!("--name: {why}"))?;
+    let rules = args.allow.iter().map(|text| text.parse::<Rule>()).collect::<Result<Vec<_>, _>>();
+    let rules = rules.map_err(|why| format!("--allow: {why}"))?;
+    let expires = match &args.expires {
+        None => String::new(),
+        Some(text) => {
+            file::moment(text).map_err(|why| format!("--expires: {why}"))?;
+            format!(", expires = \"{text}\"")
+        }
+    };
+    let rules: Vec<String> = rules.iter().map(|rule| format!("\"{rule}\"")).collect();
+    Ok(format!(
+        "[[principal]]\nname = \"{name}\"\nkeys = [{{ sha256 = \"{HASH}\"{expires} }}]\nallow = [{}]",
+        rules.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::auth::book::{Book, Credential};
+
+    fn args(allow: &[&str], expires: Option<&str>, to: Option<PathBuf>) -> NewKey {
+        let allow = allow.iter().map(ToString::to_string).collect();
+        NewKey { name: "ci".into(), allow, expires: expires.map(str::to_owned), to }
+    }
+
+    fn run(args: &NewKey) -> (u8, String, String) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = new(args, &mut out, &mut err);
+        (code, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
+    }
+
+    fn knows(book: &Book, key: &str) -> bool {
+        book.identify(&Credential::Key(key.as_bytes()), 0).is_ok()
+    }
+
+    #[test]
+    fn the_lines_are_an_access_file_that_knows_the_key_and_does_not_hold_it() {
+        let (code, out, err) = run(&args(&["acquire:deploy/*", "metrics"], Some("2030-01-31"), None));
+        assert_eq!((code, err.as_str()), (0, ""));
+        let key = out.lines().find(|line| line.starts_with("rlk_")).expect("a key");
+        let (_, entry) = out.split_once("access file:\n\n").expect("an entry");
+        assert!(!entry.contains(key) && knows(&file::parse(entry).expect("good"), key), "{out}");
+    }
+
+    #[test]
+    fn a_key_file_is_its_owners_and_never_overwritten() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("ci.key");
+        let (code, out, _) = run(&args(&["admin"], None, Some(path.clone())));
+        let key = std::fs::read_to_string(&path).expect("written");
+        assert_eq!(code, 0);
+        assert!(!out.contains("rlk_") && knows(&file::parse(&out).expect("good"), key.trim()), "{out}");
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        let (code, out, err) = run(&args(&["admin"], None, Some(path)));
+        assert!(code == exit::CANNOT_CREATE && out.is_empty() && err.contains("cannot be made"), "{err}");
+    }
+
+    #[test]
+    fn mistakes_are_named_by_their_flag() {
+        for (args, flag) in [
+            (args(&["write:x"], None, None), "--allow"),
+            (args(&["admin"], Some("tomorrow"), None), "--expires"),
+            (NewKey { name: "a b".into(), ..args(&["admin"], None, None) }, "--name"),
+        ] {
+            let (code, out, err) = run(&args);
+            assert!(code == exit::USAGE && out.is_empty() && err.contains(flag), "{err}");
+        }
+    }
+}

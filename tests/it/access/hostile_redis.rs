@@ -1,0 +1,176 @@
+//! A node that answers nonsense: it counts as unreachable, and nothing else happens. The service
+//! goes on with the others, in bounded memory, and takes the node back once it talks sense.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::support::cluster::{Cluster, node_args};
+use crate::support::poll;
+use crate::support::service::{SHORT_TIMES, Service};
+
+/// What becomes of a node's answers.
+type Twist = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
+
+/// A proxy on loopback that twists what the node says.
+struct Liar {
+    port: u16,
+    twist: watch::Sender<Twist>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Liar {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Liar {
+    async fn before(node: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let port = listener.local_addr().expect("bound").port();
+        let honest: Twist = Arc::new(<[u8]>::to_vec);
+        let (twist, seen) = watch::channel(honest);
+        let task = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let Ok(node) = TcpStream::connect(("127.0.0.1", node)).await else { continue };
+                connections.spawn(carry(client, node, seen.clone()));
+            }
+        });
+        Self { port, twist, task }
+    }
+
+    fn set(&self, twist: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) {
+        self.twist.send_replace(Arc::new(twist));
+    }
+}
+
+async fn carry(client: TcpStream, node: TcpStream, seen: watch::Receiver<Twist>) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_node, mut to_node) = node.into_split();
+    let up = async {
+        let _ = tokio::io::copy(&mut from_client, &mut to_node).await;
+    };
+    let down = async {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(count @ 1..) = from_node.read(&mut buffer).await {
+            let twist = seen.borrow().clone();
+            if to_client.write_all(&twist(&buffer[..count])).await.is_err() {
+                return;
+            }
+        }
+    };
+    // Either end closes both.
+    tokio::select! {
+        () = up => {}
+        () = down => {}
+    }
+}
+
+/// Every integer of an answer replaced, of those that RESP writes as such and those in bulk strings.
+fn with_numbers(bytes: &[u8], number: &str) -> Vec<u8> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
+    for i in 0..lines.len() {
+        if lines[i].starts_with(':') {
+            lines[i] = format!(":{number}");
+        } else if i > 0 && lines[i - 1].starts_with('$') && lines[i].parse::<i64>().is_ok() {
+            lines[i - 1] = format!("${}", number.len());
+            lines[i] = number.to_owned();
+        }
+    }
+    lines.join("\r\n").into_bytes()
+}
+
+/// Resident memory of a process, MiB.
+fn memory_mib(pid: rustix::process::Pid) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).expect("a process");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("a line");
+    line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") / 1024
+}
+
+async fn votes(service: &Service, node: &str) -> bool {
+    let nodes = service.client().get("/nodes").await.json();
+    let nodes = nodes["nodes"].as_array().cloned().expect("nodes");
+    nodes.iter().any(|n| n["node"] == node && n["votes"] == true)
+}
+
+/// Acquire, extend, look, release: all with the two nodes that talk sense.
+async fn works(service: &Service, name: &str) {
+    let client = service.client();
+    let lease = client.acquired(name, &[("ttl", "10s")]).await;
+    assert!(lease.fence() < 1 << 53, "{lease:?}");
+    client.extend(name, &lease.token(), &[]).await.expect_status(200);
+    let seen = client.inspect(name).await.expect_status(200).json();
+    assert_eq!(seen["holders"][0]["fence"], lease.fence(), "{seen}");
+    client.release(name, &lease.token()).await.expect_status(204);
+}
+
+#[tokio::test]
+async fn a_node_that_talks_nonsense_is_unreachable_and_nothing_else() {
+    let cluster = Cluster::start(3).await;
+    let liar = Liar::before(cluster.servers[2].port()).await;
+    let urls = [cluster.servers[0].url(), cluster.servers[1].url(), format!("redis://127.0.0.1:{}", liar.port)];
+    let mut args = node_args(urls.into_iter());
+    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
+    let service = Service::start(&args).await;
+    poll::until("all vote", || async { votes(&service, "n3").await.then_some(()) }).await;
+    works(&service, "before").await;
+    let before_mib = memory_mib(service.pid());
+    let constant = |text: &'static [u8]| -> Twist { Arc::new(move |_: &[u8]| text.to_vec()) };
+    let twists: Vec<(&str, Twist)> = vec![
+        ("a status for a list", constant(b"+OK\r\n")),
+        ("a number for a list", constant(b":7\r\n")),
+        ("nothing for a list", constant(b"$-1\r\n")),
+        ("an empty list", constant(b"*0\r\n")),
+        ("a list of nothing", constant(b"*3\r\n$-1\r\n$-1\r\n$-1\r\n")),
+        ("an error", constant(b"-ERR nonsense\r\n")),
+        ("an unknown code", constant(b"*2\r\n$1\r\nZ\r\n:1\r\n")),
+        ("an absurd list", constant(b"*2147483647\r\n")),
+        ("a more absurd list", constant(b"*9223372036854775807\r\n")),
+        ("an absurd text", constant(b"$9223372036854775807\r\n")),
+        ("a large text that does not come", constant(b"$536870912\r\nx")),
+        ("negative lengths", constant(b"*-7\r\n$-9\r\n")),
+        ("a number that is none", constant(b":99999999999999999999999999\r\n")),
+        ("no RESP", constant(b"HTTP/1.1 200 OK\r\n\r\n<html>")),
+        ("bytes", constant(b"\0\xff\xfe\x80")),
+        ("deep lists", Arc::new(|_: &[u8]| b"*1\r\n".repeat(100_000))),
+        ("a line without an end", Arc::new(|_: &[u8]| b":1".repeat(100_000))),
+        ("half of each answer", Arc::new(|bytes: &[u8]| bytes[..bytes.len() / 2].to_vec())),
+        ("all but the last byte", Arc::new(|bytes: &[u8]| bytes[..bytes.len() - 1].to_vec())),
+        ("everything twice", Arc::new(|bytes: &[u8]| bytes.repeat(2))),
+        ("silence", constant(b"")),
+        ("negative numbers", Arc::new(|bytes: &[u8]| with_numbers(bytes, "-1"))),
+        ("numbers beyond all bounds", Arc::new(|bytes: &[u8]| with_numbers(bytes, "9223372036854775807"))),
+        ("numbers that are none", Arc::new(|bytes: &[u8]| with_numbers(bytes, "nan"))),
+    ];
+    for (i, (what, twist)) in twists.into_iter().enumerate() {
+        let honest = twist.clone();
+        liar.set(move |bytes| honest(bytes));
+        // Several rounds, while probes, reconnections and requests meet it.
+        for round in 0..3 {
+            works(&service, &format!("r/{i}/{round}")).await;
+        }
+        if what != "everything twice" {
+            poll::until(&format!("{what}: it has no vote"), || async { (!votes(&service, "n3").await).then_some(()) })
+                .await;
+        }
+        works(&service, &format!("r/{i}/after")).await;
+        assert!(votes(&service, "n1").await && votes(&service, "n2").await, "{what}");
+        service.client().get("/health/ready").await.expect_status(200);
+        let now_mib = memory_mib(service.pid());
+        assert!(now_mib < before_mib + 200, "{what}: {before_mib} MiB became {now_mib}");
+    }
+    let said = service.output();
+    assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
+    // It talks sense again, and nobody had to do anything.
+    liar.set(<[u8]>::to_vec);
+    poll::until("it votes again", || async { votes(&service, "n3").await.then_some(()) }).await;
+    works(&service, "after").await;
+    tokio::time::timeout(Duration::from_secs(60), service.until_ready()).await.expect("ready");
+}

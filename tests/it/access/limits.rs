@@ -1,0 +1,246 @@
+//! Limits: each of them is met on purpose, and meanwhile somebody else is served.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::{Access, acquired, as_principal, entry, key};
+use crate::support::client::{Client, send};
+use crate::support::poll;
+use crate::support::service::Service;
+
+/// Only a hang takes this long.
+const SOON: Duration = Duration::from_secs(60);
+/// Idle connections of a test; `REDLOCKD_IDLE_CONNECTIONS` has another number.
+const IDLE_CONNECTIONS: usize = 500;
+
+async fn connect(service: &Service) -> TcpStream {
+    TcpStream::connect(service.address()).await.expect("it listens")
+}
+
+/// All that comes until the service closes, which it must.
+async fn until_closed(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    // A reset behind the answer is an end as well.
+    let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await.expect("it is closed");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+async fn raw(service: &Service, request: &[u8]) -> String {
+    let mut stream = connect(service).await;
+    // The service may close before it has read all.
+    let _ = stream.write_all(request).await;
+    until_closed(&mut stream).await
+}
+
+/// Somebody else takes and gives back a lock.
+async fn is_served(service: &Service) {
+    // On a connection of its own: one that was kept may be closed for its idleness just now.
+    let client = Client::new(service.client().base());
+    let lease = client.acquired("somebody/else", &[]).await;
+    client.release("somebody/else", &lease.token()).await.expect_status(204);
+}
+
+#[tokio::test]
+async fn heads_lines_and_bodies_have_bounds() {
+    let more = ["--set", "head_limit=8192", "--set", "uri_limit=2048", "--set", "body_limit=4096"];
+    let service = Service::embedded(&more).await;
+    let long = |bytes: usize| "x".repeat(bytes);
+    let get =
+        |path: &str, headers: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
+    for (request, status, word) in [
+        (get(&format!("/locks?owner={}", long(3_000)), ""), "414", "uri-too-long"),
+        (get(&format!("/locks/{}", long(3_000)), ""), "414", "uri-too-long"),
+        (get(&format!("/locks?owner={}", long(20_000)), ""), "4", ""),
+        (get("/locks", &format!("X-Long: {}\r\n", long(10_000))), "431", ""),
+        (get("/locks", &"X-Many: 1\r\n".repeat(100)), "431", ""),
+        (get("/locks", &format!("{}: 1\r\n", long(10_000))), "431", ""),
+        (
+            format!(
+                "POST /locks/x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n{}",
+                long(5_000)
+            ),
+            "413",
+            "body-too-large",
+        ),
+        (format!("{} / HTTP/1.1\r\nHost: x\r\n\r\n", long(9_000)), "4", ""),
+        ("GET / HTTP/9.9\r\n\r\n".to_owned(), "", ""),
+        ("\0\u{1}\u{2}nonsense\r\n\r\n".to_owned(), "4", ""),
+    ] {
+        let answer = raw(&service, request.as_bytes()).await;
+        let line = answer.lines().next().unwrap_or_default();
+        let shown: String = request.chars().take(40).collect();
+        assert!(!line.contains(" 2") && !line.contains(" 5"), "{shown}: {line}");
+        if !status.is_empty() {
+            assert!(line.starts_with(&format!("HTTP/1.1 {status}")), "{shown}: {answer}");
+        }
+        assert!(answer.contains(word), "{shown}: {answer}");
+    }
+    is_served(&service).await;
+}
+
+#[tokio::test]
+async fn a_body_without_an_end_is_cut_off() {
+    let service = Service::embedded(&["--set", "body_limit=4096", "--set", "body_timeout=500ms"]).await;
+    let head =
+        "POST /locks/x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let mut endless = connect(&service).await;
+    endless.write_all(head.as_bytes()).await.expect("connected");
+    let chunk = format!("400\r\n{}\r\n", " ".repeat(0x400));
+    // Refused after the fourth; at the latest the sending fails.
+    for _ in 0..10_000 {
+        if endless.write_all(chunk.as_bytes()).await.is_err() {
+            break;
+        }
+    }
+    let answer = until_closed(&mut endless).await;
+    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 413"), "{answer}");
+    // And one that never comes.
+    let mut silent = connect(&service).await;
+    silent.write_all(head.as_bytes()).await.expect("connected");
+    let answer = until_closed(&mut silent).await;
+    assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("did not arrive"), "{answer}");
+    is_served(&service).await;
+}
+
+#[tokio::test]
+async fn slow_heads_and_idle_connections_end_and_waiters_do_not() {
+    let more = ["--set", "header_timeout=400ms", "--set", "idle_timeout=2s"];
+    let service = Service::embedded(&more).await;
+    let held = service.client().acquired("x", &[("ttl", "60s")]).await;
+    // A waiter and a holder by connection, both longer than any of these times.
+    let mut waiter = connect(&service).await;
+    waiter.write_all(b"POST /locks/x?wait=50s HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("connected");
+    let mut holder = connect(&service).await;
+    holder.write_all(b"POST /locks/y?hold=true&ttl=60s HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("connected");
+    poll::until("the waiter waits", || async { (service.client().waiting("x").await == 1).then_some(()) }).await;
+    // One sends its head byte by byte, one never begins, one asks and then keeps its connection.
+    let (mut slow, mut silent, mut idle) = (connect(&service).await, connect(&service).await, connect(&service).await);
+    idle.write_all(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("connected");
+    let drip = async {
+        let mut sent = 0;
+        while slow.write_all(b"G").await.is_ok() {
+            sent += 1;
+            let mut byte = [0];
+            // Closed, or nothing yet: then the next byte.
+            if let Ok(Ok(0) | Err(_)) = tokio::time::timeout(Duration::from_millis(50), slow.read(&mut byte)).await {
+                break;
+            }
+        }
+        sent
+    };
+    let sent = tokio::time::timeout(SOON, drip).await.expect("a slow head is given up");
+    assert!(sent < 600, "{sent} bytes were waited for");
+    assert_eq!(until_closed(&mut silent).await, "");
+    assert!(until_closed(&mut idle).await.starts_with("HTTP/1.1 200"));
+    is_served(&service).await;
+    // Both are still there.
+    let client = Client::new(service.client().base());
+    client.release("x", &held.token()).await.expect_status(204);
+    let mut answer = [0; 12];
+    tokio::time::timeout(SOON, waiter.read_exact(&mut answer)).await.expect("in time").expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 201");
+    client.inspect("y").await.expect_status(200);
+    drop(holder);
+}
+
+/// Many connections that do nothing. By command: `REDLOCKD_IDLE_CONNECTIONS=10000`.
+#[tokio::test]
+async fn many_idle_connections_keep_nobody_out() {
+    let wanted = std::env::var("REDLOCKD_IDLE_CONNECTIONS").ok().and_then(|n| n.parse().ok());
+    let service = Service::embedded(&[]).await;
+    let mut idle = Vec::new();
+    for i in 0..wanted.unwrap_or(IDLE_CONNECTIONS) {
+        let mut stream = connect(&service).await;
+        // Every other one has begun a request that it does not end.
+        if i % 2 == 0 {
+            stream.write_all(b"POST /locks/x HTTP/1.1\r\nHost").await.expect("connected");
+        }
+        idle.push(stream);
+    }
+    is_served(&service).await;
+    assert!(service.client().get("/metrics").await.expect_status(200).text.contains("redlockd_"));
+}
+
+#[tokio::test]
+async fn one_principal_that_asks_too_much_is_told_and_the_others_are_served() {
+    let text = entry("wild", &[&key("wild")], &["acquire:**"], "requests_per_second = 5")
+        + &entry("calm", &[&key("calm")], &["acquire:**"], "");
+    let service = Access::with(&text).service(&[]).await;
+    let list = || service.client().request("GET", "/locks");
+    let mut refused = None;
+    for _ in 0..200 {
+        let answer = as_principal(list(), "wild").await;
+        if answer.status != 200 {
+            refused = Some(answer);
+            break;
+        }
+    }
+    let answer = refused.expect("it is refused").expect_problem(429, "quota-exceeded");
+    let body = answer.json();
+    assert_eq!((&body["scope"], &body["limit"]), (&"principal".into(), &5.into()), "{body}");
+    let after: u64 = answer.header("retry-after").parse().expect("seconds");
+    assert!((1..=30).contains(&after), "{answer:?}");
+    as_principal(list(), "calm").await.expect_status(200);
+    // After the pause that was named it is served again.
+    poll::until("it may ask again", || async { (as_principal(list(), "wild").await.status == 200).then_some(()) })
+        .await;
+}
+
+#[tokio::test]
+async fn leases_and_waiters_of_one_principal_have_bounds() {
+    let text = entry("ci", &[&key("ci")], &["acquire:**"], "leases = 3\nwaiters = 1")
+        + &entry("cd", &[&key("cd")], &["acquire:**", "force:**"], "");
+    let service = Access::with(&text).service(&[]).await;
+    let client = service.client();
+    let post = |name: &str, fields: &[(&str, &str)]| client.request("POST", &format!("/locks/{name}")).form(fields);
+    let mut tokens = Vec::new();
+    for name in ["a", "b"] {
+        tokens.push(acquired(&service, "ci", name).await);
+    }
+    // A stream that holds counts as long as it lives.
+    let hold = post("c", &[("hold", "true")]).bearer_auth(key("ci")).send().await.expect("a stream");
+    assert_eq!(hold.status(), 200);
+    let full = as_principal(post("d", &[]), "ci").await.expect_problem(429, "quota-exceeded");
+    assert_eq!(full.json()["limit"], 3);
+    acquired(&service, "cd", "d").await;
+    drop(hold);
+    poll::until("the held one is given back", || async {
+        (as_principal(post("e", &[("ttl", "1s")]), "ci").await.status == 201).then_some(())
+    })
+    .await;
+    // One runs out by itself, one is given back by somebody else, one is forced.
+    poll::until("the short one has run out", || async {
+        (as_principal(post("f", &[("ttl", "60s")]), "ci").await.status == 201).then_some(())
+    })
+    .await;
+    let release = client.request("DELETE", "/locks/a").header("Lock-Token", &tokens[0]);
+    as_principal(release, "cd").await.expect_status(204);
+    acquired(&service, "ci", "g").await;
+    as_principal(client.request("DELETE", "/locks/b?force=now&reason=test"), "cd").await.expect_status(204);
+    // Now two are out: one may wait, and a second one may not.
+    let waiting = tokio::spawn(send(post("d", &[("wait", "30s")]).bearer_auth(key("ci"))));
+    poll::until("it waits", || async {
+        let seen = as_principal(client.request("GET", "/locks/d"), "cd").await.json();
+        seen["waiters"].as_array().is_some_and(|w| w.len() == 1).then_some(())
+    })
+    .await;
+    let second = as_principal(post("d", &[("wait", "30s")]), "ci").await.expect_problem(429, "quota-exceeded");
+    assert_eq!(second.json()["limit"], 1);
+    waiting.abort();
+}
+
+#[tokio::test]
+async fn connections_beyond_the_bound_wait_for_a_place() {
+    let service =
+        Service::embedded(&["--set", "max_connections=16", "--set", "idle_timeout=3s", "--set", "header_timeout=1s"])
+            .await;
+    let mut crowd = Vec::new();
+    for _ in 0..40 {
+        crowd.push(connect(&service).await);
+    }
+    // Those that do nothing lose their places, so everybody else gets one.
+    is_served(&service).await;
+    drop(crowd);
+}

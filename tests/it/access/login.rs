@@ -1,0 +1,173 @@
+//! The dashboard behind keys: logging in, what a session sees and may do, and what it is no good for.
+
+use reqwest::redirect;
+
+use super::{Access, acquired, entry, key};
+use crate::support::poll;
+use crate::support::service::Service;
+
+/// A browser, without script.
+struct Browser<'s> {
+    service: &'s Service,
+    http: reqwest::Client,
+    cookies: Vec<(String, String)>,
+}
+
+/// What a page came as.
+struct Page {
+    status: u16,
+    location: String,
+    set_cookie: Vec<String>,
+    text: String,
+}
+
+impl<'s> Browser<'s> {
+    fn new(service: &'s Service) -> Self {
+        let http = reqwest::Client::builder().redirect(redirect::Policy::none()).build().expect("a client");
+        Self { service, http, cookies: Vec::new() }
+    }
+
+    async fn send(&mut self, request: reqwest::RequestBuilder) -> Page {
+        let cookies: Vec<String> = self.cookies.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let request = request.header("Accept", "text/html").header("Cookie", cookies.join("; "));
+        let answer = request.send().await.expect("an answer");
+        let texts = |name| answer.headers().get_all(name).iter().map(|v| v.to_str().expect("ASCII").to_owned());
+        let set_cookie: Vec<String> = texts("set-cookie").collect();
+        let location = texts("location").next().unwrap_or_default();
+        for cookie in &set_cookie {
+            let (name, rest) = cookie.split_once('=').expect("a pair");
+            let value = rest.split(';').next().unwrap_or_default().to_owned();
+            self.cookies.retain(|(known, _)| known != name);
+            self.cookies.push((name.to_owned(), value));
+        }
+        Page { status: answer.status().as_u16(), location, set_cookie, text: answer.text().await.expect("a body") }
+    }
+
+    async fn get(&mut self, path: &str) -> Page {
+        let request = self.http.get(format!("{}{path}", self.service.client().base()));
+        self.send(request).await
+    }
+
+    /// Sends the form of a page, with the token that the page gave to this browser.
+    async fn post(&mut self, page: &Page, path: &str, fields: &[(&str, &str)]) -> Page {
+        let token = page.text.split_once("name=\"redlockd_form\" value=\"").expect("a form").1;
+        let token = token.split('"').next().unwrap_or_default();
+        let fields = [fields, &[("redlockd_form", token)]].concat();
+        let base = self.service.client().base();
+        let request = self.http.post(format!("{base}{path}")).header("Sec-Fetch-Site", "same-origin").form(&fields);
+        self.send(request).await
+    }
+
+    async fn log_in(&mut self, name: &str) -> Page {
+        let page = self.get("/ui/login").await;
+        self.post(&page, "/ui/login", &[("key", &key(name))]).await
+    }
+}
+
+#[tokio::test]
+async fn a_session_sees_what_its_principal_may_see_and_the_api_does_not_know_it() {
+    let access = Access::of(&[("all", &["admin"]), ("half", &["read:b/*"])]);
+    let service = access.service(&[]).await;
+    acquired(&service, "all", "a/1").await;
+    acquired(&service, "all", "b/1").await;
+    let mut browser = Browser::new(&service);
+    // Nobody sees anything, and is asked for a key.
+    for path in [
+        "/ui/",
+        "/ui/locks/a/1",
+        "/ui/waiters",
+        "/ui/owners",
+        "/ui/nodes",
+        "/ui/latency",
+        "/ui/events",
+        "/ui/release/a/1",
+    ] {
+        let page = browser.get(path).await;
+        assert_eq!(page.status, 401, "{path}");
+        assert!(page.text.contains("href=\"/ui/login\"") && !page.text.contains("a/1"), "{path}: {}", page.text);
+    }
+    // A wrong key does not do, and says no more than that.
+    let page = browser.get("/ui/login").await;
+    let wrong = browser.post(&page, "/ui/login", &[("key", "rlk_wrong")]).await;
+    assert!(wrong.status == 403 && wrong.text.contains("not known here") && !wrong.text.contains("rlk_wrong"));
+    let done = browser.log_in("half").await;
+    assert_eq!((done.status, done.location.as_str()), (303, "/ui/"));
+    let cookie = done.set_cookie.iter().find(|c| c.starts_with("redlockd_session=")).expect("a session");
+    for part in ["; HttpOnly", "; SameSite=Strict", "; Path=/ui/", "; Max-Age=36000"] {
+        assert!(cookie.contains(part), "{cookie}");
+    }
+    assert!(!cookie.contains("Secure") && !cookie.contains(&key("half")), "{cookie}");
+    assert_eq!(browser.get("/ui/locks/b/1").await.status, 200);
+    let list = poll::until("the list has it", || {
+        let mut other = Browser { service: &service, http: browser.http.clone(), cookies: browser.cookies.clone() };
+        async move {
+            let page = other.get("/ui/").await;
+            page.text.contains("b/1").then_some(page)
+        }
+    })
+    .await;
+    assert!(list.status == 200 && !list.text.contains("a/1"), "{}", list.text);
+    for (path, status) in
+        [("/ui/locks/a/1", 403), ("/ui/release/b/1", 403), ("/ui/nodes", 403), ("/ui/events", 403), ("/ui/owners", 200)]
+    {
+        let page = browser.get(path).await;
+        assert!(page.status == status && !page.text.contains("a/1\""), "{path}: {} {}", page.status, page.text);
+    }
+    // The cookie is for pages only.
+    for path in ["/locks", "/locks/b/1", "/nodes", "/metrics", "/events"] {
+        assert_eq!(browser.get(path).await.status, 401, "{path}");
+    }
+    // Out again, on the server's side too.
+    let page = browser.get("/ui/login").await;
+    assert!(page.text.contains("logged in as <strong>half</strong>"), "{}", page.text);
+    let old = browser.cookies.clone();
+    assert_eq!(browser.post(&page, "/ui/logout", &[]).await.status, 303);
+    assert_eq!(browser.get("/ui/").await.status, 401);
+    browser.cookies = old;
+    assert_eq!(browser.get("/ui/").await.status, 401, "the word is worth nothing any more");
+}
+
+#[tokio::test]
+async fn forms_need_the_right_the_token_and_the_session() {
+    let text = entry("ops", &[&key("ops")], &["force:**"], "") + &entry("ci", &[&key("ci")], &["acquire:**"], "");
+    let access = Access::with(&text);
+    let service = access.service(&[]).await;
+    acquired(&service, "ci", "x").await;
+    let (mut ops, mut ci) = (Browser::new(&service), Browser::new(&service));
+    ops.log_in("ops").await;
+    ci.log_in("ci").await;
+    let ask = ops.get("/ui/release/x").await;
+    assert_eq!(ask.status, 200, "{}", ask.text);
+    let tag = ask.text.split_once("name=\"tag\" value=\"").expect("a tag").1.split('"').next().unwrap_or_default();
+    let fields = [("tag", tag), ("reason", "stuck"), ("name", "x")];
+    // Whoever may only acquire, whoever sends another's form, and another site's page.
+    assert_eq!(ci.get("/ui/release/x").await.status, 403);
+    assert_eq!(ci.post(&ask, "/ui/release/x", &fields).await.status, 403);
+    let stolen = Page {
+        text: ask.text.replace("name=\"redlockd_form\" value=\"", "name=\"redlockd_form\" value=\"0"),
+        ..ops.get("/ui/").await
+    };
+    assert_eq!(ops.post(&stolen, "/ui/release/x", &fields).await.status, 403);
+    let base = service.client().base();
+    let foreign = ops.http.post(format!("{base}/ui/release/x")).header("Sec-Fetch-Site", "cross-site").form(&fields);
+    assert_eq!(ops.send(foreign).await.status, 403);
+    service
+        .client()
+        .request("GET", "/locks/x")
+        .bearer_auth(key("ci"))
+        .send()
+        .await
+        .expect("an answer")
+        .error_for_status()
+        .expect("still held");
+    let done = ops.post(&ask, "/ui/release/x", &fields).await;
+    assert_eq!(done.status, 303, "{}", done.text);
+    // Its key goes, and with it its session.
+    access.write(&entry("ci", &[&key("ci")], &["acquire:**"], ""));
+    poll::until("the session has ended", || {
+        let mut other = Browser { service: &service, http: ops.http.clone(), cookies: ops.cookies.clone() };
+        async move { (other.get("/ui/").await.status == 401).then_some(()) }
+    })
+    .await;
+    assert_eq!(ci.get("/ui/").await.status, 200);
+}

@@ -1,0 +1,87 @@
+//! Who gets in and what they may do there: keys, rules and their reload, end to end with the real
+//! binary. Stands on [`Access`], an access file whose keys the test knows.
+
+mod hostile_redis;
+mod limits;
+mod login;
+mod matrix;
+mod redis_side;
+mod reload;
+mod secrets;
+mod tls;
+mod visibility;
+
+use std::path::PathBuf;
+
+use redlockd::auth::key::KeyHash;
+use reqwest::RequestBuilder;
+use tempfile::TempDir;
+
+use crate::support::client::{Answer, send};
+use crate::support::service::{Service, path};
+
+/// An access file. The key of the principal `ci` is `key-of-ci`.
+pub struct Access {
+    dir: TempDir,
+}
+
+/// The key of a principal.
+pub fn key(name: &str) -> String {
+    format!("key-of-{name}")
+}
+
+/// One principal's entry.
+pub fn entry(name: &str, keys: &[&str], rules: &[&str], more: &str) -> String {
+    let keys: Vec<String> =
+        keys.iter().map(|key| format!("{{ sha256 = \"{}\" }}", KeyHash::of(key.as_bytes()).hex())).collect();
+    let rules: Vec<String> = rules.iter().map(|rule| format!("\"{rule}\"")).collect();
+    format!("[[principal]]\nname = \"{name}\"\nkeys = [{}]\nallow = [{}]\n{more}\n", keys.join(", "), rules.join(", "))
+}
+
+impl Access {
+    /// With these principals and what each may do.
+    pub fn of(principals: &[(&str, &[&str])]) -> Self {
+        let text: String = principals.iter().map(|(name, rules)| entry(name, &[&key(name)], rules, "")).collect();
+        Self::with(&text)
+    }
+
+    /// With this text.
+    pub fn with(text: &str) -> Self {
+        let access = Self { dir: tempfile::tempdir().expect("a directory") };
+        access.write(text);
+        access
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("access.toml")
+    }
+
+    /// Writes it anew, as configuration tools do: whole, by a rename.
+    pub fn write(&self, text: &str) {
+        let new = self.dir.path().join("new");
+        std::fs::write(&new, text).expect("writable");
+        std::fs::rename(new, self.path()).expect("renamed");
+    }
+
+    /// The setting that names it.
+    pub fn setting(&self) -> String {
+        format!("access_file={}", path(&self.path()))
+    }
+
+    /// A service with it, on embedded nodes.
+    pub async fn service(&self, more: &[&str]) -> Service {
+        let setting = self.setting();
+        Service::embedded(&[&["--set", setting.as_str()], more].concat()).await
+    }
+}
+
+/// Sends it as this principal.
+pub async fn as_principal(request: RequestBuilder, name: &str) -> Answer {
+    send(request.bearer_auth(key(name))).await
+}
+
+/// Acquires as a principal, what is free.
+pub async fn acquired(service: &Service, name: &str, resource: &str) -> String {
+    let request = service.client().request("POST", &format!("/locks/{resource}"));
+    as_principal(request, name).await.expect_status(201).token()
+}

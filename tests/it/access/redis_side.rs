@@ -1,0 +1,122 @@
+//! The way to the nodes: the least access rules that `docs/redis-acl.md` gives, on real servers, and
+//! TLS with an authority of one's own and client certificates.
+
+use std::path::Path;
+
+use crate::support::cluster::node_args;
+use crate::support::daemon::{ended, redlockd};
+use crate::support::poll;
+use crate::support::redis_server::{Options, RedisServer};
+use crate::support::service::{SHORT_TIMES, Service};
+
+/// The first line of the document's rules.
+fn documented_rule() -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/redis-acl.md");
+    let text = std::fs::read_to_string(file).expect("readable");
+    let (_, rest) = text.split_once("```acl\n").expect("a block");
+    rest.lines().next().expect("a line").to_owned()
+}
+
+async fn servers(options: impl Fn() -> Options) -> Vec<RedisServer> {
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(RedisServer::start_with(options()).await);
+    }
+    servers
+}
+
+/// Declares a cluster and serves over it.
+async fn service(urls: &[String], more: &[&str]) -> Service {
+    let mut args = node_args(urls.iter().cloned());
+    args.extend(SHORT_TIMES.iter().chain(more).map(ToString::to_string));
+    let init: Vec<&str> = std::iter::once("init").chain(args.iter().map(String::as_str)).collect();
+    let done = ended(&mut redlockd(&init));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let service = Service::start(&args).await;
+    poll::until("all nodes vote", || async {
+        let quorum = service.client().get("/nodes").await.json()["quorum"].clone();
+        (quorum["granted"] == 3).then_some(())
+    })
+    .await;
+    service
+}
+
+/// Everything that the service does on its nodes.
+async fn does_everything(one: &Service, two: &Service) {
+    let (client, other) = (one.client(), two.client());
+    let lease = client.acquired("a/b", &[("ttl", "5s"), ("note", "n")]).await;
+    client.extend("a/b", &lease.token(), &[("note", "m")]).await.expect_status(200);
+    client.inspect("a/b").await.expect_status(200);
+    // A waiter of the other instance, woken by a notice and not by the clock.
+    let waiting = tokio::spawn({
+        let other = other.clone();
+        async move { other.acquire("a/b", &[("wait", "20s")]).await }
+    });
+    poll::until("it waits", || async { (other.waiting("a/b").await == 1).then_some(()) }).await;
+    client.release("a/b", &lease.token()).await.expect_status(204);
+    let lease = waiting.await.expect("no panic").expect_status(201);
+    poll::until("the list has it", || async {
+        let list = client.get("/locks").await.json();
+        list["items"].as_array().is_some_and(|items| items.len() == 1).then_some(())
+    })
+    .await;
+    let forced = client.request("DELETE", "/locks/a/b?force=revoke&reason=test");
+    crate::support::client::send(forced).await.expect_status(202);
+    other.extend("a/b", &lease.token(), &[]).await.expect_problem(410, "lease-expired");
+    let forced = client.request("DELETE", "/locks/a/b?force=now&reason=test");
+    crate::support::client::send(forced).await.expect_status(204);
+    client.acquired("a/b", &[]).await;
+}
+
+#[tokio::test]
+async fn the_documented_rule_is_enough_and_does_no_more() {
+    let rule = documented_rule();
+    assert!(rule.starts_with("user redlockd on >PASSWORD ") && rule.contains(" -@all "), "{rule}");
+    let user: &'static str = rule.trim_start_matches("user ").replace("PASSWORD", "s3cret").leak();
+    let servers = servers(|| Options { users: vec![user], ..Options::default() }).await;
+    let urls: Vec<String> = servers.iter().map(|s| s.url().replace("redis://", "redis://redlockd:s3cret@")).collect();
+    let (one, two) = (service(&urls, &[]).await, {
+        let mut args = node_args(urls.iter().cloned());
+        args.extend(SHORT_TIMES.iter().map(ToString::to_string));
+        Service::start(&args).await
+    });
+    two.until_ready().await;
+    does_everything(&one, &two).await;
+    for service in [&one, &two] {
+        let said = service.output();
+        assert!(!said.iter().any(|l| l.contains("NOPERM") || l.contains("s3cret")), "{said:#?}");
+        let nodes = service.client().get("/nodes").await.text;
+        assert!(!nodes.contains("NOPERM"), "{nodes}");
+    }
+    // The nodes refused nothing but the one command that the page leaves out on purpose.
+    for server in &servers {
+        let log: Vec<deadpool_redis::redis::Value> = server.ask(&["ACL", "LOG"]).await;
+        assert!(log.iter().all(|entry| format!("{entry:?}").contains("config|get")), "{log:?}");
+    }
+    for dangerous in ["FLUSHALL", "KEYS", "CONFIG", "DEBUG", "SHUTDOWN", "ACL"] {
+        let args = ["ACL", "DRYRUN", "redlockd", dangerous];
+        let said: Result<String, _> = servers[0].try_ask(&args).await;
+        assert!(!said.is_ok_and(|said| said == "OK"), "{dangerous}");
+    }
+}
+
+#[tokio::test]
+async fn nodes_are_reached_over_tls_with_an_authority_of_ones_own() {
+    let server = RedisServer::start_with(Options { tls: true, password: Some("s3cret"), ..Options::default() }).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let ca = dir.path().join("ca.pem");
+    std::fs::write(&ca, server.ca_pem()).expect("writable");
+    let setting = format!("tls_ca={}", ca.display());
+    let args = ["--node", &format!("n1={}", server.url()), "--set", &setting];
+    let done = ended(&mut redlockd(&[&["init"][..], &args, &SHORT_TIMES].concat()));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let service = Service::start(&[&args[..], &SHORT_TIMES].concat()).await;
+    service.until_ready().await;
+    let lease = service.client().acquired("x", &[]).await;
+    service.client().release("x", &lease.token()).await.expect_status(204);
+    // Without that authority it is not believed.
+    let blind = ["--node", &format!("n1={}", server.url())];
+    let blind = Service::start(&[&blind[..], &SHORT_TIMES].concat()).await;
+    blind.client().get("/health/ready").await.expect_status(503);
+    assert!(!blind.output().iter().any(|line| line.contains("s3cret")));
+}

@@ -1,0 +1,264 @@
+//! TLS at the door: both versions, both protocols, client certificates as principals, and new
+//! certificates under load without a failed request.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use reqwest::{Certificate, Identity, Version, tls};
+use tempfile::TempDir;
+
+use super::{Access, entry, key};
+use crate::support::poll;
+use crate::support::service::{SHORT_TIMES, path, redlockd};
+
+/// An authority, and what it signs.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("signed").pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// A certificate and its key, PEM.
+    fn sign(&self, names: Vec<SanType>) -> (String, String) {
+        let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
+        params.subject_alt_names = names;
+        let key = KeyPair::generate().expect("a key");
+        (params.signed_by(&key, &self.issuer).expect("signed").pem(), key.serialize_pem())
+    }
+
+    fn for_loopback(&self) -> (String, String) {
+        self.sign(vec![SanType::IpAddress([127, 0, 0, 1].into()), dns("localhost")])
+    }
+}
+
+fn dns(name: &str) -> SanType {
+    SanType::DnsName(name.try_into().expect("ASCII"))
+}
+
+/// A service that speaks TLS.
+struct Secure {
+    service: std::process::Child,
+    url: String,
+    dir: TempDir,
+    authority: Authority,
+}
+
+impl Drop for Secure {
+    fn drop(&mut self) {
+        // Fails where it has ended already.
+        let _ = self.service.kill();
+        let _ = self.service.wait();
+    }
+}
+
+impl Secure {
+    /// With an access file, and an authority for clients.
+    async fn start(access: &Access, client_ca: &str, more: &[&str]) -> Self {
+        let (authority, dir) = (Authority::new("servers"), tempfile::tempdir().expect("a directory"));
+        let file = |name: &str| path(&dir.path().join(name)).to_owned();
+        let (cert, own_key) = authority.for_loopback();
+        for (name, text) in [("cert", cert.as_str()), ("key", &own_key), ("clients", client_ca)] {
+            std::fs::write(dir.path().join(name), text).expect("writable");
+        }
+        let settings = [
+            access.setting(),
+            format!("listen_tls_cert={}", file("cert")),
+            format!("listen_tls_key={}", file("key")),
+            format!("listen_tls_client_ca={}", file("clients")),
+        ];
+        let data = file("data");
+        let mut args = vec!["serve", "--listen", "127.0.0.1:0", "--data-dir", &data];
+        for setting in &settings {
+            args.extend(["--set", setting]);
+        }
+        args.extend(SHORT_TIMES.iter().chain(more));
+        let log = std::fs::File::create(dir.path().join("log")).expect("a file");
+        let errors = std::fs::File::create(dir.path().join("errors")).expect("a file");
+        let service = redlockd(&args).stdout(log).stderr(errors).spawn().expect("the binary runs");
+        let log = dir.path().join("log");
+        let url = poll::until("it says where it listens", || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            let found = text.split_once("listens on ").and_then(|(_, rest)| rest.split_once('\n'));
+            let found = found.map(|(url, _)| url.to_owned()).filter(|_| text.contains("try:"));
+            async move { found }
+        })
+        .await;
+        assert!(url.starts_with("https://"), "{url}");
+        Self { service, url, dir, authority }
+    }
+
+    fn builder(&self) -> reqwest::ClientBuilder {
+        // Whoever was first has chosen the provider; all of them serve.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let root = Certificate::from_pem(self.authority.pem.as_bytes()).expect("PEM");
+        reqwest::Client::builder().tls_certs_only([root]).timeout(Duration::from_secs(60))
+    }
+
+    /// The same authority's next certificate.
+    fn renew(&self) {
+        let (cert, own_key) = self.authority.for_loopback();
+        for (name, text) in [("cert", cert), ("key", own_key)] {
+            std::fs::write(self.dir.path().join("new"), text).expect("writable");
+            std::fs::rename(self.dir.path().join("new"), self.dir.path().join(name)).expect("renamed");
+        }
+    }
+
+    fn errors(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("errors")).unwrap_or_default()
+    }
+}
+
+/// The certificate that is shown to a new connection, as openssl prints it.
+fn shown(secure: &Secure) -> String {
+    let address = secure.url.trim_start_matches("https://");
+    let line = format!("openssl s_client -connect {address} </dev/null 2>/dev/null | openssl x509 -noout -fingerprint");
+    let output = Command::new("sh").args(["-c", &line]).output().expect("openssl runs");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[tokio::test]
+async fn both_versions_and_both_protocols_work_and_older_ones_do_not() {
+    let access = Access::of(&[("ci", &["acquire:**"])]);
+    let secure = Secure::start(&access, &Authority::new("clients").pem, &[]).await;
+    for (version, least, most) in
+        [("1.2", tls::Version::TLS_1_2, tls::Version::TLS_1_2), ("1.3", tls::Version::TLS_1_3, tls::Version::TLS_1_3)]
+    {
+        let builder = || secure.builder().tls_version_min(least).tls_version_max(most);
+        for (client, protocol) in [(builder().http1_only(), Version::HTTP_11), (builder(), Version::HTTP_2)] {
+            let client = client.build().expect("a client");
+            let lock = format!("{}/locks/{version}/{protocol:?}", secure.url).replace("HTTP/", "http-");
+            let answer = client.post(&lock).bearer_auth(key("ci")).send().await.expect("an answer");
+            assert_eq!((answer.status().as_u16(), answer.version()), (201, protocol), "{version}");
+            let token = answer.headers()["lock-token"].clone();
+            // A waiter and its release on the same connection.
+            let waiting = client.post(&lock).form(&[("wait", "30s")]).bearer_auth(key("ci")).send();
+            let waiting = tokio::spawn(waiting);
+            let seen = || async {
+                let seen = client.get(&lock).bearer_auth(key("ci")).send().await.expect("an answer");
+                let body: serde_json::Value = seen.json().await.expect("JSON");
+                body["waiters"].as_array().is_some_and(|w| w.len() == 1).then_some(())
+            };
+            poll::until("it waits", seen).await;
+            let released = client.delete(&lock).bearer_auth(key("ci")).header("Lock-Token", token).send().await;
+            assert_eq!(released.expect("an answer").status(), 204);
+            assert_eq!(waiting.await.expect("no panic").expect("an answer").status(), 201);
+            assert_eq!(client.get(&lock).send().await.expect("an answer").status(), 401);
+        }
+    }
+    let address = secure.url.trim_start_matches("https://");
+    for old in ["-tls1", "-tls1_1"] {
+        let line = format!("openssl s_client {old} -connect {address} </dev/null");
+        let output = Command::new("sh").args(["-c", &line]).output().expect("openssl runs");
+        assert!(!output.status.success(), "{old}");
+    }
+    // Plain HTTP to this door is no request.
+    let plain = reqwest::get(secure.url.replace("https", "http")).await;
+    assert!(plain.is_err() || plain.is_ok_and(|answer| !answer.status().is_success()));
+}
+
+#[tokio::test]
+async fn a_client_certificate_stands_for_a_principal() {
+    let (clients, others) = (Authority::new("clients"), Authority::new("others"));
+    let rules = &["acquire:deploy/*"];
+    let text = entry("ci", &[], rules, "certificates = [\"dns:ci.example\", \"uri:spiffe://example/ci\"]")
+        + &entry("ann", &[&key("ann")], &["read:**"], "");
+    let access = Access::with(&text);
+    let secure = Secure::start(&access, &clients.pem, &[]).await;
+    let with = |identity: Option<(String, String)>| {
+        let identity = identity.map(|(cert, own_key)| Identity::from_pem((cert + &own_key).as_bytes()).expect("PEM"));
+        let builder = secure.builder();
+        let builder = if let Some(identity) = identity { builder.identity(identity) } else { builder };
+        builder.build().expect("a client")
+    };
+    let url = |name: &str| format!("{}/locks/{name}", secure.url);
+    let uri = SanType::URI("spiffe://example/ci".try_into().expect("ASCII"));
+    for (i, names) in [vec![dns("ci.example")], vec![dns("other"), uri]].into_iter().enumerate() {
+        let client = with(Some(clients.sign(names)));
+        let status = async |name: String| client.post(url(&name)).send().await.expect("an answer").status().as_u16();
+        assert_eq!(status(format!("deploy/{i}")).await, 201);
+        assert_eq!(status("other".into()).await, 403);
+        // A key that is presented decides, right or wrong.
+        let read = client.get(url("x")).bearer_auth(key("ann")).send().await.expect("an answer");
+        assert_eq!(read.status(), 404);
+        let wrong = client.post(url("deploy/x")).bearer_auth("wrong").send().await.expect("an answer");
+        assert_eq!(wrong.status(), 401);
+    }
+    // A good certificate of nobody's, none at all, and one of a strange authority.
+    let stranger = with(Some(clients.sign(vec![dns("stranger")])));
+    assert_eq!(stranger.get(url("x")).send().await.expect("an answer").status(), 401);
+    assert_eq!(with(None).get(url("x")).send().await.expect("an answer").status(), 401);
+    assert_eq!(with(None).get(url("x")).bearer_auth(key("ann")).send().await.expect("an answer").status(), 404);
+    let forged = with(Some(others.sign(vec![dns("ci.example")])));
+    assert!(forged.get(url("x")).send().await.is_err());
+}
+
+#[tokio::test]
+async fn certificates_are_renewed_under_load_without_a_failed_request() {
+    let access = Access::with(&entry("ci", &[&key("ci")], &["acquire:**"], "requests_per_second = 1000000"));
+    let secure = Arc::new(Secure::start(&access, &Authority::new("clients").pem, &[]).await);
+    let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut workers = Vec::new();
+    for worker in 0..3 {
+        let (secure, stop, count) = (secure.clone(), stop.clone(), count.clone());
+        workers.push(tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                // A connection of its own each time: each shakes hands.
+                let client = secure.builder().build().expect("a client");
+                let lock = format!("{}/locks/w/{worker}", secure.url);
+                let answer = client.post(&lock).bearer_auth(key("ci")).send().await.expect("an answer");
+                assert_eq!(answer.status(), 201);
+                let token = answer.headers()["lock-token"].clone();
+                let answer = client.delete(&lock).bearer_auth(key("ci")).header("Lock-Token", token).send().await;
+                assert_eq!(answer.expect("an answer").status(), 204);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+    }
+    for _ in 0..2 {
+        let (before, seen) = (shown(&secure), count.load(Ordering::Relaxed));
+        assert!(before.to_lowercase().contains("fingerprint"), "{before}");
+        secure.renew();
+        poll::until("the new certificate is shown", || {
+            let now = shown(&secure);
+            let changed = now.to_lowercase().contains("fingerprint") && now != before;
+            async move { changed.then_some(()) }
+        })
+        .await;
+        poll::until_true("work goes on", || count.load(Ordering::Relaxed) > seen + 3).await;
+    }
+    // A bad one is not used.
+    let good = shown(&secure);
+    std::fs::write(secure.dir.path().join("cert"), "no PEM").expect("writable");
+    poll::until_true("the log says so", || secure.errors().contains("the one before it stays in force")).await;
+    assert_eq!(shown(&secure), good);
+    stop.store(true, Ordering::Relaxed);
+    for worker in workers {
+        worker.await.expect("no request failed");
+    }
+}
+
+/// Whoever connects and says nothing, or talks nonsense, costs a place for as long as a head may take.
+#[tokio::test]
+async fn a_handshake_that_does_not_come_is_given_up() {
+    use tokio::io::AsyncReadExt;
+    let access = Access::of(&[("ci", &["read:**"])]);
+    let more = ["--set", "header_timeout=300ms"];
+    let secure = Secure::start(&access, &Authority::new("clients").pem, &more).await;
+    let address = secure.url.trim_start_matches("https://");
+    let mut silent = tokio::net::TcpStream::connect(address).await.expect("it listens");
+    let mut rest = Vec::new();
+    let closed = tokio::time::timeout(Duration::from_secs(30), silent.read_to_end(&mut rest)).await;
+    assert!(closed.expect("it is closed").is_ok() && rest.is_empty());
+}
