@@ -83,7 +83,7 @@ fn nibble(digit: u8) -> u8 {
 
 impl OwnLeases {
     /// A promise was given at `now`. [`Self::sweep`] gives its name back when it has run out, unless
-    /// [`NAMED_MAX`] others have one already.
+    /// `NAMED_MAX` others have one already.
     pub fn note(&self, token: &TokenHash, deadline: BootTime, now: BootTime, resource: &ResourceName) {
         let (mut book, key) = (self.lock(), key(token));
         let known = book.deadlines.get(&key).map(|own| (own.since, own.named.is_some()));
