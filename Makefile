@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test model chaos bench fuzz lint fmt docs-table
+.PHONY: help run deps test model chaos bench fuzz lint fmt docs-table acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -54,3 +54,14 @@ fmt: ## format the code
 
 docs-table: ## write the table of settings in README.md anew, from config/redlockd.toml
 	REDLOCKD_WRITE_DOCUMENTS=1 cargo test --locked --test it documents
+
+acceptance: deps ## 300 real curls over two instances, with a node, an instance and some of them killed (a minute)
+	cargo build --locked --release
+	tests/acceptance.py
+
+measure: deps target/venv/stamp ## the figures of docs/waiting.md and docs/command-line.md (minutes; on a quiet machine)
+	cargo build --locked --release --bin redlockd --example handover --example crowd
+	cargo build --locked --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers
+	target/release/examples/handover 400 3
+	target/release/examples/crowd
+	benches/run_beside_flock.py

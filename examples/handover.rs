@@ -2,7 +2,11 @@
 //! lease, as multiples of an uncontended acquire-and-release of the same run. Everything over HTTP on
 //! loopback, over five Redis servers that it starts and stops itself, with one instance and with two.
 //!
-//!     cargo run --release --example handover [TURNS]
+//!     cargo run --release --example handover [TURNS] [PASSES]
+//!
+//! Beside it, over the same servers in the same run, where they have been built: rslock
+//! (`cargo build --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers`) and
+//! redlock-py (`make test` installs it into target/venv).
 #![expect(clippy::print_stdout, reason = "figures are what it is for")]
 
 use std::net::TcpListener;
@@ -24,6 +28,9 @@ const NODES: usize = 5;
 const HOLD: Duration = Duration::from_millis(2);
 const WAITERS: [usize; 5] = [2, 5, 10, 100, 1_000];
 const UNCONTENDED: usize = 500;
+/// Workers of the other libraries: each polls, so that a thousand would only be a load test of Redis.
+const PEERS: [usize; 2] = [2, 10];
+const PEER_TURNS: usize = 100;
 
 /// Servers that end with this process.
 struct Servers(Vec<Child>);
@@ -39,24 +46,49 @@ impl Drop for Servers {
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    let turns: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(400);
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let number = |at: usize| std::env::args().nth(at).and_then(|n| n.parse::<usize>().ok());
+    let (turns, passes) = (number(1).unwrap_or(400), number(2).unwrap_or(1));
     let (_servers, urls) = start_servers()?;
+    let plain: Vec<String> = urls.iter().filter_map(|url| Some(url.split_once('=')?.1.to_owned())).collect();
     let config = config(urls)?;
     while app::init(&config).await.is_err() {
         SystemClock.sleep(Duration::from_millis(50)).await;
     }
     let stop = CancellationToken::new();
     let (first, second) = (start(&config, &stop).await?, start(&config, &stop).await?);
-    let cycle = uncontended(&first).await?;
-    println!("uncontended acquire and release: {cycle:?} (median of {UNCONTENDED})");
-    println!("{:>8} {:>10}  {:>22}  {:>22}", "waiters", "instances", "median (cycles)", "p99 (cycles)");
-    for waiters in WAITERS {
-        report(waiters, "one", cycle, contended(waiters, turns, &[&first]).await?.0);
-        let (_, changes) = contended(waiters, turns, &[&first, &second]).await?;
-        report(waiters, "across two", cycle, changes);
+    for pass in 1..=passes {
+        let cycle = uncontended(&first).await?;
+        println!("pass {pass}; uncontended acquire and release: {cycle:?} (median of {UNCONTENDED})");
+        println!("{:>8} {:>10}  {:>22}  {:>22}", "waiters", "instances", "median (cycles)", "p99 (cycles)");
+        for waiters in WAITERS {
+            let (gaps, _) = contended(waiters, turns, &[&first], pass).await?;
+            report(waiters, "one", cycle, gaps);
+            let (_, changes) = contended(waiters, turns, &[&first, &second], pass).await?;
+            report(waiters, "across two", cycle, changes);
+        }
+        for workers in PEERS {
+            peer("rslock", "target/peers/release/peers", &[], workers, &plain);
+            peer("redlock-py", "target/venv/bin/python3", &["benches/peers/redlock_py.py"], workers, &plain);
+        }
     }
     stop.cancel();
     Ok(())
+}
+
+/// Another library under the same load; its own uncontended cycle is what its gaps are divided by.
+fn peer(name: &str, program: &str, script: &[&str], workers: usize, urls: &[String]) {
+    let (count, turns) = (workers.to_string(), PEER_TURNS.to_string());
+    let output = Command::new(program).args(script).args([count, turns]).args(urls).output();
+    let output = match output {
+        Ok(output) if output.status.success() => output,
+        _ => return println!("{name}: not here"),
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    let us: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [median, p99, count, cycle] = us[..] else { return println!("{name}: {text}") };
+    let shown = |us: u64| format!("{:.2?} ({:.1})", Duration::from_micros(us), us as f64 / cycle as f64);
+    println!("{workers:>8} {name:>10}  {:>22}  {:>22}  n={count}", shown(median), shown(p99));
 }
 
 fn start_servers() -> Result<(Servers, Vec<String>), Failure> {
@@ -120,14 +152,19 @@ struct Race {
 }
 
 /// All gaps, and those in which the lock went to another instance.
-async fn contended(waiters: usize, turns: usize, bases: &[&String]) -> Result<(Vec<Duration>, Vec<Duration>), Failure> {
+async fn contended(
+    waiters: usize,
+    turns: usize,
+    bases: &[&String],
+    pass: usize,
+) -> Result<(Vec<Duration>, Vec<Duration>), Failure> {
     let race = Arc::new(Race::default());
     let turns = turns.max(waiters * 2);
     let origin = SystemClock.now();
     let mut workers = Vec::new();
     for i in 0..waiters {
         let (at, race, client) = (i % bases.len(), Arc::clone(&race), Client::new());
-        let url = format!("{}busy-{waiters}-{}", bases[at], bases.len());
+        let url = format!("{}busy-{waiters}-{}-{pass}", bases[at], bases.len());
         workers.push(tokio::spawn(work(race, client, url, at, turns, origin)));
     }
     for worker in workers {

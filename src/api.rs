@@ -378,6 +378,19 @@ pub struct Problem {
     pub members: Members,
 }
 
+/// One owner of a deadlock waits for what the next one has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadlockEdge {
+    /// Who waits.
+    pub owner: String,
+    /// For what.
+    pub waits_for: String,
+    /// Who has that.
+    pub held_by: String,
+    /// Their lease.
+    pub token_id: String,
+}
+
 /// Extension members of a [`Problem`]; absent where they do not apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
@@ -403,6 +416,9 @@ pub struct Members {
     /// What is left of the old promise. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid_for_ms: Option<u64>,
+    /// `deadlock`: who waits for whom, from this request's owner back to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cycle: Option<Vec<DeadlockEdge>>,
     /// The vote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quorum: Option<Quorum>,

@@ -156,7 +156,11 @@ impl App {
         let (nodes, embedded) = open_nodes(config, &ids, &observer(&metrics, &history), &tasks, &stop)?;
         let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
         let warden = Warden::new(engine.clone());
-        let limits = WaitLimits { per_resource: config.waiters_per_resource, total: config.waiters_total };
+        let limits = WaitLimits {
+            per_resource: config.waiters_per_resource,
+            total: config.waiters_total,
+            detects_deadlocks: config.deadlock_detection,
+        };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
         let ends = Arc::clone(&metrics);
         manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));

@@ -20,3 +20,7 @@ pub mod views;
 #[cfg(test)]
 #[path = "../tests/sim/mod.rs"]
 mod sim;
+
+#[cfg(test)]
+#[path = "../tests/waits/mod.rs"]
+mod waits;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::client_args::{
-    AcquireArgs, ExtendArgs, ForceArgs, HealthArgs, ListArgs, NodesArgs, ReleaseArgs, RunArgs, StatusArgs,
+    AcquireArgs, ExtendArgs, ForceArgs, HealthArgs, ListArgs, NodesArgs, ReleaseArgs, RunArgs, StatusArgs, WatchArgs,
 };
 use crate::config::Inputs;
 
@@ -114,6 +114,8 @@ pub(super) enum Command {
     Nodes(Box<NodesArgs>),
     /// End somebody else's lease
     Force(Box<ForceArgs>),
+    /// Follow what happens in the cluster, line by line
+    Watch(Box<WatchArgs>),
     /// Ask whether an instance is ready, for container probes
     Health(Box<HealthArgs>),
     /// Look at the Redis nodes themselves, without a service, and say in plain words what is wrong

@@ -93,6 +93,21 @@ Examples:
 Exit codes: 0 done, 1 nobody holds it, 64 wrong usage, 69 no instance or no quorum, 75 another
 holder than --if-fence by now, 77 not allowed.";
 
+pub(super) const WATCH_EXAMPLES: &str = "\
+Examples:
+  redlockd watch --prefix deploy/ --for 1s
+      a line for each event; without --for until it is interrupted
+  redlockd watch --plain --for 1s | cut -f2,3
+      one event a line: time, event, resource or node, owner, fence, token_id, reason
+  redlockd watch --json --renewals --for 1s
+
+Events: acquired, extended (with --renewals), released, expired, forced, lost, node_down, node_up,
+quarantined. A stream that breaks is taken up again, at any instance, where it ended; standard
+error says so where events may be missing.
+
+Exit codes: 0 --count or --for is over, or the reader of the output left; 64 wrong usage, 69 no
+instance answers, or none has for the time of --give-up, 77 not allowed, 130 or 143 interrupted.";
+
 pub(super) const HEALTH_EXAMPLES: &str = "\
 Examples:
   redlockd health
@@ -324,6 +339,31 @@ pub(super) struct ForceArgs {
     /// Whose holder to end
     #[arg(value_parser = resource)]
     pub(super) resource: ResourceName,
+}
+
+/// `watch`.
+#[derive(Debug, Args)]
+#[command(after_help = WATCH_EXAMPLES)]
+pub(super) struct WatchArgs {
+    /// Only resources that begin with this; events of nodes are shown in any case
+    #[arg(long, value_name = "TEXT")]
+    pub(super) prefix: Option<String>,
+    /// Show renewals too
+    #[arg(long)]
+    pub(super) renewals: bool,
+    /// Stop after so many events
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) count: Option<u64>,
+    /// Stop after this time
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(super) lasts: Option<Duration>,
+    /// Stop when no instance has answered for this long
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
+    pub(super) give_up: Duration,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 /// `health`.

@@ -37,7 +37,7 @@ pub const TABLE: [u8; 12] =
 /// The code for a request that failed.
 pub fn of(error: &ClientError) -> u8 {
     match error.class() {
-        ErrorClass::Held | ErrorClass::Changed => HELD,
+        ErrorClass::Held | ErrorClass::Deadlock | ErrorClass::Changed => HELD,
         ErrorClass::Unavailable => UNAVAILABLE,
         ErrorClass::Lost => LOST,
         ErrorClass::Forbidden => NOT_ALLOWED,

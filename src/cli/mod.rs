@@ -15,6 +15,7 @@ mod say;
 mod serve;
 mod show;
 mod verbs;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -138,6 +139,7 @@ fn remote_command<E: Environment>(command: Command, console: &mut Console<'_, E>
         Command::List(args) => verbs::list(&args, console),
         Command::Nodes(args) => verbs::nodes(&args, console),
         Command::Force(args) => verbs::force(&args, console),
+        Command::Watch(args) => watch::watch(&args, console),
         Command::Health(args) => verbs::health(&args, console),
         _ => unreachable!("every other command was handled before"),
     }

@@ -90,6 +90,7 @@ fn value(config: &Config, key: &str) -> String {
         "max_hold" => time(config.max_hold),
         "waiters_per_resource" => config.waiters_per_resource.to_string(),
         "waiters_total" => config.waiters_total.to_string(),
+        "deadlock_detection" => quoted(if config.deadlock_detection { "on" } else { "off" }),
         "drain_timeout" => time(config.drain_timeout),
         "ui" => quoted(if config.ui { "on" } else { "off" }),
         "allowed_hosts" => quoted(&config.allowed_hosts.join(", ")),

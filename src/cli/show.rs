@@ -169,6 +169,30 @@ pub(super) fn nodes(nodes: &api::Nodes, form: Form) -> String {
     text
 }
 
+/// One event, in one line: time, what, resource or node, owner, fence, token_id, reason.
+pub(super) fn event(event: &api::Event, form: Form) -> String {
+    let text = |value: &Option<String>| one_line(value.as_deref().unwrap_or_default());
+    let time = event.at.clone().unwrap_or_else(|| event.at_ms.to_string());
+    let about = if event.resource.is_some() { text(&event.resource) } else { text(&event.node) };
+    let cells = [text(&event.owner), shown(event.fence), text(&event.token_id), text(&event.reason)];
+    let Form::Human { colour } = form else {
+        let all: Vec<String> = [one_line(&time), one_line(&event.event), about].into_iter().chain(cells).collect();
+        return tabs(&[all]);
+    };
+    let [owner, fence, token_id, reason] = cells;
+    // The time of day; the date is that of whoever watches.
+    let clock = time.split_once('T').map_or(time.as_str(), |(_, rest)| rest.trim_end_matches('Z'));
+    let word = format!("{:<11}", one_line(&event.event));
+    let word = if colour { format!("\x1b[1m{word}\x1b[0m") } else { word };
+    let mut line = format!("{}  {word}  {about}", one_line(clock));
+    for (name, value) in [("by", owner), ("fence", fence), ("lease", token_id), ("reason", reason)] {
+        if !value.is_empty() {
+            line.push_str(&format!("  {name} {value}"));
+        }
+    }
+    line
+}
+
 fn shown<T: ToString>(value: Option<T>) -> String {
     value.map(|v| v.to_string()).unwrap_or_default()
 }
@@ -184,6 +208,25 @@ mod tests {
         assert_eq!(rows(Form::Human { colour: false }, &headings, &cells), "X    YY\na    long cell\nbbb");
         assert_eq!(rows(Form::Human { colour: true }, &headings, &cells).lines().next(), Some("\x1b[1mX    YY\x1b[0m"));
         assert_eq!(rows(Form::Plain, &headings, &cells), "a\tlong cell\nbbb\t");
+    }
+
+    #[test]
+    fn an_event_is_one_line_in_each_form() {
+        let acquired = api::Event {
+            event: "acquired".into(),
+            at: Some("2026-11-20T18:07:03.120Z".into()),
+            resource: Some("deploy/prod".into()),
+            owner: Some("ci\n4711".into()),
+            fence: Some(17),
+            token_id: Some("9c1f02ab".into()),
+            ..api::Event::default()
+        };
+        let human = event(&acquired, Form::Human { colour: false });
+        assert_eq!(human, "18:07:03.120  acquired     deploy/prod  by ci\\n4711  fence 17  lease 9c1f02ab");
+        let plain = event(&acquired, Form::Plain);
+        assert_eq!(plain, "2026-11-20T18:07:03.120Z\tacquired\tdeploy/prod\tci\\n4711\t17\t9c1f02ab\t");
+        let node = api::Event { event: "node_down".into(), node: Some("n1".into()), ..api::Event::default() };
+        assert!(event(&node, Form::Plain).starts_with("0\tnode_down\tn1\t"));
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub enum ClientError {
 pub enum ErrorClass {
     /// Somebody else has it: try later, or not at all.
     Held,
+    /// Its holder waits for us in turn: waiting is no use.
+    Deadlock,
     /// The service cannot, for now: try again.
     Unavailable,
     /// The lease of this token is over: stop working.
@@ -67,6 +69,7 @@ impl ClientError {
         let Self::Refused(refusal) = self else { return ErrorClass::Unavailable };
         match refusal.status {
             423 => ErrorClass::Held,
+            409 if refusal.slug == "deadlock" => ErrorClass::Deadlock,
             409 | 410 => ErrorClass::Lost,
             401 | 403 => ErrorClass::Forbidden,
             404 if refusal.slug == "not-held" => ErrorClass::NotHeld,

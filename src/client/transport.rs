@@ -32,6 +32,9 @@ const ANSWER_MAX_BYTES: usize = 16 * 1024 * 1024;
 
 const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+/// Where events are: answered as a stream, and not as JSON.
+pub(super) const EVENTS: &str = "/events";
 
 /// Where the service is and how it is spoken to.
 #[derive(Debug, Clone, Default)]
@@ -64,6 +67,8 @@ pub(super) struct Ask<'a> {
     pub(super) body: Option<serde_json::Value>,
     pub(super) prefer_wait: Option<u64>,
     pub(super) if_match: Option<u64>,
+    /// The last event that was seen, where events are asked for.
+    pub(super) last_event: Option<String>,
     /// Of each try.
     pub(super) timeout: Duration,
     /// Asking twice does what asking once does: another instance may be tried after one that may
@@ -81,6 +86,7 @@ impl<'a> Ask<'a> {
             body: None,
             prefer_wait: None,
             if_match: None,
+            last_event: None,
             timeout: ANSWER_TIMEOUT,
             repeatable: true,
         }
@@ -115,6 +121,12 @@ impl Answer {
 struct Failed {
     reason: String,
     sent: bool,
+}
+
+impl Failed {
+    fn of(error: &reqwest::Error, timeout: Duration) -> Self {
+        Self { sent: !error.is_connect(), reason: reason(error, timeout) }
+    }
 }
 
 impl Client {
@@ -160,11 +172,63 @@ impl Client {
     /// Errors: [`ClientError`]; of several refusals the last one.
     /// Cancel: the request may or may not have been heard.
     pub(super) async fn send(&self, ask: &Ask<'_>) -> Result<Answer, ClientError> {
+        self.in_turn(ask.repeatable, async |url| {
+            let request = self.request(url, ask).timeout(ask.timeout);
+            let started = SystemClock.now();
+            let failed = |error: reqwest::Error| Failed::of(&error, ask.timeout);
+            let mut response = request.send().await.map_err(failed)?;
+            let (status, headers) = (response.status(), response.headers().clone());
+            let Some(body) = read(&mut response).await.map_err(failed)? else { return Ok(Err(endless(url))) };
+            if status.is_success() {
+                return Ok(Ok(Answer { started, body, url: url.to_string() }));
+            }
+            Ok(Err(refusal(url, status.as_u16(), &headers, &body)))
+        })
+        .await
+    }
+
+    /// The same for an answer without an end, whose body is the caller's to read: `ask.timeout` bounds
+    /// the wait for its head.
+    ///
+    /// Errors, Cancel: as [`Self::send`].
+    pub(super) async fn open(&self, ask: &Ask<'_>) -> Result<(String, reqwest::Response), ClientError> {
+        self.in_turn(ask.repeatable, async |url| {
+            let late = || Failed { reason: format!("no answer within {} ms", ask.timeout.as_millis()), sent: true };
+            let failed = |error: reqwest::Error| Failed::of(&error, ask.timeout);
+            let (mut response, refused) = tokio::select! {
+                biased;
+                response = self.request(url, ask).send() => {
+                    let response = response.map_err(failed)?;
+                    let refused = !response.status().is_success();
+                    (response, refused)
+                }
+                () = SystemClock.sleep(ask.timeout) => return Err(late()),
+            };
+            if !refused {
+                return Ok(Ok((url.to_string(), response)));
+            }
+            let (status, headers) = (response.status().as_u16(), response.headers().clone());
+            let body = tokio::select! {
+                biased;
+                body = read(&mut response) => body.map_err(failed)?,
+                () = SystemClock.sleep(ask.timeout) => return Err(late()),
+            };
+            let Some(body) = body else { return Ok(Err(endless(url))) };
+            Ok(Err(refusal(url, status, &headers, &body)))
+        })
+        .await
+    }
+
+    async fn in_turn<T>(
+        &self,
+        repeatable: bool,
+        try_one: impl AsyncFn(&BaseUrl) -> Result<Result<T, ClientError>, Failed>,
+    ) -> Result<T, ClientError> {
         let (mut tries, mut maybe_sent, mut refused) = (Vec::new(), false, None);
         let first = self.first.load(Ordering::Relaxed);
         for index in (0..self.urls.len()).map(|i| (first + i) % self.urls.len()) {
             let url = &self.urls[index];
-            match self.try_one(url, ask).await {
+            match try_one(url).await {
                 Ok(Ok(answer)) => {
                     self.first.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -177,7 +241,7 @@ impl Client {
                 Err(Failed { reason, sent }) => {
                     maybe_sent |= sent;
                     tries.push((url.to_string(), reason));
-                    if sent && !ask.repeatable {
+                    if sent && !repeatable {
                         break;
                     }
                 }
@@ -186,34 +250,16 @@ impl Client {
         Err(refused.map_or(ClientError::Unreachable { tries, maybe_sent }, ClientError::Refused))
     }
 
-    async fn try_one(&self, url: &BaseUrl, ask: &Ask<'_>) -> Result<Result<Answer, ClientError>, Failed> {
+    fn request(&self, url: &BaseUrl, ask: &Ask<'_>) -> reqwest::RequestBuilder {
         let mut target = url.at(&ask.path);
         if !ask.query.is_empty() {
             target.query_pairs_mut().extend_pairs(&ask.query);
         }
-        let request = self.http.request(ask.method.clone(), target).headers(self.headers(ask)).timeout(ask.timeout);
-        let request = match &ask.body {
+        let request = self.http.request(ask.method.clone(), target).headers(self.headers(ask));
+        match &ask.body {
             Some(body) => request.json(body),
             None => request,
-        };
-        let started = SystemClock.now();
-        let failed = |error: reqwest::Error| Failed { sent: !error.is_connect(), reason: reason(&error, ask.timeout) };
-        let mut response = request.send().await.map_err(failed)?;
-        let (status, headers) = (response.status(), response.headers().clone());
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(failed)? {
-            if body.len() + chunk.len() > ANSWER_MAX_BYTES {
-                return Ok(Err(ClientError::Strange {
-                    url: url.to_string(),
-                    detail: "its answer does not end".to_owned(),
-                }));
-            }
-            body.extend_from_slice(&chunk);
         }
-        if status.is_success() {
-            return Ok(Ok(Answer { started, body, url: url.to_string() }));
-        }
-        Ok(Err(refusal(url, status.as_u16(), &headers, &body)))
     }
 
     /// The instances, for messages.
@@ -223,7 +269,11 @@ impl Client {
 
     fn headers(&self, ask: &Ask<'_>) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        let accept = if ask.path == EVENTS { "text/event-stream" } else { "application/json" };
+        headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
+        if let Some(Ok(id)) = ask.last_event.as_deref().map(HeaderValue::from_str) {
+            headers.insert(LAST_EVENT_ID, id);
+        }
         if let Some(key) = &self.key {
             headers.insert(header::AUTHORIZATION, key.header());
         }
@@ -239,6 +289,22 @@ impl Client {
         }
         headers
     }
+}
+
+/// The body; `None` where it is larger than any answer.
+async fn read(response: &mut reqwest::Response) -> Result<Option<Vec<u8>>, reqwest::Error> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > ANSWER_MAX_BYTES {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body))
+}
+
+fn endless(url: &BaseUrl) -> ClientError {
+    ClientError::Strange { url: url.to_string(), detail: "its answer does not end".to_owned() }
 }
 
 /// What an answer without success means.

@@ -134,6 +134,7 @@ pub const KEYS: &[Key] = &[
     duration("max_hold", SECOND, 720 * HOUR),
     integer("waiters_per_resource", 1, 100_000),
     integer("waiters_total", 1, 1_000_000),
+    key("deadlock_detection", Form::Choice(&["on", "off"])),
     duration("drain_timeout", 0, 10 * MINUTE),
     key("ui", Form::Choice(&["on", "off"])),
     key("allowed_hosts", Form::Hosts),

@@ -104,6 +104,8 @@ pub struct Config {
     pub waiters_per_resource: usize,
     /// Most waiters for all resources.
     pub waiters_total: usize,
+    /// Whether owners that wait for each other are looked for.
+    pub deadlock_detection: bool,
     /// How long requests under way may take to finish after SIGTERM.
     pub drain_timeout: Duration,
     /// Whether there are pages under `/ui/`.
@@ -208,6 +210,7 @@ impl Config {
             max_hold: values.duration("max_hold"),
             waiters_per_resource: values.integer("waiters_per_resource"),
             waiters_total: values.integer("waiters_total"),
+            deadlock_detection: values.text("deadlock_detection") == "on",
             drain_timeout: values.duration("drain_timeout"),
             ui: values.text("ui") == "on",
             allowed_hosts: values.list("allowed_hosts"),

@@ -222,6 +222,17 @@ pub fn acquire_refused(resource: &ResourceName, error: AcquireError) -> Problem 
                 m.position = Some(position);
             })
         }
+        AcquireError::Deadlock { cycle, waited } => {
+            let chain = cycle
+                .iter()
+                .map(|edge| format!("{} waits for {}, held by {}", edge.owner, edge.waits_for, edge.held_by));
+            let chain = chain.collect::<Vec<_>>().join("; ");
+            Problem::new(Slug::Deadlock, format!("this would wait for itself: {chain}")).with(|m| {
+                m.resource = Some(resource.to_string());
+                m.waited_ms = Some(wire::ms(waited));
+                m.cycle = Some(cycle.iter().map(wire::deadlock_edge).collect());
+            })
+        }
         AcquireError::NoQuorum(error) => {
             no_quorum("the lock was not granted", &error).with(|m| m.resource = Some(resource.to_string()))
         }

@@ -111,7 +111,7 @@ const UI_RELEASE: &str = "/ui/release/{resource}";
 const UI_RELEASE_PATTERN: &str = "/ui/release/{*resource}";
 const UI_ASSET: &str = "/ui/static/{file}";
 
-const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 410, 413, 415, 423, 429, 503];
+const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 423, 429, 503];
 const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 429, 503];
 const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 429, 503];
 const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 429, 503];

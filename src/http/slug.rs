@@ -11,6 +11,8 @@ pub enum Slug {
     Locked,
     /// Held by somebody else until the wait ran out.
     WaitTimeout,
+    /// Owners wait for each other.
+    Deadlock,
     /// Too few nodes that may vote.
     QuorumUnavailable,
     /// Another token holds the resource.
@@ -67,7 +69,7 @@ const fn entry(slug: Slug, word: &'static str, status: StatusCode, title: &'stat
 }
 
 /// In the order of [`Slug`].
-const CATALOGUE: [Entry; 22] = [
+const CATALOGUE: [Entry; 23] = [
     entry(
         Slug::Locked,
         "locked",
@@ -85,6 +87,17 @@ const CATALOGUE: [Entry; 22] = [
         "The wait ran out",
         "The resource stayed taken for as long as the request was willing to wait. Nothing is left of the request:\n\
          its place in the queue is gone, and asking again joins the end.",
+    ),
+    entry(
+        Slug::Deadlock,
+        "deadlock",
+        StatusCode::CONFLICT,
+        "Deadlock",
+        "The owners in `cycle` wait for each other: each holds what the one before it waits for. This request asked\n\
+         last, so it is the one that is refused, at once and not at the end of its wait. Give back what you hold and\n\
+         begin anew, in an order that everybody keeps (by name, say).\n\
+         An `owner` is taken for one caller. Where unrelated callers share one, give them names of their own, or turn\n\
+         this off (`deadlock_detection = \"off\"`).",
     ),
     entry(
         Slug::QuorumUnavailable,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::api;
-use crate::manager::outcome::{HolderView, NodeReport, NodeView, QuorumCount, WaiterView};
+use crate::manager::outcome::{DeadlockEdge, HolderView, NodeReport, NodeView, QuorumCount, WaiterView};
 use crate::redlock::node::Barred;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 
@@ -72,6 +72,16 @@ pub fn node_hold(view: &NodeView) -> api::NodeHold {
         ttl_ms: view.ttl_ms,
         foreign: view.foreign,
         state: view.verdict.word().to_owned(),
+    }
+}
+
+/// One step of a deadlock.
+pub fn deadlock_edge(edge: &DeadlockEdge) -> api::DeadlockEdge {
+    api::DeadlockEdge {
+        owner: edge.owner.clone(),
+        waits_for: edge.waits_for.to_string(),
+        held_by: edge.held_by.clone(),
+        token_id: edge.token_id.to_string(),
     }
 }
 

@@ -3,12 +3,14 @@
 //! what the doors name; the manager itself is in `service`.
 
 mod change;
+pub mod deadlock;
 pub mod events;
 pub mod glance;
 pub mod history;
 pub mod holds;
 mod house;
 pub mod leases;
+mod news;
 pub mod outcome;
 mod report;
 mod service;

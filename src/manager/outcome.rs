@@ -140,6 +140,13 @@ pub enum AcquireError {
     Ended(EndReason),
     /// The same token claims its lease too often.
     TooManyReplays,
+    /// The owners in this circle wait for each other, and nobody in it asked later than this one.
+    Deadlock {
+        /// From this request's owner back to it.
+        cycle: Vec<DeadlockEdge>,
+        /// How long it queued.
+        waited: Duration,
+    },
     /// The queue is full.
     TooManyWaiters {
         /// The bound.
@@ -149,6 +156,19 @@ pub enum AcquireError {
     },
     /// The service is shutting down.
     Draining,
+}
+
+/// One owner waits for what the next one in the circle has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadlockEdge {
+    /// Who waits.
+    pub owner: String,
+    /// For what.
+    pub waits_for: ResourceName,
+    /// Who has that.
+    pub held_by: String,
+    /// Their lease.
+    pub token_id: TokenId,
 }
 
 /// Ask for more time, or for other labels.

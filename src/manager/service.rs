@@ -19,6 +19,7 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::ViewedLock;
+use crate::redlock::mutant::{self, Mutant};
 use crate::redlock::node::Node;
 use crate::redlock::quarantine::Warden;
 use crate::redlock::types::{Labels, ResourceName, TokenHash};
@@ -74,6 +75,10 @@ pub struct Granted<N: Node, C: Clock, E: Entropy> {
 impl<N: Node, C: Clock, E: Entropy> Drop for Granted<N, C, E> {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
+            if mutant::is(Mutant::GrantUnanswered) {
+                let _ = grant.keep();
+                return;
+            }
             // First the undoing is sent on its way, then those who wait here hear of it.
             drop(grant);
             self.manager.shared.room.maybe_freed(&self.lease.resource);

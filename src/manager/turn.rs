@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
+use super::deadlock::Edge;
 use super::events::{EventKind, of_lease};
-use super::outcome::{AcquireError, LeaseEnd};
+use super::outcome::{AcquireError, DeadlockEdge, LeaseEnd};
 use super::service::LockManager;
-use super::waiters::{HandOver, Ring, Ticket, Turn};
+use super::waiters::{Call, HandOver, Ring, Ticket, Turn};
 use crate::redlock::acquire::{Grant, Patience, Refusal, RefusalKind, Want};
 use crate::redlock::backoff::{Backoff, uniform};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::feed::LeaseTag;
+use crate::redlock::inspect::ViewedLock;
+use crate::redlock::mutant::{self, Mutant};
 use crate::redlock::node::{EndReason, Node};
 use crate::redlock::release::ReleaseOutcome;
 use crate::redlock::types::{ResourceName, TokenHash};
@@ -21,6 +24,18 @@ use crate::redlock::types::{ResourceName, TokenHash};
 /// Spread of the tries at the instant at which a lease ends: instances are not to meet in step, and
 /// a node's clock may be a millisecond behind.
 const END_JITTER: Duration = Duration::from_millis(3);
+
+/// Tries in a row, with growing pauses, against a lease that fewer than a quorum of nodes confirm; then
+/// the bounded poll.
+const UNSURE_TRIES: u32 = 10;
+
+/// How a rest ended.
+struct Rest {
+    /// There were news of an end.
+    is_rung: bool,
+    /// There may be a deadlock.
+    is_suspect: bool,
+}
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Whoever finds a queue stands in it: none of this instance's callers overtakes another. Only
@@ -43,6 +58,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             let grant = self.ask_once(want, started).await?;
             room.taken(&want.resource, self.keys_gone(grant.deadline));
+            room.held_by(&want.resource, owner, &want.token);
             return Ok(grant);
         }
         let own = brings_token.then(|| want.token.clone());
@@ -68,8 +84,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     Some(grant) => grant,
                     None => continue,
                 },
+                Some(Turn::Suspect) => {
+                    Box::pin(self.refuse_deadlock(&ticket, started)).await?;
+                    continue;
+                }
             };
             ticket.granted(self.keys_gone(grant.deadline));
+            room.held_by(&want.resource, owner, &want.token);
             return Ok(grant);
         }
     }
@@ -121,12 +142,18 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let settings = &self.engine().settings;
         let mut backoff = Backoff::new(settings.retry, self.entropy().clone());
         let mut deafness = self.shared.wakeups.deafness();
-        let mut tries = 0_u32;
+        let (mut tries, mut unsure) = (0_u32, 0_u32);
         let is_deaf = *deafness.borrow_and_update();
         let mut sleep_until = ticket.taken_until().filter(|_| !is_deaf).map(|at| self.soon_after(at));
         loop {
             if let Some(at) = sleep_until.take() {
-                let is_rung = self.rest(ticket, &mut deafness, at.min(until)).await;
+                let Rest { is_rung, is_suspect } = self.rest(ticket, &mut deafness, at.min(until)).await;
+                if is_suspect {
+                    Box::pin(self.refuse_deadlock(ticket, started)).await?;
+                    // Its sleep goes on.
+                    sleep_until = Some(at);
+                    continue;
+                }
                 let extended = ticket.taken_until().filter(|at| !is_rung && *at > self.now());
                 if let Some(at) = extended.filter(|_| self.now() < until) {
                     // Its holder renewed it here meanwhile: the nodes need not be asked for that.
@@ -155,8 +182,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             refusal.nodes.clear();
             sleep_until = match refusal.kind {
                 RefusalKind::Held => {
-                    backoff.reset();
-                    self.next_look(ticket, want, &refusal, is_heard).await
+                    if let Some(record) = &refusal.holder {
+                        self.shared.room.held_by(&want.resource, &record.labels().owner, &record.token);
+                    }
+                    let next = self.next_look(ticket, want, &refusal, is_heard).await;
+                    let is_sure =
+                        refusal.holder_nodes >= self.engine().quorum() || mutant::is(Mutant::HolderUnconfirmed);
+                    if is_sure {
+                        backoff.reset();
+                        unsure = 0;
+                        next
+                    } else {
+                        // Others may have been met in the midst of a vote that nobody wins, of whose end
+                        // the nodes that cannot be asked will not tell.
+                        unsure += 1;
+                        let poll = uniform(self.entropy(), settings.poll);
+                        let pause = if unsure > UNSURE_TRIES { poll } else { backoff.pause() };
+                        next.map(|at| at.min(self.now().plus(pause)))
+                    }
                 }
                 _ => Some(now.plus(backoff.pause())),
             };
@@ -174,42 +217,82 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if !ticket.has_keepsake() {
             ticket.keep(wakeups.watch(&want.resource));
         }
-        if !is_heard && wakeups.listen(&want.resource, settings.node_timeout, self.clock()).await {
+        if !is_heard
+            && wakeups.listen(&want.resource, settings.node_timeout, self.clock()).await
+            && !mutant::is(Mutant::ListensTooLate)
+        {
             // From now on. What ended since the try was not heard of.
             return None;
         }
         // Leases of ours end with a notice or at their time; foreigners' locks may end unheard.
         let free_in = match (refusal.free_in, &refusal.holder) {
-            (Some(free_in), Some(_)) if is_heard => free_in,
+            (Some(free_in), Some(_)) if is_heard || mutant::is(Mutant::ListensTooLate) => free_in,
             (free_in, _) => free_in.unwrap_or(settings.poll).min(settings.poll),
         };
         Some(self.soon_after(self.now().plus(free_in)))
     }
 
-    /// Sleeps until rung (then true), until `at`, or, where notices stopped being heard meanwhile,
-    /// for a poll at most.
-    async fn rest(&self, ticket: &Ticket, deafness: &mut watch::Receiver<bool>, mut at: BootTime) -> bool {
+    /// Sleeps until rung, until `at`, until there may be a deadlock, or, where notices stopped being
+    /// heard meanwhile, for a poll at most.
+    async fn rest(&self, ticket: &Ticket, deafness: &mut watch::Receiver<bool>, mut at: BootTime) -> Rest {
         let mut is_rung = false;
         loop {
             tokio::select! {
                 biased;
-                Ring(after) = ticket.rung() => {
-                    if after.is_zero() {
-                        return true;
+                call = ticket.called() => match call {
+                    Call::Suspect => return Rest { is_rung, is_suspect: true },
+                    Call::Ring(Ring(after)) if after.is_zero() => return Rest { is_rung: true, is_suspect: false },
+                    Call::Ring(Ring(after)) => {
+                        is_rung = true;
+                        at = at.min(self.now().plus(after));
                     }
-                    is_rung = true;
-                    at = at.min(self.now().plus(after));
-                }
-                _ = deafness.changed() => {
+                },
+                _ = deafness.changed(), if !mutant::is(Mutant::DeafnessUnnoticed) => {
                     // Spread, since this happens to every waiter of the instance at once. It may be
                     // over already, and something missed all the same.
                     is_rung = true;
                     let poll = uniform(self.entropy(), self.engine().settings.poll);
                     at = at.min(self.now().plus(poll));
                 }
-                () = self.clock().sleep_until(at) => return is_rung,
+                () = self.clock().sleep_until(at) => return Rest { is_rung, is_suspect: false },
             }
         }
+    }
+
+    /// Refuses the waiter if it is the newest in a circle of owners who wait for each other, and the
+    /// nodes say so now.
+    ///
+    /// Why nobody is refused by mistake: each lease in the circle was known before the first look and
+    /// is still there after the last one, and each seat was taken before the first look and is still
+    /// taken after the last one. So there was an instant at which all of them stood: that of the first
+    /// look. What is not known (waiters of other instances, too few nodes) is no reason to refuse.
+    ///
+    /// Errors: [`AcquireError::Deadlock`]. Cancel: nothing is left behind.
+    async fn refuse_deadlock(&self, ticket: &Ticket, started: BootTime) -> Result<(), AcquireError> {
+        let Some(circle) = ticket.circle() else { return Ok(()) };
+        let lock_delay = self.engine().settings.terms.lock_delay;
+        for edge in circle.iter().filter(|_| !mutant::is(Mutant::DeadlockUnverified)) {
+            let seen = self.engine().inspect(&edge.place.resource).await;
+            let is_held = seen.is_ok_and(|view| match view.lock {
+                // A lease that has run out ends the circle by itself.
+                ViewedLock::Lease { record, left } => record.token == edge.holder.token && left > lock_delay,
+                _ => false,
+            });
+            if !is_held {
+                return Ok(());
+            }
+        }
+        if !ticket.all_seated(&circle) && !mutant::is(Mutant::DeadlockUnverified) {
+            return Ok(());
+        }
+        let told = |edge: Edge| DeadlockEdge {
+            owner: edge.owner.to_string(),
+            waits_for: edge.place.resource,
+            held_by: edge.holder.owner.to_string(),
+            token_id: edge.holder.token.id(),
+        };
+        let cycle = circle.into_iter().map(told).collect();
+        Err(AcquireError::Deadlock { cycle, waited: self.now().since(started) })
     }
 
     /// Ends a lease and hands over to the oldest waiter here: what that one sends follows the release

@@ -1,6 +1,6 @@
 //! The waiting room: a bounded queue per resource, first come first served within this instance.
 //! Only the head of a queue contends with the nodes; the others are parked and cost a seat each.
-//! Here is also decided which news of a lease's end wakes the head, and that it wakes nobody else.
+//! Which news of a lease's end wake the head is [`super::news`]' business; here, that they wake nobody else.
 //! Knows no node and no lease.
 
 use std::collections::{HashMap, VecDeque};
@@ -9,18 +9,20 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::deadlock::{Edge, Holder, Place, Waits};
+use super::news::News;
+pub use super::news::{NOW, Needed, Ring, SETTLE};
 use crate::redlock::clock::BootTime;
 use crate::redlock::feed::{LeaseTag, Notice};
+use crate::redlock::mutant::{self, Mutant};
 use crate::redlock::types::{ResourceName, TokenHash};
 
-/// How long the head lets things settle when too few nodes have yet told of a lease's end for a
-/// quorum to be free: a try before that costs two rounds and wins nothing.
-pub const SETTLE: Duration = Duration::from_millis(5);
 /// Hand-overs in a row within this instance while another one has waiters too: beyond it they stand
 /// back once, so that nobody elsewhere starves.
 pub const HAND_OVERS_IN_A_ROW: u32 = 8;
-/// How long they stand back: several round trips, so that a waiter who was told by a notice wins.
-pub const STAND_BACK: Duration = Duration::from_millis(5);
+/// How long they stand back: many round trips, so that a waiter who was told by a notice wins on a busy
+/// machine too. It idles only where nobody is there to win; who wins ends it with its own release.
+pub const STAND_BACK: Duration = Duration::from_millis(20);
 
 /// How many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct WaitLimits {
     pub per_resource: usize,
     /// In all.
     pub total: usize,
+    /// Whether owners that wait for each other are looked for.
+    pub detects_deadlocks: bool,
 }
 
 /// The room is full.
@@ -52,6 +56,8 @@ struct State {
     queues: HashMap<ResourceName, Queue>,
     seated: usize,
     next_seat: u64,
+    /// Empty where deadlocks are not looked for.
+    waits: Waits,
 }
 
 #[derive(Default)]
@@ -59,10 +65,9 @@ struct Queue {
     seats: VecDeque<Seat>,
     /// A lease that was granted here runs until then, unless its end is heard of.
     taken_until: Option<BootTime>,
-    /// The end that was heard of last.
-    ended: Ended,
-    /// The end that led to the last grant here: late news of it are none.
-    over: Option<LeaseTag>,
+    news: News,
+    /// Who has it, where that one has a name and deadlocks are looked for.
+    holder: Option<Holder>,
     /// Hand-overs in a row.
     streak: u32,
     /// Lives as long as the queue: its subscriptions.
@@ -71,26 +76,6 @@ struct Queue {
 
 /// What a queue holds on to for as long as somebody waits in it.
 pub type Keepsake = Box<dyn Send>;
-
-/// What is known of the end of one lease.
-#[derive(Default)]
-struct Ended {
-    lease: Option<LeaseTag>,
-    /// The nodes that told, a bit each.
-    nodes: u64,
-    rung: Rung,
-}
-
-/// Whether the head was woken for it.
-#[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum Rung {
-    #[default]
-    No,
-    /// On a guess: it is woken again when the end is certain.
-    Early,
-    /// Once and for all.
-    Full,
-}
 
 struct Seat {
     number: u64,
@@ -102,6 +87,8 @@ struct Seat {
     token: Option<TokenHash>,
     /// A request with the same token was granted.
     is_twin: bool,
+    /// It may be the last of a circle of owners that wait for each other.
+    is_suspect: bool,
 }
 
 impl Seat {
@@ -112,13 +99,6 @@ impl Seat {
     }
 }
 
-/// The resource may be free: ask the nodes after this time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ring(pub Duration);
-
-/// At once.
-const NOW: Ring = Ring(Duration::ZERO);
-
 /// Why a waiter may ask the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
@@ -126,15 +106,17 @@ pub enum Turn {
     Head,
     /// Another request with its token was granted: it joins that lease.
     Twin,
+    /// It does not: it may be in a deadlock, see [`Ticket::circle`].
+    Suspect,
 }
 
-/// How many nodes must have told of an end before a quorum can be free.
+/// What the head is called for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Needed {
-    /// Of a lease that was ended: those that are not heard of may well have told.
-    pub ended: u32,
-    /// Of an attempt that was withdrawn: a whole quorum, since with less it never held the lease.
-    pub withdrawn: u32,
+pub enum Call {
+    /// To ask the nodes.
+    Ring(Ring),
+    /// It may be in a deadlock, see [`Ticket::circle`].
+    Suspect,
 }
 
 /// What a release here means for those who wait here.
@@ -184,16 +166,23 @@ impl WaitingRoom {
         let number = state.next_seat;
         state.next_seat += 1;
         state.seated += 1;
-        let call = Arc::new(Notify::new());
+        let (call, owner) = (Arc::new(Notify::new()), Arc::<str>::from(owner));
+        let mut is_suspect = false;
+        if self.limits.detects_deadlocks && !owner.is_empty() {
+            let place = Place { seat: number, resource: resource.clone() };
+            state.waits.seat(&owner, place.clone());
+            is_suspect = state.waits.circle_through(&owner, &place, |r| state.holder_of(r)).is_some();
+        }
         let queue = state.queues.entry(resource.clone()).or_default();
         queue.seats.push_back(Seat {
             number,
-            owner: owner.into(),
+            owner,
             since: now,
             call: Arc::clone(&call),
             ring: None,
             token,
             is_twin: false,
+            is_suspect,
         });
         Ok(Ticket { room: self.clone(), resource: resource.clone(), number, call, is_trying: false })
     }
@@ -201,18 +190,24 @@ impl WaitingRoom {
     /// A lease of this resource has certainly ended: its oldest waiter, and no other, is woken, once
     /// for each lease.
     pub fn freed(&self, resource: &ResourceName, lease: Option<LeaseTag>) {
-        self.with(resource, |queue| queue.certain(lease));
+        self.with(resource, |queue| {
+            let ring = queue.news.certain(lease);
+            queue.ring(ring);
+        });
     }
 
     /// A node told of an end. The head is woken once as many have told as are needed; after
     /// [`SETTLE`] where fewer do.
     pub fn notice(&self, resource: &ResourceName, node: usize, notice: Notice, needed: Needed) {
-        self.with(resource, |queue| queue.notice(node, notice, needed));
+        self.with(resource, |queue| {
+            let ring = queue.news.notice(node, notice, needed);
+            queue.ring(ring);
+        });
     }
 
     /// It may have ended, and no node will say so.
     pub fn maybe_freed(&self, resource: &ResourceName) {
-        self.with(resource, |queue| queue.ring(Ring(SETTLE)));
+        self.with(resource, |queue| queue.ring(Some(Ring(SETTLE))));
     }
 
     /// What a release that is about to be sent means here.
@@ -229,8 +224,8 @@ impl WaitingRoom {
     pub fn handing_over(&self, resource: &ResourceName, lease: LeaseTag, afresh: bool) {
         self.with(resource, |queue| {
             queue.streak = if afresh { 1 } else { queue.streak.saturating_add(1) };
-            queue.ended = Ended { lease: Some(lease), nodes: 0, rung: Rung::Early };
-            queue.ring(NOW);
+            queue.news.guessed(lease);
+            queue.ring(Some(NOW));
         });
     }
 
@@ -239,8 +234,8 @@ impl WaitingRoom {
     pub fn stand_back(&self, resource: &ResourceName, lease: LeaseTag) {
         self.with(resource, |queue| {
             queue.streak = 0;
-            queue.ended = Ended { lease: Some(lease), nodes: 0, rung: Rung::Full };
-            queue.ring(Ring(STAND_BACK));
+            queue.news.waived(lease);
+            queue.ring(Some(Ring(STAND_BACK)));
         });
     }
 
@@ -248,6 +243,36 @@ impl WaitingRoom {
     /// need not ask before `until` or its end.
     pub fn taken(&self, resource: &ResourceName, until: BootTime) {
         self.with(resource, |queue| queue.taken(until));
+    }
+
+    /// This lease was seen to stand, whatever was heard of its end before: an attempt of its token may
+    /// have been withdrawn and another have followed, and that one's end is news again. Where its
+    /// owner closes a circle of owners who wait for each other, the newest of them is called to look
+    /// into it.
+    pub fn held_by(&self, resource: &ResourceName, owner: &str, token: &TokenHash) {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let Some(queue) = state.queues.get_mut(resource) else { return };
+        let ring = queue.news.stands(LeaseTag::of(token));
+        queue.ring(ring);
+        if !self.limits.detects_deadlocks {
+            return;
+        }
+        if queue.holder.as_ref().is_some_and(|h| h.token == *token) {
+            return;
+        }
+        queue.holder = (!owner.is_empty()).then(|| Holder { owner: owner.into(), token: token.clone() });
+        let Some(owner) = queue.holder.as_ref().map(|h| Arc::clone(&h.owner)) else { return };
+        if !state.waits.waits(&owner) {
+            return;
+        }
+        let circle = state.waits.circle_of(&owner, |r| state.holder_of(r));
+        let Some(newest) = circle.into_iter().flatten().max_by_key(|edge| edge.place.seat) else { return };
+        let seat = state.queues.get_mut(&newest.place.resource).and_then(|q| q.seat_mut(newest.place.seat));
+        if let Some(seat) = seat.filter(|_| !mutant::is(Mutant::DeadlockUntold)) {
+            seat.is_suspect = true;
+            seat.call.notify_one();
+        }
     }
 
     /// How many wait for this resource.
@@ -308,42 +333,24 @@ impl WaitingRoom {
     }
 }
 
+impl State {
+    fn holder_of(&self, resource: &ResourceName) -> Option<&Holder> {
+        self.queues.get(resource).and_then(|queue| queue.holder.as_ref())
+    }
+}
+
 impl Queue {
-    fn ring(&mut self, ring: Ring) {
+    fn seat_mut(&mut self, number: u64) -> Option<&mut Seat> {
+        // Seats are in the order of their numbers.
+        let index = self.seats.binary_search_by_key(&number, |s| s.number).ok()?;
+        self.seats.get_mut(index)
+    }
+
+    fn ring(&mut self, ring: Option<Ring>) {
+        let Some(ring) = ring else { return };
         self.taken_until = None;
         if let Some(head) = self.seats.front_mut() {
             head.ring(ring);
-        }
-    }
-
-    fn certain(&mut self, lease: Option<LeaseTag>) {
-        if lease.is_some() {
-            if self.over == lease || (self.ended.lease == lease && self.ended.rung == Rung::Full) {
-                return;
-            }
-            self.ended = Ended { lease, nodes: self.ended.nodes, rung: Rung::Full };
-        }
-        self.ring(NOW);
-    }
-
-    fn notice(&mut self, node: usize, notice: Notice, needed: Needed) {
-        if notice.lease.is_some() && self.over == notice.lease {
-            return;
-        }
-        if self.ended.lease != notice.lease || (notice.lease.is_none() && self.ended.rung == Rung::Full) {
-            self.ended = Ended { lease: notice.lease, ..Ended::default() };
-        }
-        if self.ended.rung == Rung::Full {
-            return;
-        }
-        self.ended.nodes |= 1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
-        let needed = if notice.withdrawn { needed.withdrawn } else { needed.ended };
-        if self.ended.nodes.count_ones() >= needed {
-            self.ended.rung = Rung::Full;
-            self.ring(NOW);
-        } else if !notice.withdrawn && self.ended.rung == Rung::No {
-            self.ended.rung = Rung::Early;
-            self.ring(Ring(SETTLE));
         }
     }
 
@@ -369,7 +376,9 @@ impl Ticket {
         loop {
             let turn = self.seat(|index, seat| match (index, std::mem::take(&mut seat.is_twin)) {
                 (_, true) => Some(Turn::Twin),
+                _ if std::mem::take(&mut seat.is_suspect) => Some(Turn::Suspect),
                 (0, false) => Some(Turn::Head),
+                _ if mutant::is(Mutant::EveryoneContends) => Some(Turn::Head),
                 _ => None,
             });
             match turn.flatten() {
@@ -384,14 +393,39 @@ impl Ticket {
         self.seat(|index, _| index + 1).unwrap_or(1)
     }
 
-    /// Resolves when the resource may be free, for the head. Cancel: no ring is lost.
-    pub async fn rung(&self) -> Ring {
+    /// Resolves when there is something to do for the head: the resource may be free. Cancel: no call
+    /// is lost.
+    pub async fn called(&self) -> Call {
         loop {
-            match self.seat(|_, seat| seat.ring.take()).flatten() {
-                Some(ring) => return ring,
+            let call = self.seat(|_, seat| match seat.ring.take() {
+                Some(ring) => Some(Call::Ring(ring)),
+                None => std::mem::take(&mut seat.is_suspect).then_some(Call::Suspect),
+            });
+            match call.flatten() {
+                Some(call) => return call,
                 None => self.call.notified().await,
             }
         }
+    }
+
+    /// The circle of owners who wait for each other that this seat closes, as far as is known here:
+    /// nobody in it sat down later. Who holds what is hearsay; ask the nodes.
+    pub fn circle(&self) -> Option<Vec<Edge>> {
+        let state = self.room.lock();
+        let queue = state.queues.get(&self.resource)?;
+        let index = queue.seats.binary_search_by_key(&self.number, |s| s.number).ok()?;
+        let owner = Arc::clone(&queue.seats.get(index)?.owner);
+        let place = Place { seat: self.number, resource: self.resource.clone() };
+        state.waits.circle_through(&owner, &place, |r| state.holder_of(r))
+    }
+
+    /// Whether everybody in the circle still sits there.
+    pub fn all_seated(&self, circle: &[Edge]) -> bool {
+        let mut state = self.room.lock();
+        circle.iter().all(|edge| {
+            let queue = state.queues.get_mut(&edge.place.resource);
+            queue.is_some_and(|q| q.seat_mut(edge.place.seat).is_some())
+        })
     }
 
     /// From here on, what is under way for this ticket may hold the resource for a moment after it
@@ -422,9 +456,7 @@ impl Ticket {
         let own = self.seat(|_, seat| seat.token.clone()).flatten();
         self.room.with(&self.resource, |queue| {
             queue.taken(until);
-            if queue.ended.lease.is_some() {
-                queue.over = queue.ended.lease.take();
-            }
+            queue.news.served();
             if let Some(head) = queue.seats.front_mut() {
                 head.ring = None;
             }
@@ -438,7 +470,6 @@ impl Ticket {
     fn seat<T>(&self, see: impl FnOnce(usize, &mut Seat) -> T) -> Option<T> {
         let mut state = self.room.lock();
         let queue = state.queues.get_mut(&self.resource)?;
-        // Seats are in the order of their numbers.
         let index = queue.seats.binary_search_by_key(&self.number, |s| s.number).ok()?;
         queue.seats.get_mut(index).map(|seat| see(index, seat))
     }
@@ -446,19 +477,22 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let mut state = self.room.lock();
+        let mut guard = self.room.lock();
+        let state = &mut *guard;
         let Some(queue) = state.queues.get_mut(&self.resource) else { return };
         let Ok(index) = queue.seats.binary_search_by_key(&self.number, |s| s.number) else { return };
-        queue.seats.remove(index);
+        if let Some(seat) = queue.seats.remove(index) {
+            state.waits.leave(&seat.owner, self.number);
+        }
         match queue.seats.front_mut() {
             Some(head) if self.is_trying => head.ring(Ring(SETTLE)),
-            Some(head) if index == 0 => head.call.notify_one(),
+            Some(head) if index == 0 && !mutant::is(Mutant::LeaverCallsNobody) => head.call.notify_one(),
             Some(_) => {}
             None => {}
         }
         let emptied = queue.seats.is_empty().then(|| state.queues.remove(&self.resource));
         state.seated -= 1;
-        drop(state);
+        drop(guard);
         // Its subscriptions are given up without the room's lock.
         drop(emptied);
     }

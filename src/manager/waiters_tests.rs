@@ -11,7 +11,7 @@ fn name(text: &str) -> ResourceName {
 }
 
 fn room(per_resource: usize, total: usize) -> WaitingRoom {
-    WaitingRoom::new(WaitLimits { per_resource, total })
+    WaitingRoom::new(WaitLimits { per_resource, total, detects_deadlocks: true })
 }
 
 fn enter(room: &WaitingRoom, resource: &ResourceName) -> Result<Ticket, Full> {
@@ -25,7 +25,10 @@ fn tag(n: u32) -> Option<LeaseTag> {
 }
 
 fn rung(ticket: &Ticket) -> Option<Ring> {
-    ticket.rung().now_or_never()
+    match ticket.called().now_or_never()? {
+        Call::Ring(ring) => Some(ring),
+        Call::Suspect => panic!("nobody has a name"),
+    }
 }
 
 fn has_turn(ticket: &Ticket) -> bool {
@@ -132,6 +135,77 @@ fn one_who_leaves_in_the_middle_of_a_try_has_the_next_called_again() {
     drop(head);
     assert!(has_turn(&next));
     assert_eq!(rung(&next), Some(Ring(SETTLE)));
+}
+
+/// A token's attempt was withdrawn, and another attempt of it was granted: the end of that is no late
+/// news of the first.
+#[test]
+fn a_lease_that_is_there_again_may_end_again() {
+    let (room, a) = (room(10, 10), name("a"));
+    let token = TokenHash::parse(&"0000000b".repeat(8)).expect("hex");
+    let needed = Needed { ended: 2, withdrawn: 2 };
+    let tell = |withdrawn| {
+        for node in 0..2 {
+            room.notice(&a, node, Notice { lease: tag(11), withdrawn }, needed);
+        }
+    };
+    let head = enter(&room, &a).expect("room");
+    tell(true);
+    assert_eq!(rung(&head), Some(NOW_RING));
+    tell(true);
+    assert_eq!(rung(&head), None, "late news");
+    room.held_by(&a, "", &token);
+    tell(false);
+    assert_eq!(rung(&head), Some(NOW_RING));
+    // The same where the first end led to a grant here.
+    let next = enter(&room, &a).expect("room");
+    head.granted(NOW);
+    tell(false);
+    assert_eq!(rung(&next), None, "late news");
+    room.held_by(&a, "", &token);
+    room.freed(&a, tag(11));
+    assert_eq!(rung(&next), Some(NOW_RING));
+}
+
+/// One of three nodes is dead, so that the first notice wakes the head. Its try meets the lease on the
+/// node that is late, and that one's notice comes before the refusal is read.
+#[test]
+fn news_that_come_while_the_head_tries_are_not_lost() {
+    let (room, a) = (room(10, 10), name("a"));
+    let token = TokenHash::parse(&"0000000b".repeat(8)).expect("hex");
+    let tell = |node| {
+        let needed = Needed { ended: 1, withdrawn: 2 };
+        room.notice(&a, node, Notice { lease: tag(11), withdrawn: false }, needed);
+    };
+    let head = enter(&room, &a).expect("room");
+    tell(0);
+    assert_eq!(rung(&head), Some(NOW_RING));
+    tell(1);
+    assert_eq!(rung(&head), None, "it tries already");
+    room.held_by(&a, "", &token);
+    assert_eq!(rung(&head), Some(Ring(SETTLE)));
+    // Without such news a refusal wakes nobody.
+    room.held_by(&a, "", &token);
+    assert_eq!(rung(&head), None);
+}
+
+/// Two instances withdraw their attempts at the same time: a quorum of nodes tells of each.
+#[test]
+fn news_of_two_leases_may_come_interleaved() {
+    let (room, a) = (room(10, 10), name("a"));
+    let head = enter(&room, &a).expect("room");
+    let tell = |node, n| {
+        let needed = Needed { ended: 2, withdrawn: 2 };
+        room.notice(&a, node, Notice { lease: tag(n), withdrawn: true }, needed);
+    };
+    for n in [1, 2] {
+        tell(0, n);
+    }
+    assert_eq!(rung(&head), None, "one node each is no quorum");
+    for n in [1, 2] {
+        tell(1, n);
+        assert_eq!(rung(&head), Some(NOW_RING), "{n}");
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::holds::Holds;
 use super::waiters::{Keepsake, Needed, WaitingRoom};
 use crate::redlock::clock::Clock;
 use crate::redlock::feed::{Ear, Feed, Hearing, Liveness, Notice, Topic};
+use crate::redlock::mutant::{self, Mutant};
 use crate::redlock::node::Node;
 use crate::redlock::quorum::quorum_of;
 use crate::redlock::types::ResourceName;
@@ -164,6 +165,9 @@ impl Wakeups {
 
 impl Ear for Shared {
     fn freed(&self, node: usize, resource: &ResourceName, notice: Notice) {
+        if mutant::is(Mutant::NoticesIgnored) {
+            return;
+        }
         let bits = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let quorum = bits(quorum_of(self.nodes));
         let unheard = bits(self.nodes).saturating_sub(self.open.load(Ordering::Relaxed).count_ones());

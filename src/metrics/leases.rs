@@ -15,11 +15,12 @@ use crate::manager::outcome::{
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// Of an acquire: how it can end. `abandoned`: the caller hung up.
-pub const ACQUIRE_OUTCOMES: [&str; 10] = [
+pub const ACQUIRE_OUTCOMES: [&str; 11] = [
     "granted",
     "replayed",
     "locked",
     "wait-timeout",
+    "deadlock",
     "quorum-unavailable",
     "lease-expired",
     "too-many-replays",
@@ -220,6 +221,7 @@ impl AcquireWatch {
             Err(AcquireError::WaitTimeout { .. }) => "wait-timeout",
             Err(AcquireError::NoQuorum(_)) => "quorum-unavailable",
             Err(AcquireError::Ended(_)) => "lease-expired",
+            Err(AcquireError::Deadlock { .. }) => "deadlock",
             Err(AcquireError::TooManyReplays) => "too-many-replays",
             Err(AcquireError::TooManyWaiters { .. }) => "too-many-waiters",
             Err(AcquireError::Draining) => "draining",

@@ -97,6 +97,8 @@ pub struct Refusal {
     pub granted: usize,
     /// The lease in the way, as most nodes have it; `None` for a foreigner's.
     pub holder: Option<LeaseRecord>,
+    /// Nodes that said so: fewer than a quorum where others could not be asked.
+    pub holder_nodes: usize,
     /// The longest TTL that the key of the lease in the way has on a node.
     pub holder_left: Option<Duration>,
     /// The earliest time after which a quorum can be free.
@@ -291,6 +293,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             kind,
             nodes: self.outcomes(tally.answers()),
             granted: tally.yes(),
+            holder_nodes: blocker.as_ref().map_or(0, |b| b.nodes),
             holder_left: blocker.as_ref().and_then(|b| b.left),
             holder: blocker.and_then(|b| b.record),
             free_in: quorum_free_in(taken),

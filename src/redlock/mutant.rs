@@ -73,6 +73,26 @@ pub(crate) enum Mutant {
     ReleaseBelievesAll,
     /// Instances over other nodes get votes.
     NoFingerprint,
+    /// Who leaves from the head of a queue does not call the next.
+    LeaverCallsNobody,
+    /// What nodes tell of leases' ends wakes nobody.
+    NoticesIgnored,
+    /// Who was refused before it listened does not ask again.
+    ListensTooLate,
+    /// That nodes are not heard any more wakes nobody.
+    DeafnessUnnoticed,
+    /// Everybody in a queue asks the nodes.
+    EveryoneContends,
+    /// A grant that is not answered stays.
+    GrantUnanswered,
+    /// A lease whose end was heard of cannot be there again.
+    EndsCountOnce,
+    /// One node's word for a holder is taken for a quorum's.
+    HolderUnconfirmed,
+    /// A deadlock is told on hearsay.
+    DeadlockUnverified,
+    /// Nobody is called when a lease closes a circle.
+    DeadlockUntold,
 }
 
 #[cfg(test)]

@@ -143,6 +143,10 @@ async fn forced_ends_tell_whose_lease_and_why_also_where_they_are_refused() {
     assert_eq!(line["token_id"], id_of(&granted.token()));
     let late = client.extend("x", &granted.token(), &[]).await.expect_status(410);
     assert_eq!(say(&audited.line(&late).await), "extend x lease-expired forced");
+    // A page's form without the secret that its browser was given.
+    let form = client.request("POST", "/ui/release/x").form(&[("tag", "1"), ("reason", "fire"), ("name", "x")]);
+    let forged = send(form).await.expect_status(403);
+    assert_eq!(audited.line(&forged).await["outcome"], "forbidden");
     let without = force("force=now").await.expect_status(400);
     assert_eq!(say(&audited.line(&without).await), "release x invalid -");
 }

@@ -12,7 +12,8 @@ use crate::support::poll;
 use crate::support::redis_server::RedisServer;
 
 /// Commands whose examples ask a running service.
-const ASKING: [&str; 9] = ["run", "acquire", "extend", "release", "status", "list", "nodes", "force", "health"];
+const ASKING: [&str; 10] =
+    ["run", "acquire", "extend", "release", "status", "list", "watch", "nodes", "force", "health"];
 
 /// The examples of a help text: two blanks before them, six before what explains them.
 fn examples(help: &str) -> Vec<String> {
@@ -95,6 +96,39 @@ fn the_examples_of_the_page_on_the_command_line() {
         }
     }
     assert!(ran >= 15, "{ran}");
+}
+
+/// What the README has a shell do, and where it is not done here, which test does it.
+#[test]
+fn the_examples_of_the_readme() {
+    const ELSEWHERE: [&str; 4] = [
+        // The build itself; the script with five nodes; the recipes; the recipe that holds.
+        "cargo run --release",
+        "examples/five-nodes.sh",
+        "T=$(curl -sf",
+        "curl -sNf",
+    ];
+    let readme = include_str!("../../README.md");
+    let of_help: Vec<String> = [&["init"][..], &["serve"]].iter().flat_map(|c| help_of(c)).collect();
+    let (mut ran, mut elsewhere) = (0, 0);
+    for block in readme.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()) {
+        if ELSEWHERE.iter().any(|start| block.starts_with(start)) {
+            elsewhere += 1;
+            continue;
+        }
+        let (daemon, dir) = (Daemon::start(), directory());
+        for line in block.lines() {
+            let line = line.split(" #").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+            if line.starts_with("redlockd init") || line.starts_with("redlockd serve") {
+                assert!(of_help.contains(&line), "{line} is not among the examples of the help texts, which are run");
+                continue;
+            }
+            let done = run_asking(&line, &daemon, dir.path());
+            assert_eq!(done.code, Some(0), "{line}: {done:?}");
+            ran += 1;
+        }
+    }
+    assert!(ran >= 2 && elsewhere == ELSEWHERE.len(), "{ran} were run, {elsewhere} are run elsewhere");
 }
 
 #[test]

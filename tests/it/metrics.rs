@@ -195,7 +195,7 @@ async fn a_scrape_costs_the_same_at_ten_and_at_a_hundred_thousand_leases() {
     let engine = Redlock::new(nodes, SystemClock, SystemEntropy, settings);
     let warden = Warden::new(engine.clone());
     warden.pass().await;
-    let limits = WaitLimits { per_resource: 1_000, total: 20_000 };
+    let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
     let manager = LockManager::new(engine, warden, limits, Duration::from_secs(2));
     let hold = async |from: u32, to: u32| {
         let one = |n: u32| {

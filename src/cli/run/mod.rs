@@ -202,7 +202,7 @@ fn refused(run: &Run, error: &ClientError, voice: &Voice<'_>) -> u8 {
     }
     voice.say(&format!("{error}; nothing was run"));
     // A token that is new cannot have lost a lease: an operator ended it before it was answered.
-    if error.class() == ErrorClass::Lost { run.conflict } else { exit::of(error) }
+    if matches!(error.class(), ErrorClass::Deadlock | ErrorClass::Lost) { run.conflict } else { exit::of(error) }
 }
 
 async fn with_command(run: &Run, answered: &Answered, signals: &mut Signals, voice: &Voice<'_>) -> Outcome {

@@ -122,7 +122,7 @@ impl Cluster {
         }
         let engine = Redlock::new(nodes, clock, SystemEntropy, tempo.settings(terms));
         let warden = Warden::new(engine.clone());
-        let limits = WaitLimits { per_resource: 1_000, total: 20_000 };
+        let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, Duration::from_secs(2));
         poll::until("all nodes vote", || async {
             // Refused until all are connected, and once they are declared.

@@ -122,3 +122,45 @@ async fn at_the_end_of_the_service_all_waiters_are_answered() {
     assert_eq!(here.release("x", &held).await, 204);
     assert_eq!(staying.await.expect("no panic").status, 201, "another instance's end stops nobody");
 }
+
+/// A caller behind a network that drops everything and tells nobody: in the queue, while it is granted,
+/// and after the grant. Nobody can know, so it keeps its turn; the next is served when its lease is over.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_who_is_half_open_costs_the_next_its_ttl_and_no_more() {
+    let cluster = Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    let proxy = ChaosProxy::start(here.address.port()).await;
+    let mut silent = FAIR;
+    (silent.to_node, silent.to_client, silent.tells_close) = (Flow::Silent, Flow::Silent, false);
+    for state in ["queued", "being granted", "answered"] {
+        proxy.set(FAIR);
+        let held = here.acquire("x", &[("ttl", "60s"), ("wait", "20s")]).await;
+        assert_eq!(held.status, 201, "{state}: {held:?}");
+        let url = format!("http://{}/locks/x", proxy.address());
+        let half_open = tokio::spawn(here.client.post(url).form(&[("wait", "60s"), ("ttl", "1s")]).send());
+        here.until_waiting(1).await;
+        if state == "queued" {
+            proxy.set(silent);
+        }
+        let next = here.queue("x", &[("wait", "60s"), ("ttl", "60s")]);
+        here.until_waiting(2).await;
+        let release = here.release("x", &held);
+        let (released, ()) = tokio::join!(release, async {
+            if state == "being granted" {
+                proxy.set(silent);
+            }
+        });
+        assert_eq!(released, 204);
+        if state == "answered" {
+            here.until_waiting(1).await;
+            proxy.set(silent);
+        }
+        let (took, lease) = super::timed(next).await;
+        let lease = lease.expect("no panic");
+        assert_eq!(lease.status, 201, "{state}: {lease:?}");
+        // A TTL of one second and a lock delay of two.
+        assert!(took < Duration::from_secs(15), "{state}: {took:?}");
+        half_open.abort();
+        assert_eq!(here.release("x", &lease).await, 204);
+    }
+}

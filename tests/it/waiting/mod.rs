@@ -1,5 +1,6 @@
 //! Waiting, on real sockets: instances in this process over Redis servers of their own.
 
+mod deadlock;
 mod events;
 mod hand_over;
 mod hang_ups;
@@ -88,6 +89,8 @@ impl Drop for Instance {
 
 impl Instance {
     pub async fn start(config: &Config) -> Self {
+        // As the program does; the client needs one even for plain HTTP.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let app = App::start(config).await.expect("it starts");
         let (address, shutdown) = (app.address().expect("bound"), CancellationToken::new());
         let stop = shutdown.clone();

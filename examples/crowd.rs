@@ -1,0 +1,174 @@
+//! What a crowd of waiters costs: memory of each in the waiting room alone, of each with its connection,
+//! and the processor's time while all of them wait; on one name and on as many names as waiters. The
+//! service is the release binary as a process of its own, over three Redis servers that this starts and
+//! stops.
+//!
+//!     cargo build --release && cargo run --release --example crowd [WAITERS]
+#![expect(clippy::print_stdout, reason = "figures are what it is for")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use redlockd::manager::waiters::{WaitLimits, WaitingRoom};
+use redlockd::redlock::clock::{Clock, SystemClock};
+use redlockd::redlock::types::ResourceName;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const NODES: usize = 3;
+/// How long nothing happens while the processor's time is counted.
+const QUIET: Duration = Duration::from_secs(10);
+/// Ticks of the processor's time in a second (`getconf CLK_TCK`).
+const TICKS: f64 = 100.0;
+
+/// Processes that end with this one.
+struct Children(Vec<Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn main() -> Result<(), Failure> {
+    let waiters: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(10_000);
+    println!("the waiting room alone, {waiters} seats:");
+    for names in [1, waiters] {
+        println!("  on {names:>6} names: {:>6.0} bytes each", seats(waiters, names)?);
+    }
+    let (mut children, mut nodes) = (Children(Vec::new()), Vec::new());
+    for i in 0..NODES {
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let args = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
+        children.0.push(Command::new("redis-server").args(args).stdout(Stdio::null()).spawn()?);
+        nodes.extend(["--node".to_owned(), format!("n{i}=redis://127.0.0.1:{port}")]);
+    }
+    let program = std::env::current_exe()?.parent().and_then(|p| p.parent()).map(|p| p.join("redlockd"));
+    let program = program.ok_or("no directory")?;
+    while !Command::new(&program).arg("init").args(&nodes).stderr(Stdio::null()).status()?.success() {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    println!("the whole service, {waiters} waiters with a connection and an owner each:");
+    for names in [1, waiters] {
+        let most = waiters.max(1).to_string();
+        let limits = [format!("waiters_per_resource={most}"), format!("waiters_total={most}")];
+        let mut service = Command::new(&program)
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"])
+            .args(limits.iter().flat_map(|l| ["--set", l]))
+            .args(&nodes)
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(service.stdout.take().ok_or("no output")?).lines();
+        let line = lines.next().ok_or("it did not start")??;
+        let address =
+            line.split("http://").nth(1).and_then(|rest| rest.split_whitespace().next()).ok_or(line.clone())?;
+        let (pid, address) = (service.id(), address.trim_end_matches('/').to_owned());
+        children.0.push(service);
+        crowd(pid, &address, waiters, names)?;
+        // Dropped here, the sockets are gone; the service ends with them.
+        if let Some(mut service) = children.0.pop() {
+            service.kill()?;
+            service.wait()?;
+        }
+    }
+    Ok(())
+}
+
+/// Resident bytes per seat, without anything else.
+fn seats(waiters: usize, names: usize) -> Result<f64, Failure> {
+    let room = WaitingRoom::new(WaitLimits { per_resource: waiters, total: waiters, detects_deadlocks: true });
+    let name = |i: usize| ResourceName::parse(&format!("deploy/crowd/{:06}", i % names)).map_err(|why| why.to_string());
+    // Kept in one piece that is there before, so that only the room grows.
+    let mut tickets = Vec::with_capacity(waiters);
+    let before = resident(std::process::id())?;
+    for i in 0..waiters {
+        let owner = format!("somebody@host-{i}:4711");
+        tickets.push(room.enter(&name(i)?, &owner, None, SystemClock.now()).map_err(|full| format!("{full:?}"))?);
+    }
+    let after = resident(std::process::id())?;
+    drop(tickets);
+    Ok((after.saturating_sub(before)) as f64 / waiters as f64)
+}
+
+fn crowd(pid: u32, address: &str, waiters: usize, names: usize) -> Result<(), Failure> {
+    let name = |i: usize| format!("deploy/crowd/{names}-{:06}", i % names);
+    for i in 0..names {
+        let answer = ask(address, &format!("POST /locks/{}?ttl=5m", name(i)))?;
+        if !answer.starts_with("HTTP/1.1 201") {
+            return Err(answer.into());
+        }
+    }
+    settle(pid)?;
+    let before = resident(pid)?;
+    let mut sockets = Vec::with_capacity(waiters);
+    for i in 0..waiters {
+        let mut socket = TcpStream::connect(address)?;
+        let line = format!("POST /locks/{}?ttl=1m&wait=5m&owner=somebody%40host-{i}:4711", name(i));
+        write!(
+            socket,
+            "{line} HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\nContent-Length: 0\r\n\r\n"
+        )?;
+        sockets.push(socket);
+    }
+    while waiting(address)? < waiters {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    settle(pid)?;
+    let (after, busy) = (resident(pid)?, ticks(pid)?);
+    std::thread::sleep(QUIET);
+    let used = (ticks(pid)? - busy) as f64 / TICKS;
+    println!(
+        "  on {names:>6} names: {:>6.1} KiB each; {:.2} s of processor time in {QUIET:?} ({:.1} %)",
+        after.saturating_sub(before) as f64 / 1024.0 / waiters as f64,
+        used,
+        used / QUIET.as_secs_f64() * 100.0
+    );
+    Ok(())
+}
+
+/// Until a second passes in which next to nothing is done.
+fn settle(pid: u32) -> Result<(), Failure> {
+    for _ in 0..60 {
+        let before = ticks(pid)?;
+        std::thread::sleep(Duration::from_secs(1));
+        if ticks(pid)? - before <= 5 {
+            return Ok(());
+        }
+    }
+    Err("it does not come to rest".into())
+}
+
+fn ask(address: &str, line: &str) -> Result<String, Failure> {
+    let mut socket = TcpStream::connect(address)?;
+    write!(socket, "{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn waiting(address: &str) -> Result<usize, Failure> {
+    let text = ask(address, "GET /metrics")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("redlockd_lock_waiters "));
+    Ok(line.ok_or("no such metric")?.trim().parse()?)
+}
+
+/// Resident memory. Bytes.
+fn resident(pid: u32) -> Result<usize, Failure> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.trim().trim_end_matches(" kB").trim().parse::<usize>()? * 1024)
+}
+
+/// The processor's time of a process so far, in ticks.
+fn ticks(pid: u32) -> Result<u64, Failure> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let rest = stat.rsplit(')').next().ok_or("no stat")?;
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let field = |at: usize| fields.get(at).and_then(|f| f.parse::<u64>().ok()).ok_or("no time");
+    Ok(field(11)? + field(12)?)
+}

@@ -1,0 +1,118 @@
+//! `watch`: what happens in the cluster, a line each, until somebody has seen enough. Owns when it
+//! ends and with which code; following the stream over breaks is the client's.
+
+use std::io::Write;
+
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::client_args::WatchArgs;
+use super::exit;
+use super::remote;
+use super::say::say;
+use super::show::{self, Form};
+use super::verbs::Console;
+use crate::api;
+use crate::client::error::ClientError;
+use crate::client::events::{Follower, News, Said};
+use crate::config::Environment;
+use crate::redlock::clock::{Clock, SystemClock};
+
+/// Why it ended.
+enum End {
+    /// Enough was seen, or the reader of the output left.
+    Enough,
+    /// Of this number.
+    Signal(u8),
+    Failed(ClientError),
+}
+
+/// `watch`.
+pub(super) fn watch<E: Environment>(args: &WatchArgs, io: &mut Console<'_, E>) -> Result<u8, u8> {
+    let client = remote::client(&args.service, io.env, io.err)?;
+    let form = Form::of(args.output, io.env);
+    let follower = Follower::new(client, args.prefix.as_deref(), args.renewals, args.give_up);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| {
+        say(io.err, &format!("redlockd: no runtime: {error}"));
+        exit::UNAVAILABLE
+    })?;
+    let end = runtime.block_on(follow(args, follower, form, io.out, io.err));
+    runtime.shutdown_background();
+    match end {
+        End::Enough => Ok(exit::OK),
+        End::Signal(number) => Ok(exit::BY_SIGNAL.saturating_add(number)),
+        End::Failed(error) => {
+            say(io.err, &format!("redlockd: {error}"));
+            Err(exit::of(&error))
+        }
+    }
+}
+
+async fn follow(args: &WatchArgs, mut follower: Follower, form: Form, out: &mut dyn Write, err: &mut dyn Write) -> End {
+    let until = args.lasts.map(|lasts| SystemClock.now().plus(lasts));
+    let over = async {
+        match until {
+            Some(at) => SystemClock.sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    };
+    let (mut over, mut interrupted) = (std::pin::pin!(over), std::pin::pin!(interrupted()));
+    let (mut left, mut is_broken) = (args.count, false);
+    loop {
+        let news = tokio::select! {
+            biased;
+            number = &mut interrupted => return End::Signal(number),
+            () = &mut over => return End::Enough,
+            news = follower.next() => news,
+        };
+        match news {
+            Err(error) => return End::Failed(error),
+            Ok(News::Broken(why)) => {
+                if !std::mem::replace(&mut is_broken, true) {
+                    say(err, &format!("redlockd: {why}; trying on"));
+                }
+            }
+            Ok(News::Said(said)) => {
+                is_broken = false;
+                let Some(line) = shown(&said, form) else {
+                    say(err, &format!("redlockd: events may be missing: {}", detail(&said)));
+                    continue;
+                };
+                if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
+                    return End::Enough;
+                }
+                left = left.map(|left| left - 1);
+                if left == Some(0) {
+                    return End::Enough;
+                }
+            }
+        }
+    }
+}
+
+/// `None` for what the stream says of itself.
+fn shown(said: &Said, form: Form) -> Option<String> {
+    if matches!(said.kind.as_str(), "gap" | "dropped") {
+        return None;
+    }
+    let event: api::Event = serde_json::from_str(&said.data).ok()?;
+    Some(if form == Form::Json { said.data.clone() } else { show::event(&event, form) })
+}
+
+fn detail(said: &Said) -> String {
+    let members: serde_json::Value = serde_json::from_str(&said.data).unwrap_or_default();
+    let detail = members["detail"].as_str().unwrap_or("the service says no more");
+    crate::client::error::one_line(detail)
+}
+
+/// The number of the first signal that ends it; never where the operating system refuses.
+async fn interrupted() -> u8 {
+    let (int, term) = (SignalKind::interrupt(), SignalKind::terminate());
+    let (Ok(mut on_int), Ok(mut on_term)) = (signal(int), signal(term)) else { return std::future::pending().await };
+    let which = tokio::select! {
+        biased;
+        _ = on_int.recv() => int,
+        _ = on_term.recv() => term,
+    };
+    u8::try_from(which.as_raw_value()).unwrap_or_default()
+}

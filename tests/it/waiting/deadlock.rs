@@ -1,0 +1,124 @@
+//! Owners who wait for each other: the one that asked last is refused, and nobody by mistake.
+
+use std::time::Duration;
+
+use super::{Cluster, Instance, Lease, timed};
+use crate::support::poll;
+
+/// Waits here with a name, in a task of its own.
+fn wait(instance: &Instance, resource: &str, owner: &str) -> tokio::task::JoinHandle<Lease> {
+    instance.queue(resource, &[("wait", "60s"), ("ttl", "60s"), ("owner", owner)])
+}
+
+async fn hold(instance: &Instance, resource: &str, owner: &str) -> Lease {
+    let lease = instance.acquire(resource, &[("ttl", "60s"), ("owner", owner)]).await;
+    assert_eq!(lease.status, 201, "{lease:?}");
+    lease
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_closes_the_circle_is_refused_with_it_and_the_others_go_on() {
+    let cluster = Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    let mut held = Vec::new();
+    for (resource, owner) in [("x", "a"), ("y", "b"), ("z", "c")] {
+        held.push(hold(&here, resource, owner).await);
+    }
+    let a = wait(&here, "y", "a");
+    here.until_waiting(1).await;
+    let b = wait(&here, "z", "b");
+    here.until_waiting(2).await;
+    // One more for the same, who is in no circle, and one who has no name.
+    let bystander = wait(&here, "z", "d");
+    here.until_waiting(3).await;
+    let nameless = here.queue("x", &[("wait", "60s"), ("ttl", "60s")]);
+    here.until_waiting(4).await;
+    let (took, refused) = timed(wait(&here, "x", "c")).await;
+    let refused = refused.expect("no panic");
+    assert_eq!((refused.status, refused.body["type"].as_str()), (409, Some("/problems/deadlock")), "{refused:?}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let steps = refused.body["cycle"].as_array().expect("a list");
+    let steps: Vec<[&str; 3]> =
+        steps.iter().map(|s| ["owner", "waits_for", "held_by"].map(|k| s[k].as_str().expect("text"))).collect();
+    assert_eq!(steps, [["c", "x", "a"], ["a", "y", "b"], ["b", "z", "c"]]);
+    assert_eq!(refused.body["cycle"][0]["token_id"], held[0].body["token_id"]);
+    assert!(!refused.body.to_string().contains(&held[0].token), "no token is told");
+    assert_eq!(here.waiting().await, 4, "everybody else waits on");
+    // It gives back what it has, and all is well.
+    assert_eq!(here.release("z", &held[2]).await, 204);
+    let b = b.await.expect("no panic");
+    assert_eq!(b.status, 201);
+    for (resource, lease) in [("z", &b), ("y", &held[1]), ("x", &held[0])] {
+        assert_eq!(here.release(resource, lease).await, 204);
+    }
+    for waiter in [a, bystander, nameless] {
+        assert_eq!(waiter.await.expect("no panic").status, 201);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_another_instance_gave_is_known_as_well() {
+    let cluster = Cluster::of(3).await;
+    let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
+    hold(&there, "x", "a").await;
+    hold(&there, "y", "b").await;
+    let a = wait(&here, "y", "a");
+    here.until_waiting(1).await;
+    let refused = wait(&here, "x", "b").await.expect("no panic");
+    assert_eq!(refused.status, 409, "{refused:?}");
+    assert_eq!(here.waiting().await, 1);
+    a.abort();
+}
+
+/// One owner with two requests at once: it waits for `y`, and is then granted `x`, for which the owner
+/// of `y` waits. That closes the circle, and who sat down last gives way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_may_close_the_circle() {
+    let cluster = Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    let first = hold(&here, "x", "somebody").await;
+    let b_holds = hold(&here, "y", "b").await;
+    let a_wants_x = wait(&here, "x", "a");
+    here.until_waiting(1).await;
+    let b_wants_x = wait(&here, "x", "b");
+    here.until_waiting(2).await;
+    let a_wants_y = wait(&here, "y", "a");
+    here.until_waiting(3).await;
+    assert_eq!(here.release("x", &first).await, 204);
+    let granted = a_wants_x.await.expect("no panic");
+    assert_eq!(granted.status, 201, "{granted:?}");
+    let refused = a_wants_y.await.expect("no panic");
+    assert_eq!(refused.status, 409, "{refused:?}");
+    assert_eq!(here.release("x", &granted).await, 204);
+    assert_eq!(b_wants_x.await.expect("no panic").status, 201);
+    assert_eq!(here.release("y", &b_holds).await, 204);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_refused_without_a_circle_without_a_name_or_where_it_is_off() {
+    let cluster = Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    // Two of one name for one thing: two callers who share a name.
+    let held = hold(&here, "x", "a").await;
+    let same = wait(&here, "x", "a");
+    here.until_waiting(1).await;
+    // A chain that is none: `b` waits for `a`, who waits for nothing.
+    hold(&here, "y", "b").await;
+    let b = wait(&here, "x", "b");
+    here.until_waiting(2).await;
+    here.until_probes(2, 3).await;
+    assert_eq!(here.waiting().await, 2);
+    assert_eq!(here.release("x", &held).await, 204);
+    let same = same.await.expect("no panic");
+    assert_eq!(same.status, 201);
+    b.abort();
+    let off = cluster.instance(&[("deadlock_detection", "off")]).await;
+    hold(&off, "p", "a").await;
+    hold(&off, "q", "b").await;
+    let waiters = [wait(&off, "q", "a"), wait(&off, "p", "b")];
+    off.until_waiting(2).await;
+    off.until_probes(2, 3).await;
+    assert_eq!(off.waiting().await, 2, "nobody looks for it");
+    waiters.iter().for_each(tokio::task::JoinHandle::abort);
+    poll::until("they are gone", || async { (off.waiting().await == 0).then_some(()) }).await;
+}

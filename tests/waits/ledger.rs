@@ -1,0 +1,184 @@
+//! What callers asked for and what they got, in the order in which it happened, and what must hold of
+//! it: one holder at a time, nobody overtaken, nobody asleep beside a free lock, no deadlock told that
+//! is none and none untold. Knows no manager.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::clock::Paused;
+use crate::manager::outcome::DeadlockEdge;
+use crate::redlock::types::ResourceName;
+
+/// How long ago something may have ended that a told deadlock is made of: it was looked at that long
+/// before the answer at most.
+const LOOKED_AT: Duration = Duration::from_millis(400);
+
+/// Somebody who waits, or did.
+#[derive(Debug, Clone)]
+pub(super) struct Call {
+    pub(super) inst: usize,
+    pub(super) resource: ResourceName,
+    pub(super) owner: String,
+    /// Its wait is over then.
+    until: Duration,
+    ended: Option<Duration>,
+}
+
+/// A lease that was answered.
+#[derive(Debug, Clone)]
+struct Hold {
+    resource: ResourceName,
+    owner: String,
+    until: Duration,
+    ended: Option<Duration>,
+}
+
+/// See the module.
+pub(super) struct Ledger {
+    clock: Paused,
+    calls: BTreeMap<u64, Call>,
+    holds: BTreeMap<u64, Hold>,
+    next: u64,
+    /// `WAITS_TRACE=1`.
+    tracing: bool,
+    /// The first thing that was wrong.
+    pub(super) violation: Option<String>,
+    pub(super) grants: u64,
+    pub(super) deadlocks: u64,
+}
+
+impl Ledger {
+    pub(super) fn new(clock: Paused) -> Self {
+        let (calls, holds) = (BTreeMap::new(), BTreeMap::new());
+        let tracing = std::env::var("WAITS_TRACE").is_ok();
+        Self { clock, calls, holds, next: 0, tracing, violation: None, grants: 0, deadlocks: 0 }
+    }
+
+    pub(super) fn fail(&mut self, text: String) {
+        let at = self.clock.elapsed().as_millis();
+        self.violation.get_or_insert_with(|| format!("at {at} ms: {text}"));
+    }
+
+    /// A line for whoever replays a seed.
+    #[expect(clippy::print_stdout, reason = "a trace is for whoever replays a seed")]
+    pub(super) fn trace(&self, line: impl FnOnce() -> String) {
+        if self.tracing {
+            println!("{:>6} {}", self.clock.elapsed().as_millis(), line());
+        }
+    }
+
+    /// Somebody is about to wait: the order of these calls is that of their seats.
+    pub(super) fn call(&mut self, inst: usize, resource: &ResourceName, owner: &str, wait: Duration) -> u64 {
+        self.next += 1;
+        let until = self.clock.elapsed() + wait;
+        let call = Call { inst, resource: resource.clone(), owner: owner.into(), until, ended: None };
+        self.trace(|| format!("call {}: {call:?}", self.next));
+        self.calls.insert(self.next, call);
+        self.next
+    }
+
+    /// It does not wait any more: refused, or hung up.
+    pub(super) fn over(&mut self, number: u64) {
+        let now = self.clock.elapsed();
+        self.trace(|| format!("call {number}: over"));
+        if let Some(call) = self.calls.get_mut(&number) {
+            call.ended = Some(now);
+        }
+    }
+
+    /// It has the lease until `until`.
+    pub(super) fn granted(&mut self, number: u64, left: Duration) {
+        let now = self.clock.elapsed();
+        self.over(number);
+        self.grants += 1;
+        self.trace(|| format!("call {number}: granted"));
+        let call = self.calls[&number].clone();
+        let waits = |c: &Call| c.ended.is_none() && c.until > now;
+        let older =
+            self.calls.range(..number).find(|(_, c)| waits(c) && c.inst == call.inst && c.resource == call.resource);
+        if let Some((older, _)) = older.map(|(n, c)| (*n, c.clone())) {
+            self.fail(format!("call {number} overtook call {older} for {} on i{}", call.resource, call.inst));
+        }
+        let other = self.holds.iter().find(|(_, h)| h.resource == call.resource && h.ended.is_none() && h.until > now);
+        if let Some((other, _)) = other.map(|(n, h)| (*n, h.clone())) {
+            self.fail(format!("calls {other} and {number} hold {} at once", call.resource));
+        }
+        let hold = Hold { resource: call.resource, owner: call.owner, until: now + left, ended: None };
+        self.holds.insert(number, hold);
+    }
+
+    /// Its holder lets go.
+    pub(super) fn released(&mut self, number: u64) {
+        let now = self.clock.elapsed();
+        self.trace(|| format!("call {number}: releases"));
+        if let Some(hold) = self.holds.get_mut(&number) {
+            hold.ended = Some(now);
+        }
+    }
+
+    /// Who waits for this, and since when nobody else's wish stood before.
+    pub(super) fn waiting(&self, resource: &ResourceName) -> Option<(u64, &Call)> {
+        let now = self.clock.elapsed();
+        // One whose wait is about to end may be asking already what it is told then.
+        let soon = now + Duration::from_millis(200);
+        let calls = self.calls.iter().filter(|(_, c)| c.resource == *resource);
+        calls.filter(|(_, c)| c.ended.is_none() && c.until > soon).map(|(n, c)| (*n, c)).next()
+    }
+
+    /// A refusal says that these wait for each other: there was an instant, lately, at which they did.
+    pub(super) fn told_deadlock(&mut self, number: u64, cycle: &[DeadlockEdge]) {
+        self.deadlocks += 1;
+        let since = self.clock.elapsed().saturating_sub(LOOKED_AT);
+        let lately = |ended: &Option<Duration>| ended.is_none_or(|at| at >= since);
+        for edge in cycle {
+            let waits = self.calls.iter().any(|(n, c)| {
+                c.owner == edge.owner && c.resource == edge.waits_for && (lately(&c.ended) || *n == number)
+            });
+            let holds = self.holds.values().any(|h| {
+                h.owner == edge.held_by && h.resource == edge.waits_for && lately(&h.ended) && h.until >= since
+            });
+            if !waits || !holds {
+                self.fail(format!(
+                    "call {number} was told a deadlock that is none: {edge:?} (waits: {waits}, holds: {holds})"
+                ));
+            }
+        }
+        let own = self.calls[&number].clone();
+        let later = self.calls.range(number + 1..).find(|(_, c)| {
+            c.inst == own.inst
+                && c.ended.is_none()
+                && cycle.iter().any(|e| e.owner == c.owner && e.waits_for == c.resource)
+        });
+        if let Some((later, _)) = later {
+            self.fail(format!("call {number} gave way in a deadlock in which call {later} came later"));
+        }
+    }
+
+    /// Callers of one instance who wait for each other, with all leases running for longer than `more`.
+    pub(super) fn circle(&self, more: Duration) -> Option<String> {
+        let now = self.clock.elapsed();
+        let waits = |owner: &str| {
+            self.calls.values().find(|c| c.owner == owner && c.ended.is_none() && c.until > now + more).cloned()
+        };
+        let holder = |resource: &ResourceName| {
+            self.holds.values().find(|h| h.resource == *resource && h.ended.is_none() && h.until > now + more)
+        };
+        for start in self.calls.values().filter(|c| c.ended.is_none() && !c.owner.is_empty()) {
+            let (mut at, mut way) = (start.clone(), vec![start.owner.clone()]);
+            while let Some(next) = holder(&at.resource) {
+                if next.owner == start.owner && way.len() > 1 {
+                    return Some(format!("{way:?}"));
+                }
+                if way.contains(&next.owner) {
+                    break;
+                }
+                way.push(next.owner.clone());
+                match waits(&next.owner) {
+                    Some(call) if call.inst == start.inst => at = call,
+                    _ => break,
+                }
+            }
+        }
+        None
+    }
+}

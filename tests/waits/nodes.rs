@@ -1,0 +1,205 @@
+//! Nodes of a simulated run: real node machines behind ordered links with latency, and the notices of
+//! their releases on lines of their own, which may be late, lost or cut off. Knows no manager.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::clock::{Dice, Paused};
+use crate::nodes::machine::NodeMachine;
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::feed::{Feed, Hearing, LeaseTag, Liveness, Notice, Topic};
+use crate::redlock::node::{Answer, Node, Request, Stamp, Terms, Unreachable, UnreachableKind};
+use crate::redlock::types::{NodeId, ResourceName, TokenHash};
+
+const RUN: &str = "0000000000000000000000000000000000000001";
+
+/// How the network is. Percent and milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Weather {
+    /// The longest way of a request or an answer.
+    pub(super) latency_ms: u64,
+    /// Share of requests and answers that take up to a node's time-out more.
+    pub(super) spikes: u64,
+    /// Notices that are lost.
+    pub(super) lost: u64,
+    /// The longest way of a notice.
+    pub(super) notice_ms: u64,
+}
+
+/// A node's server.
+pub(super) struct Server {
+    machine: Mutex<NodeMachine>,
+    feeds: Mutex<Vec<Arc<Feed>>>,
+    clock: Paused,
+    dice: Dice,
+    weather: Weather,
+    is_dead: AtomicBool,
+}
+
+impl Server {
+    pub(super) fn new(clock: Paused, dice: &Dice, weather: Weather) -> Arc<Self> {
+        let (machine, feeds) = (Mutex::new(NodeMachine::new(RUN)), Mutex::default());
+        Arc::new(Self { machine, feeds, clock, dice: dice.clone(), weather, is_dead: AtomicBool::new(false) })
+    }
+
+    /// It ends for good: nothing is answered any more, and the lines for notices break.
+    pub(super) fn die(&self) {
+        self.is_dead.store(true, Ordering::Relaxed);
+        self.feeds.lock().expect("no panic").iter().for_each(|feed| feed.closed());
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Relaxed)
+    }
+
+    /// Whose lease stands at the resource's key.
+    pub(super) fn holder(&self, resource: &ResourceName) -> Option<TokenHash> {
+        let machine = self.machine.lock().expect("no panic");
+        machine.lease_of(self.clock.node_us(), resource).map(|(record, _)| record.token.clone())
+    }
+
+    fn apply(&self, stamp: Stamp, terms: &Terms, request: &Request) -> Answer {
+        let about = match request {
+            Request::Release { resource, token, .. } => Some((resource, token, false)),
+            Request::Cancel { resource, token, .. } => Some((resource, token, true)),
+            _ => None,
+        };
+        let had = about.is_some_and(|(resource, token, _)| self.holder(resource).as_ref() == Some(token));
+        let now = self.clock.node_us();
+        let answer = self.machine.lock().expect("no panic").apply(now, RUN, stamp, terms, request);
+        if let Some((resource, token, withdrawn)) = about
+            && had
+            && self.holder(resource).is_none()
+        {
+            self.publish(resource, Notice { lease: Some(LeaseTag::of(token)), withdrawn });
+        }
+        answer
+    }
+
+    /// As the release script does; each instance is told on its own line.
+    fn publish(&self, resource: &ResourceName, notice: Notice) {
+        let topic = Topic::Freed(resource.clone());
+        for feed in self.feeds.lock().expect("no panic").iter() {
+            if !matches!(feed.liveness(&topic), Liveness::Live) || self.dice.chance(self.weather.lost) {
+                continue;
+            }
+            let (feed, resource, clock) = (Arc::clone(feed), resource.clone(), self.clock);
+            let way = self.dice.ms(1, self.weather.notice_ms);
+            tokio::spawn(async move {
+                clock.sleep(way).await;
+                if feed.is_open() {
+                    feed.freed(&resource, notice);
+                }
+            });
+        }
+    }
+
+    /// Instances that listen to this.
+    fn audience(&self, topic: &Topic) -> usize {
+        let feeds = self.feeds.lock().expect("no panic");
+        feeds.iter().filter(|f| matches!(f.liveness(topic), Liveness::Live)).count()
+    }
+
+    fn way(&self) -> Duration {
+        let spike = if self.dice.chance(self.weather.spikes) { self.dice.ms(0, 60) } else { Duration::ZERO };
+        self.dice.ms(1, self.weather.latency_ms) + spike
+    }
+}
+
+struct Parcel {
+    arrives: BootTime,
+    stamp: Stamp,
+    request: Arc<Request>,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// A node as one instance sees it.
+pub(super) struct Link {
+    id: NodeId,
+    feed: Arc<Feed>,
+    server: Arc<Server>,
+    last: Mutex<BootTime>,
+    out: mpsc::UnboundedSender<Parcel>,
+}
+
+impl Link {
+    /// Connects, and listens. Its tasks end with the runtime.
+    pub(super) fn open(number: usize, server: &Arc<Server>, terms: &Arc<Terms>) -> Arc<Self> {
+        let (out, mut parcels) = mpsc::unbounded_channel::<Parcel>();
+        let (feed, clock) = (Arc::new(Feed::default()), server.clock);
+        server.feeds.lock().expect("no panic").push(Arc::clone(&feed));
+        let (far, terms) = (Arc::clone(server), Arc::clone(terms));
+        tokio::spawn(async move {
+            while let Some(Parcel { arrives, stamp, request, answer }) = parcels.recv().await {
+                clock.sleep_until(arrives).await;
+                if far.is_dead() {
+                    continue; // the sender finds its answer's way closed
+                }
+                let said = far.apply(stamp, &terms, &request);
+                let back = far.way();
+                tokio::spawn(async move {
+                    clock.sleep(back).await;
+                    let _ = answer.send(said);
+                });
+            }
+        });
+        tokio::spawn(listen(Arc::clone(&feed), Arc::clone(server)));
+        let id = NodeId::parse(&format!("n{number}")).expect("valid");
+        Arc::new(Self { id, feed, server: Arc::clone(server), last: Mutex::default(), out })
+    }
+
+    /// Its line for notices breaks, and is opened again after `pause`.
+    pub(super) async fn break_line(&self, pause: Duration) {
+        self.feed.closed();
+        self.server.clock.sleep(pause).await;
+        if self.server.is_dead() {
+            return;
+        }
+        self.feed.live(&self.feed.begin());
+        self.feed.opened();
+    }
+}
+
+/// What a node's subscriber does.
+async fn listen(feed: Arc<Feed>, server: Arc<Server>) {
+    feed.live(&feed.begin());
+    feed.opened();
+    loop {
+        feed.changed().await;
+        let errands = feed.errands();
+        // Slower than requests: a release may fall between a refusal and the subscription.
+        server.clock.sleep(server.way() + server.dice.ms(0, 30)).await;
+        if feed.is_open() {
+            feed.live(&errands.subscribe);
+        }
+        for (topic, answer) in errands.count {
+            let _ = answer.send(server.audience(&topic));
+        }
+    }
+}
+
+impl Node for Link {
+    fn id(&self) -> &NodeId {
+        &self.id
+    }
+
+    fn hearing(&self) -> Hearing<'_> {
+        Hearing::Feed(&self.feed)
+    }
+
+    async fn call(self: Arc<Self>, stamp: Stamp, request: Arc<Request>) -> Answer {
+        let (answer, said) = oneshot::channel();
+        {
+            // In the order of their first poll, as one connection does.
+            let mut last = self.last.lock().expect("no panic");
+            let arrives = self.server.clock.now().plus(self.server.way()).max(*last);
+            *last = arrives;
+            let _ = self.out.send(Parcel { arrives, stamp, request, answer });
+        }
+        said.await.unwrap_or_else(|_| Err(Unreachable::new(UnreachableKind::Disconnected, "simulated")))
+    }
+}
