@@ -5,6 +5,7 @@
 mod change;
 pub mod deadlock;
 pub mod events;
+mod forced;
 pub mod glance;
 pub mod history;
 pub mod holds;
