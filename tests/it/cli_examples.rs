@@ -101,12 +101,14 @@ fn the_examples_of_the_page_on_the_command_line() {
 /// What the README has a shell do, and where it is not done here, which test does it.
 #[test]
 fn the_examples_of_the_readme() {
-    const ELSEWHERE: [&str; 4] = [
-        // The build itself; the script with five nodes; the recipes; the recipe that holds.
+    const ELSEWHERE: [&str; 5] = [
+        // The build itself; the script with five nodes; the recipes; the recipe that holds; the first key
+        // (`a_new_key_is_used_by_the_command_line`).
         "cargo run --release",
         "examples/five-nodes.sh",
         "T=$(curl -sf",
         "curl -sNf",
+        "redlockd key new",
     ];
     let readme = include_str!("../../README.md");
     let of_help: Vec<String> = [&["init"][..], &["serve"]].iter().flat_map(|c| help_of(c)).collect();

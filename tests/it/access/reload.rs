@@ -102,7 +102,8 @@ async fn keys_that_have_expired_do_not_do() {
     let text = text + &entry("cd", &["young"], &["read:**"], "").replace("\" }", "\", expires = \"2126-01-01\" }");
     let service = Access::with(&text).service(&[]).await;
     assert_eq!((status_of(&service, "old").await, status_of(&service, "young").await), (401, 200));
-    assert!(service.output().iter().any(|line| line.contains("expired key") && line.contains("ci")));
+    let is_told = |line: &String| line.contains("expired key") && line.contains("ci");
+    poll::until_true("the log tells of the expired key", || service.output().iter().any(is_told)).await;
 }
 
 #[test]
