@@ -49,8 +49,8 @@ async fn the_service_keeps_its_contract_whatever_is_sent() {
     let output = command.output().await.expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    let cases = said.lines().find_map(|line| line.trim().split_once(" generated"));
-    let cases: usize = cases.and_then(|(count, _)| count.parse().ok()).expect("a number of cases");
+    let cases = said.lines().find_map(|line| line.trim().split_once(" generated, ")?.0.parse::<usize>().ok());
+    let cases = cases.expect("a number of cases");
     assert!(cases > 800, "only {cases} cases: {said}");
     // It is still in its right mind.
     service.client().get("/health/ready").await.expect_status(200);
