@@ -1,6 +1,6 @@
 //! The waiting room: a bounded queue per resource, first come first served within this instance.
 //! Only the head of a queue contends with the nodes; the others are parked and cost a seat each.
-//! Which news of a lease's end wake the head is [`super::news`]' business; here, that they wake nobody else.
+//! Which news of a lease's end wake the head is `news`' business; here, that they wake nobody else.
 //! Knows no node and no lease.
 
 use std::collections::{HashMap, VecDeque};
