@@ -9,7 +9,7 @@ help: ## this list
 run: ## build the service and serve on 127.0.0.1:5625, with an embedded node
 	cargo run --locked --release
 
-deps: ## install what the tests need (redis-server, curl, python3-venv, prometheus) with apt, where it is missing
+deps: ## install what the tests need (redis-server, curl, python3-venv, prometheus, Chromium) with apt, where it is missing
 	@tests/install-deps.sh
 
 target/venv/stamp: tests/requirements.txt
