@@ -28,11 +28,13 @@ chaos: deps ## real servers under faults, and plain Redlock under the same: make
 	REDLOCKD_CHAOS_SECONDS=$(or $(SECONDS),60) REDLOCKD_CHAOS_SEED=$(or $(SEED),1) \
 	cargo test --locked --test chaos -- --nocapture --test-threads 1 --include-ignored keeps_its plain_redlock_under
 
-fuzz: ## each fuzz target for a while, on stable without sanitizers: make fuzz SECONDS=60
+fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
 	@for target in names durations bodies headers settings access_file replies; do \
 	echo "== $$target"; \
-	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target -- -max_total_time=$(or $(SECONDS),60) -max_len=4096 || exit 1; done
+	mkdir -p fuzz/target/corpus/$$target; \
+	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
+	-max_total_time=$(or $(SECONDS),60) -max_len=4096 -timeout=10 || exit 1; done
 
 bench: deps ## how fast it is, beside its yardsticks, on servers of its own: make bench ROUNDS=5 SECONDS=2 (some minutes)
 	cargo build --locked --release

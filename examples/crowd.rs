@@ -111,7 +111,7 @@ fn crowd(pid: u32, address: &str, waiters: usize, names: usize) -> Result<(), Fa
         let line = format!("POST /locks/{}?ttl=1m&wait=5m&owner=somebody%40host-{i}:4711", name(i));
         write!(
             socket,
-            "{line} HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\nContent-Length: 0\r\n\r\n"
+            "{line} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8.5.0\r\nAccept: */*\r\nContent-Length: 0\r\n\r\n"
         )?;
         sockets.push(socket);
     }
@@ -145,7 +145,7 @@ fn settle(pid: u32) -> Result<(), Failure> {
 
 fn ask(address: &str, line: &str) -> Result<String, Failure> {
     let mut socket = TcpStream::connect(address)?;
-    write!(socket, "{line} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")?;
+    write!(socket, "{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")?;
     let mut answer = String::new();
     socket.read_to_string(&mut answer)?;
     Ok(answer)

@@ -18,12 +18,13 @@ use crate::audit::{self, Audit};
 use crate::auth::file::{self, AccessFileError};
 use crate::auth::gate::Gate;
 use crate::auth::principal::Limits;
-use crate::config::{self, Config};
+use crate::config::{self, Config, PasswordFileError};
+use crate::http::host::Hosts;
 use crate::http::reload::{self, Watched};
 use crate::http::serve::{self, ServeLimits};
 use crate::http::state::{DoorSettings, DoorState, LockManager, UiState};
 use crate::http::tls::{Tls, TlsError, TlsFiles};
-use crate::http::{self, routes};
+use crate::http::{self, descriptors, routes, socket};
 use crate::manager::history::NodeHistory;
 use crate::manager::outcome::Readiness;
 use crate::manager::waiters::WaitLimits;
@@ -51,11 +52,6 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// The least time to write out the audit log at the end, also where requests are given none.
 const AUDIT_FLUSH_MIN: Duration = Duration::from_secs(1);
-
-/// File descriptors that are not connections of callers: log, listener, runtime, files.
-const FILES_KEPT_BACK: usize = 64;
-/// File descriptors of one node: lanes, a subscription, and their replacements.
-const FILES_PER_NODE: usize = 36;
 
 type Engine = Redlock<AnyNode, SystemClock, SystemEntropy>;
 
@@ -93,6 +89,9 @@ pub enum AppError {
         #[source]
         source: std::io::Error,
     },
+    /// A node's password.
+    #[error(transparent)]
+    NodePassword(#[from] PasswordFileError),
     /// Who may do what cannot be read.
     #[error(transparent)]
     Access(#[from] AccessFileError),
@@ -148,7 +147,7 @@ impl App {
         let (audit, writer) = open_audit(config)?;
         let address = config.listen;
         let listen_error = |source| AppError::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(listen_error)?;
+        let listener = socket::listen(address).map_err(listen_error)?;
         let ids: Vec<NodeId> = node_ids(config)?;
         let metrics = Metrics::new(&ids, &routes::labels());
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
@@ -228,11 +227,12 @@ impl App {
         let address = self.address().map(|a| a.to_string()).unwrap_or_default();
         tracing::info!(address, version, nodes = self.engine.nodes.len(), "serving");
         self.spawn(watch(self.warden.clone(), shutdown.clone()));
-        let max_connections = connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
+        let max_connections = descriptors::connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
         let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
-        let manager = self.door.manager.clone();
+        let (manager, metrics) = (self.door.manager.clone(), Arc::clone(&self.door.metrics));
+        metrics.connections_limit(max_connections);
         let router = http::router(self.door);
-        serve::serve(self.listener, self.tls, router, limits, shutdown, || manager.drain()).await;
+        serve::serve(self.listener, self.tls, router, limits, metrics, shutdown, || manager.drain()).await;
         self.engine.tasks.close();
         let stragglers = tokio::time::timeout(drain_timeout, self.engine.tasks.wait());
         if stragglers.await.is_err() {
@@ -262,8 +262,10 @@ impl App {
     /// Has files read again when they change or SIGHUP comes. Where there are none, that signal ends
     /// the process, as the operating system has it.
     fn reload_on_change(&self, config: &Config, gate: &Arc<Gate>) -> Result<(), AppError> {
-        let access = config.access_file.iter().map(|path| Watched::access(path.clone(), Arc::clone(gate)));
-        let watched: Vec<Watched> = access.chain(self.tls.iter().map(Watched::certificates)).collect();
+        let metrics = || Arc::clone(&self.door.metrics);
+        let access = config.access_file.iter().map(|path| Watched::access(path.clone(), Arc::clone(gate), metrics()));
+        let watched: Vec<Watched> =
+            access.chain(self.tls.iter().map(|tls| Watched::certificates(tls, metrics()))).collect();
         if watched.is_empty() {
             return Ok(());
         }
@@ -325,25 +327,6 @@ async fn close(embedded: Vec<Arc<EmbeddedNode<SystemClock>>>) {
     if closing.await.is_err() {
         tracing::error!("the clean stop could not be written down");
     }
-}
-
-/// The most connections that there are file descriptors for: the soft limit is raised to the hard
-/// one first, and some are kept back for nodes, files and listeners.
-fn connections_allowed(nodes: usize, wanted: usize) -> usize {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    let current = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
-    let files = current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
-    let kept_back = FILES_KEPT_BACK.saturating_add(nodes.saturating_mul(FILES_PER_NODE));
-    let allowed = files.saturating_sub(kept_back).max(1);
-    if allowed < wanted {
-        tracing::warn!(
-            connections = allowed,
-            "the limit of open files (ulimit -n) allows fewer connections than max_connections ({wanted}): waiters have one each"
-        );
-    }
-    allowed.min(wanted)
 }
 
 /// Looks at the nodes again and again; stops the service where two of them are one server.
@@ -425,9 +408,9 @@ fn open_nodes(
     let tls = node_tls(config)?;
     let template = template(config)?;
     let mut nodes = Vec::new();
-    for (spec, id) in config.nodes.iter().zip(ids) {
+    for (url, id) in config.node_urls()?.iter().zip(ids) {
         let invalid = |why: Invalid| AppError::Setting { key: "nodes", why: format!("{id}: {why}") };
-        let url = NodeUrl::parse(spec.url.reveal()).map_err(invalid)?;
+        let url = NodeUrl::parse(url.reveal()).map_err(invalid)?;
         let node = RedisNodeConfig {
             tls: if url.is_tls() { tls.clone() } else { None },
             key_template: template.clone(),
@@ -458,8 +441,7 @@ fn observer(metrics: &Arc<Metrics>, history: &Arc<NodeHistory>) -> Arc<dyn NodeO
 
 /// What the pages need, where there are to be any.
 fn ui(config: &Config, node_history: Arc<NodeHistory>) -> Option<UiState> {
-    let allowed_hosts = config.allowed_hosts.clone();
-    config.ui.then_some(UiState { allowed_hosts, node_history, secure_cookies: config.listen_tls_cert.is_some() })
+    config.ui.then_some(UiState { node_history, secure_cookies: config.listen_tls_cert.is_some() })
 }
 
 fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
@@ -523,7 +505,19 @@ fn door_settings(config: &Config) -> Result<DoorSettings, AppError> {
         body_timeout: config.body_timeout,
         uri_limit: config.uri_limit,
         trusted_proxies: config.trusted_proxies.clone(),
+        hosts: hosts(config),
+        is_open_to_others: config.is_open_to_others(),
     })
+}
+
+/// Names under which the service may be asked. Where everybody who can connect may do everything, as
+/// somebody insisted, and no name is listed, each is as good as another: in a network of containers
+/// the service has the name that it was given there.
+fn hosts(config: &Config) -> Hosts {
+    match config.is_open_to_others() && config.allowed_hosts.is_empty() {
+        true => Hosts::any(),
+        false => Hosts::of(config.allowed_hosts.clone()),
+    }
 }
 
 fn serve_limits(config: &Config) -> ServeLimits {

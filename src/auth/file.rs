@@ -98,6 +98,21 @@ fn shown(text: &str) -> String {
     format!("`{}`", text.escape_debug())
 }
 
+/// A message, with what looks like a key left out of it: people put keys where hashes, names and rules
+/// belong, and messages go to the log.
+fn without_keys(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once(KEY_PREFIX) {
+        out.push_str(before);
+        out.push_str("(a key, not shown)");
+        let end = behind.find(|c: char| c.is_whitespace() || c == '`').unwrap_or(behind.len());
+        rest = &behind[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
 /// Reads one principal, and notes what is wrong with it.
 struct Reader<'a> {
     place: String,
@@ -106,7 +121,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn say(&mut self, what: impl std::fmt::Display) {
-        self.wrong.push(format!("has a mistake in {}: {what}", self.place));
+        self.wrong.push(without_keys(&format!("has a mistake in {}: {what}", self.place)));
     }
 
     fn check<T>(&mut self, what: &str, read: Result<T, Invalid>) -> Option<T> {

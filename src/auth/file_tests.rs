@@ -79,11 +79,15 @@ fn a_key_in_the_wrong_place_is_never_repeated() {
         format!("[[principal]]\nname = \"ci\"\nkeys = [\"{key}\"]"),
         format!("[[principal]]\nname = \"ci\"\nkeys = \"{key}\""),
         format!("[[principal]]\nname = \"{key}/\"\nkeys = []"),
+        format!("[[principal]]\nname = \"{key}\"\nkeys = []\nleases = 0"),
+        format!("[[principal]]\nname = \"ci\"\nkeys = []\nallow = [\"{key}\"]"),
+        format!("[[principal]]\nname = \"ci\"\nkeys = []\nallow = [\"acquire:é{key}é\"]"),
+        format!("[[principal]]\nname = \"ci\"\ncertificates = [\"dns:{key}\", \"{key}\"]"),
         format!("[[principal]]\nname = \"ci\"\n{key} = 1\nkeys = []"),
         format!("{key} = 1"),
         format!("[[principal]]\nname = \"ci\"\nkeys = [\"{key}\" \"{key}\"]"),
     ] {
-        assert!(!wrong(&text).contains(&key[4..]), "{}", wrong(&text));
+        assert!(!wrong(&text).contains(&key[4..]) && !wrong(&text).contains("rlk_"), "{}", wrong(&text));
     }
 }
 

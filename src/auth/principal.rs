@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::key::KeyHash;
+use super::key::{KEY_PREFIX, KeyHash};
 use super::rule::Rules;
 use crate::redlock::types::Invalid;
 
@@ -20,6 +20,10 @@ impl PrincipalName {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | ':' | '@' | '-');
         if text.is_empty() || text.len() > NAME_MAX_BYTES || !text.chars().all(plain) {
             return Err(Invalid(format!("a name has 1 to {NAME_MAX_BYTES} characters of A-Z a-z 0-9 . _ ~ : @ -")));
+        }
+        // Names are logged; keys are not.
+        if text.contains(KEY_PREFIX) {
+            return Err(Invalid("this is, or has in it, a key, which is no name".to_owned()));
         }
         Ok(Self(text.into()))
     }

@@ -86,10 +86,15 @@ fn load(settings: Settings, env: &impl Environment, err: &mut dyn Write) -> Resu
     })
 }
 
-/// The same, and the access file is read too: whatever is wrong with it is wrong with the configuration.
+/// The same, and the access file and the nodes' passwords are read too: whatever is wrong with them is
+/// wrong with the configuration.
 fn load_for_service(settings: Settings, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
     let loaded = load(settings, env, err)?;
     if let Some(Err(error)) = loaded.config.access_file.as_deref().map(crate::auth::file::read) {
+        say(err, &format!("redlockd: {error}"));
+        return Err(exit::CONFIG);
+    }
+    if let Err(error) = loaded.config.node_urls() {
         say(err, &format!("redlockd: {error}"));
         return Err(exit::CONFIG);
     }

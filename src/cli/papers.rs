@@ -99,6 +99,7 @@ fn value(config: &Config, key: &str) -> String {
                 |n: &crate::config::NodeSpec| quoted(&format!("{}={}", n.id(), crate::config::redact(n.url.reveal())));
             format!("[{}]", config.nodes.iter().map(node).collect::<Vec<_>>().join(", "))
         }
+        "node_password_file" => path(&config.node_password_file),
         "embedded_nodes" => config.embedded_nodes.to_string(),
         "data_dir" => quoted(&config.data_dir.display().to_string()),
         "key_template" => quoted(&config.key_template),

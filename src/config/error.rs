@@ -158,6 +158,8 @@ pub enum Warning {
         /// Where.
         listen: SocketAddr,
     },
+    /// There is a file with a password, and no node without one.
+    UnusedPasswordFile,
     /// TLS is set up and no node uses it.
     UnusedTls {
         /// The first of the keys that are set.
@@ -206,6 +208,9 @@ impl fmt::Display for Warning {
                 f,
                 "`listen` is {listen} without TLS: keys and tokens travel where others can read them, unless a proxy in \
                  front of it speaks TLS"
+            ),
+            Self::UnusedPasswordFile => f.write_str(
+                "`node_password_file` is set, but each node has a password of its own, or there is none, so it is not used",
             ),
             Self::UnusedTls { key } => {
                 write!(f, "`{key}` is set, but no node URL begins with rediss://, so it is not used")

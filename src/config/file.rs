@@ -76,18 +76,18 @@ fn node_tables(value: toml::Value, origin: Origin) -> Result<Vec<NodeEntry>, Vec
         let toml::Value::Table(table) = table else {
             return Err(refuse("must be tables, each beginning with [[node]]"));
         };
-        let unknown = table.keys().filter(|key| !matches!(key.as_str(), "url" | "name"));
+        let unknown = table.keys().filter(|key| !matches!(key.as_str(), "url" | "name" | "password_file"));
         errors.extend(unknown.map(|key| ConfigError::UnknownKey {
             key: format!("node.{key}"),
             origin,
-            nearest: nearest(key, ["url", "name"]),
+            nearest: nearest(key, ["url", "name", "password_file"]),
         }));
         let text = |key: &str| table.get(key).map(|value| value.as_str().map(str::to_owned));
-        match (text("name"), text("url")) {
-            (name @ (None | Some(Some(_))), Some(Some(url))) => {
-                nodes.push(NodeEntry { name: name.flatten(), url: Secret::new(url) });
+        match (text("name"), text("url"), text("password_file")) {
+            (name @ (None | Some(Some(_))), Some(Some(url)), file @ (None | Some(Some(_)))) => {
+                nodes.push(NodeEntry { name: name.flatten(), url: Secret::new(url), password_file: file.flatten() });
             }
-            _ => errors.extend(refuse("must have a `url`, and may have a `name`, both texts")),
+            _ => errors.extend(refuse("must have a `url`, and may have a `name` and a `password_file`, all texts")),
         }
     }
     if errors.is_empty() { Ok(nodes) } else { Err(errors) }
@@ -123,9 +123,11 @@ mod tests {
             errors("[[node]]\nurl = \"redis://h\"\nnam = \"a\""),
             "`node.nam` in the configuration file is not a setting: did you mean `name`?"
         );
-        let no_url = "`node` in the configuration file must have a `url`, and may have a `name`, both texts";
+        let no_url = "`node` in the configuration file must have a `url`, and may have a `name` and a `password_file`, all \
+                      texts";
         assert_eq!(errors("[[node]]\nname = \"a\""), no_url);
         assert_eq!(errors("[[node]]\nurl = 1"), no_url);
+        assert_eq!(errors("[[node]]\nurl = \"redis://h\"\npassword_file = 1"), no_url);
         let tables = "`node` in the configuration file must be tables, each beginning with [[node]]";
         assert_eq!(errors("node = \"redis://h\""), tables);
         assert_eq!(errors("[node]\nurl = \"redis://h\""), tables);

@@ -139,6 +139,7 @@ pub const KEYS: &[Key] = &[
     key("ui", Form::Choice(&["on", "off"])),
     key("allowed_hosts", Form::Hosts),
     key("nodes", Form::Nodes),
+    key("node_password_file", Form::Path),
     key("embedded_nodes", Form::Odd { min: 1, max: MAX_NODES as u64 }),
     key("data_dir", Form::Path),
     key("key_template", Form::Template),

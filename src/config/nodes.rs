@@ -1,6 +1,8 @@
 //! The list of nodes as configured: names, and URLs as secrets. Looks at a URL only as far as two
 //! of them must be told apart; `nodes/` reads it in full.
 
+use std::path::PathBuf;
+
 use super::error::{ConfigError, Origin};
 use super::raw::{NodeEntry, Raw};
 use super::secret::Secret;
@@ -21,6 +23,8 @@ pub struct NodeSpec {
     pub name: Option<NodeId>,
     /// Its URL, with user and password.
     pub url: Secret,
+    /// File with its password.
+    pub password_file: Option<PathBuf>,
     id: NodeId,
     address: String,
 }
@@ -43,6 +47,18 @@ impl NodeSpec {
         self.url.reveal().starts_with("rediss://")
     }
 
+    /// Whether its URL has a password.
+    pub fn has_password(&self) -> bool {
+        let (scheme, rest) = self.url.reveal().split_once("://").unwrap_or_default();
+        if scheme.ends_with("unix") {
+            let query = rest.split_once('?').map_or("", |(_, query)| query);
+            return query.split('&').any(|field| field.strip_prefix("pass=").is_some_and(|p| !p.is_empty()));
+        }
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+        user.split_once(':').is_some_and(|(_, password)| !password.is_empty())
+    }
+
     /// Errors: what is wrong, to stand after "must be" or "node 2 must"; never the URL.
     fn read(entry: NodeEntry) -> Result<Self, String> {
         let address = address(entry.url.reveal())?;
@@ -53,7 +69,12 @@ impl NodeSpec {
             None => NodeId::parse(&address.replace(['[', ']'], ""))
                 .map_err(|_| "needs a name, since its address is long or has unusual characters".to_owned())?,
         };
-        Ok(Self { name, url: entry.url, id, address })
+        let password_file = entry.password_file.filter(|path| !path.is_empty()).map(PathBuf::from);
+        let node = Self { name, url: entry.url, password_file, id, address };
+        match node.password_file.is_some() && node.has_password() {
+            true => Err("has a password in its URL and a `password_file`, but must have one of them".to_owned()),
+            false => Ok(node),
+        }
     }
 }
 
@@ -175,6 +196,22 @@ mod tests {
             assert!(text.contains("`nodes` in the environment is wrong: node 2 "), "{text}");
             assert!(!text.contains("SECRET") && !text.contains("RET@"), "{text}");
         }
+    }
+
+    #[test]
+    fn whether_there_is_a_password_can_be_told() {
+        for url in
+            ["redis://:p@h", "rediss://u:p@h:1/2", "redis://u:p:q@h", "unix:///s?pass=p", "unix:///s?db=1&pass=p"]
+        {
+            assert!(one(url).has_password(), "{url}");
+        }
+        for url in ["redis://h", "redis://u@h:1", "redis://u:@h", "redis://:@h", "unix:///s", "unix:///s?user=pass"] {
+            assert!(!one(url).has_password(), "{url}");
+        }
+        let entry = |url: &str| NodeEntry { password_file: Some("/f".into()), ..NodeEntry::split(url) };
+        let table = |url| read("nodes", Origin::File, Raw::Nodes(vec![entry(url)]));
+        assert_eq!(table("redis://u@h").expect("good")[0].password_file, Some("/f".into()));
+        assert!(table("redis://u:SECRET@h").is_err_and(|e| e.to_string().contains("one of them")));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::secret::Secret;
 pub(super) struct NodeEntry {
     pub(super) name: Option<String>,
     pub(super) url: Secret,
+    pub(super) password_file: Option<String>,
 }
 
 impl NodeEntry {
@@ -18,8 +19,10 @@ impl NodeEntry {
     pub(super) fn split(text: &str) -> Self {
         let scheme_end = text.find("://").unwrap_or(text.len());
         match text[..scheme_end].split_once('=') {
-            Some((name, _)) => Self { name: Some(name.into()), url: Secret::new(&text[name.len() + 1..]) },
-            None => Self { name: None, url: Secret::new(text) },
+            Some((name, _)) => {
+                Self { name: Some(name.into()), url: Secret::new(&text[name.len() + 1..]), password_file: None }
+            }
+            None => Self { name: None, url: Secret::new(text), password_file: None },
         }
     }
 }

@@ -162,8 +162,15 @@ fn is_private(c: &Config) -> bool {
     c.listen.ip().to_canonical().is_loopback()
 }
 
+impl Config {
+    /// Whether others can connect and need no key.
+    pub fn is_open_to_others(&self) -> bool {
+        !is_private(self) && self.access_file.is_none()
+    }
+}
+
 fn strangers(c: &Config, errors: &mut Vec<ConfigError>) {
-    if !is_private(c) && c.access_file.is_none() && !c.insecure_no_auth {
+    if c.is_open_to_others() && !c.insecure_no_auth {
         errors.push(ConfigError::rule(
             "listen",
             format!(
@@ -195,6 +202,10 @@ fn warnings(c: &Config) -> Vec<Warning> {
     }
     if c.insecure_no_auth && (is_private(c) || c.access_file.is_some()) {
         warnings.push(Warning::NeedlessInsecure);
+    }
+    let needs_password = |node: &super::nodes::NodeSpec| !node.has_password() && node.password_file.is_none();
+    if c.node_password_file.is_some() && !c.nodes.iter().any(needs_password) {
+        warnings.push(Warning::UnusedPasswordFile);
     }
     let tls = [("tls_ca", &c.tls_ca), ("tls_cert", &c.tls_cert), ("tls_key", &c.tls_key)];
     let set = tls.into_iter().find(|(_, path)| path.is_some());
@@ -286,6 +297,10 @@ mod tests {
             let keys = warnings_of(&[("listen", listen), ("access_file", "/a")]);
             assert_eq!(matches!(keys[..], [Warning::PlainKeys { .. }]), is_open, "{listen}");
             assert_eq!(load(&[("listen", listen)]).is_err(), is_open, "{listen}");
+            let loaded = load(&[("listen", listen), ("insecure_no_auth", "true")]).expect("good");
+            assert_eq!(loaded.config.is_open_to_others(), is_open, "{listen}");
+            let loaded = load(&[("listen", listen), ("access_file", "/a")]).expect("good");
+            assert!(!loaded.config.is_open_to_others(), "{listen}");
         }
         let slow = [("default_ttl", "200ms"), ("node_timeout", "50ms")];
         assert!(matches!(warnings_of(&slow)[..], [Warning::SlowNodeTimeout { .. }]));
@@ -294,6 +309,12 @@ mod tests {
             [Warning::UnusedTls { key: "tls_ca" }]
         );
         assert_eq!(warnings_of(&[("tls_ca", "/ca"), ("nodes", "redis://a,redis://b,rediss://c")]), []);
+        for (nodes, unused) in
+            [("redis://:p@a,redis://:p@b,redis://u:p@c", true), ("redis://:p@a,redis://b,redis://c", false)]
+        {
+            let warned = warnings_of(&[("node_password_file", "/p"), ("nodes", nodes)]);
+            assert_eq!(warned == [Warning::UnusedPasswordFile], unused, "{nodes}");
+        }
     }
 
     proptest! {

@@ -110,10 +110,12 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// Whether there are pages under `/ui/`.
     pub ui: bool,
-    /// Names of hosts, besides addresses and loopback names, under which the pages may be asked for.
+    /// Names of hosts, besides addresses and loopback names, under which the service may be asked.
     pub allowed_hosts: Vec<String>,
     /// The Redis nodes; empty: embedded ones.
     pub nodes: Vec<NodeSpec>,
+    /// File with the password of those nodes whose URL has none.
+    pub node_password_file: Option<PathBuf>,
     /// How many embedded nodes; odd.
     pub embedded_nodes: usize,
     /// Where embedded nodes keep their state file; not created here.
@@ -215,6 +217,7 @@ impl Config {
             ui: values.text("ui") == "on",
             allowed_hosts: values.list("allowed_hosts"),
             nodes: values.nodes("nodes"),
+            node_password_file: values.path("node_password_file"),
             embedded_nodes: values.integer("embedded_nodes"),
             data_dir: values.path("data_dir").unwrap_or(data_dir),
             key_template: values.text("key_template").to_owned(),

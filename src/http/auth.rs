@@ -12,9 +12,11 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::extract;
+use super::host;
 use super::problem::Problem;
 use super::routes::{Operation, ROUTES, UiRoute};
 use super::slug::Slug;
+use super::state::DoorSettings;
 use super::trail::Trail;
 use super::ui::{guard, login};
 use crate::auth::book::{Credential, PeerCertificate, Unknown};
@@ -209,11 +211,20 @@ fn unauthenticated(detail: &str) -> Problem {
     Problem::new(Slug::Unauthenticated, detail).header(header::WWW_AUTHENTICATE, CHALLENGE)
 }
 
+/// What the layer goes by. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Guard {
+    /// Who gets in.
+    pub gate: Arc<Gate>,
+    /// Under which names, where there are no keys.
+    pub settings: Arc<DoorSettings>,
+}
+
 /// The layer: finds out who is asking and denies what they may not. Runs for matched routes only.
 ///
 /// Cancel: nothing is left behind but a counted request.
-pub async fn admit(State(gate): State<Arc<Gate>>, mut request: Request, next: Next) -> Response {
-    match allowed(&gate, &request) {
+pub async fn admit(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
+    match allowed(&guard, &request) {
         Ok(access) => {
             request.extensions_mut().insert(access);
             next.run(request).await
@@ -233,13 +244,16 @@ fn comes_from_elsewhere(request: &Request) -> bool {
     !is_safe && !guard::is_same_origin(request.headers(), request.uri())
 }
 
-/// Errors: `unauthenticated`, `forbidden`, `quota-exceeded`.
-fn allowed(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
+/// Errors: `unauthenticated`, `forbidden`, `quota-exceeded`, `host-not-allowed`.
+fn allowed(guard: &Guard, request: &Request) -> Result<Access, Problem> {
+    let gate = &guard.gate;
     if comes_from_elsewhere(request) {
         let detail = "a browser sent this for a page of another site, which may not change anything here";
         return Err(Problem::new(Slug::Forbidden, detail));
     }
-    if gate.is_open() {
+    // Without keys a name that leads here from a stranger's page would be all that it takes.
+    let is_ours = || guard.settings.hosts.permit_request(request.headers(), request.uri(), true);
+    if gate.is_open() && is_ours() {
         return Ok(Access(Caller::Anybody));
     }
     let pattern = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
@@ -247,6 +261,10 @@ fn allowed(gate: &Arc<Gate>, request: &Request) -> Result<Access, Problem> {
     let route = ROUTES.iter().find(|route| route.pattern == pattern && route.method == method);
     // A route that is not in the table is for those who may do everything.
     let needs = route.map_or(Needs::Somewhere(Right::Admin), |route| Needs::of(route.operation));
+    if gate.is_open() {
+        // What tells nobody anything, such as whether the service lives, it tells under every name.
+        return if needs == Needs::Nothing { Ok(Access(Caller::Nobody)) } else { Err(host::refused()) };
+    }
     let is_page = route.is_some_and(|route| matches!(route.operation, Operation::Ui(_)));
     let found = if is_page { identify_person(gate, request) } else { identify(gate, request) };
     if needs == Needs::Nothing {

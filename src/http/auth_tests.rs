@@ -14,6 +14,7 @@ use crate::auth::book::Book;
 use crate::auth::file;
 use crate::auth::key::KeyHash;
 use crate::auth::principal::Limits;
+use crate::http::host::Hosts;
 
 fn gate(rules: &[&str]) -> Arc<Gate> {
     let book = book("secret", rules);
@@ -29,12 +30,16 @@ fn book(key: &str, rules: &[&str]) -> Book {
 
 /// Every route, each answering 200; and one that is in no table.
 fn echo(gate: Arc<Gate>) -> Router {
+    behind(Guard { gate, settings: Arc::default() })
+}
+
+fn behind(guard: Guard) -> Router {
     let mut router = Router::new().route("/unlisted", on(MethodFilter::GET, || async {}));
     for route in ROUTES.iter().filter(|r| r.method != "HEAD") {
         let method = Method::from_bytes(route.method.as_bytes()).expect("a method");
         router = router.route(route.pattern, on(MethodFilter::try_from(method).expect("usual"), || async {}));
     }
-    router.route_layer(from_fn_with_state(gate, admit))
+    router.route_layer(from_fn_with_state(guard, admit))
 }
 
 fn request(method: &str, path: &str, authorization: &[&str]) -> Request {
@@ -184,6 +189,57 @@ async fn a_page_of_another_site_changes_nothing_even_without_keys() {
         }
         let response = echo(Arc::clone(&gate)).oneshot(request).await.expect("infallible");
         assert_eq!(response.status(), expected, "{method} {headers:?}");
+    }
+}
+
+/// DNS rebinding: without keys the name under which the service is asked is all that tells a
+/// stranger's page from a program of ours. With keys it needs no such thing.
+#[tokio::test]
+async fn without_keys_only_names_of_ours_are_answered() {
+    let send = async |guard: &Guard, method: &str, path: &str, host: &str| {
+        let mut request = request(method, path, &[]);
+        request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
+        let response = behind(guard.clone()).oneshot(request).await.expect("infallible");
+        response.status().as_u16()
+    };
+    let hosts = |hosts| Arc::new(DoorSettings { hosts, ..DoorSettings::default() });
+    let listed = || Hosts::of(vec!["locks.example".to_owned()]);
+    let open = Guard { gate: Arc::new(Gate::open()), settings: hosts(listed()) };
+    for route in &ROUTES {
+        let path = path_of(route);
+        let stranger = if Needs::of(route.operation) == Needs::Nothing { 200 } else { 421 };
+        for (host, expected) in [
+            ("127.0.0.1:5625", 200),
+            ("[::1]:5625", 200),
+            ("localhost", 200),
+            ("Locks.Example:5625", 200),
+            ("evil.example:5625", stranger),
+            ("127.0.0.1.evil.example", stranger),
+            ("redlockd:5625", stranger),
+        ] {
+            assert_eq!(send(&open, route.method, &path, host).await, expected, "{route:?} at {host}");
+        }
+    }
+    assert_eq!(send(&open, "GET", "/unlisted", "evil.example").await, 421);
+    let any = Guard { settings: hosts(Hosts::any()), ..open };
+    assert_eq!(send(&any, "POST", "/locks/a", "redlockd:5625").await, 200);
+    let closed = Guard { gate: gate(&["read:**"]), settings: hosts(listed()) };
+    assert_eq!(send(&closed, "GET", "/locks", "evil.example").await, 401, "a key is asked for, whatever the name");
+}
+
+/// What is told under every name is told as to a stranger.
+#[tokio::test]
+async fn a_strangers_name_without_keys_is_told_no_more_than_a_stranger() {
+    let guard = Guard { gate: Arc::new(Gate::open()), settings: Arc::default() };
+    for (host, may) in [("127.0.0.1", true), ("evil.example", false)] {
+        let mut request = request("GET", "/health/ready", &[]);
+        request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
+        let tell = |request: Request| async move { Access::of(&request).may_somewhere(Right::Metrics).to_string() };
+        let router = Router::new().route("/health/ready", axum::routing::get(tell));
+        let router = router.route_layer(from_fn_with_state(guard.clone(), admit));
+        let response = router.oneshot(request).await.expect("infallible");
+        let body = axum::body::to_bytes(response.into_body(), 100).await.expect("a body");
+        assert_eq!(body, may.to_string().as_bytes(), "{host}");
     }
 }
 

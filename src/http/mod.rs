@@ -8,11 +8,13 @@ pub mod answers;
 pub mod asks;
 pub mod auth;
 pub mod client_address;
+pub mod descriptors;
 pub mod events;
 pub mod extract;
 pub mod fields;
 pub mod health;
 pub mod hold;
+pub mod host;
 pub mod idle;
 pub mod list;
 pub mod locks;
@@ -62,13 +64,15 @@ pub fn router(door: DoorState) -> Router {
             router = router.route(route.pattern, handler);
         }
     }
-    if let Some(ui) = &door.ui {
-        router = router.merge(ui::router(ui));
+    if door.ui.is_some() {
+        router = router.merge(ui::router(&settings));
     }
+    let is_open = settings.is_open_to_others;
     // Innermost: whatever is denied is counted, named and written out like any other problem.
-    let router = router.with_state(door).route_layer(from_fn_with_state(gate, auth::admit));
+    let guard = auth::Guard { gate, settings: Arc::clone(&settings) };
+    let router = router.with_state(door).route_layer(from_fn_with_state(guard, auth::admit));
     let router = router.route_layer(from_fn_with_state(settings, receive));
-    layered(router, metrics, &audit)
+    layered(router, metrics, &audit, is_open)
 }
 
 /// `None` for pages, which have layers of their own: see [`ui::router`].
@@ -93,7 +97,7 @@ fn handler(operation: Operation) -> Option<MethodRouter<DoorState>> {
 
 /// The layers, outermost first, around whatever routes there are. The body's bound is kept where
 /// bodies are read ([`extract::fields`]).
-fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit) -> Router {
+fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit, is_open: bool) -> Router {
     let always = |name, value| SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value));
     // Only what has its hash in its name says otherwise.
     let unkept = HeaderValue::from_static("no-store");
@@ -108,7 +112,7 @@ fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit) -> Router {
         // Catches panics, and writes problems in the form that the client reads.
         from_fn(problem::render),
         // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
-        from_fn(ui::dress::dress),
+        from_fn_with_state(is_open, ui::dress::dress),
         // Sees what is refused before it is written out, whoever refuses it below.
         from_fn_with_state(audit.clone(), trail::follow),
     ))

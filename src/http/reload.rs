@@ -12,6 +12,8 @@ use tokio::sync::Notify;
 use super::tls::Tls;
 use crate::auth::file;
 use crate::auth::gate::Gate;
+use crate::metrics::Metrics;
+use crate::metrics::door::Reloaded;
 use crate::redlock::clock::{Clock, SystemClock};
 
 /// Between two looks at a file.
@@ -58,22 +60,33 @@ impl Watched {
     }
 
     /// The access file: a good one replaces the book of the gate.
-    pub fn access(path: PathBuf, gate: Arc<Gate>) -> Self {
-        Self::new(vec![path.clone()], move || match file::read(&path) {
-            Ok(book) => {
-                tracing::info!(principals = book.principals().len(), "the access file was read again and is in force");
-                gate.replace(book);
+    pub fn access(path: PathBuf, gate: Arc<Gate>, metrics: Arc<Metrics>) -> Self {
+        Self::new(vec![path.clone()], move || {
+            let read = file::read(&path);
+            metrics.reloaded(Reloaded::AccessFile, read.is_ok());
+            match read {
+                Ok(book) => {
+                    tracing::info!(
+                        principals = book.principals().len(),
+                        "the access file was read again and is in force"
+                    );
+                    gate.replace(book);
+                }
+                Err(error) => tracing::error!(%error, "the access file is not used: the rules before it stay in force"),
             }
-            Err(error) => tracing::error!(%error, "the access file is not used: the rules before it stay in force"),
         })
     }
 
     /// The door's certificate: a good one is shown to the next connection.
-    pub fn certificates(tls: &Arc<Tls>) -> Self {
+    pub fn certificates(tls: &Arc<Tls>, metrics: Arc<Metrics>) -> Self {
         let tls = Arc::clone(tls);
-        Self::new(tls.files().paths(), move || match tls.reload() {
-            Ok(()) => tracing::info!("the certificate was read again and is in force"),
-            Err(error) => tracing::error!(%error, "the certificate is not used: the one before it stays in force"),
+        Self::new(tls.files().paths(), move || {
+            let read = tls.reload();
+            metrics.reloaded(Reloaded::Certificate, read.is_ok());
+            match read {
+                Ok(()) => tracing::info!("the certificate was read again and is in force"),
+                Err(error) => tracing::error!(%error, "the certificate is not used: the one before it stays in force"),
+            }
         })
     }
 

@@ -111,11 +111,11 @@ const UI_RELEASE: &str = "/ui/release/{resource}";
 const UI_RELEASE_PATTERN: &str = "/ui/release/{*resource}";
 const UI_ASSET: &str = "/ui/static/{file}";
 
-const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 423, 429, 503];
-const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 429, 503];
-const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 429, 503];
-const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 429, 503];
-const LOOK_CODES: &[u16] = &[200, 400, 401, 403, 406, 429];
+const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
+const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 421, 429, 503];
+const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 421, 429, 503];
+const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 421, 429, 503];
+const LOOK_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
 
 const PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421];
 const LOCK_PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421, 503];
@@ -137,10 +137,10 @@ pub const ROUTES: [Route; 31] = [
     route("HEAD", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
     route("GET", "/locks", "/locks", Operation::List, LOOK_CODES),
     route("GET", "/nodes", "/nodes", Operation::Nodes, LOOK_CODES),
-    route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 429]),
+    route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),
     route("GET", "/health/live", "/health/live", Operation::Live, &[200]),
     route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 503]),
-    route("GET", "/metrics", "/metrics", Operation::Metrics, &[200, 401, 403, 429]),
+    route("GET", "/metrics", "/metrics", Operation::Metrics, &[200, 401, 403, 421, 429]),
     route("GET", "/openapi.yaml", "/openapi.yaml", Operation::OpenApi, &[200]),
     route("GET", PROBLEM, PROBLEM, Operation::ProblemPage, &[200, 404]),
     route("GET", "/", "/", Operation::Root, &[307]),

@@ -16,6 +16,7 @@ use super::idle::{Activity, Patience, SentBody, Timed, UNREAD_TIMEOUT};
 use super::socket::{Caller, Socket};
 use super::tls::{self, ALPN_H2, Tls};
 use crate::auth::book::PeerCertificate;
+use crate::metrics::Metrics;
 use axum::Router;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -100,12 +101,14 @@ pub async fn serve(
     tls: Option<Arc<Tls>>,
     router: Router,
     limits: ServeLimits,
+    metrics: Arc<Metrics>,
     shutdown: CancellationToken,
     drain: impl FnOnce() + Send,
 ) -> Drained {
     let connections = TaskTracker::new();
     let stop = Stop { drain: CancellationToken::new(), cut: CancellationToken::new() };
-    let keeper = Keeper { tls, router, limits: limits.clone(), tasks: connections.clone(), stop: stop.clone() };
+    let keeper =
+        Keeper { tls, router, metrics, limits: limits.clone(), tasks: connections.clone(), stop: stop.clone() };
     accept_until(&shutdown, listener, &keeper).await;
     tracing::info!(connections = connections.len(), "draining: no new connections, requests under way finish");
     // First the connections, so that each answer to a waiter already says that it is the last.
@@ -136,6 +139,7 @@ struct Stop {
 struct Keeper {
     tls: Option<Arc<Tls>>,
     router: Router,
+    metrics: Arc<Metrics>,
     limits: ServeLimits,
     /// Connections, and the requests of those with HTTP/2.
     tasks: TaskTracker,
@@ -162,9 +166,10 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, keepe
         match accepted {
             Ok((stream, address)) => {
                 let connection = keeper.clone().keep(stream, address.ip());
+                let counted = keeper.metrics.connected();
                 keeper.tasks.spawn(async move {
                     connection.await;
-                    drop(seat);
+                    drop((seat, counted));
                 });
             }
             Err(error) => {

@@ -79,7 +79,7 @@ async fn start(limits: ServeLimits) -> Service {
             release.notify_waiters();
         }
     };
-    let ended = tokio::spawn(serve(listener, None, router, limits, shutdown.clone(), hook));
+    let ended = tokio::spawn(serve(listener, None, router, limits, Metrics::new(&[], &[]), shutdown.clone(), hook));
     Service { address, shutdown, parked, drains, ended }
 }
 

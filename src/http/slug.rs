@@ -185,10 +185,11 @@ const CATALOGUE: [Entry; 23] = [
         Slug::HostNotAllowed,
         "host-not-allowed",
         StatusCode::MISDIRECTED_REQUEST,
-        "The pages are not offered under this name",
-        "Browsers may ask for the dashboard under an IP address, a loopback name, or a name in the setting\n\
-         `allowed_hosts`: a name of somebody else's that leads to this address could otherwise read and end leases.\n\
-         Add the name to `allowed_hosts`, or have the proxy pass on one that is there.",
+        "The service is not offered under this name",
+        "The dashboard, and without keys everything, is offered under an IP address, a loopback name, or a name in the\n\
+         setting `allowed_hosts`: a name of somebody else's that leads to this address could otherwise read and end\n\
+         leases. Nothing was done.\n\
+         Add the name to `allowed_hosts`, use the address, or have the proxy pass on a name that is there.",
     ),
     entry(
         Slug::BodyTooLarge,

@@ -1,4 +1,4 @@
-//! A caller's socket: how long the kernel tries to reach a host that no longer answers. Apart from
+//! Callers' sockets: how many may wait to be accepted, and how long the kernel tries to reach a host that no longer answers. Apart from
 //! [`super::serve`], since a handler may ask for a shorter time than its listener has. Knows no HTTP.
 
 use std::io;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// How long a host may leave what it was sent, or a keep-alive probe, without an answer: a waiter
 /// that was unplugged keeps its place no longer than this and [`KEEPALIVE_IDLE`].
@@ -20,6 +20,22 @@ pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// Between probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The most connections that wait to be accepted; the kernel has a bound of its own
+/// (`net.core.somaxconn`, 4,096). With the 128 that is usual, a crowd that comes at once has most of
+/// its connections dropped by the kernel, and tried again a second later.
+const LISTEN_BACKLOG: u32 = 4_096;
+
+/// Listens. Port 0 takes a free one.
+///
+/// Errors: the operating system's.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // What a run before this one left behind must not keep the next one from starting.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(LISTEN_BACKLOG)
+}
 
 /// An accepted connection.
 pub struct Socket(Arc<TcpStream>);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::host::Hosts;
 use crate::audit::Audit;
 use crate::auth::gate::Gate;
 use crate::manager;
@@ -47,6 +48,10 @@ pub struct DoorSettings {
     pub uri_limit: usize,
     /// Proxies whose word on where a request comes from is taken.
     pub trusted_proxies: Vec<IpNet>,
+    /// Names under which the pages may be asked for, and everything where there are no keys.
+    pub hosts: Hosts,
+    /// Others can reach the service, and there are no keys: every page says so.
+    pub is_open_to_others: bool,
 }
 
 impl Default for DoorSettings {
@@ -63,14 +68,14 @@ impl Default for DoorSettings {
             body_timeout: BODY_TIMEOUT,
             uri_limit: URI_LIMIT_BYTES,
             trusted_proxies: Vec::new(),
+            hosts: Hosts::default(),
+            is_open_to_others: false,
         }
     }
 }
 
 /// What the pages under `/ui/` need besides.
 pub struct UiState {
-    /// Names under which browsers may ask for them; see [`super::ui::guard`].
-    pub allowed_hosts: Vec<String>,
     /// How long the nodes took lately.
     pub node_history: Arc<NodeHistory>,
     /// Cookies travel over TLS only. Set it where the listener speaks TLS.

@@ -31,7 +31,7 @@ fn echo(metrics: Arc<Metrics>) -> Router {
         let filter = MethodFilter::try_from(method).expect("a usual method");
         router = router.route(route.pattern, axum::routing::on(filter, || async { route.pattern }));
     }
-    layered(router, metrics, &Audit::default())
+    layered(router, metrics, &Audit::default(), false)
 }
 
 async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, String) {
@@ -142,7 +142,7 @@ async fn a_request_whose_caller_hangs_up_leaves_nothing_in_flight() {
     let metrics = metrics();
     let router = Router::new().route("/stuck", get(std::future::pending::<()>));
     let request = Request::builder().uri("/stuck").body(Body::empty()).expect("a request");
-    let mut call = Box::pin(layered(router, metrics.clone(), &Audit::default()).oneshot(request));
+    let mut call = Box::pin(layered(router, metrics.clone(), &Audit::default(), false).oneshot(request));
     assert!(futures_util::poll!(&mut call).is_pending());
     let scrape = crate::metrics::Scrape::default();
     let in_flight = |n: u8| {

@@ -90,7 +90,8 @@ impl Trail {
     fn answered(&self, response: &Response) {
         let Some(inner) = &self.0 else { return };
         let status = response.status();
-        let is_denial = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        let is_denial =
+            matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::MISDIRECTED_REQUEST);
         if !inner.is_change && !is_denial {
             return;
         }

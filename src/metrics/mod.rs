@@ -1,9 +1,10 @@
 //! What is counted, and how it is called: one struct that owns its registry, so that two services
 //! in one process do not share numbers. Every series is there from the start, and none carries a
-//! resource, an owner or a token: their number is bounded by the configuration. `requests`, `leases`
-//! and `nodes` count; `make` registers. `docs/metrics.md` says what each is for, and is held against
+//! resource, an owner or a token: their number is bounded by the configuration. `requests`, `leases`,
+//! `nodes` and `door` count; `make` registers. `docs/metrics.md` says what each is for, and is held against
 //! this by a test. Knows the manager's words, and neither routes nor handlers.
 
+pub mod door;
 pub mod leases;
 mod make;
 mod nodes;
@@ -21,6 +22,7 @@ use crate::manager::outcome::{
 };
 use crate::redlock::node::UnreachableKind;
 use crate::redlock::types::NodeId;
+use door::{Door, Reloaded};
 use leases::{AcquireWatch, Leases};
 use make::{counter, counters, gauge, gauges, quantity, raise, sum};
 use nodes::Nodes;
@@ -35,6 +37,7 @@ pub struct Metrics {
     leases: Arc<Leases>,
     nodes: Nodes,
     state: State,
+    door: Door,
     /// One scrape at a time: it sets gauges and raises counters to totals that are kept elsewhere.
     scraping: Mutex<()>,
 }
@@ -98,6 +101,7 @@ impl Metrics {
             leases: Arc::new(Leases::new(r)),
             nodes: Nodes::new(r, nodes),
             state: State::new(r),
+            door: Door::new(r),
             scraping: Mutex::default(),
             registry,
         })
@@ -122,6 +126,21 @@ impl Metrics {
     /// Follows one acquire until it has an outcome or is dropped. `waits`: it is willing to wait.
     pub fn watch_acquire(&self, waits: bool) -> AcquireWatch {
         AcquireWatch::begin(&self.leases, waits, &self.requests)
+    }
+
+    /// Counts a connection until the guard is dropped.
+    pub fn connected(&self) -> InFlight {
+        self.door.connected()
+    }
+
+    /// The most connections that there may be.
+    pub fn connections_limit(&self, connections: usize) {
+        self.door.limit(connections);
+    }
+
+    /// Files were read again; whether what is in them is in force now.
+    pub fn reloaded(&self, what: Reloaded, is_in_force: bool) {
+        self.door.reloaded(what, is_in_force);
     }
 
     /// Counts an extend.

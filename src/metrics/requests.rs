@@ -22,7 +22,7 @@ pub const CODE_OTHER: &str = "other";
 /// Codes that every route may answer with, by a defect of its own.
 const DEFECT: u16 = 500;
 /// Codes of a method that a route has not, and of a path that has no route.
-const STRAY_CODES: [u16; 7] = [400, 401, 403, 404, 405, 429, 503];
+const STRAY_CODES: [u16; 8] = [400, 401, 403, 404, 405, 421, 429, 503];
 
 /// Seconds. A round on a local network takes one to ten milliseconds.
 const BUCKETS: [f64; 13] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
@@ -80,7 +80,7 @@ pub struct Requests {
     routes: HashMap<(&'static str, &'static str), Arc<RouteSeries>>,
     unmatched: Arc<RouteSeries>,
     flights: [IntGauge; 4],
-    denials: [IntCounter; 2],
+    denials: [IntCounter; 3],
 }
 
 impl Requests {
@@ -113,13 +113,14 @@ impl Requests {
         }
         let help = "Requests under way, by what they do; hold and events are streams.";
         let flights = gauges(r, "http_requests_in_flight", help, &["kind"]);
-        let help = "Requests refused for want of proof who they are, or of a right.";
+        let help = "Requests refused for want of proof who they are, of a right, or of a name that is ours.";
         let denials = counters(r, "auth_failures_total", help, &["reason"]);
         Self {
             routes: known,
             unmatched: series(UNMATCHED, OTHER_METHOD, &stray, false),
             flights: Flight::ALL.map(|kind| flights.with_label_values(&[kind.as_str()])),
-            denials: ["unauthenticated", "forbidden"].map(|reason| denials.with_label_values(&[reason])),
+            denials: ["unauthenticated", "forbidden", "host-not-allowed"]
+                .map(|reason| denials.with_label_values(&[reason])),
         }
     }
 
@@ -132,14 +133,19 @@ impl Requests {
 
     /// Counts it as under way until the guard is dropped.
     pub fn fly(&self, kind: Flight) -> InFlight {
-        let gauge = self.flights[kind as usize].clone();
-        gauge.inc();
-        InFlight(gauge)
+        InFlight::begin(&self.flights[kind as usize])
     }
 }
 
-/// Counts a request as under way.
+/// Counts something as under way until it is dropped.
 pub struct InFlight(IntGauge);
+
+impl InFlight {
+    pub(super) fn begin(gauge: &IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
@@ -172,7 +178,7 @@ impl Drop for Waiting {
 /// requests in flight falls in any case.
 pub struct RequestWatch {
     series: Arc<RouteSeries>,
-    denials: [IntCounter; 2],
+    denials: [IntCounter; 3],
     _flight: InFlight,
     began: BootTime,
     answered: bool,
@@ -202,6 +208,7 @@ impl RequestWatch {
         match code {
             401 => self.denials[0].inc(),
             403 => self.denials[1].inc(),
+            421 => self.denials[2].inc(),
             _ => {}
         }
     }

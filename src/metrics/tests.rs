@@ -206,12 +206,33 @@ fn whatever_is_asked_the_series_are_those_of_the_start() {
 #[test]
 fn denials_are_counted_by_reason() {
     let metrics = metrics();
-    for code in [401, 403, 403, 404] {
+    for code in [401, 403, 403, 404, 421] {
         metrics.watch_request("unmatched", "GET").answered(code, Duration::ZERO);
     }
     let shown = text(&metrics, &[]);
     has(&shown, "redlockd_auth_failures_total{reason=\"unauthenticated\"} 1");
     has(&shown, "redlockd_auth_failures_total{reason=\"forbidden\"} 2");
+    has(&shown, "redlockd_auth_failures_total{reason=\"host-not-allowed\"} 1");
+}
+
+#[test]
+fn connections_come_and_go_and_reloads_are_good_until_one_is_not() {
+    use super::door::Reloaded;
+    let metrics = metrics();
+    metrics.connections_limit(9);
+    let (one, two) = (metrics.connected(), metrics.connected());
+    drop(one);
+    metrics.reloaded(Reloaded::Certificate, false);
+    let shown = text(&metrics, &[]);
+    has(&shown, "redlockd_http_connections 1");
+    has(&shown, "redlockd_http_connections_limit 9");
+    has(&shown, "redlockd_config_last_reload_successful{kind=\"access_file\"} 1");
+    has(&shown, "redlockd_config_last_reload_successful{kind=\"certificate\"} 0");
+    metrics.reloaded(Reloaded::Certificate, true);
+    drop(two);
+    let shown = text(&metrics, &[]);
+    has(&shown, "redlockd_http_connections 0");
+    has(&shown, "redlockd_config_last_reload_successful{kind=\"certificate\"} 1");
 }
 
 #[test]

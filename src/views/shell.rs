@@ -57,6 +57,8 @@ pub struct Shell {
     pub sentence: String,
     /// A mark per node.
     pub marks: Vec<Mark>,
+    /// Others can reach the service and there are no keys: every page says so.
+    pub is_open: bool,
     /// The instance is shutting down.
     pub draining: bool,
     /// The address of the page itself, for those without script.
@@ -75,6 +77,7 @@ impl Shell {
             quorum,
             sentence,
             marks: vote.nodes.iter().map(state::mark).collect(),
+            is_open: false,
             draining: vote.draining,
             here: here.to_owned(),
             live: true,
@@ -85,6 +88,12 @@ impl Shell {
     #[must_use]
     pub fn still(self) -> Self {
         Self { live: false, ..self }
+    }
+
+    /// The same of a service that lets everybody in.
+    #[must_use]
+    pub fn open(self, is_open: bool) -> Self {
+        Self { is_open, ..self }
     }
 
     /// The navigation.

@@ -16,6 +16,7 @@ struct TroublePage<'a> {
     kind: &'a str,
     instance: &'a str,
     nodes: Vec<(String, String)>,
+    is_open: bool,
 }
 
 impl TroublePage<'_> {
@@ -24,8 +25,8 @@ impl TroublePage<'_> {
     }
 }
 
-/// The page. Errors: the template's own, which cannot be helped.
-pub fn page(problem: &Problem) -> Result<String, askama::Error> {
+/// The page; `is_open` as in [`super::shell::Shell::is_open`]. Errors: the template's own, which cannot be helped.
+pub fn page(problem: &Problem, is_open: bool) -> Result<String, askama::Error> {
     let nodes = problem.members.nodes.as_deref().unwrap_or_default();
     let page = TroublePage {
         title: &problem.title,
@@ -34,6 +35,7 @@ pub fn page(problem: &Problem) -> Result<String, askama::Error> {
         kind: &problem.kind,
         instance: &problem.instance,
         nodes: nodes.iter().map(|n| (n.node.clone(), n.outcome.clone())).collect(),
+        is_open,
     };
     page.render()
 }

@@ -117,3 +117,20 @@ async fn nodes_that_are_not_well_are_seen_at_once() {
     browser.close().await;
     drop::<Vec<RedisServer>>(cluster.servers);
 }
+
+/// A service that lets everybody in says so on every page, and it can be read.
+#[tokio::test]
+async fn an_open_door_is_seen_on_every_page() {
+    let service = scene::open_service().await;
+    scene::hold(service.client()).await;
+    for look in [Look::Light, Look::Dark, Look::Narrow] {
+        let Some(browser) = Browser::open(service.client().base(), look).await else { return };
+        for (name, path) in [("locks", "/ui/"), ("lock", "/ui/locks/deploy/prod"), ("missing", "/ui/none")] {
+            browser.go(path).await;
+            assert!(browser.text(".door").await.starts_with("No authentication."), "{path}");
+            browser.is_well(path).await;
+            browser.picture(&format!("open-{name}")).await;
+        }
+        browser.close().await;
+    }
+}

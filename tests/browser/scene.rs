@@ -4,11 +4,20 @@ use futures_util::future::join_all;
 
 use crate::support::client::{Answer, Client};
 use crate::support::poll;
-use crate::support::service::Service;
+use crate::support::service::{SHORT_TIMES, Service};
 
 /// A service with five embedded nodes and a list that is fresh within a tenth of a second.
 pub async fn service() -> Service {
     let service = Service::embedded(&["--set", "embedded_nodes=5", "--set", "list_refresh=100ms"]).await;
+    service.until_ready().await;
+    service
+}
+
+/// One that lets everybody in who can reach it.
+pub async fn open_service() -> Service {
+    let data = std::sync::Arc::new(tempfile::tempdir().expect("a temporary directory"));
+    let args = [&SHORT_TIMES[..], &["--insecure-no-auth", "--set", "list_refresh=100ms"]].concat();
+    let service = Service::start_at("0.0.0.0:0", data, &args).await;
     service.until_ready().await;
     service
 }

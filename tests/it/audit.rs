@@ -167,7 +167,7 @@ async fn reading_leaves_no_line() {
 /// Sends the head of a request by hand; dropping it hangs up.
 async fn call(audited: &Audited, head: &str) -> TcpStream {
     let mut stream = TcpStream::connect(audited.service.address()).await.expect("it listens");
-    let text = format!("{head}\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    let text = format!("{head}\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
     stream.write_all(text.as_bytes()).await.expect("open");
     stream
 }
@@ -219,7 +219,7 @@ async fn a_stream_tells_its_whole_life() {
     // Released with its token, which a caller may bring.
     let token = "a-token-of-its-own-0123456789";
     let body = format!(
-        "POST /locks/x?hold=true HTTP/1.1\r\nX-Request-Id: fourth\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\ntoken={token}",
+        "POST /locks/x?hold=true HTTP/1.1\r\nX-Request-Id: fourth\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\ntoken={token}",
         token.len() + 6
     );
     let mut fourth = TcpStream::connect(audited.service.address()).await.expect("it listens");

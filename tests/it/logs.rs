@@ -82,7 +82,8 @@ async fn a_warning_names_its_request_where_only_warnings_are_logged() {
     assert!(line.contains("WARN") && line.contains("request_id=\"build/17\"") && line.contains(TRACE), "{line}");
     // A stream goes on after its request's head was answered.
     let mut stream = TcpStream::connect(service.address()).await.expect("it listens");
-    let head = "POST /locks/y?hold=true HTTP/1.1\r\nHost: x\r\nX-Request-Id: stream-1\r\nContent-Length: 0\r\n\r\n";
+    let head =
+        "POST /locks/y?hold=true HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: stream-1\r\nContent-Length: 0\r\n\r\n";
     stream.write_all(head.as_bytes()).await.expect("open");
     poll::until("it is held", || async { (service.client().inspect("y").await.status == 200).then_some(()) }).await;
     traced(&service, "DELETE", "/locks/y?force=now&reason=fire").await.expect_status(204);
@@ -171,7 +172,7 @@ async fn send_hold(over: &ServiceOver, token: &str) -> TcpStream {
     let body = format!("token={token}");
     let kind = "application/x-www-form-urlencoded";
     let head = format!(
-        "POST /locks/held?hold=true HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
+        "POST /locks/held?hold=true HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
     stream.write_all(head.as_bytes()).await.expect("open");

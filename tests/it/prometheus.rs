@@ -178,7 +178,8 @@ fn filled(query: &str) -> String {
 /// A connection that holds a lock; dropping it hangs up.
 async fn hold(over: &ServiceOver, resource: &str) -> TcpStream {
     let mut stream = TcpStream::connect(over.service.address()).await.expect("it listens");
-    let head = format!("POST /locks/{resource}?hold=true&ttl=1s HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    let head =
+        format!("POST /locks/{resource}?hold=true&ttl=1s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
     stream.write_all(head.as_bytes()).await.expect("open");
     poll::until("it is held", || async { (over.client().inspect(resource).await.status == 200).then_some(()) }).await;
     stream

@@ -56,7 +56,7 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
     }
 }
 
-/// Errors: a file with certificates that cannot be read, in one sentence.
+/// Errors: a file with certificates or a password that cannot be read, in one sentence.
 fn prepare(config: &Config) -> Result<look::Settings, String> {
     let read = |path: &Option<PathBuf>| match path {
         None => Ok(None),
@@ -64,9 +64,10 @@ fn prepare(config: &Config) -> Result<look::Settings, String> {
             std::fs::read(path).map(Some).map_err(|error| format!("{} cannot be read: {error}", path.display()))
         }
     };
+    let urls = config.node_urls().map_err(|error| error.to_string())?;
     let template = config.key_template.split_once("{resource}").unwrap_or_default();
     Ok(look::Settings {
-        nodes: config.nodes.iter().map(|n| (n.id().to_string(), n.url.clone())).collect(),
+        nodes: config.nodes.iter().map(|n| n.id().to_string()).zip(urls).collect(),
         ca: read(&config.tls_ca)?,
         client: read(&config.tls_cert)?.zip(read(&config.tls_key)?),
         connect_timeout: config.connect_timeout,

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
@@ -27,8 +27,8 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// The layer.
-pub async fn dress(request: Request, next: Next) -> Response {
+/// The layer. `is_open`: see [`crate::http::state::DoorSettings::is_open_to_others`].
+pub async fn dress(State(is_open): State<bool>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if path != "/ui" && !path.starts_with("/ui/") {
         return next.run(request).await;
@@ -37,7 +37,7 @@ pub async fn dress(request: Request, next: Next) -> Response {
     let is_person = accepts_html(request.headers());
     let mut response = next.run(request).await;
     if is_person && let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() {
-        response = page(&problem, &id, response);
+        response = page(&problem, &id, is_open, response);
     }
     for (name, value) in HEADERS {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -51,9 +51,9 @@ fn accepts_html(headers: &HeaderMap) -> bool {
 }
 
 /// The problem as a page, with the status and the headers that it has.
-fn page(problem: &Problem, id: &RequestId, response: Response) -> Response {
+fn page(problem: &Problem, id: &RequestId, is_open: bool, response: Response) -> Response {
     let body = problem.body(id.as_str());
-    let Ok(html) = trouble::page(&body) else { return response };
+    let Ok(html) = trouble::page(&body, is_open) else { return response };
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(header::CONTENT_LENGTH);
     let mut dressed = (parts.status, parts.headers, Html(html)).into_response();

@@ -18,10 +18,10 @@ use axum::routing::{MethodRouter, get, post};
 
 use super::events;
 use super::routes::{Operation, ROUTES, UiRoute};
-use super::state::{DoorState, UiState};
+use super::state::{DoorSettings, DoorState};
 
 /// All pages and what they are made of, behind their guards.
-pub fn router(ui: &Arc<UiState>) -> Router<DoorState> {
+pub fn router(settings: &Arc<DoorSettings>) -> Router<DoorState> {
     let (mut pages, mut assets) = (Router::new(), Router::new());
     for route in &ROUTES {
         match route.operation {
@@ -30,7 +30,7 @@ pub fn router(ui: &Arc<UiState>) -> Router<DoorState> {
             _ => {}
         }
     }
-    let host = from_fn_with_state(Arc::clone(ui), guard::host);
+    let host = from_fn_with_state(Arc::clone(settings), guard::host);
     guarded(pages).merge(assets).layer(host)
 }
 

@@ -8,10 +8,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
-use super::{guard, queries};
+use super::queries;
 use crate::api::Event;
 use crate::auth::rule::Right;
 use crate::http::auth::Access;
+use crate::http::host;
 use crate::http::problem::Problem;
 use crate::http::slug::Slug;
 use crate::http::state::DoorState;
@@ -44,7 +45,7 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response,
 /// The frame of a page under this address.
 pub(super) fn shell(door: &DoorState, tab: Tab, title: &str, uri: &Uri) -> Shell {
     let here = uri.path_and_query().map_or("/ui/", |p| p.as_str());
-    Shell::new(&door.manager.vote(), tab, title, here)
+    Shell::new(&door.manager.vote(), tab, title, here).open(door.settings.is_open_to_others)
 }
 
 /// `GET /ui`.
@@ -98,10 +99,10 @@ fn may_hear(access: &Access, event: &Event) -> bool {
     }
 }
 
-/// What stands before the path in a line to paste. The host was checked by [`guard::host`].
+/// What stands before the path in a line to paste. The host was checked by [`super::guard::host`].
 fn base(door: &DoorState, request: &Request) -> String {
     let is_secure = door.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
-    let host = guard::host_of(request.headers(), request.uri()).unwrap_or("127.0.0.1:5625");
+    let host = host::host_of(request.headers(), request.uri()).unwrap_or("127.0.0.1:5625");
     format!("{}://{host}", if is_secure { "https" } else { "http" })
 }
 

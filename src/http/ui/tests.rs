@@ -10,16 +10,23 @@ use http_body_util::BodyExt;
 use tower::ServiceExt;
 
 use super::*;
+use crate::http::host::Hosts;
 use crate::http::problem;
-use crate::manager::history::NodeHistory;
 
 fn app() -> Router {
-    let history = Arc::new(NodeHistory::new(&[]));
-    let ui = UiState { allowed_hosts: vec!["locks.example".into()], node_history: history, secure_cookies: false };
+    app_that(false)
+}
+
+fn app_that(is_open: bool) -> Router {
+    let hosts = Hosts::of(vec!["locks.example".into()]);
+    let settings = DoorSettings { hosts, ..DoorSettings::default() };
     let pages = Router::new().route("/ui/x", get(|| async { "page" }).post(|| async { "done" }));
     let assets = Router::new().route("/ui/static/{file}", get(pages::asset));
-    let host = from_fn_with_state(Arc::new(ui), guard::host);
-    guarded(pages).merge(assets).layer(host).layer((from_fn(problem::render), from_fn(dress::dress)))
+    let host = from_fn_with_state(Arc::new(settings), guard::host);
+    guarded(pages)
+        .merge(assets)
+        .layer(host)
+        .layer((from_fn(problem::render), from_fn_with_state(is_open, dress::dress)))
 }
 
 async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, String) {
@@ -75,6 +82,17 @@ async fn a_strangers_name_is_refused_as_a_page_or_a_problem() {
     assert_eq!(send("GET", "/ui/static/none.css", &[stranger]).await.0, 421);
     assert_eq!(send("GET", "/ui/x", &[]).await.0, 421, "without a name there is no page");
     assert_eq!(send("GET", "/ui/x", &[("host", "locks.example")]).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_page_about_trouble_says_too_that_everybody_gets_in() {
+    for is_open in [true, false] {
+        let request = Request::builder().uri("/ui/x").header("host", "evil.example").header(HTML.0, HTML.1);
+        let response = app_that(is_open).oneshot(request.body(Body::empty()).expect("a request")).await;
+        let body = response.expect("infallible").into_body().collect().await.expect("a body").to_bytes();
+        let page = String::from_utf8_lossy(&body);
+        assert!(page.contains("<h1>") && page.contains("No authentication.") == is_open, "{page}");
+    }
 }
 
 #[tokio::test]

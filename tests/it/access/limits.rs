@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use redlockd::redlock::clock::{Clock, SystemClock};
+use rustix::process::{Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -14,6 +16,10 @@ use crate::support::service::Service;
 const SOON: Duration = Duration::from_secs(60);
 /// Idle connections of a test; `REDLOCKD_IDLE_CONNECTIONS` has another number.
 const IDLE_CONNECTIONS: usize = 500;
+/// Connections of a crowd: some times the 128 that most listeners have room for.
+const CROWD: usize = 500;
+/// As many fit into the queue of a listener.
+const CONNECTS_AT_ONCE: usize = 250;
 
 async fn connect(service: &Service) -> TcpStream {
     TcpStream::connect(service.address()).await.expect("it listens")
@@ -47,8 +53,9 @@ async fn heads_lines_and_bodies_have_bounds() {
     let more = ["--set", "head_limit=8192", "--set", "uri_limit=2048", "--set", "body_limit=4096"];
     let service = Service::embedded(&more).await;
     let long = |bytes: usize| "x".repeat(bytes);
-    let get =
-        |path: &str, headers: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n");
+    let get = |path: &str, headers: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n")
+    };
     for (request, status, word) in [
         (get(&format!("/locks?owner={}", long(3_000)), ""), "414", "uri-too-long"),
         (get(&format!("/locks/{}", long(3_000)), ""), "414", "uri-too-long"),
@@ -58,13 +65,13 @@ async fn heads_lines_and_bodies_have_bounds() {
         (get("/locks", &format!("{}: 1\r\n", long(10_000))), "431", ""),
         (
             format!(
-                "POST /locks/x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n{}",
+                "POST /locks/x HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 5000\r\n\r\n{}",
                 long(5_000)
             ),
             "413",
             "body-too-large",
         ),
-        (format!("{} / HTTP/1.1\r\nHost: x\r\n\r\n", long(9_000)), "4", ""),
+        (format!("{} / HTTP/1.1\r\nHost: localhost\r\n\r\n", long(9_000)), "4", ""),
         ("GET / HTTP/9.9\r\n\r\n".to_owned(), "", ""),
         ("\0\u{1}\u{2}nonsense\r\n\r\n".to_owned(), "4", ""),
     ] {
@@ -83,8 +90,7 @@ async fn heads_lines_and_bodies_have_bounds() {
 #[tokio::test]
 async fn a_body_without_an_end_is_cut_off() {
     let service = Service::embedded(&["--set", "body_limit=4096", "--set", "body_timeout=500ms"]).await;
-    let head =
-        "POST /locks/x HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let head = "POST /locks/x HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut endless = connect(&service).await;
     endless.write_all(head.as_bytes()).await.expect("connected");
     let chunk = format!("400\r\n{}\r\n", " ".repeat(0x400));
@@ -111,13 +117,13 @@ async fn slow_heads_and_idle_connections_end_and_waiters_do_not() {
     let held = service.client().acquired("x", &[("ttl", "60s")]).await;
     // A waiter and a holder by connection, both longer than any of these times.
     let mut waiter = connect(&service).await;
-    waiter.write_all(b"POST /locks/x?wait=50s HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("connected");
+    waiter.write_all(b"POST /locks/x?wait=50s HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("connected");
     let mut holder = connect(&service).await;
-    holder.write_all(b"POST /locks/y?hold=true&ttl=60s HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("connected");
+    holder.write_all(b"POST /locks/y?hold=true&ttl=60s HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("connected");
     poll::until("the waiter waits", || async { (service.client().waiting("x").await == 1).then_some(()) }).await;
     // One sends its head byte by byte, one never begins, one asks and then keeps its connection.
     let (mut slow, mut silent, mut idle) = (connect(&service).await, connect(&service).await, connect(&service).await);
-    idle.write_all(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("connected");
+    idle.write_all(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("connected");
     let drip = async {
         let mut sent = 0;
         while slow.write_all(b"G").await.is_ok() {
@@ -145,22 +151,62 @@ async fn slow_heads_and_idle_connections_end_and_waiters_do_not() {
     drop(holder);
 }
 
-/// Many connections that do nothing. By command: `REDLOCKD_IDLE_CONNECTIONS=10000`.
+/// A crowd that comes at once: the kernel lets nobody stand outside for the second after which it
+/// tries again what it had no room for.
 #[tokio::test]
-async fn many_idle_connections_keep_nobody_out() {
-    let wanted = std::env::var("REDLOCKD_IDLE_CONNECTIONS").ok().and_then(|n| n.parse().ok());
+async fn a_crowd_that_comes_at_once_is_let_in_at_once() {
     let service = Service::embedded(&[]).await;
-    let mut idle = Vec::new();
-    for i in 0..wanted.unwrap_or(IDLE_CONNECTIONS) {
-        let mut stream = connect(&service).await;
-        // Every other one has begun a request that it does not end.
-        if i % 2 == 0 {
-            stream.write_all(b"POST /locks/x HTTP/1.1\r\nHost").await.expect("connected");
-        }
-        idle.push(stream);
-    }
+    let process = service.pid();
+    // While it does not run, nobody is accepted: all of them must fit into the queue.
+    kill_process(process, Signal::STOP).expect("own child");
+    let crowd = (0..CROWD).map(|_| TcpStream::connect(service.address()));
+    let began = SystemClock.now();
+    let crowd = tokio::time::timeout(SOON, futures_util::future::join_all(crowd)).await;
+    let took = SystemClock.now().since(began);
+    kill_process(process, Signal::CONT).expect("own child");
+    assert!(crowd.expect("all are let in").iter().all(Result::is_ok) && took < Duration::from_secs(1), "{took:?}");
+}
+
+/// Many connections that do nothing, all of them there at once; every other one has begun a request
+/// that it does not end. By command: `REDLOCKD_IDLE_CONNECTIONS=10000`, which also prints what they cost.
+#[tokio::test]
+#[expect(clippy::print_stdout, reason = "figures for whoever asked for them")]
+async fn many_idle_connections_keep_nobody_out() {
+    let wanted: Option<usize> = std::env::var("REDLOCKD_IDLE_CONNECTIONS").ok().and_then(|n| n.parse().ok());
+    // Long enough that none has gone when the last one comes.
+    let service = Service::embedded(&["--set", "header_timeout=5m", "--set", "idle_timeout=5m"]).await;
+    let number = async |name: &str| {
+        let metrics = service.client().get("/metrics").await.expect_status(200).text;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ').map(str::to_owned));
+        value.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("{name}: {metrics}"))
+    };
     is_served(&service).await;
-    assert!(service.client().get("/metrics").await.expect_status(200).text.contains("redlockd_"));
+    let before = number("process_resident_memory_bytes").await;
+    let count = wanted.unwrap_or(IDLE_CONNECTIONS);
+    let (mut idle, mut left) = (Vec::new(), count);
+    while left > 0 {
+        let batch = left.min(CONNECTS_AT_ONCE);
+        let opened = (0..batch).map(async |i| {
+            let mut stream = connect(&service).await;
+            if i % 2 == 0 {
+                stream.write_all(b"POST /locks/x HTTP/1.1\r\nHost").await.expect("connected");
+            }
+            stream
+        });
+        idle.extend(futures_util::future::join_all(opened).await);
+        left -= batch;
+    }
+    let least = f64::from(u32::try_from(count).expect("some thousands"));
+    poll::until("all are accepted", || async { (number("redlockd_http_connections").await >= least).then_some(()) })
+        .await;
+    let began = SystemClock.now();
+    is_served(&service).await;
+    let took = SystemClock.now().since(began);
+    assert!(number("redlockd_http_connections").await >= least);
+    if wanted.is_some() {
+        let bytes = (number("process_resident_memory_bytes").await - before) / least;
+        println!("{count} idle connections: {bytes:.0} bytes each; an acquire and a release meanwhile: {took:?}");
+    }
 }
 
 #[tokio::test]

@@ -7,22 +7,22 @@ use crate::support::poll;
 use crate::support::service::Service;
 
 /// A browser, without script.
-struct Browser<'s> {
+pub(super) struct Browser<'s> {
     service: &'s Service,
     http: reqwest::Client,
     cookies: Vec<(String, String)>,
 }
 
 /// What a page came as.
-struct Page {
-    status: u16,
+pub(super) struct Page {
+    pub(super) status: u16,
     location: String,
     set_cookie: Vec<String>,
-    text: String,
+    pub(super) text: String,
 }
 
 impl<'s> Browser<'s> {
-    fn new(service: &'s Service) -> Self {
+    pub(super) fn new(service: &'s Service) -> Self {
         let http = reqwest::Client::builder().redirect(redirect::Policy::none()).build().expect("a client");
         Self { service, http, cookies: Vec::new() }
     }
@@ -43,13 +43,13 @@ impl<'s> Browser<'s> {
         Page { status: answer.status().as_u16(), location, set_cookie, text: answer.text().await.expect("a body") }
     }
 
-    async fn get(&mut self, path: &str) -> Page {
+    pub(super) async fn get(&mut self, path: &str) -> Page {
         let request = self.http.get(format!("{}{path}", self.service.client().base()));
         self.send(request).await
     }
 
     /// Sends the form of a page, with the token that the page gave to this browser.
-    async fn post(&mut self, page: &Page, path: &str, fields: &[(&str, &str)]) -> Page {
+    pub(super) async fn post(&mut self, page: &Page, path: &str, fields: &[(&str, &str)]) -> Page {
         let token = page.text.split_once("name=\"redlockd_form\" value=\"").expect("a form").1;
         let token = token.split('"').next().unwrap_or_default();
         let fields = [fields, &[("redlockd_form", token)]].concat();
@@ -58,7 +58,13 @@ impl<'s> Browser<'s> {
         self.send(request).await
     }
 
-    async fn log_in(&mut self, name: &str) -> Page {
+    /// The word of its session.
+    pub(super) fn session(&self) -> &str {
+        let (_, word) = self.cookies.iter().find(|(name, _)| name == "redlockd_session").expect("logged in");
+        word
+    }
+
+    pub(super) async fn log_in(&mut self, name: &str) -> Page {
         let page = self.get("/ui/login").await;
         self.post(&page, "/ui/login", &[("key", &key(name))]).await
     }

@@ -2,6 +2,8 @@
 //! binary. Stands on [`Access`], an access file whose keys the test knows.
 
 mod hostile_redis;
+mod hosts;
+mod http2;
 mod limits;
 mod login;
 mod matrix;
@@ -14,6 +16,7 @@ mod visibility;
 use std::path::PathBuf;
 
 use redlockd::auth::key::KeyHash;
+use redlockd::http::routes::{Operation, ROUTES, UiRoute};
 use reqwest::RequestBuilder;
 use tempfile::TempDir;
 
@@ -84,4 +87,15 @@ pub async fn as_principal(request: RequestBuilder, name: &str) -> Answer {
 pub async fn acquired(service: &Service, name: &str, resource: &str) -> String {
     let request = service.client().request("POST", &format!("/locks/{resource}"));
     as_principal(request, name).await.expect_status(201).token()
+}
+
+/// Every page that there is, by the table of routes, and pages about trouble.
+pub fn pages() -> Vec<String> {
+    let redirects = [UiRoute::Home, UiRoute::Login];
+    let no_pages = [UiRoute::Asset, UiRoute::Stream];
+    let is_page = |route| !redirects.contains(&route) && !no_pages.contains(&route);
+    let found =
+        ROUTES.iter().filter(|r| r.method == "GET" && matches!(r.operation, Operation::Ui(page) if is_page(page)));
+    let paths = found.map(|route| route.path.replace("{resource}", "deploy/prod"));
+    paths.chain(["/ui/none", "/ui/?sort=colour", "/ui/locks/deploy//prod"].map(str::to_owned)).collect()
 }

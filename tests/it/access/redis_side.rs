@@ -120,3 +120,85 @@ async fn nodes_are_reached_over_tls_with_an_authority_of_ones_own() {
     blind.client().get("/health/ready").await.expect_status(503);
     assert!(!blind.output().iter().any(|line| line.contains("s3cret")));
 }
+
+/// Nodes that let in only who has a certificate.
+#[tokio::test]
+async fn nodes_that_ask_for_a_certificate_get_one() {
+    let server = RedisServer::start_with(Options { tls: true, client_certificates: true, ..Options::default() }).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let (client, client_key) = server.client_pem();
+    let file = |key: &str, text: &[u8]| {
+        let path = dir.path().join(key);
+        std::fs::write(&path, text).expect("writable");
+        format!("{key}={}", path.display())
+    };
+    let settings = [file("tls_ca", &server.ca_pem()), file("tls_cert", &client), file("tls_key", &client_key)];
+    let node = format!("n1={}", server.url());
+    let bare = ["--node", node.as_str(), "--set", &settings[0]];
+    let with = [&bare[..], &["--set", &settings[1], "--set", &settings[2]]].concat();
+    let done = ended(&mut redlockd(&[&["init"][..], &with, &SHORT_TIMES].concat()));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let service = Service::start(&[&with[..], &SHORT_TIMES].concat()).await;
+    service.until_ready().await;
+    let lease = service.client().acquired("x", &[]).await;
+    service.client().release("x", &lease.token()).await.expect_status(204);
+    let looked = ended(&mut redlockd(&[&["doctor"][..], &with, &SHORT_TIMES].concat()));
+    assert!(looked.out.contains("n1") && !looked.out.contains("PROBLEM: n1"), "{looked:?}");
+    // Without a certificate the node is unreachable, and says so.
+    let bare = Service::start(&[&bare[..], &SHORT_TIMES].concat()).await;
+    bare.client().get("/health/ready").await.expect_status(503);
+    assert!(!bare.client().get("/nodes").await.text.contains("\"votes\":true"));
+}
+
+const FILE_PASSWORD: &str = "file-passw0rd-hunter3";
+const USER_PASSWORD: &str = "user-passw0rd-hunter4";
+
+/// Passwords in files: of the default user for all nodes, and of a user of the access rules for one
+/// of them. Neither is to be seen anywhere.
+#[tokio::test]
+async fn passwords_come_from_files_and_show_nowhere() {
+    let users = vec!["locker on >user-passw0rd-hunter4 ~* &* +@all"];
+    let options = Options { password: Some(FILE_PASSWORD), users, ..Options::default() };
+    let server = RedisServer::start_with(options).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).expect("writable");
+        path.to_str().expect("ASCII").to_owned()
+    };
+    let common = file("common", &format!("{FILE_PASSWORD}\n"));
+    let own = file("own", USER_PASSWORD);
+    let at = format!("127.0.0.1:{}", server.port());
+    let common = format!("node_password_file = \"{common}\"\n[[node]]\nname = \"n1\"\nurl = \"redis://{at}\"\n");
+    let own = format!("[[node]]\nname = \"n1\"\nurl = \"redis://locker@{at}\"\npassword_file = \"{own}\"\n");
+    let (common, own) = (file("common.toml", &common), file("own.toml", &own));
+    let mut said = Vec::new();
+    let done = ended(&mut redlockd(&[&["init", "--config", &common][..], &SHORT_TIMES].concat()));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    said.push(format!("{done:?}"));
+    for (config, user) in [(&common, "user=default"), (&own, "user=locker")] {
+        for command in [&["doctor"][..], &["config", "check"], &["config", "show"]] {
+            let done = ended(&mut redlockd(&[command, &["--config", config], &SHORT_TIMES].concat()));
+            assert!(!format!("{done:?}").contains("wants a password"), "{done:?}");
+            said.push(format!("{done:?}"));
+        }
+        let service = Service::start(&[&["--config", config, "--log-level", "trace"][..], &SHORT_TIMES].concat()).await;
+        service.until_ready().await;
+        let lease = service.client().acquired("x", &[]).await;
+        service.client().release("x", &lease.token()).await.expect_status(204);
+        for path in ["/nodes", "/metrics", "/ui/nodes"] {
+            said.push(service.client().get(path).await.expect_status(200).text);
+        }
+        said.push(service.output().join("\n"));
+        let clients: String = server.ask(&["CLIENT", "LIST", "TYPE", "NORMAL"]).await;
+        assert!(clients.lines().any(|line| line.contains(" addr=127.0.0.1:") && line.contains(user)), "{clients}");
+    }
+    let said = said.join("\n");
+    assert!(said.contains("node_password_file = ") && !said.contains(FILE_PASSWORD) && !said.contains(USER_PASSWORD));
+    // A file that is not there is named, and nothing starts.
+    std::fs::remove_file(dir.path().join("common")).expect("there");
+    for command in [&["serve"][..], &["doctor"], &["config", "check"]] {
+        let done = ended(&mut redlockd(&[command, &["--config", &common]].concat()));
+        assert!(done.code == Some(78) && done.err.contains("`node_password_file`: "), "{done:?}");
+    }
+}

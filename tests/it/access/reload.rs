@@ -68,8 +68,15 @@ async fn keys_rotate_under_load_without_a_failed_request() {
 
 #[tokio::test]
 async fn a_bad_file_leaves_the_rules_before_it_in_force_and_says_so() {
-    let access = Access::of(&[("ci", &["read:**"])]);
+    let access = Access::of(&[("ci", &["read:**"]), ("scraper", &["metrics"])]);
     let service = access.service(&[]).await;
+    let is_good = async |good: u8| {
+        let metrics =
+            as_principal(service.client().request("GET", "/metrics"), "scraper").await.expect_status(200).text;
+        let line = format!("redlockd_config_last_reload_successful{{kind=\"access_file\"}} {good}\n");
+        assert!(metrics.contains(&line), "{metrics}");
+    };
+    is_good(1).await;
     for bad in
         ["[[principal]]\nname = \"ci\"\n", "not TOML", "[[principal]]\nname = \"x\"\nkeys = []\nallow = [\"all\"]"]
     {
@@ -78,10 +85,12 @@ async fn a_bad_file_leaves_the_rules_before_it_in_force_and_says_so() {
         access.write(bad);
         poll::until_true("the log says that it is not used", || errors() > before).await;
         assert_eq!(status_of(&service, &key("ci")).await, 200);
+        is_good(0).await;
     }
-    access.write(&entry("ci", &["new"], &["read:**"], ""));
+    access.write(&(entry("ci", &["new"], &["read:**"], "") + &entry("scraper", &[&key("scraper")], &["metrics"], "")));
     until(&service, "new", 200).await;
     assert_eq!(status_of(&service, &key("ci")).await, 401);
+    is_good(1).await;
 }
 
 #[tokio::test]

@@ -1,18 +1,20 @@
 //! A whole run with secrets that the test knows, and then a search for them in everything that the
-//! run wrote: the log at its finest, answers, metrics, events, settings, state files.
+//! run wrote: the log at its finest, the audit log, answers, pages, metrics, events, settings, state files.
 
 use std::path::Path;
 
-use super::{Access, acquired, as_principal, entry, key};
+use super::login::Browser;
+use super::{Access, acquired, as_principal, entry, key, pages};
 use crate::support::client::send;
 use crate::support::daemon::{ended, redlockd};
 use crate::support::poll;
 use crate::support::redis_server::{Options, RedisServer};
-use crate::support::service::{SHORT_TIMES, Service};
+use crate::support::service::{SHORT_TIMES, Service, path};
 
 const REDIS_PASSWORD: &str = "redis-passw0rd-hunter2";
 const OWN_TOKEN: &str = "own-token-hunter2-0123456789";
 const WRONG_KEY: &str = "rlk_wrong-key-hunter2";
+const FORM_KEY: &str = "rlk_form-key-hunter2";
 const BASIC_KEY: &str = "basic-key-hunter2";
 
 fn read_below(dir: &Path, into: &mut Vec<(String, Vec<u8>)>) {
@@ -44,7 +46,9 @@ async fn nothing_that_is_written_has_a_secret_in_it() {
     }
     // The finest log of our own; what the libraries below say is not ours to promise, but what they
     // say by default and one level finer is.
-    let loud = ["--log-level", "trace", "--log-format", "json"];
+    let logs = tempfile::tempdir().expect("a directory");
+    let audit = format!("audit_log={}", path(&logs.path().join("audit")));
+    let loud = ["--log-level", "trace", "--log-format", "json", "--set", &audit];
     let service = Service::start(&[&args[..], &loud, &SHORT_TIMES].concat()).await;
     poll::until("it is ready", || async { (service.client().get("/health/ready").await.status == 200).then_some(()) })
         .await;
@@ -81,6 +85,18 @@ async fn nothing_that_is_written_has_a_secret_in_it() {
     for path in ["/locks/a", "/locks", "/nodes", "/metrics", "/health/ready", "/openapi.yaml", "/problems/locked"] {
         answers.push(as_principal(client.request("GET", path), "ci").await.expect_status(200));
     }
+    // The pages, with what a browser brings, while locks are held; and a log-in with a key that does not do.
+    let mut browser = Browser::new(&service);
+    let asked = browser.get("/ui/login").await;
+    let failed = browser.post(&asked, "/ui/login", &[("key", FORM_KEY)]).await;
+    assert_eq!((failed.status, browser.log_in("ci").await.status), (403, 303));
+    outputs.push(("a failed log-in".into(), failed.text.into_bytes()));
+    for path in pages().into_iter().chain(["/ui/locks/a", "/ui/locks/own", "/ui/revoke/a"].map(str::to_owned)) {
+        outputs.push((path.clone(), browser.get(&path).await.text.into_bytes()));
+    }
+    let ask = browser.get("/ui/release/own").await;
+    let fields = [("reason", "stuck"), ("name", "own"), ("fence", "0"), ("token", OWN_TOKEN)];
+    outputs.push(("a form".into(), browser.post(&ask, "/ui/release/own", &fields).await.text.into_bytes()));
     let hold = as_principal(client.request("POST", "/locks/held?hold=true&ttl=1s"), "ci");
     let hold = tokio::spawn(hold);
     poll::until("it is held", || async {
@@ -114,13 +130,19 @@ async fn nothing_that_is_written_has_a_secret_in_it() {
     outputs
         .extend(answers.iter().map(|a| ("an answer".to_owned(), format!("{:?} {}", a.headers, a.text).into_bytes())));
     read_below(service.data().path(), &mut outputs);
+    read_below(logs.path(), &mut outputs);
+    for written in ["acquire", "unauthenticated", "forbidden", "POST /ui/login"] {
+        let (_, bytes) = outputs.last().expect("the audit log");
+        assert!(String::from_utf8_lossy(bytes).contains(written), "{written} is not in the audit log");
+    }
     // What the nodes keep: whoever can read them cannot release.
     let keys: Vec<String> = redis.ask(&["KEYS", "*"]).await;
     for name in keys {
         let dump: Result<Vec<u8>, _> = redis.try_ask(&["GET", &name]).await;
         outputs.push((format!("redis {name}"), dump.unwrap_or_default()));
     }
-    let secrets = [key("ci"), key("eve"), REDIS_PASSWORD.into(), WRONG_KEY.into(), BASIC_KEY.into()];
+    let secrets = [key("ci"), key("eve"), REDIS_PASSWORD.into(), WRONG_KEY.into(), BASIC_KEY.into(), FORM_KEY.into()];
+    tokens.push(browser.session().to_owned());
     let mut searched = 0;
     for (place, bytes) in &outputs {
         let text = String::from_utf8_lossy(bytes);
@@ -129,5 +151,5 @@ async fn nothing_that_is_written_has_a_secret_in_it() {
         }
         searched += bytes.len();
     }
-    assert!(searched > 50_000, "only {searched} bytes were searched");
+    assert!(searched > 100_000, "only {searched} bytes were searched");
 }

@@ -15,13 +15,13 @@ use crate::support::poll;
 use crate::support::service::{SHORT_TIMES, path, redlockd};
 
 /// An authority, and what it signs.
-struct Authority {
+pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pem: String,
+    pub(super) pem: String,
 }
 
 impl Authority {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
@@ -48,11 +48,11 @@ fn dns(name: &str) -> SanType {
 }
 
 /// A service that speaks TLS.
-struct Secure {
+pub(super) struct Secure {
     service: std::process::Child,
-    url: String,
+    pub(super) url: String,
     dir: TempDir,
-    authority: Authority,
+    pub(super) authority: Authority,
 }
 
 impl Drop for Secure {
@@ -65,7 +65,7 @@ impl Drop for Secure {
 
 impl Secure {
     /// With an access file, and an authority for clients.
-    async fn start(access: &Access, client_ca: &str, more: &[&str]) -> Self {
+    pub(super) async fn start(access: &Access, client_ca: &str, more: &[&str]) -> Self {
         let (authority, dir) = (Authority::new("servers"), tempfile::tempdir().expect("a directory"));
         let file = |name: &str| path(&dir.path().join(name)).to_owned();
         let (cert, own_key) = authority.for_loopback();
@@ -99,7 +99,14 @@ impl Secure {
         Self { service, url, dir, authority }
     }
 
-    fn builder(&self) -> reqwest::ClientBuilder {
+    /// The memory of its process that is in use. Bytes.
+    pub(super) fn memory(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.service.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
+    }
+
+    pub(super) fn builder(&self) -> reqwest::ClientBuilder {
         // Whoever was first has chosen the provider; all of them serve.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let root = Certificate::from_pem(self.authority.pem.as_bytes()).expect("PEM");
@@ -261,4 +268,33 @@ async fn a_handshake_that_does_not_come_is_given_up() {
     let mut rest = Vec::new();
     let closed = tokio::time::timeout(Duration::from_secs(30), silent.read_to_end(&mut rest)).await;
     assert!(closed.expect("it is closed").is_ok() && rest.is_empty());
+}
+
+/// As secrets come in containers: the files are links through a link to a directory, and only that
+/// one link is ever replaced, at a stroke for certificate and key.
+#[tokio::test]
+async fn a_certificate_behind_links_is_renewed_when_a_link_is_replaced() {
+    let secure = Secure::start(&Access::of(&[]), &Authority::new("clients").pem, &[]).await;
+    let dir = secure.dir.path();
+    let point = |name: &str, target: &str| {
+        std::os::unix::fs::symlink(target, dir.join("link")).expect("writable");
+        std::fs::rename(dir.join("link"), dir.join(name)).expect("renamed");
+    };
+    for i in 1..=3 {
+        let (before, (cert, own_key)) = (shown(&secure), secure.authority.for_loopback());
+        std::fs::create_dir(dir.join(format!("v{i}"))).expect("writable");
+        std::fs::write(dir.join(format!("v{i}/cert")), cert).expect("writable");
+        std::fs::write(dir.join(format!("v{i}/key")), own_key).expect("writable");
+        point("..data", &format!("v{i}"));
+        if i == 1 {
+            point("cert", "..data/cert");
+            point("key", "..data/key");
+        }
+        poll::until("the new certificate is shown", || {
+            let now = shown(&secure);
+            let changed = now.to_lowercase().contains("fingerprint") && now != before;
+            async move { changed.then_some(()) }
+        })
+        .await;
+    }
 }

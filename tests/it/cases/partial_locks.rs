@@ -61,7 +61,7 @@ async fn t14_a_caller_that_goes_away_in_the_middle_leaves_nothing() {
         proxy.set(MUTE);
     }
     let mut caller = TcpStream::connect(over.service.address()).await.expect("it listens");
-    let request = "POST /locks/x?ttl=4m HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+    let request = "POST /locks/x?ttl=4m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
     caller.write_all(request.as_bytes()).await.expect("connected");
     poll::until("the acquire has reached the nodes", || async { cluster.has("x").await.contains(&true).then_some(()) })
         .await;

@@ -13,7 +13,7 @@ use crate::support::service::Service;
 /// Sends an acquire and gives the connection, the answer to which nobody reads.
 async fn call(service: &Service, resource: &str, query: &str) -> TcpStream {
     let mut stream = TcpStream::connect(service.address()).await.expect("it listens");
-    let request = format!("POST /locks/{resource}?{query} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    let request = format!("POST /locks/{resource}?{query} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
     stream.write_all(request.as_bytes()).await.expect("connected");
     stream
 }

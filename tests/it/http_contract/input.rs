@@ -61,13 +61,14 @@ async fn names_are_decoded_once_and_checked() {
     for bad in ["a//b", "a/", "/a", "%00", "a%20b", "a%252Fb", "..%2Fa", "%2e%2e/a", "redlockd:meta", "%ff", "a%2F%2Fb"]
     {
         let answer =
-            raw(&service, &format!("POST /locks/{bad} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).await;
+            raw(&service, &format!("POST /locks/{bad} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("/problems/invalid"), "{bad}: {answer}");
     }
     let long = "x".repeat(255);
     for good in ["a", "A-Z.a_z~0:9@x/y", "a%2Fb", long.as_str(), "..."] {
         let answer =
-            raw(&service, &format!("POST /locks/{good} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).await;
+            raw(&service, &format!("POST /locks/{good} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+                .await;
         assert!(answer.starts_with("HTTP/1.1 201 "), "{good}: {answer}");
     }
     service.client().acquire("a/b", &[]).await.expect_problem(423, "locked");
@@ -133,14 +134,14 @@ async fn methods_types_and_sizes_have_their_codes() {
     let note = |bytes: usize| format!("note={}", "x".repeat(bytes - 5));
     let form = "Content-Type: application/x-www-form-urlencoded\r\nConnection: close";
     let announced = |bytes: usize, body: &str| {
-        format!("POST /locks/x HTTP/1.1\r\nHost: x\r\n{form}\r\nContent-Length: {bytes}\r\n\r\n{body}")
+        format!("POST /locks/x HTTP/1.1\r\nHost: localhost\r\n{form}\r\nContent-Length: {bytes}\r\n\r\n{body}")
     };
     let at_bound = raw(&service, &announced(65_536, &note(65_536))).await;
     assert!(at_bound.starts_with("HTTP/1.1 400 ") && at_bound.contains("at most 512"), "{at_bound}");
     let beyond = raw(&service, &announced(65_537, "")).await;
     assert!(beyond.starts_with("HTTP/1.1 413 ") && beyond.contains("/problems/body-too-large"), "{beyond}");
     let chunks = format!("8000\r\n{0}\r\n8000\r\n{0}\r\n1\r\nx\r\n0\r\n\r\n", "x".repeat(0x8000));
-    let head = format!("POST /locks/x HTTP/1.1\r\nHost: x\r\n{form}\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let head = format!("POST /locks/x HTTP/1.1\r\nHost: localhost\r\n{form}\r\nTransfer-Encoding: chunked\r\n\r\n");
     let unannounced = raw(&service, &(head + &chunks)).await;
     assert!(unannounced.starts_with("HTTP/1.1 413 "), "{unannounced}");
     client.inspect("x").await.expect_problem(404, "not-held");
@@ -179,7 +180,7 @@ async fn every_answer_is_named_and_kept_by_nobody() {
         let drawn = answer.header("x-request-id");
         assert!(drawn.starts_with("req_") && drawn.len() == 20, "{odd:?}: {drawn}");
     }
-    let root = raw(&service, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+    let root = raw(&service, "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
     assert!(root.starts_with("HTTP/1.1 307 ") && root.to_lowercase().contains("location: /ui/\r\n"), "{root}");
 }
 

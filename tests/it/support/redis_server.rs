@@ -31,6 +31,8 @@ pub struct Options {
     pub maxmemory: Option<&'static str>,
     /// TLS on the TCP port, with a certificate of the test's own authority.
     pub tls: bool,
+    /// With TLS: nobody gets in without a certificate of that authority.
+    pub client_certificates: bool,
     /// More configuration, `--name value`.
     pub more: Vec<String>,
     /// Its environment.
@@ -84,6 +86,12 @@ impl RedisServer {
     /// The certificate of the authority that signed its own.
     pub fn ca_pem(&self) -> Vec<u8> {
         fs::read(self.dir.path().join("ca.pem")).expect("made at the start")
+    }
+
+    /// A certificate for clients that the same authority signed, and its key.
+    pub fn client_pem(&self) -> (Vec<u8>, Vec<u8>) {
+        let read = |name: &str| fs::read(self.dir.path().join(name)).expect("made at the start");
+        (read("client.pem"), read("client.key"))
     }
 
     /// Asks it something directly, on a connection of its own over the socket.
@@ -166,7 +174,12 @@ fn launch(dir: &Path, port: u16, options: &Options) -> Child {
     command.args(["--port", &tcp.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir);
     command.arg("--unixsocket").arg(socket(dir)).args(["--save", "", "--loglevel", "warning"]);
     if tls != 0 {
-        command.args(["--tls-port", &tls.to_string(), "--tls-auth-clients", "no"]);
+        command.args([
+            "--tls-port",
+            &tls.to_string(),
+            "--tls-auth-clients",
+            if options.client_certificates { "yes" } else { "no" },
+        ]);
         for (name, file) in
             [("--tls-cert-file", "node.pem"), ("--tls-key-file", "node.key"), ("--tls-ca-cert-file", "ca.pem")]
         {
@@ -214,7 +227,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("bound").port()
 }
 
-/// An authority and a certificate for 127.0.0.1 that it signed.
+/// An authority, and certificates for 127.0.0.1 and for clients that it signed.
 fn make_certificates(dir: &Path) {
     let openssl = |line: &str| {
         let output = Command::new("openssl").args(line.split(' ')).current_dir(dir).output();
@@ -226,6 +239,8 @@ fn make_certificates(dir: &Path) {
     openssl(&format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=test-authority"));
     openssl(&format!("req {key} -keyout node.key -out node.csr -subj /CN=node"));
     openssl("x509 -req -in node.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile san -out node.pem");
+    openssl(&format!("req {key} -keyout client.key -out client.csr -subj /CN=redlockd"));
+    openssl("x509 -req -in client.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile san -out client.pem");
 }
 
 #[cfg(test)]

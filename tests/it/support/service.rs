@@ -53,7 +53,12 @@ impl Service {
     /// Starts one in a data directory that another one may have had before, and reads where it
     /// listens from its announcement.
     pub async fn start_in<S: AsRef<str>>(data: Arc<TempDir>, args: &[S]) -> Self {
-        let mut all = vec!["serve", "--listen", "127.0.0.1:0", "--data-dir", path(data.path())];
+        Self::start_at("127.0.0.1:0", data, args).await
+    }
+
+    /// The same on another address.
+    pub async fn start_at<S: AsRef<str>>(listen: &str, data: Arc<TempDir>, args: &[S]) -> Self {
+        let mut all = vec!["serve", "--listen", listen, "--data-dir", path(data.path())];
         all.extend(args.iter().map(AsRef::as_ref));
         let mut child = redlockd(&all).spawn().expect("the binary runs");
         let output: Arc<Mutex<Vec<String>>> = Arc::default();

@@ -13,7 +13,7 @@ use crate::support::poll;
 async fn caller(instance: &Instance, resource: &str, form: &str) -> TcpStream {
     let mut stream = TcpStream::connect(instance.address).await.expect("loopback");
     let head = format!(
-        "POST /locks/{resource} HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+        "POST /locks/{resource} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n\
          Content-Length: {}\r\n\r\n{form}",
         form.len()
     );

@@ -1,0 +1,163 @@
+//! The nodes' passwords from files: read when somebody is about to connect, and put into the URL,
+//! where they would stand otherwise. Apart from the rest of the configuration, which is checked
+//! without looking at any such file. No message has what is in one.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::nodes::NodeSpec;
+use super::secret::Secret;
+use super::settings::Config;
+
+/// The longest password: with every byte of it percent-encoded a URL stays readable for `nodes/`.
+const PASSWORD_MAX_BYTES: u64 = 256;
+
+/// Why a password cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{key}`: {path} {why}")]
+pub struct PasswordFileError {
+    /// The key that names the file.
+    pub key: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// Goes on after the path.
+    pub why: String,
+}
+
+impl Config {
+    /// The nodes' URLs, each with its password: its own, that of its `password_file`, or else that
+    /// of `node_password_file`. In the order of [`Config::nodes`].
+    ///
+    /// Errors: [`PasswordFileError`], where a file that is needed cannot be used.
+    pub fn node_urls(&self) -> Result<Vec<Secret>, PasswordFileError> {
+        self.nodes.iter().map(|node| url(node, self.node_password_file.as_deref())).collect()
+    }
+}
+
+fn url(node: &NodeSpec, common: Option<&Path>) -> Result<Secret, PasswordFileError> {
+    let own = node.password_file.as_deref().map(|path| ("node.password_file", path));
+    let common = common.map(|path| ("node_password_file", path));
+    match own.or(common).filter(|_| !node.has_password()) {
+        None => Ok(node.url.clone()),
+        Some((key, path)) => {
+            let refuse = |why| PasswordFileError { key, path: path.to_owned(), why };
+            Ok(with_password(node.url.reveal(), &read(path).map_err(refuse)?))
+        }
+    }
+}
+
+/// One line; its end may be missing. Errors: what is wrong, to stand behind the path.
+fn read(path: &Path) -> Result<Secret, String> {
+    let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
+    let mut text = String::new();
+    // One more than fits, and the end of the line: whatever is longer is seen to be.
+    let mut file = File::open(path).map_err(unreadable)?.take(PASSWORD_MAX_BYTES + 3);
+    if file.read_to_string(&mut text).is_err() {
+        return Err("cannot be read, or is not text".to_owned());
+    }
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    match line {
+        "" => Err("is empty, but must have the password in its one line".to_owned()),
+        line if line.len() > usize::try_from(PASSWORD_MAX_BYTES).unwrap_or(usize::MAX) => {
+            Err(format!("has a password of more than {PASSWORD_MAX_BYTES} bytes"))
+        }
+        line if line.contains(char::is_control) => Err("must have one line, and the password in it".to_owned()),
+        line => Ok(Secret::new(line)),
+    }
+}
+
+/// Where a URL has its password; there is none yet.
+fn with_password(url: &str, password: &Secret) -> Secret {
+    let password = utf8_percent_encode(password.reveal(), NON_ALPHANUMERIC);
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    if scheme.ends_with("unix") {
+        let mark = if rest.contains('?') { '&' } else { '?' };
+        return Secret::new(format!("{url}{mark}pass={password}"));
+    }
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let (user, behind) = (user.trim_end_matches(':'), &rest[authority.len()..]);
+    Secret::new(format!("{scheme}://{user}:{password}@{host}{behind}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::load::Inputs;
+    use super::*;
+    use crate::nodes::redis::NodeUrl;
+
+    fn file(text: &[u8]) -> tempfile::TempPath {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        std::fs::write(file.path(), text).expect("writable");
+        file.into_temp_path()
+    }
+
+    fn load(nodes: &[&str], common: &Path) -> Config {
+        let flags = vec![("node_password_file".to_owned(), common.display().to_string())];
+        let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+        Inputs { flags, nodes, ..Inputs::default() }.load(&BTreeMap::<String, String>::new()).expect("good").config
+    }
+
+    #[test]
+    fn a_url_without_a_password_gets_that_of_the_file_and_any_other_keeps_its_own() {
+        for text in ["p@ss/w:rd #%?é", "p@ss/w:rd #%?é\n", "p@ss/w:rd #%?é\r\n"] {
+            let path = file(text.as_bytes());
+            let nodes =
+                ["redis://a", "redis://bob@b:1/2", "rediss://c", "unix:///d", "unix:///e?db=2", "redis://:own@f"];
+            let config = load(&nodes, &path);
+            let urls = config.node_urls().expect("readable");
+            let encoded = "p%40ss%2Fw%3Ard%20%23%25%3F%C3%A9";
+            let expected = [
+                format!("redis://:{encoded}@a"),
+                format!("redis://bob:{encoded}@b:1/2"),
+                format!("rediss://:{encoded}@c"),
+                format!("unix:///d?pass={encoded}"),
+                format!("unix:///e?db=2&pass={encoded}"),
+                "redis://:own@f".to_owned(),
+            ];
+            for (url, expected) in urls.iter().zip(expected) {
+                assert_eq!(url.reveal(), expected);
+                assert!(NodeUrl::parse(url.reveal()).is_ok(), "{expected}");
+            }
+            let shown = format!("{config:?} {urls:?}");
+            assert!(!shown.contains("p@ss") && !shown.contains(encoded), "{shown}");
+        }
+    }
+
+    #[test]
+    fn the_file_of_a_node_prevails_and_one_that_nobody_needs_is_not_read() {
+        let (own, common) = (file(b"own"), file(b"common"));
+        let mut config = load(&["redis://a", "redis://b"], &common);
+        config.nodes[0].password_file = Some(own.to_path_buf());
+        let urls = config.node_urls().expect("readable");
+        assert_eq!([urls[0].reveal(), urls[1].reveal()], ["redis://:own@a", "redis://:common@b"]);
+        let config = load(&["redis://:own@a", "unix:///b?pass=own"], Path::new("/nowhere"));
+        assert!(config.node_urls().is_ok_and(|urls| urls.iter().all(|url| url.reveal().contains("own"))));
+    }
+
+    #[test]
+    fn a_file_that_does_not_do_is_named_without_what_is_in_it() {
+        let long = "SECRET".repeat(50);
+        for (text, why) in [
+            (&b""[..], "is empty"),
+            (b"\n", "is empty"),
+            (b"SECRET\nSECRET\n", "one line"),
+            (b"SECRET\0", "one line"),
+            (b"SECRET\xff", "is not text"),
+            (long.as_bytes(), "more than 256 bytes"),
+        ] {
+            let path = file(text);
+            let error = load(&["redis://a"], &path).node_urls().expect_err(why).to_string();
+            assert!(error.starts_with("`node_password_file`: /") && error.contains(why), "{error}");
+            assert!(!error.contains("SECRET"), "{error}");
+        }
+        let error = load(&["redis://a"], Path::new("/nowhere/x")).node_urls().expect_err("not there").to_string();
+        assert!(error.starts_with("`node_password_file`: /nowhere/x cannot be read: "), "{error}");
+    }
+}

@@ -1,0 +1,26 @@
+//! How many connections the operating system has file descriptors for. Apart from the listener, which
+//! is told a number. Knows no socket.
+
+/// File descriptors that are not connections of callers: log, listener, runtime, files.
+const FILES_KEPT_BACK: usize = 64;
+/// File descriptors of one node: lanes, a subscription, and their replacements.
+const FILES_PER_NODE: usize = 36;
+
+/// The most connections that there are file descriptors for: the soft limit is raised to the hard
+/// one first, and some are kept back for nodes, files and listeners.
+pub fn connections_allowed(nodes: usize, wanted: usize) -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let current = if setrlimit(Resource::Nofile, raised).is_ok() { limit.maximum } else { limit.current };
+    let files = current.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let kept_back = FILES_KEPT_BACK.saturating_add(nodes.saturating_mul(FILES_PER_NODE));
+    let allowed = files.saturating_sub(kept_back).max(1);
+    if allowed < wanted {
+        tracing::warn!(
+            connections = allowed,
+            "the limit of open files (ulimit -n) allows fewer connections than max_connections ({wanted}): waiters have one each"
+        );
+    }
+    allowed.min(wanted)
+}
