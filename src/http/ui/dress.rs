@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::http::problem::Problem;
@@ -27,15 +26,18 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// The layer.
-pub async fn dress(request: Request, next: Next) -> Response {
+/// Dresses what comes of a request below `/ui`.
+pub async fn dress<F>(request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let path = request.uri().path();
     if path != "/ui" && !path.starts_with("/ui/") {
-        return next.run(request).await;
+        return next(request).await;
     }
     let id = request.extensions().get::<RequestId>().cloned().unwrap_or_default();
     let is_person = accepts_html(request.headers());
-    let mut response = next.run(request).await;
+    let mut response = next(request).await;
     if is_person && let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() {
         response = page(&problem, &id, response);
     }
