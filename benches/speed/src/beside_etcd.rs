@@ -8,7 +8,7 @@ use crate::etcd::{self, Etcd};
 use crate::goals::Goals;
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
-use crate::stats::{Run, Spread};
+use crate::stats::{Run, Spread, print_strangers};
 use crate::{Asked, Failure, http};
 
 const CROWDS: [usize; 3] = [1, 16, 64];
@@ -121,6 +121,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
             median(&|run| run.cpu.load),
         );
     }
+    print_strangers(all.values().flatten());
     let mut goals = Goals::default();
     for (other, name) in [(Subject::EtcdTwo, "one lease per connection"), (Subject::EtcdThree, "a lease each")] {
         let rate = |subject| ratios(&all, 64, subject, other);

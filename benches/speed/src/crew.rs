@@ -14,7 +14,7 @@ use crate::stats::Run;
 pub enum Until {
     /// So long; a cycle that has begun is finished.
     Passed(Duration),
-    /// So many cycles in all.
+    /// So many cycles in all, a like number each.
     Cycles(u64),
 }
 
@@ -38,23 +38,23 @@ pub async fn repeat_here<W: 'static>(
     let (crowd, cycle) = (workers.len() as u64, Rc::new(cycle));
     let took = Rc::new(RefCell::new(Vec::with_capacity(1 << 18)));
     let begun = Instant::now();
-    let goes_on = move |done: u64, now: Instant| match until {
+    let goes_on = move |number: u64, now: Instant| match until {
         Until::Passed(length) => now - begun < length,
-        Until::Cycles(all) => done < all / crowd,
+        Until::Cycles(all) => number < all,
     };
     let mut crew = Vec::new();
     for (who, mut worker) in (0_u64..).zip(workers) {
         let (cycle, took) = (Rc::clone(&cycle), Rc::clone(&took));
         crew.push(tokio::task::spawn_local(async move {
-            let (mut done, mut errors, mut started) = (0, 0_u64, Instant::now());
-            while goes_on(done, started) {
-                let succeeded = cycle(&mut worker, who + done * crowd).await;
+            let (mut number, mut errors, mut started) = (who, 0_u64, Instant::now());
+            while goes_on(number, started) {
+                let succeeded = cycle(&mut worker, number).await;
                 let ended = Instant::now();
                 match succeeded {
                     true => took.borrow_mut().push(ended - started),
                     false => errors += 1,
                 }
-                (done, started) = (done + 1, ended);
+                (number, started) = (number + crowd, ended);
             }
             errors
         }));
@@ -66,4 +66,26 @@ pub async fn repeat_here<W: 'static>(
     let lasted = begun.elapsed();
     let took = std::mem::take(&mut *took.borrow_mut());
     Ok(Run::new(took, lasted, errors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_number_is_done_once() {
+        for crowd in [1, 3, 64] {
+            let seen = Rc::new(RefCell::new(Vec::new()));
+            let done = Rc::clone(&seen);
+            let cycle = async move |(): &mut (), number| {
+                done.borrow_mut().push(number);
+                number != 7
+            };
+            let run = repeat(vec![(); crowd], Until::Cycles(100), cycle).await.expect("a run");
+            let mut seen = seen.take();
+            seen.sort_unstable();
+            assert_eq!(seen, (0..100).collect::<Vec<u64>>());
+            assert_eq!((run.cycles(), run.errors), (99, 1));
+        }
+    }
 }

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use crate::crew::Until;
 use crate::goals::Goals;
 use crate::http::{self, Connection};
-use crate::process::{cpu_us, resident};
+use crate::process::{Parties, cpu_us, resident};
 use crate::servers::{NODES, Nodes, Service, Start};
-use crate::stats::{Run, Spread, percentile};
+use crate::stats::{Run, Spread, percentile, print_strangers};
 use crate::{Asked, Failure};
 
 /// Held leases, to compare acquires.
@@ -81,7 +81,9 @@ impl Cluster {
             heard.borrow_mut().push(asked.elapsed().as_secs_f64() * 1e6);
             Ok(acquired && http::release(connection, first + number).await?)
         };
-        let run = http::drive(self.address(), CROWD, Until::Passed(length), cycle).await?;
+        let run = http::drive(self.address(), CROWD, Until::Passed(length), cycle);
+        let parties = Parties { subject: Some(self.service.server.pid()), nodes: self.nodes.pids() };
+        let run = parties.watch(run).await?;
         let mut acquires = acquires.take();
         acquires.sort_by(f64::total_cmp);
         Ok((run, percentile(&acquires, 0.5)))
@@ -125,6 +127,7 @@ struct Memory {
 /// Medians of one round: `[few, many]`.
 #[derive(Default)]
 struct Round {
+    runs: Vec<Run>,
     rate: Vec<[f64; 2]>,
     acquire_us: Vec<[f64; 2]>,
     service_bytes: f64,
@@ -150,6 +153,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
         rounds.push(round(asked).await?);
     }
     print(&rounds);
+    print_strangers(rounds.iter().flat_map(|round| &round.runs));
     let mut goals = Goals::default();
     let of = |what: &dyn Fn(&Round) -> Vec<f64>| rounds.iter().flat_map(what).collect::<Vec<f64>>();
     let growth = |pairs: &[[f64; 2]]| pairs.iter().map(|[few, many]| many / few).collect::<Vec<f64>>();
@@ -183,6 +187,7 @@ async fn round(asked: &Asked) -> Result<Round, Failure> {
         let (with_few, with_many) = (few.beside(asked.length).await?, many.beside(asked.length).await?);
         round.rate.push([with_few.0.rate(), with_many.0.rate()]);
         round.acquire_us.push([with_few.1, with_many.1]);
+        round.runs.extend([with_few.0, with_many.0]);
     }
     few.hold(PAGE, 1).await?;
     let longest = Rc::new(Cell::new(Duration::ZERO));

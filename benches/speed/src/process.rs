@@ -1,5 +1,7 @@
 //! What the kernel says of processes: their time on the processor and their memory.
 
+use std::time::Instant;
+
 use crate::Failure;
 use crate::stats::{Cpu, Run};
 
@@ -17,9 +19,11 @@ impl Parties {
     ///
     /// Errors: those of the run.
     pub async fn watch(&self, run: impl Future<Output = Result<Run, Failure>>) -> Result<Run, Failure> {
-        let before = self.spent()?;
+        let (before, busy, begun) = (self.spent()?, busy_us()?, Instant::now());
         let mut run = run.await?;
         let (after, cycles) = (self.spent()?, run.cycles().max(1) as f64);
+        let strangers = (busy_us()? - busy) - (after.sum() - before.sum());
+        run.strangers = strangers / begun.elapsed().as_secs_f64() / 1e6;
         let part = |of: fn(&Cpu) -> f64| (of(&after) - of(&before)) / cycles;
         run.cpu = Cpu { subject: part(|c| c.subject), nodes: part(|c| c.nodes), load: part(|c| c.load) };
         Ok(run)
@@ -30,6 +34,16 @@ impl Parties {
         let subject = self.subject.map_or(Ok(0.0), cpu_us)?;
         Ok(Cpu { subject, nodes: nodes?.iter().sum(), load: cpu_us(std::process::id())? })
     }
+}
+
+/// Time that all of the machine's processors were busy so far, microseconds, counted in hundredths of a
+/// second; also what the machine below took from them.
+fn busy_us() -> Result<f64, Failure> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().ok_or("no processors")?;
+    let ticks: Vec<f64> = line.split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal
+    Ok((ticks.iter().sum::<f64>() - ticks.iter().skip(3).take(2).sum::<f64>()) * 10_000.0)
 }
 
 /// CPU time of a process so far, microseconds. The scheduler counts it in nanoseconds for each thread;

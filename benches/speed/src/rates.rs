@@ -10,7 +10,7 @@ use crate::goals::Goals;
 use crate::peers::{Bare, LockManager};
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
-use crate::stats::{Run, Spread};
+use crate::stats::{Run, Spread, print_strangers};
 use crate::{Asked, Failure, contended, cost, floor, frozen, http, peers};
 
 /// Connections, or callers at once.
@@ -132,6 +132,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
         frozen.measure(world, round, asked.length).await?;
     }
     table(&all);
+    print_strangers(all.values().flatten());
     contended.print();
     costs.print();
     frozen.print();

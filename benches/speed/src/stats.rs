@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Cores busy with something else, beyond which a machine is not quiet.
+const STRANGERS_MAX: f64 = 0.25;
+
 /// Cycles of one subject, with so many at once.
 #[derive(Debug, Default, Clone)]
 pub struct Run {
@@ -15,6 +18,8 @@ pub struct Run {
     pub longest: Duration,
     /// Processor's time per cycle.
     pub cpu: Cpu,
+    /// Cores that were busy with anything else meanwhile; negative by what the counts differ.
+    pub strangers: f64,
 }
 
 /// Processor's time per cycle, microseconds, by who spent it.
@@ -28,13 +33,20 @@ pub struct Cpu {
     pub load: f64,
 }
 
+impl Cpu {
+    /// Of all parties.
+    pub fn sum(&self) -> f64 {
+        self.subject + self.nodes + self.load
+    }
+}
+
 impl Run {
     /// Of cycles that took so long.
     pub fn new(took: Vec<Duration>, lasted: Duration, errors: u64) -> Self {
         let longest = took.iter().max().copied().unwrap_or_default();
         let mut took_us: Vec<f64> = took.iter().map(|t| t.as_secs_f64() * 1e6).collect();
         took_us.sort_by(f64::total_cmp);
-        Self { took_us, lasted, errors, longest, cpu: Cpu::default() }
+        Self { took_us, lasted, errors, longest, cpu: Cpu::default(), strangers: 0.0 }
     }
 
     /// Cycles.
@@ -57,6 +69,14 @@ impl Run {
 pub fn percentile(sorted: &[f64], part: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     sorted[((last as f64) * part).round() as usize]
+}
+
+/// Prints how much of the machine was others' meanwhile: ratios of runs that others disturbed are worth
+/// little.
+pub fn print_strangers<'a>(runs: impl Iterator<Item = &'a Run>) {
+    let cores = Spread::of(runs.map(|run| run.strangers));
+    let advice = if cores.median > STRANGERS_MAX { ": too many, measure again on a quiet machine" } else { "" };
+    println!("\nCores that anything else kept busy during these runs: {}{advice}.", cores.text(2));
 }
 
 /// One figure of several rounds.
