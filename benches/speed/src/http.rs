@@ -1,7 +1,7 @@
 //! The load: HTTP/1.1 with keep-alive, one connection per worker. A cycle is a `POST` and a `DELETE` of a
 //! name of its own. Reads only as much of an answer as the cycle needs, so that the load is cheap.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -39,14 +39,25 @@ pub async fn drive(
     until: Until,
     cycle: impl AsyncFn(&mut Connection, u64) -> io::Result<bool> + 'static,
 ) -> Result<Run, Failure> {
-    let longest = Rc::new(Cell::new(Duration::ZERO));
+    let heard = Rc::new(Heard::default());
     let mut connections = Vec::new();
     for _ in 0..crowd {
-        connections.push(Connection::open(address, Rc::clone(&longest)).await?);
+        connections.push(Connection::open(address, Rc::clone(&heard)).await?);
     }
-    let of_one = async move |connection: &mut Connection, number| cycle(connection, number).await.unwrap_or(false);
+    let last = Rc::clone(&heard);
+    let of_one = async move |connection: &mut Connection, number| {
+        let done = cycle(connection, number).await;
+        if !matches!(done, Ok(true)) && last.refusal.borrow().is_none() {
+            let said = done.as_ref().map_or_else(|error| error.to_string(), |_| connection.said());
+            *last.refusal.borrow_mut() = Some(said);
+        }
+        done.unwrap_or(false)
+    };
     let mut run = repeat(connections, until, of_one).await?;
-    run.longest = longest.get();
+    run.longest = heard.longest.get();
+    if let Some(refusal) = heard.refusal.take() {
+        eprintln!("the first of {} cycles that failed heard: {refusal}", run.errors);
+    }
     Ok(run)
 }
 
@@ -87,6 +98,13 @@ pub struct Answer {
     token: Range<usize>,
 }
 
+/// What the connections of one run have heard.
+#[derive(Debug, Default)]
+pub struct Heard {
+    longest: Cell<Duration>,
+    refusal: RefCell<Option<String>>,
+}
+
 /// One connection; its buffers are used again.
 pub struct Connection {
     stream: TcpStream,
@@ -94,20 +112,20 @@ pub struct Connection {
     pub out: Vec<u8>,
     buffer: Vec<u8>,
     token: Vec<u8>,
-    longest: Rc<Cell<Duration>>,
+    heard: Rc<Heard>,
     /// What a cycle wants to find again in the next one.
     pub notes: Option<String>,
 }
 
 impl Connection {
-    /// Opens one, which keeps what the longest answer took in `longest`.
+    /// Opens one, which leaves what is said of all connections in `heard`.
     ///
     /// Errors: what connecting says.
-    pub async fn open(address: SocketAddr, longest: Rc<Cell<Duration>>) -> io::Result<Self> {
+    pub async fn open(address: SocketAddr, heard: Rc<Heard>) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (out, buffer, token) = (Vec::with_capacity(512), Vec::with_capacity(4_096), Vec::with_capacity(64));
-        Ok(Self { stream, out, buffer, token, longest, notes: None })
+        Ok(Self { stream, out, buffer, token, heard, notes: None })
     }
 
     /// Forgets the last request.
@@ -118,6 +136,13 @@ impl Connection {
     /// The bytes of an answer's range.
     pub fn bytes(&self, range: &Range<usize>) -> &[u8] {
         &self.buffer[range.clone()]
+    }
+
+    /// Status line and body of the last answer.
+    fn said(&self) -> String {
+        let text = String::from_utf8_lossy(&self.buffer);
+        let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        format!("{} {body}", text.lines().next().unwrap_or_default())
     }
 
     /// Takes the token out of an answer.
@@ -143,7 +168,7 @@ impl Connection {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if let Some(answer) = read(&self.buffer) {
-                self.longest.set(self.longest.get().max(asked.elapsed()));
+                self.heard.longest.set(self.heard.longest.get().max(asked.elapsed()));
                 return Ok(answer);
             }
         }
