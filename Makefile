@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test model chaos bench fuzz lint fmt docs-table acceptance measure
+.PHONY: help run deps test model chaos bench bench-peers bench-growth bench-cost fuzz lint fmt docs-table acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,10 +36,29 @@ fuzz: ## each fuzz target for a while, on stable without sanitizers; what it lea
 	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
 	-max_total_time=$(or $(SECONDS),60) -max_len=4096 -timeout=10 || exit 1; done
 
-bench: deps ## how fast it is, beside its yardsticks, on servers of its own: make bench ROUNDS=5 SECONDS=2 (some minutes)
+# The benchmarks share what they run: the release binary, and the crate that measures it.
+SPEED = target/speed/release/redlockd-speed
+REDLOCKD = $(or $(CARGO_TARGET_DIR),target)/release/redlockd
+.PHONY: speed
+speed: deps
 	cargo build --locked --release
-	cargo run --locked --release --manifest-path benches/speed/Cargo.toml -- \
-	$(or $(CARGO_TARGET_DIR),target)/release/redlockd $(or $(ROUNDS),5) $(or $(SECONDS),2)
+	cargo build --locked --release --manifest-path benches/speed/Cargo.toml --target-dir target/speed
+
+bench: speed ## how fast it is, beside its yardsticks, on servers of its own: make bench ROUNDS=5 SECONDS=2 (4 minutes)
+	@$(SPEED) bench $(REDLOCKD) $(or $(ROUNDS),5) $(or $(SECONDS),2)
+
+bench-peers: speed ## the same beside etcd, also with every node on the disk before it answers (3 minutes)
+	@tests/install-deps.sh etcd=etcd-server
+	@$(SPEED) peers $(REDLOCKD) $(or $(ROUNDS),5) $(or $(SECONDS),2)
+
+bench-growth: speed ## what 100,000 held leases and 10,000 waiters change and weigh (3 minutes)
+	cargo build --locked --release --bin redlockd --example crowd
+	@$(SPEED) growth $(REDLOCKD) $(or $(ROUNDS),3) $(or $(SECONDS),1)
+	@ulimit -n "$$(ulimit -Hn)" && $(dir $(REDLOCKD))examples/crowd
+
+bench-cost: speed ## instructions and writes of the service per cycle: what a noisy machine does not move (3 minutes)
+	@tests/install-deps.sh strace=strace valgrind=valgrind
+	@$(SPEED) cost $(REDLOCKD)
 
 lint: ## formatting, clippy, docs, scripts and licences, each without a warning
 	cargo fmt --check

@@ -15,6 +15,8 @@ mod servers;
 mod steps;
 #[path = "contract/subject.rs"]
 mod subject;
+#[path = "contract/together.rs"]
+mod together;
 #[path = "contract/twins.rs"]
 mod twins;
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build and the tests need and do not find, with apt, as root or by sudo. Says so where it cannot.
-# Does nothing, and needs no rights, where all is there.
+# Does nothing, and needs no rights, where all is there. Further needs may be named: install-deps.sh COMMAND=PACKAGE...
 set -euo pipefail
 packages=()
 command -v cc >/dev/null || packages+=(gcc libc6-dev) # the linker, and the C parts of ring
@@ -18,6 +18,9 @@ if ! command -v promtool >/dev/null || ! command -v prometheus >/dev/null; then 
     echo "prometheus is missing and there is no apt-get here: the tests of metrics, alerts and dashboards are skipped" >&2
   fi
 fi
+for further in "$@"; do
+  command -v "${further%%=*}" >/dev/null || packages+=("${further#*=}")
+done
 [ ${#packages[@]} -eq 0 ] && exit 0
 cannot() {
   echo "missing: ${packages[*]}; $1: install them by hand" >&2

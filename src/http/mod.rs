@@ -38,10 +38,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
-use tower_http::set_header::SetResponseHeaderLayer;
 
 use crate::audit::Audit;
 use crate::metrics::Metrics;
@@ -95,27 +94,45 @@ fn handler(operation: Operation) -> Option<MethodRouter<DoorState>> {
     })
 }
 
-/// The layers, outermost first, around whatever routes there are. The body's bound is kept where
-/// bodies are read ([`extract::fields`]).
+/// What is around whatever routes there are. The body's bound is kept where bodies are read
+/// ([`extract::fields`]).
 fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit, is_open: bool) -> Router {
-    let always = |name, value| SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value));
-    // Only what has its hash in its name says otherwise.
-    let unkept = HeaderValue::from_static("no-store");
-    router.fallback(no_such_path).method_not_allowed_fallback(no_such_method).layer((
-        // On every answer, whatever made it.
-        SetResponseHeaderLayer::if_not_present(header::CACHE_CONTROL, unkept),
-        always(header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        // Names the request, and opens the span in which all below logs.
-        from_fn(request_id::identify),
+    let frame = Arc::new(Frame { metrics, audit: audit.clone(), is_open });
+    let router = router.fallback(no_such_path).method_not_allowed_fallback(no_such_method);
+    router.layer(from_fn_with_state(frame, pass))
+}
+
+/// What [`pass`] goes by.
+struct Frame {
+    metrics: Arc<Metrics>,
+    audit: Audit,
+    is_open: bool,
+}
+
+/// What every request passes, outermost first. One layer with plain functions in it: each layer of its own
+/// would copy and box all that is below it, for every request.
+async fn pass(State(frame): State<Arc<Frame>>, request: Request, next: Next) -> Response {
+    let Frame { metrics, audit, is_open } = &*frame;
+    // Names the request, and opens the span in which all below logs.
+    let mut response = request_id::identify(request, |request| {
         // Sees the final status; a caller who hangs up drops it with all below.
-        from_fn_with_state(metrics, observe::count),
-        // Catches panics, and writes problems in the form that the client reads.
-        from_fn(problem::render),
-        // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
-        from_fn_with_state(is_open, ui::dress::dress),
-        // Sees what is refused before it is written out, whoever refuses it below.
-        from_fn_with_state(audit.clone(), trail::follow),
-    ))
+        observe::count(metrics, request, |request| {
+            // Catches panics, and writes problems in the form that the client reads.
+            problem::render(request, |request| {
+                // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
+                ui::dress::dress(*is_open, request, |request| {
+                    // Sees what is refused before it is written out, whoever refuses it below.
+                    trail::follow(audit, request, |request| next.run(request))
+                })
+            })
+        })
+    })
+    .await;
+    // On every answer, whatever made it. Only what has its hash in its name may be kept.
+    let headers = response.headers_mut();
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
 }
 
 /// 414 for a path and query that are longer than all fields together can be. Behind trusted proxies

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::locks::Waited;
@@ -18,12 +17,15 @@ use crate::manager::outcome::Readiness;
 use crate::metrics::requests::{OTHER_METHOD, UNMATCHED};
 use crate::metrics::{AuditTotals, Metrics, Scrape};
 
-/// The layer. Cancel: the request counts as abandoned and is no longer in flight.
-pub async fn count(State(metrics): State<Arc<Metrics>>, request: Request, next: Next) -> Response {
+/// Counts the request and what comes of it. Cancel: it counts as abandoned and is no longer in flight.
+pub async fn count<F>(metrics: &Arc<Metrics>, request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let pattern = request.extensions().get::<MatchedPath>();
     let route = pattern.and_then(|p| routes::label(p.as_str())).unwrap_or(UNMATCHED);
     let watch = metrics.watch_request(route, method_label(request.method()));
-    let response = next.run(request).await;
+    let response = next(request).await;
     let waited = response.extensions().get::<Waited>().map(|w| w.0).unwrap_or_default();
     let status = response.status();
     watch.answered(status.as_u16(), waited);

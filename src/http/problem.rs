@@ -9,7 +9,6 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 
@@ -124,12 +123,15 @@ impl IntoResponse for Problem {
     }
 }
 
-/// The layer that writes problems out, and makes one of a panic.
-pub async fn render(request: Request, next: Next) -> Response {
+/// Writes problems out, and makes one of a panic.
+pub async fn render<F>(request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let format = accept::for_problem(request.headers());
     let head = request.method() == Method::HEAD;
     let id = request.extensions().get::<RequestId>().cloned().unwrap_or_default();
-    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    let answered = AssertUnwindSafe(next(request)).catch_unwind().await;
     let mut response = answered.unwrap_or_else(|_| {
         // The panic hook has logged place and message.
         tracing::error!("a handler panicked; the request was answered with 500");

@@ -217,7 +217,7 @@ async fn rendered(method: &str, accept: Option<&str>, path: &str) -> (Response<(
             }),
         )
         .route("/fine", get(|| async { "fine" }))
-        .layer(axum::middleware::from_fn(render));
+        .layer(axum::middleware::from_fn(|request, next: axum::middleware::Next| render(request, |r| next.run(r))));
     let mut request = Request::builder().method(method).uri(path);
     if let Some(accept) = accept {
         request = request.header(header::ACCEPT, accept);

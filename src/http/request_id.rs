@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::middleware::Next;
 use axum::response::Response;
 use tracing::Instrument;
 
@@ -78,9 +77,12 @@ impl TraceParent {
     }
 }
 
-/// The layer: names the request, runs the rest inside its span, and puts the name on the answer.
-/// The span has the path, never the query: a token may have been put there by mistake.
-pub async fn identify(mut request: Request, next: Next) -> Response {
+/// Names the request, runs the rest inside its span, and puts the name on the answer. The span has the
+/// path, never the query: a token may have been put there by mistake.
+pub async fn identify<F>(mut request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let id = RequestId::sent(request.headers()).unwrap_or_else(|| RequestId::drawn(&SystemEntropy));
     // Of the highest level, so that whatever is logged below has it, however little is logged.
     let span = tracing::error_span!(
@@ -96,7 +98,7 @@ pub async fn identify(mut request: Request, next: Next) -> Response {
         span.record("parent_id", parent.parent_id);
     }
     request.extensions_mut().insert(id.clone());
-    let mut response = next.run(request).instrument(span).await;
+    let mut response = next(request).instrument(span).await;
     if let Ok(value) = HeaderValue::from_str(id.as_str()) {
         response.headers_mut().insert(X_REQUEST_ID, value);
     }

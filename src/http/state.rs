@@ -1,6 +1,7 @@
 //! What every handler is given. Concrete, so that no handler carries a type parameter; apart from
 //! the router, so that handlers and router do not import each other.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,9 +83,21 @@ pub struct UiState {
     pub secure_cookies: bool,
 }
 
-/// The state of all handlers. Cheap to clone.
+/// The state of all handlers. Cheap to clone: each request is given one.
 #[derive(Clone)]
-pub struct DoorState {
+pub struct DoorState(Arc<Door>);
+
+impl Deref for DoorState {
+    type Target = Door;
+
+    fn deref(&self) -> &Door {
+        &self.0
+    }
+}
+
+/// See [`DoorState`].
+#[derive(Clone)]
+pub struct Door {
     /// Who queues and who holds.
     pub manager: LockManager,
     /// What is counted.
@@ -105,24 +118,30 @@ impl DoorState {
     /// On the machine's clock, and open to everybody.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
         let (audit, settings, gate) = (Audit::default(), Arc::new(settings), Arc::new(Gate::open()));
-        Self { manager, metrics, audit, settings, gate, ui: None, clock: SystemClock }
+        Self(Arc::new(Door { manager, metrics, audit, settings, gate, ui: None, clock: SystemClock }))
     }
 
     /// Behind this gate.
     #[must_use]
     pub fn behind(self, gate: Arc<Gate>) -> Self {
-        Self { gate, ..self }
+        self.changed(|door| door.gate = gate)
     }
 
     /// With pages.
     #[must_use]
     pub fn with_ui(self, ui: Option<UiState>) -> Self {
-        Self { ui: ui.map(Arc::new), ..self }
+        self.changed(|door| door.ui = ui.map(Arc::new))
     }
 
     /// The same with an audit log.
     #[must_use]
     pub fn with_audit(self, audit: Audit) -> Self {
-        Self { audit, ..self }
+        self.changed(|door| door.audit = audit)
+    }
+
+    fn changed(self, change: impl FnOnce(&mut Door)) -> Self {
+        let mut door = Arc::unwrap_or_clone(self.0);
+        change(&mut door);
+        Self(Arc::new(door))
     }
 }

@@ -1,4 +1,4 @@
-//! What a request leaves in the audit log: the layer that begins a trail for each request and writes
+//! What a request leaves in the audit log: what begins a trail for each request and writes
 //! it down when the request is answered or dropped, and the trail itself, to which whoever knows more
 //! adds what they know. Every change of state leaves a line, and so does every refusal for want of a
 //! right; reading leaves none. Knows the records, and nothing of where they go.
@@ -6,9 +6,8 @@
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{Method, StatusCode};
-use axum::middleware::Next;
 use axum::response::Response;
 
 use super::extract;
@@ -123,14 +122,17 @@ impl Inner {
     }
 }
 
-/// The layer. Cancel: a change that was asked for is written down as abandoned.
-pub async fn follow(State(audit): State<Audit>, mut request: Request, next: Next) -> Response {
+/// Follows a request. Cancel: a change that was asked for is written down as abandoned.
+pub async fn follow<F>(audit: &Audit, mut request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     if !audit.is_on() {
-        return next.run(request).await;
+        return next(request).await;
     }
-    let mut unanswered = Unanswered(Trail::begin(&audit, &request));
+    let mut unanswered = Unanswered(Trail::begin(audit, &request));
     request.extensions_mut().insert(unanswered.0.clone());
-    let response = next.run(request).await;
+    let response = next(request).await;
     std::mem::take(&mut unanswered.0).answered(&response);
     response
 }
@@ -163,7 +165,7 @@ fn action(method: &Method, pattern: Option<&str>) -> Cow<'static, str> {
 mod tests {
     use axum::Router;
     use axum::body::Body;
-    use axum::middleware::from_fn_with_state;
+    use axum::middleware::{Next, from_fn};
     use axum::response::IntoResponse;
     use axum::routing::{any, get};
     use tokio_util::sync::CancellationToken;
@@ -193,7 +195,10 @@ mod tests {
                     }
                 }),
             )
-            .layer(from_fn_with_state(audit, follow));
+            .layer(from_fn(move |request, next: Next| {
+                let audit = audit.clone();
+                async move { follow(&audit, request, |request| next.run(request)).await }
+            }));
         for (method, path) in requests {
             let request = Request::builder().method(*method).uri(*path).body(Body::empty()).expect("a request");
             // Spawned, so that a panic is its own.

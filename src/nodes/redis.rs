@@ -2,10 +2,12 @@
 //! algorithm, which knows no Redis, and from the protocol's commands and replies
 //! ([`super::scripts`], [`super::replies`]), which know no connection.
 //!
-//! Connections are built, checked and replaced by deadpool-redis through a supervisor; requests travel
-//! on shared clones of its multiplexed connections. Nothing is queued for later, nothing is repeated,
-//! save a script that the node did not know and that therefore did not run.
+//! Connections are built, checked and replaced by deadpool-redis through a supervisor; requests wait for
+//! the end of the runtime's turn in a lane's queue, from where its carrier sends them on a clone of the
+//! lane's multiplexed connection. Nothing is queued for longer, nothing is repeated, save a script that
+//! the node did not know and that therefore did not run.
 
+mod carrier;
 mod connect;
 mod errors;
 mod fitness;
@@ -19,18 +21,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::redis::{RedisError, Value};
+use tokio::task::JoinSet;
 
 pub use self::connect::{ANSWER_BACKSTOP, NodeTls};
 pub use self::fitness::{Finding, OLDEST_VERSION, Server, read as read_fitness};
 pub use self::supervisor::{CHECK_EVERY, FITNESS_EVERY};
 pub use self::url::NodeUrl;
 
+use self::carrier::{Manner, answer_of, carry};
 use self::connect::{Connector, Limits};
-use self::lane::{Bound, Lanes};
+use self::lane::{Lanes, Refused};
 use super::keys::{KeyTemplate, LEASES_KEY, META_KEY};
-use super::replies;
-use super::scripts::{self, By, Told};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::feed::{Feed, Hearing};
@@ -150,8 +151,6 @@ pub struct NodeReport {
 /// One Redis master.
 pub struct RedisNode {
     id: NodeId,
-    terms: Arc<Terms>,
-    template: KeyTemplate,
     max_in_flight: usize,
     node_timeout: Duration,
     lanes: Arc<Lanes>,
@@ -190,13 +189,21 @@ impl RedisNode {
         let (id, patience, heard) = (config.id.clone(), config.connect_timeout, Arc::clone(&feed));
         let listener = listener::listen(id.clone(), connector, heard, patience, clock, entropy.clone());
         let keeper = supervisor::supervise(id, Arc::clone(&lanes), pools, patience, clock, entropy);
-        let supervisor = async {
+        let manner = Manner { terms: config.terms, template: config.key_template };
+        let carried = Arc::clone(&lanes);
+        let supervisor = async move {
+            // Tasks of their own: what they do most must not wake the rest. They end with this future.
+            let mut carriers = JoinSet::new();
+            for at in 0..carried.all().len() {
+                let carrier = carry(manner.clone(), Arc::clone(&carried), at, clock);
+                // Unconstrained: tokio's budget could otherwise put off handing a command to the driver, and a
+                // later one would overtake it.
+                carriers.spawn(tokio::task::unconstrained(carrier));
+            }
             futures_util::future::join(keeper, listener).await;
         };
         let node = Self {
             id: config.id,
-            terms: config.terms,
-            template: config.key_template,
             max_in_flight: config.max_in_flight,
             node_timeout: config.node_timeout,
             lanes,
@@ -224,43 +231,20 @@ impl RedisNode {
         }
     }
 
-    async fn ask(&self, stamp: Stamp, request: &Request) -> Answer {
+    async fn ask(&self, stamp: Stamp, request: &Arc<Request>) -> Answer {
         let Some(_place) = self.lanes.enter(self.max_in_flight) else {
             return Err(Unreachable::new(UnreachableKind::Overloaded, "too many requests are under way"));
         };
-        if self.lanes.is_unfit() && matches!(request, Request::Acquire { .. }) {
+        if self.lanes.is_unfit() && matches!(**request, Request::Acquire { .. }) {
             return Err(Unreachable::new(UnreachableKind::Unfit, "the server's findings take its vote away"));
         }
         let lane = self.lanes.of_key(lane_key(request));
-        let Some(bound) = lane.bound() else { return Err(self.no_connection()) };
-        let generation = bound.generation;
-        match self.send(bound, stamp, request).await {
-            Ok(value) => replies::parse(request, &value),
-            Err(error) => {
-                if errors::breaks_connection(&error) {
-                    self.lanes.close(lane, Some(generation), self.clock.now());
-                }
-                Err(errors::of_call(&error))
+        match lane.leave(stamp, Arc::clone(request), self.max_in_flight) {
+            Ok(waiting) => answer_of(waiting).await,
+            Err(Refused::Closed) => Err(self.no_connection()),
+            Err(Refused::Full) => {
+                Err(Unreachable::new(UnreachableKind::Overloaded, "too many requests wait to be sent"))
             }
-        }
-    }
-
-    /// Sends a request by its script's hash, and once more with the script's text where the node did
-    /// not know it (after a `SCRIPT FLUSH`).
-    ///
-    /// That one repeat is safe: `NOSCRIPT` means that the first did not run. It may be overtaken by what
-    /// was sent behind the first. An extend, a repair or an acquire that a release or a cancel overtook
-    /// finds the tombstone and changes nothing; two extends may change places, and none shortens. The
-    /// caller's deadline covers both: where the future is dropped in between, nothing more is sent.
-    async fn send(&self, mut bound: Bound, stamp: Stamp, request: &Request) -> Result<Value, RedisError> {
-        let told = Told { terms: &self.terms, template: &self.template, pass: &bound.pass, stamp };
-        let first = scripts::command(&told, request, By::Sha);
-        match first.query_async::<Value>(&mut bound.connection).await {
-            Err(error) if errors::is_no_script(&error) => {
-                let again = scripts::command(&told, request, By::Source);
-                again.query_async(&mut bound.connection).await
-            }
-            outcome => outcome,
         }
     }
 
@@ -294,8 +278,8 @@ impl Node for RedisNode {
     }
 
     fn call(self: Arc<Self>, stamp: Stamp, request: Arc<Request>) -> impl Future<Output = Answer> + Send + 'static {
-        // Unconstrained: tokio's budget could otherwise put off the first poll's sending, and a later
-        // request for the same resource would overtake it.
+        // The first poll leaves the request in its lane's queue, whose order is kept. Unconstrained: tokio's
+        // budget is for sockets; a round has few answers to look at.
         tokio::task::unconstrained(async move {
             let mut watch = Watch { node: &self, verb: request.verb(), begun: self.clock.now(), answered: false };
             let answer = self.ask(stamp, &request).await;

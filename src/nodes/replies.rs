@@ -3,6 +3,7 @@
 
 use deadpool_redis::redis::Value;
 
+use super::scripts::shared;
 use crate::redlock::node::{
     Barred, EndReason, Found, LeaseRecord, Listed, NodeStatus, Released, Reply, Request, Seen, SeenLock, Unreachable,
     UnreachableKind, Vote,
@@ -12,11 +13,26 @@ use crate::redlock::types::{Fence, ResourceName};
 /// Fences and times stay below it: a script's numbers are doubles.
 const NUMBER_MAX: u64 = 1 << 53;
 
-/// Reads the answer to `request`.
+/// Reads the answer to `request`, which had a command of its own.
 ///
 /// Errors: [`UnreachableKind::Protocol`] where it is none.
 pub fn parse(request: &Request, value: &Value) -> Result<Reply, Unreachable> {
-    read(request, value).map_err(|Odd(what)| {
+    parse_one_of(1, 0, request, value)
+}
+
+/// Reads the answer to `request`, the one at `index` of `count` that shared a command.
+///
+/// Errors: [`UnreachableKind::Protocol`] where it is none.
+pub fn parse_one_of(count: usize, index: usize, request: &Request, value: &Value) -> Result<Reply, Unreachable> {
+    let reply = match (shared(request), value) {
+        (None, value) => read(request, value),
+        (Some(_), Value::Array(items)) if items.len() == count => {
+            items.get(index).map_or_else(|| odd("is missing"), |item| read(request, item))
+        }
+        (Some(_), Value::Array(items)) => odd(format!("is for {} requests in the place of {count}", items.len())),
+        (Some(_), _) => odd("is not a list"),
+    };
+    reply.map_err(|Odd(what)| {
         Unreachable::new(UnreachableKind::Protocol, format!("{}: the answer {what}", request.verb()))
     })
 }
@@ -29,7 +45,17 @@ fn odd<T>(what: impl Into<String>) -> Result<T, Odd> {
 }
 
 fn read(request: &Request, value: &Value) -> Result<Reply, Odd> {
-    let Value::Array(items) = value else { return odd("is not a list") };
+    let items = match (request, value) {
+        (_, Value::Array(items)) => items,
+        // The short forms of what is answered most.
+        (Request::Acquire { .. }, Value::Int(fence)) => {
+            return Ok(Reply::Granted { fence: Fence(in_range(*fence, "alone")?), joined: false });
+        }
+        (Request::Cancel { .. } | Request::Release { .. }, Value::Int(1)) => {
+            return Ok(Reply::Released(Released { found: Found::Mine, earlier: None }));
+        }
+        _ => return odd("is not a list"),
+    };
     let mut items = Items { items, at: 0 };
     match request {
         Request::Acquire { .. } => acquire(&mut items),
@@ -175,6 +201,13 @@ fn status(items: &mut Items<'_>) -> Result<Reply, Odd> {
     }))
 }
 
+fn in_range(number: i64, at: impl std::fmt::Display) -> Result<u64, Odd> {
+    match u64::try_from(number) {
+        Ok(number) if number < NUMBER_MAX => Ok(number),
+        _ => odd(format!("has a number out of range as item {at}")),
+    }
+}
+
 /// The items of an answer, read in order.
 struct Items<'a> {
     items: &'a [Value],
@@ -215,10 +248,8 @@ impl<'a> Items<'a> {
     }
 
     fn number(&mut self) -> Result<u64, Odd> {
-        match u64::try_from(self.int()?) {
-            Ok(number) if number < NUMBER_MAX => Ok(number),
-            _ => odd(format!("has a number out of range as item {}", self.at)),
-        }
+        let number = self.int()?;
+        in_range(number, self.at)
     }
 
     fn fence(&mut self) -> Result<Fence, Odd> {
@@ -347,8 +378,11 @@ mod tests {
             vec![text("Q"), int(-5)],
             vec![text("C"), int(5)],
         ] {
-            let answer = parse(acquire, &list(&items));
+            let answer = parse(acquire, &list(&[list(&items)]));
             assert!(is_protocol(&answer), "{items:?}: {answer:?}");
+        }
+        for alone in [int(-1), int(1 << 53)] {
+            assert!(is_protocol(&parse(acquire, &list(&[alone]))));
         }
         assert!(is_protocol(&parse(hold, &list(&[text("G"), int(5), int(0), int(5)]))), "a TTL of nothing");
         assert!(is_protocol(&parse(probe, &list(&[text("A"), int(0), int(1), int(i64::MAX)]))));
@@ -357,12 +391,26 @@ mod tests {
     #[test]
     fn what_stands_at_a_key_is_read_or_held_by_a_foreigner() {
         let request = &requests()[0];
-        let held = |left, value| parse(request, &list(&[text("B"), Value::Int(left), value]));
+        let held = |left, value| parse(request, &list(&[list(&[text("B"), Value::Int(left), value])]));
         let record = LeaseRecord::parse(LEASE.as_bytes());
         assert_eq!(held(9, text(LEASE)), Ok(Reply::Held { left_ms: Some(9), record }));
         assert_eq!(held(-1, text("")), Ok(Reply::Held { left_ms: None, record: None }));
         let raw = Value::BulkString(vec![0xff; 20]);
         assert_eq!(held(9, raw), Ok(Reply::Held { left_ms: Some(9), record: None }));
+    }
+
+    #[test]
+    fn each_of_several_gets_its_own_answer_and_none_where_their_number_differs() {
+        let [acquire, .., release, _, _, _, _, _] = &requests()[..] else { panic!("requests") };
+        let both = list(&[Value::Int(7), list(&[text("G"), Value::Int(5), Value::Int(1)])]);
+        let granted = |fence, joined| Ok(Reply::Granted { fence: Fence(fence), joined });
+        assert_eq!(parse_one_of(2, 0, acquire, &both), granted(7, false));
+        assert_eq!(parse_one_of(2, 1, acquire, &both), granted(5, true));
+        assert!(is_protocol(&parse_one_of(3, 0, acquire, &both)));
+        assert!(is_protocol(&parse_one_of(2, 2, acquire, &both)));
+        let mine = Reply::Released(Released { found: Found::Mine, earlier: None });
+        assert_eq!(parse(release, &list(&[Value::Int(1)])), Ok(mine));
+        assert!(is_protocol(&parse(release, &list(&[Value::Int(2)]))));
     }
 
     #[test]

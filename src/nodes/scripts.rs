@@ -7,7 +7,7 @@ use std::time::Duration;
 use deadpool_redis::redis::{Cmd, Script};
 
 use super::keys::{self, KeyTemplate};
-use crate::redlock::node::{Request, Stamp, TOKEN_TOMBSTONE, Terms};
+use crate::redlock::node::{EndReason, Request, Stamp, TOKEN_TOMBSTONE, Terms};
 use crate::redlock::types::{AttemptId, ResourceName, TokenHash};
 
 /// The most leases on a page: one page holds the node up for a few hundred microseconds at most.
@@ -32,12 +32,12 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE, "lua/acquire.lua", "Takes or joins.");
+script!(ACQUIRE, "lua/acquire.lua", "Takes or joins; several at once.");
 script!(HOLD, "lua/hold.lua", "Extends, edits, writes a fence back.");
 script!(PLANT, "lua/plant.lua", "Repairs.");
 script!(INSPECT, "lua/inspect.lua", "Looks.");
 script!(NODE, "lua/node.lua", "The node's own affairs.");
-script!(bare RELEASE, "lua/release.lua", "Releases and cancels.");
+script!(bare RELEASE, "lua/release.lua", "Releases and cancels; several at once.");
 script!(bare REVOKE, "lua/revoke.lua", "Forbids renewals.");
 script!(bare EVICT, "lua/evict.lua", "Removes a foreigner's lock.");
 script!(bare LIST, "lua/list.lua", "A page of leases.");
@@ -81,6 +81,28 @@ pub enum By {
     Source,
 }
 
+/// The most requests that one command carries: it holds the node up for some 200 microseconds.
+pub const SHARED_MAX: usize = 32;
+
+/// Which commands requests may share: such of one kind, about different resources, one after the other.
+/// The script decides each as if it had come alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shared {
+    /// Acquires.
+    Acquire,
+    /// Releases and cancels.
+    Release,
+}
+
+/// Which command a request may share with others, if any.
+pub fn shared(request: &Request) -> Option<Shared> {
+    match request {
+        Request::Acquire { .. } => Some(Shared::Acquire),
+        Request::Release { .. } | Request::Cancel { .. } => Some(Shared::Release),
+        _ => None,
+    }
+}
+
 /// What scripts are told beside the request.
 #[derive(Debug, Clone, Copy)]
 pub struct Told<'a> {
@@ -103,102 +125,145 @@ pub fn pass(terms: &Terms, run: &str) -> String {
 
 /// The command for a request.
 pub fn command(told: &Told<'_>, request: &Request, by: By) -> Cmd {
-    match request {
-        Request::Acquire { resource, token, attempt, ttl, labels } => {
-            let mut call = Call::begin(&ACQUIRE, by, 6);
-            call.keys([keys::META_KEY, &told.template.lock(resource), &keys::fence(resource)]);
-            call.keys([
-                &keys::gone_token(resource, token),
-                &keys::gone_attempt(resource, token, attempt),
-                keys::LEASES_KEY,
-            ]);
-            call.prelude(told);
-            call.text(token.as_str()).number(ttl.as_ms());
+    several(told, &[(told.stamp, request)], by)
+}
+
+/// The command for several requests that may share one, each with when it was sent; of others, and of
+/// those that are of another kind than the first, only the first is asked. Not to be called for none.
+pub fn several(told: &Told<'_>, asked: &[(Stamp, &Request)], by: By) -> Cmd {
+    let Some((stamp, first)) = asked.first() else { return Cmd::new() };
+    match shared(first) {
+        Some(Shared::Acquire) => acquires(told, asked, by),
+        Some(Shared::Release) => releases(told, asked, by),
+        None => alone(told, *stamp, first, by),
+    }
+}
+
+fn acquires(told: &Told<'_>, asked: &[(Stamp, &Request)], by: By) -> Cmd {
+    let mut call = Call::begin(&ACQUIRE, by, 2 + 4 * asked.len(), asked.len());
+    call.keys([keys::META_KEY, keys::LEASES_KEY]);
+    for (_, request) in asked {
+        if let Request::Acquire { resource, token, attempt, .. } = request {
+            call.text(&told.template.lock(resource)).text(&keys::gone_token(resource, token));
+            call.text(&keys::gone_attempt(resource, token, attempt)).text(&keys::fence(resource));
+        }
+    }
+    call.terms(told);
+    for (stamp, request) in asked {
+        if let Request::Acquire { resource, token, attempt, ttl, labels } = request {
+            call.number(stamp.0).text(token.as_str()).number(ttl.as_ms());
             call.number(millis(ttl.as_duration().saturating_add(told.terms.lock_delay)));
             call.text(attempt.as_str()).text(labels).text(resource.as_str());
-            call.end()
         }
+    }
+    call.end()
+}
+
+fn releases(told: &Told<'_>, asked: &[(Stamp, &Request)], by: By) -> Cmd {
+    let ends = || asked.iter().filter_map(|(_, request)| End::of(told, request));
+    let mut call = Call::begin(&RELEASE, by, 1 + 2 * asked.len(), asked.len());
+    call.text(keys::LEASES_KEY);
+    for end in ends() {
+        call.text(&told.template.lock(end.resource)).text(&end.tombstone());
+    }
+    for end in ends() {
+        call.text(end.token.as_str()).text(end.attempt.map_or("", |a| a.as_str())).number(millis(end.keep));
+        call.text(end.reason).text(&keys::freed_channel(end.resource)).text(end.resource.as_str());
+    }
+    call.end()
+}
+
+/// What a release and a cancel have in common.
+struct End<'a> {
+    resource: &'a ResourceName,
+    token: &'a TokenHash,
+    attempt: Option<&'a AttemptId>,
+    reason: &'static str,
+    keep: Duration,
+}
+
+impl<'a> End<'a> {
+    fn of(told: &Told<'_>, request: &'a Request) -> Option<Self> {
+        match request {
+            Request::Release { resource, token, reason } => {
+                Some(Self { resource, token, attempt: None, reason: reason.as_str(), keep: TOKEN_TOMBSTONE })
+            }
+            Request::Cancel { resource, token, attempt } => {
+                let (reason, keep) = (EndReason::Cancelled.as_str(), told.terms.attempt_tombstone());
+                Some(Self { resource, token, attempt: Some(attempt), reason, keep })
+            }
+            _ => None,
+        }
+    }
+
+    fn tombstone(&self) -> String {
+        let Self { resource, token, .. } = self;
+        self.attempt.map_or_else(|| keys::gone_token(resource, token), |a| keys::gone_attempt(resource, token, a))
+    }
+}
+
+fn alone(told: &Told<'_>, stamp: Stamp, request: &Request, by: By) -> Cmd {
+    match request {
+        Request::Acquire { .. } => acquires(told, &[(stamp, request)], by),
+        Request::Cancel { .. } | Request::Release { .. } => releases(told, &[(stamp, request)], by),
         Request::Hold { resource, token, ttl, fence, renewal, labels } => {
-            let mut call = Call::begin(&HOLD, by, 4);
+            let mut call = Call::begin(&HOLD, by, 4, 1);
             call.keys([
                 keys::META_KEY,
                 &told.template.lock(resource),
                 &keys::fence(resource),
                 &keys::gone_token(resource, token),
             ]);
-            call.prelude(told);
+            call.prelude(told, stamp);
             call.text(token.as_str()).number(ttl.map_or(0, |t| t.as_ms())).number(millis(told.terms.lock_delay));
             call.number(fence.map_or(0, |f| f.0)).number(u64::from(*renewal)).text(labels.as_deref().unwrap_or(""));
             call.end()
         }
         Request::Plant { resource, record, left_ms } => {
-            let mut call = Call::begin(&PLANT, by, 5);
+            let mut call = Call::begin(&PLANT, by, 5, 1);
             call.keys([keys::META_KEY, &told.template.lock(resource), &keys::fence(resource)]);
             call.keys([&keys::gone_token(resource, &record.token), keys::LEASES_KEY]);
-            call.prelude(told);
+            call.prelude(told, stamp);
             call.number((*left_ms).clamp(1, LIFETIME_MAX_MS)).number(record.fence.0);
             call.text(&record.encode()).text(resource.as_str());
             call.end()
         }
-        Request::Cancel { resource, token, attempt } => {
-            release(told, by, resource, token, Some(attempt), told.terms.attempt_tombstone(), "cancelled")
-        }
-        Request::Release { resource, token, reason } => {
-            release(told, by, resource, token, None, TOKEN_TOMBSTONE, reason.as_str())
-        }
         Request::Revoke { resource, token } => {
-            let mut call = Call::begin(&REVOKE, by, 2);
+            let mut call = Call::begin(&REVOKE, by, 2, 1);
             call.keys([&told.template.lock(resource), &keys::gone_token(resource, token)]);
             call.text(token.as_str()).number(millis(TOKEN_TOMBSTONE));
             call.end()
         }
         Request::Evict { resource, fingerprint } => {
-            let mut call = Call::begin(&EVICT, by, 1);
+            let mut call = Call::begin(&EVICT, by, 1, 1);
             call.keys([&told.template.lock(resource)]);
             call.text(fingerprint).text(&keys::freed_channel(resource));
             call.end()
         }
         Request::Inspect { resource } => {
-            let mut call = Call::begin(&INSPECT, by, 2);
+            let mut call = Call::begin(&INSPECT, by, 2, 1);
             call.keys([keys::META_KEY, &told.template.lock(resource)]);
-            call.prelude(told);
+            call.prelude(told, stamp);
             call.end()
         }
         Request::List { cursor, count } => {
-            let mut call = Call::begin(&LIST, by, 1);
+            let mut call = Call::begin(&LIST, by, 1, 1);
             call.keys([keys::LEASES_KEY]);
             call.number(*cursor).number((*count).clamp(1, LIST_MAX).into());
             call.text(told.template.head()).text(told.template.tail());
             call.end()
         }
-        Request::Probe => node(told, by, "probe", 0),
-        Request::Init => node(told, by, "init", 0),
-        Request::Quarantine => node(told, by, "quarantine", 0),
-        Request::Activate { seed } => node(told, by, "activate", seed.0),
+        Request::Probe => node(told, stamp, by, "probe", 0),
+        Request::Init => node(told, stamp, by, "init", 0),
+        Request::Quarantine => node(told, stamp, by, "quarantine", 0),
+        Request::Activate { seed } => node(told, stamp, by, "activate", seed.0),
     }
 }
 
-fn release(
-    told: &Told<'_>,
-    by: By,
-    resource: &ResourceName,
-    token: &TokenHash,
-    attempt: Option<&AttemptId>,
-    tombstone: Duration,
-    reason: &str,
-) -> Cmd {
-    let mut call = Call::begin(&RELEASE, by, 3);
-    let gone = attempt.map_or_else(|| keys::gone_token(resource, token), |a| keys::gone_attempt(resource, token, a));
-    call.keys([&told.template.lock(resource), &gone, keys::LEASES_KEY]);
-    call.text(token.as_str()).text(attempt.map_or("", |a| a.as_str())).number(millis(tombstone)).text(reason);
-    call.text(&keys::freed_channel(resource)).text(resource.as_str());
-    call.end()
-}
-
-fn node(told: &Told<'_>, by: By, verb: &str, seed: u64) -> Cmd {
-    let mut call = Call::begin(&NODE, by, 2);
+fn node(told: &Told<'_>, stamp: Stamp, by: By, verb: &str, seed: u64) -> Cmd {
+    let mut call = Call::begin(&NODE, by, 2, 1);
     call.keys([keys::META_KEY, keys::LEASES_KEY]);
-    call.prelude(told);
+    call.prelude(told, stamp);
     call.text(verb).number(seed);
     call.text(told.template.head()).text(told.template.tail()).number(SWEEP_MAX.into());
     call.end()
@@ -212,12 +277,15 @@ fn millis(period: Duration) -> u64 {
 struct Call(Cmd);
 
 impl Call {
-    /// Room for the arguments of an acquire with usual names, so that a command is built without moving it.
-    const ARGS: usize = 24;
-    const BYTES: usize = 768;
+    /// Room for an acquire with usual names, so that a command is built without moving it.
+    const ARGS: usize = 5;
+    const ARGS_EACH: usize = 11;
+    const BYTES: usize = 160;
+    const BYTES_EACH: usize = 640;
 
-    fn begin(script: &'static NodeScript, by: By, keys: usize) -> Self {
-        let mut cmd = Cmd::with_capacity(Self::ARGS, Self::BYTES);
+    /// For `asked` requests.
+    fn begin(script: &'static NodeScript, by: By, keys: usize, asked: usize) -> Self {
+        let mut cmd = Cmd::with_capacity(Self::ARGS + Self::ARGS_EACH * asked, Self::BYTES + Self::BYTES_EACH * asked);
         match by {
             By::Sha => cmd.arg("EVALSHA").arg(script.sha.as_str()),
             By::Source => cmd.arg("EVAL").arg(script.source),
@@ -244,9 +312,15 @@ impl Call {
     }
 
     /// The arguments that every script with the prelude begins with.
-    fn prelude(&mut self, told: &Told<'_>) {
+    fn prelude(&mut self, told: &Told<'_>, stamp: Stamp) {
+        self.terms(told);
+        self.number(stamp.0);
+    }
+
+    /// Those of them that are the same for all requests.
+    fn terms(&mut self, told: &Told<'_>) {
         let terms = told.terms;
-        self.text(told.pass).number(told.stamp.0);
+        self.text(told.pass);
         self.number(u64::try_from(terms.guard.as_micros()).unwrap_or(u64::MAX).min(LIFETIME_MAX_MS));
         self.number(millis(terms.fence_ttl));
     }
@@ -263,7 +337,6 @@ mod tests {
     use deadpool_redis::redis::Arg;
 
     use super::*;
-    use crate::redlock::node::EndReason;
     use crate::redlock::types::{Token, Ttl};
 
     fn words(cmd: &Cmd) -> Vec<String> {
@@ -311,15 +384,15 @@ mod tests {
             ACQUIRE.sha(),
             "6",
             "redlockd:meta",
+            "redlockd:leases",
             "lock:a/b",
-            "redlockd:fence:a/b",
             &gone,
             &tried,
-            "redlockd:leases",
+            "redlockd:fence:a/b",
             "beef|c1|305000",
-            "77",
             "500000",
             "3600000",
+            "77",
             hash,
             "30000",
             "31000",
@@ -340,12 +413,30 @@ mod tests {
         let release = Request::Release { resource: resource(), token: hash.clone(), reason: EndReason::Forced };
         let gone = format!("redlockd:gone:{}:a/b", hash.as_str());
         let release = sent(&release, By::Sha);
-        assert_eq!(release[3..6], ["lock:a/b", &gone, "redlockd:leases"]);
+        assert_eq!(release[3..6], ["redlockd:leases", "lock:a/b", &gone]);
         assert_eq!(release[6..], [hash.as_str(), "", "60000", "forced", "redlockd:freed:a/b", "a/b"]);
         let cancel = Request::Cancel { resource: resource(), token: hash.clone(), attempt: attempt.clone() };
         let cancel = sent(&cancel, By::Sha);
-        assert_eq!(cancel[4], format!("{gone}#{}", attempt.as_str()));
+        assert_eq!(cancel[5], format!("{gone}#{}", attempt.as_str()));
         assert_eq!(cancel[7..10], [attempt.as_str(), "2000", "cancelled"]);
+    }
+
+    #[test]
+    fn requests_that_share_a_command_follow_each_other_in_it() {
+        let (terms, template) = (terms(), KeyTemplate::parse("lock:{resource}").expect("valid"));
+        let pass = pass(&terms, "beef");
+        let told = Told { terms: &terms, template: &template, pass: &pass, stamp: Stamp(0) };
+        let release = |name: &str| Request::Release {
+            resource: ResourceName::parse(name).expect("valid"),
+            token: token(),
+            reason: EndReason::Released,
+        };
+        let (a, b) = (release("a"), release("b"));
+        let both = words(&several(&told, &[(Stamp(1), &a), (Stamp(2), &b)], By::Sha));
+        let (one, two) = (sent(&a, By::Sha), sent(&b, By::Sha));
+        assert_eq!(both[2], "5");
+        assert_eq!(both[3..8], [&one[3..6], &two[4..6]].concat());
+        assert_eq!(both[8..], [&one[6..], &two[6..]].concat());
     }
 
     #[test]

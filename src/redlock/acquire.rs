@@ -230,6 +230,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// already; otherwise it is written back where the lease still stands, and only nodes that
     /// confirm it count. `None` where that fails.
     ///
+    /// A number that nodes refuse as one from the future (of a few whose clocks were once far ahead) is
+    /// left to those few: the next lower one will do. Whichever a quorum confirms is above every fence
+    /// that was on a quorum before, since some node of both knew that one when it granted this lease.
+    ///
     /// Source: the two phases of an atomic register (Attiya, Bar-Noy, Dolev 1995); the held check
     /// in the write-back is what keeps two holders from one number.
     async fn settle_fence(&self, want: &Want, tally: &Tally) -> Option<Fence> {
@@ -239,6 +243,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         });
         let fences: Vec<Fence> = fences.collect();
         let mut highest = fences.iter().copied().max()?;
+        let mut refused = None::<Fence>;
         if fences.iter().filter(|f| **f == highest).count() >= self.quorum() || mutant::is(Mutant::NoWriteBack) {
             return Some(highest);
         }
@@ -258,11 +263,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if tally.decision() == Decision::Reached {
                 return Some(highest);
             }
+            let is_possible = |fence: &Fence| refused.is_none_or(|refused| *fence < refused);
             let higher = tally.heard().filter_map(|(_, a)| match a {
                 Ok(Reply::Other { fence: Some(fence) }) => Some(*fence),
                 _ => None,
             });
-            highest = higher.max().filter(|f| *f > highest)?;
+            highest = match higher.filter(is_possible).max().filter(|f| *f > highest) {
+                Some(higher) => higher,
+                None if tally.heard().any(|(_, a)| matches!(a, Ok(Reply::Future))) => {
+                    refused = Some(highest);
+                    fences.iter().copied().filter(|f| *f < highest).max()?
+                }
+                None => return None,
+            };
         }
         None
     }

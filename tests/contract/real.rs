@@ -63,6 +63,20 @@ impl RealServer {
         };
         (time(before), answer, time(after))
     }
+
+    /// Asks several at once, in one command, at one instant of the node's clock.
+    pub fn ask_several(&mut self, terms: &Terms, asked: &[(Stamp, Request)]) -> Vec<Answer> {
+        let template = KeyTemplate::default();
+        let pass = scripts::pass(terms, &self.run);
+        let told = Told { terms, template: &template, pass: &pass, stamp: Stamp(0) };
+        let list: Vec<(Stamp, &Request)> = asked.iter().map(|(stamp, request)| (*stamp, request)).collect();
+        let value = scripts::several(&told, &list, By::Source).query::<Value>(&mut self.connection);
+        let parse = |(i, (_, request)): (usize, &(Stamp, Request))| match &value {
+            Ok(value) => replies::parse_one_of(asked.len(), i, request, value),
+            Err(e) => Err(Unreachable::new(UnreachableKind::Protocol, e.to_string())),
+        };
+        asked.iter().enumerate().map(parse).collect()
+    }
 }
 
 impl Drop for RealServer {

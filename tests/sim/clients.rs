@@ -265,8 +265,13 @@ impl World {
         let is_open = self.now < self.closing_time();
         if is_open && self.clients[client].retries < 2 && self.crowd.chance(65) {
             // The same POST again, as a proxy or a careful client would: here or elsewhere.
-            self.clients[client].retries += 1;
-            self.clients[client].inst = self.crowd.index(self.insts.len());
+            let other = self.crowd.index(self.insts.len());
+            let c = &mut self.clients[client];
+            c.retries += 1;
+            // An instance refuses what is above its own longest TTL, before anything is asked of a node.
+            if c.ttl_ms <= self.insts[other].max_ttl_ms {
+                c.inst = other;
+            }
             self.client_acquires(client);
         } else if is_open && self.crowd.chance(20) {
             // It does not know whether it has the lease, and wants more time for it.
@@ -307,7 +312,10 @@ impl World {
                 self.clients[client].req = self.ask(by, inst, about.clone(), Verb::Release, lease_ttl_ms);
                 if self.crowd.chance(15) {
                     // A duplicate of its acquire comes late, through another instance.
-                    let other = self.crowd.index(self.insts.len());
+                    let other = match self.crowd.index(self.insts.len()) {
+                        other if lease_ttl_ms <= self.insts[other].max_ttl_ms => other,
+                        _ => inst,
+                    };
                     self.ask(by, other, about, Verb::Acquire { ttl_ms: lease_ttl_ms, wait_ms: 0 }, lease_ttl_ms);
                 }
                 self.wake_client(client, 600 * MS);

@@ -102,7 +102,12 @@ impl World {
             Fault::Pause | Fault::Crash if now < self.settled_until => {}
             Fault::Pause => {
                 let until = now + self.luck.range(50, 4_500) * MS;
-                self.insts[inst].local = until.max(self.insts[inst].local);
+                let inst = &mut self.insts[inst];
+                inst.local = until.max(inst.local);
+                if now < inst.began + SETTLING {
+                    // It may not have looked at the nodes yet.
+                    inst.began = inst.local;
+                }
             }
             Fault::Crash => self.crash(inst),
             Fault::Cut => self.cut(inst),

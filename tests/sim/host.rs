@@ -74,7 +74,8 @@ impl Host {
             w.connect_all(inst);
             let now = w.now;
             let i = &mut w.insts[inst];
-            (i.alive, i.began) = (true, now);
+            // A host that is stopped starts nothing.
+            (i.alive, i.began) = (true, now.max(i.local));
             let settings = Settings {
                 terms: Arc::clone(&i.terms),
                 node_timeout: Duration::from_millis(w.profile.node_timeout_ms),

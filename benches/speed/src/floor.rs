@@ -1,9 +1,10 @@
 //! The floors: what the same nodes can do for a client in this process, without HTTP. Plain: `SET NX PX`
-//! and compare-and-delete. Script: the service's own scripts, packed by its own code.
+//! and compare-and-delete. Script: the service's own scripts, packed by its own code, with token, attempt
+//! and stamp drawn as the service draws them. Both by the lanes of `lane`, and both decided by a majority.
 
-use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redlockd::nodes::keys::KeyTemplate;
 use redlockd::nodes::scripts::{self, By, Told};
@@ -13,81 +14,90 @@ use redlockd::redlock::types::{ResourceName, Ttl};
 use tokio::task::LocalSet;
 
 use crate::Failure;
-use crate::lane::Lanes;
-use crate::servers::Nodes;
+use crate::crew::{Until, repeat_here};
+use crate::lane::{Lanes, pack};
 use crate::stats::Run;
 
 /// TTL of every lease here.
 const TTL_MS: u64 = 30_000;
-const COMPARE_AND_DELETE: &str =
+/// The release of plain Redlock.
+pub const COMPARE_AND_DELETE: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 
-/// `cycle(number)` again and again by so many at once; it tells whether it succeeded.
-pub async fn repeat<F: Future<Output = bool> + 'static>(
-    crowd: usize,
-    length: Duration,
-    cycle: impl Fn(usize, u64) -> F + 'static,
-) -> Result<Run, Failure> {
-    let (cycle, took) = (Rc::new(cycle), Rc::new(RefCell::new(Vec::new())));
-    let errors = Rc::new(Cell::new(0));
-    let begun = Instant::now();
-    let workers: Vec<_> = (0..crowd)
-        .map(|who| {
-            let (cycle, took, errors) = (Rc::clone(&cycle), Rc::clone(&took), Rc::clone(&errors));
-            tokio::task::spawn_local(async move {
-                let mut number = 0;
-                while begun.elapsed() < length {
-                    let started = Instant::now();
-                    match cycle(who, number).await {
-                        true => took.borrow_mut().push(started.elapsed()),
-                        false => errors.set(errors.get() + 1),
-                    }
-                    number += 1;
-                }
-            })
-        })
-        .collect();
-    for worker in workers {
-        worker.await?;
-    }
-    let lasted = begun.elapsed();
-    let took = std::mem::take(&mut *took.borrow_mut());
-    Ok(Run::new(took, lasted, errors.get()))
-}
-
-/// `SET NX PX`, then compare-and-delete.
-pub async fn plain(nodes: &Nodes, crowd: usize, length: Duration) -> Result<Run, Failure> {
-    let sha = redis::Script::new(COMPARE_AND_DELETE).get_hash().to_owned();
-    nodes.load(COMPARE_AND_DELETE).await?;
-    let local = LocalSet::new();
-    local
+/// `SET NX PX`, then compare-and-delete. The nodes know [`COMPARE_AND_DELETE`].
+pub async fn plain(nodes: &[SocketAddr], crowd: usize, until: Until) -> Result<Run, Failure> {
+    let plain = Rc::new(Plain::new());
+    LocalSet::new()
         .run_until(async {
-            let lanes = Rc::new(Lanes::connect(&nodes.addresses).await?);
-            repeat(crowd, length, move |who, number| {
-                let (lanes, sha) = (Rc::clone(&lanes), sha.clone());
-                async move {
-                    let (key, value) = (format!("plain-{who}-{number}"), SystemEntropy.token());
-                    let set = redis::cmd("SET")
-                        .arg(&key)
-                        .arg(value.reveal())
-                        .arg("NX")
-                        .arg("PX")
-                        .arg(TTL_MS)
-                        .get_packed_command();
-                    if !lanes.ask(|_, queue| queue.extend_from_slice(&set)).await {
+            let lanes = Rc::new(Lanes::connect(nodes).await?);
+            repeat_here(vec![Vec::new(); crowd], until, async move |packed: &mut Vec<u8>, number| {
+                let (key, value) = (format!("plain-{number}"), SystemEntropy.token());
+                for command in [Plain::set, Plain::delete] {
+                    packed.clear();
+                    command(&plain, packed, &key, value.reveal());
+                    if !lanes.ask(|_, queue| queue.extend_from_slice(packed)).await {
                         return false;
                     }
-                    let delete =
-                        redis::cmd("EVALSHA").arg(&sha).arg(1).arg(&key).arg(value.reveal()).get_packed_command();
-                    lanes.ask(|_, queue| queue.extend_from_slice(&delete)).await
                 }
+                true
             })
             .await
         })
         .await
 }
 
-/// What the script floor asks.
+/// The service's acquire and release scripts, without anything around them. `passes` is what each node's
+/// marker says.
+pub async fn script(nodes: &[SocketAddr], passes: Vec<String>, crowd: usize, until: Until) -> Result<Run, Failure> {
+    let script = Script::new();
+    LocalSet::new()
+        .run_until(async {
+            let lanes = Rc::new(Lanes::connect(nodes).await?);
+            let passes = Rc::new(passes);
+            repeat_here(vec![(); crowd], until, async move |(), number| {
+                let [acquire, release] = Script::requests(&format!("script-{number}"));
+                // Packed once: what differs between the nodes is the pass, which is put in its place.
+                let packed = script.pack(&acquire, &passes[0]).get_packed_command();
+                let Some(at) = memchr::memmem::find(&packed, passes[0].as_bytes()) else { return false };
+                let (head, tail) = (&packed[..at], &packed[at + passes[0].len()..]);
+                let acquired = lanes.ask(|node, queue| {
+                    queue.extend_from_slice(head);
+                    queue.extend_from_slice(passes[node].as_bytes());
+                    queue.extend_from_slice(tail);
+                });
+                if !acquired.await {
+                    return false;
+                }
+                let packed = script.pack(&release, "").get_packed_command();
+                lanes.ask(|_, queue| queue.extend_from_slice(&packed)).await
+            })
+            .await
+        })
+        .await
+}
+
+/// The commands of plain Redlock.
+struct Plain {
+    ttl: String,
+    sha: String,
+}
+
+impl Plain {
+    fn new() -> Self {
+        let sha = redis::Script::new(COMPARE_AND_DELETE).get_hash().to_owned();
+        Self { ttl: TTL_MS.to_string(), sha }
+    }
+
+    fn set(&self, packed: &mut Vec<u8>, key: &str, value: &str) {
+        pack(packed, &[b"SET", key.as_bytes(), value.as_bytes(), b"NX", b"PX", self.ttl.as_bytes()]);
+    }
+
+    fn delete(&self, packed: &mut Vec<u8>, key: &str, value: &str) {
+        pack(packed, &[b"EVALSHA", self.sha.as_bytes(), b"1", key.as_bytes(), value.as_bytes()]);
+    }
+}
+
+/// The commands of the service.
 struct Script {
     terms: Terms,
     template: KeyTemplate,
@@ -117,55 +127,59 @@ impl Script {
     }
 
     fn pack(&self, request: &Request, pass: &str) -> redis::Cmd {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let stamp = Stamp(u64::try_from(now.as_micros()).unwrap_or(0));
         let told = Told { terms: &self.terms, template: &self.template, pass, stamp };
         scripts::command(&told, request, By::Sha)
     }
 }
 
-/// The service's acquire and release scripts, without anything around them.
-pub async fn script(nodes: &Nodes, crowd: usize, length: Duration) -> Result<Run, Failure> {
-    let (passes, script) = (Rc::new(nodes.passes().await?), Rc::new(Script::new()));
-    let local = LocalSet::new();
-    local
-        .run_until(async {
-            let lanes = Rc::new(Lanes::connect(&nodes.addresses).await?);
-            repeat(crowd, length, move |who, number| {
-                let (lanes, passes, script) = (Rc::clone(&lanes), Rc::clone(&passes), Rc::clone(&script));
-                async move {
-                    for request in Script::requests(&format!("script-{who}-{number}")) {
-                        let pack = |at: usize, queue: &mut Vec<u8>| {
-                            queue.extend_from_slice(&script.pack(&request, &passes[at]).get_packed_command());
-                        };
-                        if !lanes.ask(pack).await {
-                            return false;
-                        }
-                    }
-                    true
-                }
-            })
-            .await
-        })
-        .await
+/// The four commands whose cost on a node is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `SET NX PX`.
+    Set,
+    /// Compare-and-delete of what [`Kind::Set`] set.
+    Delete,
+    /// The service's acquire.
+    Acquire,
+    /// Its release.
+    Release,
 }
 
-/// So many calls of each kind, for one node: `SET NX PX`, compare-and-delete of it, acquire, release of it.
-pub fn calls(pass: &str, count: usize) -> [(&'static str, Vec<redis::Cmd>); 4] {
-    let script = Script::new();
-    let sha = redis::Script::new(COMPARE_AND_DELETE).get_hash().to_owned();
-    let (mut sets, mut deletes, mut acquires, mut releases) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for number in 0..count {
-        let (key, value) = (format!("cost-{number}"), SystemEntropy.token());
-        let mut set = redis::cmd("SET");
-        set.arg(&key).arg(value.reveal()).arg("NX").arg("PX").arg(TTL_MS);
-        let mut delete = redis::cmd("EVALSHA");
-        delete.arg(&sha).arg(1).arg(&key).arg(value.reveal());
-        let [acquire, release] = Script::requests(&format!("cost/{number}"));
-        sets.push(set);
-        deletes.push(delete);
-        acquires.push(script.pack(&acquire, pass));
-        releases.push(script.pack(&release, pass));
+/// Packs commands of each kind for one node. A [`Kind::Acquire`] is to be sent soon: its stamp ages.
+pub struct Calls {
+    plain: Plain,
+    script: Script,
+    pass: String,
+    values: Vec<String>,
+    releases: Vec<Request>,
+}
+
+impl Calls {
+    /// For a node whose marker says this.
+    pub fn new(pass: String) -> Self {
+        Self { plain: Plain::new(), script: Script::new(), pass, values: Vec::new(), releases: Vec::new() }
     }
-    [("SET NX PX", sets), ("compare-and-delete", deletes), ("acquire", acquires), ("release", releases)]
+
+    /// The command of that number; of one number, a release comes after its acquire.
+    pub fn pack(&mut self, into: &mut Vec<u8>, kind: Kind, number: usize) {
+        let key = format!("cost-{number}");
+        match kind {
+            Kind::Set => {
+                let token = SystemEntropy.token();
+                self.values.push(token.reveal().to_owned());
+                self.plain.set(into, &key, token.reveal());
+            }
+            Kind::Delete => self.plain.delete(into, &key, &self.values[number]),
+            Kind::Acquire => {
+                let [acquire, release] = Script::requests(&format!("cost/{number}"));
+                self.releases.push(release);
+                into.extend_from_slice(&self.script.pack(&acquire, &self.pass).get_packed_command());
+            }
+            Kind::Release => {
+                into.extend_from_slice(&self.script.pack(&self.releases[number], &self.pass).get_packed_command());
+            }
+        }
+    }
 }

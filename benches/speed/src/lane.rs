@@ -4,8 +4,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::{Poll, Waker};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -14,22 +16,44 @@ use tokio::sync::Notify;
 use crate::Failure;
 
 /// Counts the nodes' answers to one request.
-pub struct Operation {
+struct Operation {
     needed: usize,
+    nodes: usize,
     yes: Cell<usize>,
     no: Cell<usize>,
-    nodes: usize,
-    decided: Notify,
+    waker: RefCell<Option<Waker>>,
 }
 
 impl Operation {
+    fn new(nodes: usize) -> Rc<Self> {
+        let (yes, no, waker) = (Cell::new(0), Cell::new(0), RefCell::new(None));
+        Rc::new(Self { needed: nodes / 2 + 1, nodes, yes, no, waker })
+    }
+
     fn count(&self, is_yes: bool) {
         let counted = if is_yes { &self.yes } else { &self.no };
         counted.set(counted.get() + 1);
-        let lost = self.nodes - self.needed + 1;
-        if (is_yes && self.yes.get() == self.needed) || (!is_yes && self.no.get() == lost) {
-            self.decided.notify_one();
+        if self.decision().is_some()
+            && let Some(waker) = self.waker.take()
+        {
+            waker.wake();
         }
+    }
+
+    fn decision(&self) -> Option<bool> {
+        let lost = self.nodes - self.needed + 1;
+        (self.yes.get() >= self.needed).then_some(true).or((self.no.get() >= lost).then_some(false))
+    }
+
+    async fn decided(&self) -> bool {
+        poll_fn(|context| match self.decision() {
+            Some(decision) => Poll::Ready(decision),
+            None => {
+                *self.waker.borrow_mut() = Some(context.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
     }
 }
 
@@ -55,12 +79,14 @@ impl Lanes {
             let node = Rc::new(Node { queue: RefCell::default(), waiting: RefCell::default(), filled: Notify::new() });
             let filled = Rc::clone(&node);
             tokio::task::spawn_local(async move {
+                let mut bytes = Vec::new();
                 loop {
                     filled.filled.notified().await;
-                    let bytes = std::mem::take(&mut *filled.queue.borrow_mut());
+                    std::mem::swap(&mut bytes, &mut *filled.queue.borrow_mut());
                     if !bytes.is_empty() && writer.write_all(&bytes).await.is_err() {
                         return;
                     }
+                    bytes.clear();
                 }
             });
             let asked = Rc::clone(&node);
@@ -84,28 +110,45 @@ impl Lanes {
 
     /// Sends to each node what `of_node` packs for it; whether a majority said yes.
     pub async fn ask(&self, of_node: impl Fn(usize, &mut Vec<u8>)) -> bool {
-        let nodes = self.nodes.len();
-        let operation = Rc::new(Operation {
-            needed: nodes / 2 + 1,
-            yes: Cell::new(0),
-            no: Cell::new(0),
-            nodes,
-            decided: Notify::new(),
-        });
+        let operation = Operation::new(self.nodes.len());
         for (at, node) in self.nodes.iter().enumerate() {
             of_node(at, &mut node.queue.borrow_mut());
             node.waiting.borrow_mut().push_back(Rc::clone(&operation));
             node.filled.notify_one();
         }
-        operation.decided.notified().await;
-        operation.yes.get() >= operation.needed
+        operation.decided().await
+    }
+}
+
+/// A command as Redis reads it.
+pub fn pack(into: &mut Vec<u8>, words: &[&[u8]]) {
+    let number = |into: &mut Vec<u8>, kind: u8, n: usize| {
+        into.push(kind);
+        let mut digits = [0_u8; 20];
+        let (mut at, mut left) = (digits.len(), n);
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (left % 10) as u8;
+            left /= 10;
+            if left == 0 {
+                break;
+            }
+        }
+        into.extend_from_slice(&digits[at..]);
+        into.extend_from_slice(b"\r\n");
+    };
+    number(into, b'*', words.len());
+    for word in words {
+        number(into, b'$', word.len());
+        into.extend_from_slice(word);
+        into.extend_from_slice(b"\r\n");
     }
 }
 
 /// Length of the first reply, and whether it means yes: `OK`, a number above zero, or a list that begins
 /// with `G` (granted) or `R` (released).
-fn reply(bytes: &[u8]) -> Option<(usize, bool)> {
-    let end = bytes.windows(2).position(|w| w == b"\r\n")?;
+pub fn reply(bytes: &[u8]) -> Option<(usize, bool)> {
+    let end = memchr::memchr(b'\r', bytes).filter(|end| bytes.len() > end + 1)?;
     let number = || std::str::from_utf8(&bytes[1..end]).ok().and_then(|n| n.parse::<i64>().ok()).unwrap_or(0);
     match bytes[0] {
         b'+' => Some((end + 2, true)),
@@ -118,7 +161,7 @@ fn reply(bytes: &[u8]) -> Option<(usize, bool)> {
         b'*' => {
             let (mut at, mut is_yes) = (end + 2, false);
             for i in 0..number().max(0) {
-                let (length, yes) = reply(&bytes[at..])?;
+                let (length, yes) = reply(bytes.get(at..)?)?;
                 (at, is_yes) = (at + length, if i == 0 { yes } else { is_yes });
             }
             Some((at, is_yes))
@@ -129,7 +172,7 @@ fn reply(bytes: &[u8]) -> Option<(usize, bool)> {
 
 #[cfg(test)]
 mod tests {
-    use super::reply;
+    use super::{pack, reply};
 
     #[test]
     fn replies_are_measured_and_told_apart() {
@@ -139,6 +182,16 @@ mod tests {
         assert_eq!(reply(b"*3\r\n$1\r\nG\r\n:17\r\n:0\r\n"), Some((20, true)));
         assert_eq!(reply(b"*2\r\n$1\r\nB\r\n:17\r\n"), Some((16, false)));
         assert_eq!(reply(b"*2\r\n$1\r\nB\r\n:1"), None);
+        assert_eq!(reply(b"*2\r\n$1\r\nB\r\n"), None);
+        assert_eq!(reply(b"+OK\r"), None);
         assert_eq!(reply(b"-ERR no\r\n"), Some((9, false)));
+    }
+
+    #[test]
+    fn commands_are_packed_as_the_driver_packs_them() {
+        let mut packed = Vec::new();
+        pack(&mut packed, &[b"SET", b"key", b"", b"0123456789"]);
+        let expected = redis::cmd("SET").arg("key").arg("").arg("0123456789").get_packed_command();
+        assert_eq!(packed, expected);
     }
 }

@@ -11,50 +11,50 @@ use axum::extract::Json;
 use axum::http::{HeaderName, StatusCode};
 use axum::routing::post;
 use serde_json::{Value, json};
-use tokio::task::LocalSet;
 
 use crate::Failure;
-use crate::floor::repeat;
-use crate::servers::{Nodes, Server};
+use crate::crew::{Until, repeat};
+use crate::servers::Server;
 use crate::stats::Run;
 
+/// Its manager, which connects when it is first used; clones share its connections.
+pub use rslock::LockManager;
+
 /// Lock and unlock, as its documentation has it.
-pub async fn rslock(nodes: &Nodes, crowd: usize, length: Duration) -> Result<Run, Failure> {
-    let manager = rslock::LockManager::new(nodes.urls().collect::<Vec<_>>());
-    LocalSet::new()
-        .run_until(repeat(crowd, length, move |who, number| {
-            let manager = manager.clone();
-            async move {
-                let name = format!("rslock-{who}-{number}");
-                let Ok(lock) = manager.lock(name.as_str(), Duration::from_secs(30)).await else { return false };
-                manager.unlock(&lock).await;
-                true
-            }
-        }))
-        .await
+pub async fn rslock(manager: &LockManager, crowd: usize, until: Until) -> Result<Run, Failure> {
+    let managers = vec![manager.clone(); crowd];
+    let cycle = async |manager: &mut LockManager, number| {
+        let name = format!("rslock-{number}");
+        let Ok(lock) = manager.lock(name.as_str(), Duration::from_secs(30)).await else { return false };
+        manager.unlock(&lock).await;
+        true
+    };
+    repeat(managers, until, cycle).await
 }
 
 /// The bare service, in a process of its own.
 pub struct Bare {
     /// Where it listens.
     pub address: SocketAddr,
-    _server: Server,
+    /// Its process.
+    pub server: Server,
 }
 
 impl Bare {
     /// Starts this very program as that service.
+    ///
+    /// Errors: where it does not start.
     pub fn start(program: &Path) -> Result<Self, Failure> {
         let mut child = Command::new(program).arg("bare").stdout(Stdio::piped()).spawn()?;
         let out = child.stdout.take().ok_or("no output")?;
         let server = Server(child);
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line)?;
-        Ok(Self { address: line.trim().parse()?, _server: server })
+        Ok(Self { address: line.trim().parse()?, server })
     }
 }
 
 /// Serves until the process is ended. Prints its address.
-#[expect(clippy::print_stdout, reason = "how the parent learns the address")]
 pub async fn serve_bare() -> Result<(), Failure> {
     let acquire = |Json(asked): Json<Value>| async move {
         let body = json!({ "ttl": asked["ttl"], "token": "0123456789abcdef0123456789abcdef", "fence": 1 });

@@ -1,24 +1,39 @@
-//! The servers of a run: five Redis masters and the service over them, and the service with embedded
-//! nodes. All are started here, on free ports of loopback, and end with this process.
+//! The servers of a run: Redis masters, and the service over them or with embedded nodes. All are started
+//! here, on free ports of loopback, with directories of their own, and end with this process.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::Connection;
 
 use crate::Failure;
-use crate::stats::Run;
 
-const NODES: usize = 5;
+/// How many Redis masters a cluster has here.
+pub const NODES: usize = 5;
 /// How long a server may take to answer its first request.
 const STARTUP: Duration = Duration::from_secs(20);
-/// Calls of which the cost of a script is the mean.
-const CALLS: usize = 20_000;
 
 /// A process that ends when this is dropped.
 pub struct Server(pub Child);
+
+impl Server {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends it as an operator would, and waits until it has.
+    ///
+    /// Errors: where it does not end.
+    pub async fn stop(&mut self) -> Result<(), Failure> {
+        signal(self.pid(), "-TERM")?;
+        until("the end of a server", || self.0.try_wait().ok().flatten()).await?;
+        Ok(())
+    }
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -41,59 +56,96 @@ pub async fn until<T>(what: &str, mut try_it: impl FnMut() -> Option<T>) -> Resu
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    Err(format!("{what} does not answer").into())
+    Err(format!("{what} does not come").into())
 }
 
-/// Five Redis masters.
+/// A directory that goes away. On the disk, below `target/` or where `TMPDIR` says: what is written there
+/// is to cost what writing costs.
+pub struct Directory(pub PathBuf);
+
+impl Directory {
+    /// A new one.
+    ///
+    /// Errors: where it cannot be made.
+    pub fn new() -> Result<Self, Failure> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let base = std::env::var_os("TMPDIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+        let name = format!("bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::path::absolute(base.join(name))?;
+        std::fs::create_dir_all(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Redis masters that know nothing of each other.
 pub struct Nodes {
     /// Where they listen.
     pub addresses: Vec<SocketAddr>,
     servers: Vec<Server>,
+    _data: Directory,
 }
 
 impl Nodes {
-    /// Starts them.
+    /// Starts them, without persistence.
     pub async fn start() -> Result<Self, Failure> {
+        Self::start_with(&["--save", "", "--appendonly", "no"]).await
+    }
+
+    /// Starts them so that they answer a command only when it is on the disk.
+    pub async fn start_durable() -> Result<Self, Failure> {
+        Self::start_with(&["--save", "", "--appendonly", "yes", "--appendfsync", "always"]).await
+    }
+
+    async fn start_with(persistence: &[&str]) -> Result<Self, Failure> {
+        let data = Directory::new()?;
         let (mut addresses, mut servers) = (Vec::new(), Vec::new());
-        for _ in 0..NODES {
-            let port = free_port()?;
-            let args = ["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-            servers.push(Server(Command::new("redis-server").args(args).stdout(Stdio::null()).spawn()?));
+        for at in 0..NODES {
+            let (port, dir) = (free_port()?, data.0.join(at.to_string()));
+            std::fs::create_dir(&dir)?;
+            let mut command = Command::new("redis-server");
+            command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir).args(persistence);
+            servers.push(Server(command.stdout(Stdio::null()).spawn()?));
             addresses.push(SocketAddr::from(([127, 0, 0, 1], port)));
         }
-        let nodes = Self { addresses, servers };
+        let nodes = Self { addresses, servers, _data: data };
         for at in 0..NODES {
             until("redis-server", || nodes.connection(at).ok()).await?;
+            let load = redis::cmd("SCRIPT").arg("LOAD").arg(crate::floor::COMPARE_AND_DELETE).to_owned();
+            load.exec(&mut nodes.connection(at)?)?;
         }
         Ok(nodes)
     }
 
     /// As the service takes them.
-    pub fn urls(&self) -> impl Iterator<Item = String> {
-        self.addresses.iter().map(|address| format!("redis://{address}"))
+    pub fn urls(&self) -> Vec<String> {
+        self.addresses.iter().map(|address| format!("redis://{address}")).collect()
     }
 
-    fn connection(&self, at: usize) -> Result<Connection, Failure> {
+    /// Their processes.
+    pub fn pids(&self) -> Vec<u32> {
+        self.servers.iter().map(Server::pid).collect()
+    }
+
+    /// A connection to one of them.
+    pub fn connection(&self, at: usize) -> Result<Connection, Failure> {
         Ok(redis::Client::open(format!("redis://{}", self.addresses[at]))?.get_connection()?)
     }
 
-    /// Makes a script known to all.
-    pub async fn load(&self, source: &str) -> Result<(), Failure> {
-        for at in 0..NODES {
-            redis::cmd("SCRIPT").arg("LOAD").arg(source).exec(&mut self.connection(at)?)?;
-        }
-        Ok(())
-    }
-
     /// What each node's marker says while it votes.
-    pub async fn passes(&self) -> Result<Vec<String>, Failure> {
+    pub fn passes(&self) -> Result<Vec<String>, Failure> {
         let pass = |at| Ok(redis::cmd("HGET").arg("redlockd:meta").arg("pass").query(&mut self.connection(at)?)?);
         (0..NODES).map(pass).collect()
     }
 
     /// Stops one of them until the guard is dropped.
     pub fn freeze_one(&self) -> Result<Frozen, Failure> {
-        let pid = self.servers[NODES - 1].0.id();
+        let pid = self.servers[NODES - 1].pid();
         signal(pid, "-STOP")?;
         Ok(Frozen(pid))
     }
@@ -117,101 +169,49 @@ fn signal(pid: u32, signal: &str) -> Result<(), Failure> {
 pub struct Service {
     /// Where it listens.
     pub address: SocketAddr,
-    server: Server,
-    _data: Option<tempdir::Dir>,
+    /// Its process.
+    pub server: Server,
+    _data: Directory,
 }
 
-impl Service {
+/// How to start a redlockd.
+pub struct Start<'a> {
+    /// The program.
+    pub binary: &'a Path,
+    /// What it is run by, such as `strace`; empty: by itself.
+    pub under: &'a [String],
+    /// Further arguments.
+    pub args: &'a [&'a str],
+}
+
+impl Start<'_> {
     /// Over these nodes, which it declares.
-    pub async fn over(binary: &Path, nodes: &Nodes) -> Result<Self, Failure> {
-        let nodes: Vec<String> = nodes.urls().flat_map(|url| ["--node".to_owned(), url]).collect();
-        let declared = Command::new(binary).arg("init").args(&nodes).stdout(Stdio::null()).status()?;
+    ///
+    /// Errors: where it does not.
+    pub async fn over(&self, nodes: &Nodes) -> Result<Service, Failure> {
+        let nodes: Vec<String> = nodes.urls().into_iter().flat_map(|url| ["--node".to_owned(), url]).collect();
+        let declared = Command::new(self.binary).arg("init").args(&nodes).stdout(Stdio::null()).status()?;
         if !declared.success() {
             return Err("the new cluster was not declared".into());
         }
-        Self::start(binary, &nodes, None).await
+        self.start(&nodes).await
     }
 
     /// On embedded nodes.
-    pub async fn embedded(binary: &Path) -> Result<Self, Failure> {
-        let data = tempdir::Dir::new()?;
-        let args = ["--data-dir".to_owned(), data.0.display().to_string()];
-        Self::start(binary, &args, Some(data)).await
+    ///
+    /// Errors: where it does not.
+    pub async fn embedded(&self) -> Result<Service, Failure> {
+        self.start(&[]).await
     }
 
-    async fn start(binary: &Path, args: &[String], data: Option<tempdir::Dir>) -> Result<Self, Failure> {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-        let mut command = Command::new(binary);
-        command.args(["serve", "--listen", &address.to_string(), "--log-level", "error"]).args(args);
+    async fn start(&self, nodes: &[String]) -> Result<Service, Failure> {
+        let (data, address) = (Directory::new()?, SocketAddr::from(([127, 0, 0, 1], free_port()?)));
+        let mut words = self.under.iter().map(AsRef::as_ref).chain([self.binary.as_os_str()]);
+        let mut command = Command::new(words.next().ok_or("no program")?);
+        command.args(words).args(["serve", "--listen", &address.to_string(), "--log-level", "error"]);
+        command.arg("--data-dir").arg(&data.0).args(nodes).args(self.args);
         let server = Server(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn()?);
         until("redlockd", || crate::http::is_ready(address).then_some(())).await?;
-        Ok(Self { address, server, _data: data })
-    }
-
-    /// The same run, with the CPU time that the service took for each cycle.
-    pub async fn watched(&self, run: impl Future<Output = Result<Run, Failure>>) -> Result<Run, Failure> {
-        let before = cpu_us(self.server.0.id())?;
-        let mut run = run.await?;
-        run.cpu_us = (cpu_us(self.server.0.id())? - before) / run.cycles().max(1) as f64;
-        Ok(run)
-    }
-}
-
-/// CPU time of a process so far, microseconds: the kernel counts it in hundredths of a second.
-fn cpu_us(pid: u32) -> Result<f64, Failure> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after_name = stat.rsplit_once(") ").ok_or("no such process")?.1;
-    let ticks: Vec<f64> = after_name.split(' ').skip(11).take(2).filter_map(|n| n.parse().ok()).collect();
-    Ok(ticks.iter().sum::<f64>() * 10_000.0)
-}
-
-/// What each command costs on a node, in its own accounts (`INFO commandstats`).
-pub async fn cost_of_scripts(nodes: &Nodes) -> Result<Vec<String>, Failure> {
-    let mut connection = nodes.connection(0)?;
-    let calls = crate::floor::calls(&nodes.passes().await?[0], CALLS);
-    let (mut lines, mut costs) = (vec![String::new()], Vec::new());
-    for (name, commands) in calls {
-        redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection)?;
-        for chunk in commands.chunks(100) {
-            let mut pipe = redis::pipe();
-            chunk.iter().for_each(|command| {
-                pipe.add_command(command.clone()).ignore();
-            });
-            pipe.exec(&mut connection)?;
-        }
-        let info: String = redis::cmd("INFO").arg("commandstats").query(&mut connection)?;
-        let stat = if name.starts_with("SET") { "cmdstat_set:" } else { "cmdstat_evalsha:" };
-        let cost = info.lines().find_map(|line| line.strip_prefix(stat)).and_then(|line| {
-            line.split(',').find_map(|field| field.strip_prefix("usec_per_call=")?.parse::<f64>().ok())
-        });
-        costs.push(cost.ok_or("no statistics of the command")?);
-        lines.push(format!("{name}: {:.2} µs on the node, mean of {CALLS}", costs[costs.len() - 1]));
-    }
-    lines.push(format!(
-        "acquire / SET: {:.1}; release / compare-and-delete: {:.1}",
-        costs[2] / costs[0],
-        costs[3] / costs[1]
-    ));
-    Ok(lines)
-}
-
-/// A directory that goes away.
-mod tempdir {
-    use std::path::PathBuf;
-
-    pub struct Dir(pub PathBuf);
-
-    impl Dir {
-        pub fn new() -> std::io::Result<Self> {
-            let path = std::env::temp_dir().join(format!("redlockd-speed-{}", std::process::id()));
-            std::fs::create_dir_all(&path)?;
-            Ok(Self(path))
-        }
-    }
-
-    impl Drop for Dir {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_dir_all(&self.0);
-        }
+        Ok(Service { address, server, _data: data })
     }
 }

@@ -4,9 +4,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::middleware::Next;
 use axum::response::{Html, IntoResponse, Response};
 
 use crate::http::problem::Problem;
@@ -27,15 +26,19 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// The layer. `is_open`: see [`crate::http::state::DoorSettings::is_open_to_others`].
-pub async fn dress(State(is_open): State<bool>, request: Request, next: Next) -> Response {
+/// Dresses what comes of a request below `/ui`. `is_open`: see
+/// [`crate::http::state::DoorSettings::is_open_to_others`].
+pub async fn dress<F>(is_open: bool, request: Request, next: impl FnOnce(Request) -> F) -> Response
+where
+    F: Future<Output = Response>,
+{
     let path = request.uri().path();
     if path != "/ui" && !path.starts_with("/ui/") {
-        return next.run(request).await;
+        return next(request).await;
     }
     let id = request.extensions().get::<RequestId>().cloned().unwrap_or_default();
     let is_person = accepts_html(request.headers());
-    let mut response = next.run(request).await;
+    let mut response = next(request).await;
     if is_person && let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() {
         response = page(&problem, &id, is_open, response);
     }

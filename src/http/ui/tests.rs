@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderMap;
+use axum::middleware::Next;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
@@ -23,10 +24,9 @@ fn app_that(is_open: bool) -> Router {
     let pages = Router::new().route("/ui/x", get(|| async { "page" }).post(|| async { "done" }));
     let assets = Router::new().route("/ui/static/{file}", get(pages::asset));
     let host = from_fn_with_state(Arc::new(settings), guard::host);
-    guarded(pages)
-        .merge(assets)
-        .layer(host)
-        .layer((from_fn(problem::render), from_fn_with_state(is_open, dress::dress)))
+    guarded(pages).merge(assets).layer(host).layer(from_fn(move |request, next: Next| {
+        problem::render(request, move |r| dress::dress(is_open, r, |r| next.run(r)))
+    }))
 }
 
 async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, String) {

@@ -1,51 +1,82 @@
--- KEYS: 1 meta, 2 lock, 3 counter, 4 token tombstone, 5 attempt tombstone, 6 index
--- ARGV: prelude, 5 token hash, 6 ttl_ms, 7 px_ms (ttl + lock_delay), 8 attempt, 9 labels, 10 resource
+-- One or several acquires, of different resources; each is decided as if it had come alone.
+-- KEYS: 1 meta, 2 index, then for each: lock, token tombstone, attempt tombstone, counter
+-- ARGV: 1 to 3 as in the prelude, then for each: sent_us, token hash, ttl_ms, px_ms (ttl + lock_delay), attempt,
+--       labels, resource
 -- value: token hash (64 hex) | renewals (6 digits) | ttl_ms | fence | attempt,attempt, | labels
--- Replies: G fence joined | B pttl value | D reason | X | K C Q S
-if not fit then
-  local no = judge()
-  if no then return no end
+-- Reply: for each, in order: its fence (a number: granted), or a list: G fence 1 (joined) | B pttl value |
+--        D reason | X | K C Q S
+local NOW_MS, FENCE_TTL = math.floor(NOW / 1000), ARGV[3]
+local found = redis.call('MGET', unpack(KEYS, 3))
+local base, per = tonumber(m[4] or 0), math.floor(NOW_MS / FENCE_TTL)
+local out, new, top, k, at = {}, {}, hw, 2, 3
+for i = 1, #found / 4 do
+  SENT = tonumber(ARGV[at + 1])
+  local v, ended = found[k - 1], found[k]
+  local no = not (sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD) and judge() or nil
+  if no then
+    out[i] = no
+  elseif ended then
+    out[i] = { 'D', ended } -- this token was released
+  elseif found[k + 1] then
+    out[i] = { 'D', 'cancelled' } -- this attempt was given up before it got here
+  elseif not v then
+    local fence, digits = SENT, ARGV[at + 1]
+    -- Counters may expire because base, a snapshot of hw, keeps up with them.
+    if per ~= tonumber(m[5]) then
+      base, m[5] = math.max(base, top), per
+      redis.call('HSET', META, 'base', base, 'per', per)
+    end
+    local c = tonumber(found[k + 2]) or 0
+    if SENT <= top or SENT <= c then -- else it is above all: base is at most hw
+      fence = math.max(SENT, base + 1, c + 1)
+      digits = string.format('%.0f', fence)
+    end
+    if fence > top then top = fence end
+    new[#new + 1], new[#new + 2], new[#new + 3] = i, fence, digits
+  else
+    local lock, token = KEYS[k + 1], ARGV[at + 2]
+    local left = redis.call('PTTL', lock)
+    if string.sub(v, 1, 65) == token .. '|' then -- the same token again: a replay joins the lease, its fence unchanged
+      local head, fence, claims, labels = string.match(v, '^(%d+|%d+|)(%d+)|([^|]*)(|.*)$', 66)
+      local attempt = ARGV[at + 5] .. ','
+      local known = head and string.find(claims, attempt, 1, true)
+      if not head then
+        out[i] = { 'B', left, '' } -- spoilt by somebody
+      elseif not known and #claims >= 288 then
+        out[i] = { 'X' } -- 16 claims of 18 bytes: no client replays that often
+      else
+        if not known then claims = claims .. attempt end
+        local value = token .. '|' .. head .. fence .. '|' .. claims .. labels
+        redis.call('SET', lock, value, 'PX', math.max(ARGV[at + 4], left))
+        out[i] = { 'G', tonumber(fence), 1 }
+      end
+    elseif string.byte(v, 65) == 124 and string.find(v, '^%x+|%d+|%d+|%d+|') then -- by a lease of ours
+      local longest = Q or tonumber(string.match(PASS, '%d+$'))
+      if left < 0 or left > longest then -- no lease is longer than Q: this clock went backwards
+        left = longest
+        redis.call('PEXPIRE', lock, left)
+      end
+      out[i] = { 'B', left, v }
+    else
+      out[i] = { 'B', left, '' } -- by a foreigner
+    end
+  end
+  k, at = k + 4, at + 7
 end
-local LOCK, TOKEN, AT = KEYS[2], ARGV[5], ARGV[8]
-local r = redis.call('MGET', LOCK, KEYS[4], KEYS[5], KEYS[3])
-if r[2] then return { 'D', r[2] } end -- this token was released
-if r[3] then return { 'D', 'cancelled' } end -- this attempt was given up before it got here
-local v = r[1]
-if not v then
-  local fence, digits = SENT, ARGV[2]
-  -- Counters may expire because base, a snapshot of hw, keeps up with them.
-  local base, per = tonumber(m[4] or 0), math.floor(NOW / 1000 / ARGV[4])
-  if per ~= tonumber(m[5]) then
-    base = math.max(base, hw)
-    redis.call('HSET', META, 'base', base, 'per', per)
+-- The highest fence is noted before any lease bears it.
+if top > hw then redis.call('HSET', META, 'hw', string.format('%.0f', top)) end
+local index = {}
+for n = 1, #new, 3 do
+  local i, fence, digits = new[n], new[n + 1], new[n + 2]
+  k, at = 4 * i - 2, 7 * i - 4
+  local value = ARGV[at + 2] .. '|000000|' .. ARGV[at + 3] .. '|' .. digits .. '|' .. ARGV[at + 5] .. ',|' .. ARGV[at + 6]
+  if redis.call('SET', KEYS[k + 1], value, 'NX', 'PX', ARGV[at + 4]) then -- NX: the key may be of another type
+    redis.call('SET', KEYS[k + 4], digits, 'PX', FENCE_TTL)
+    index[#index + 1], index[#index + 2] = NOW_MS + ARGV[at + 4], ARGV[at + 7]
+    out[i] = fence
+  else
+    out[i] = { 'B', redis.call('PTTL', KEYS[k + 1]), '' }
   end
-  local c = tonumber(r[4]) or 0
-  if SENT <= hw or SENT <= c then -- else it is above all: base is at most hw
-    fence = math.max(SENT, base + 1, c + 1)
-    digits = string.format('%.0f', fence)
-  end
-  local value = TOKEN .. '|000000|' .. ARGV[6] .. '|' .. digits .. '|' .. AT .. ',|' .. ARGV[9]
-  if redis.call('SET', LOCK, value, 'NX', 'PX', ARGV[7]) then -- NX: the key may be of another type
-    redis.call('SET', KEYS[3], digits, 'PX', ARGV[4])
-    if fence > hw then redis.call('HSET', META, 'hw', digits) end
-    redis.call('ZADD', KEYS[6], math.floor(NOW / 1000) + ARGV[7], ARGV[10])
-    return { 'G', fence, 0 }
-  end
-elseif string.sub(v, 1, 65) == TOKEN .. '|' then -- the same token again: a replay joins the lease, its fence unchanged
-  local head, fence, claims, labels = string.match(v, '^(%d+|%d+|)(%d+)|([^|]*)(|.*)$', 66)
-  if not string.find(claims, AT .. ',', 1, true) then
-    if #claims >= 288 then return { 'X' } end -- 16 claims of 18 bytes: no client replays that often
-    claims = claims .. AT .. ','
-  end
-  local px = math.max(ARGV[7], redis.call('PTTL', LOCK))
-  redis.call('SET', LOCK, TOKEN .. '|' .. head .. fence .. '|' .. claims .. labels, 'PX', px)
-  return { 'G', tonumber(fence), 1 }
 end
-local left = redis.call('PTTL', LOCK) -- held: by a lease of ours, or by a foreigner, whatever the key's type
-if not v or string.byte(v, 65) ~= 124 or not string.find(v, '^%x+|%d+|%d+|%d+|') then return { 'B', left, '' } end
-Q = Q or tonumber(string.match(PASS, '%d+$'))
-if left < 0 or left > Q then -- no lease is longer than Q: this clock went backwards
-  left = Q
-  redis.call('PEXPIRE', LOCK, left)
-end
-return { 'B', left, v }
+if #index > 0 then redis.call('ZADD', KEYS[2], unpack(index)) end
+return out

@@ -31,7 +31,7 @@ if edits or joins then
   local call = edits and redis.call or redis.pcall -- pcall: as below
   call('SET', LOCK, v, 'KEEPTTL')
   if edits then
-    redis.call('SET', KEYS[3], math.max(fence, tonumber(r[3]) or 0), 'PX', ARGV[4])
+    redis.call('SET', KEYS[3], math.max(fence, tonumber(r[3]) or 0), 'PX', ARGV[3])
     if fence > hw then redis.call('HSET', META, 'hw', fence) end
   end
 elseif ARGV[9] == '1' then

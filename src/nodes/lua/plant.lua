@@ -9,7 +9,7 @@ local r = redis.call('MGET', KEYS[4], KEYS[3])
 if r[1] then return { 'D', r[1] } end
 if fence > math.max(NOW, hw) + GUARD then return { 'F' } end
 if not redis.call('SET', KEYS[2], ARGV[7], 'NX', 'PX', ARGV[5]) then return { 'O', 0 } end
-redis.call('SET', KEYS[3], math.max(fence, tonumber(r[2]) or 0), 'PX', ARGV[4])
+redis.call('SET', KEYS[3], math.max(fence, tonumber(r[2]) or 0), 'PX', ARGV[3])
 if fence > hw then redis.call('HSET', META, 'hw', fence) end
 redis.call('ZADD', KEYS[5], math.floor(NOW / 1000) + ARGV[5], ARGV[8])
 return { 'P' }

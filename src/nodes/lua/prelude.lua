@@ -1,19 +1,20 @@
 -- Shared beginning of every script that may vote.
 -- KEYS: 1 redlockd:meta
 -- ARGV: 1 pass: run|cluster fingerprint|quarantine_ms (run empty = read it here: identity = "script"),
---       2 sent_us, 3 guard_us, 4 fence_ttl_ms
+--       2 guard_us, 3 fence_ttl_ms, 4 sent_us
 -- meta (hash, no TTL): pass (run|cfg|qms while this node votes, else ''), seen (newest time in us at which this
 --   clock was off), hw (highest fence given here), base (>= every counter that may have expired), per (period of
 --   the last snapshot of hw into base); and, read only where pass does not match: run, st ('a'|'q'), cfg, qms,
 --   until (us), ev (evicted_keys), why, since (us)
 -- Each redis.call costs 1 to 2 us here and each closure 0.3: a node that votes takes the short way past judge().
-local META, PASS, SENT, GUARD = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local META, PASS, GUARD, SENT = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 local t = redis.call('TIME')
 local NOW = t[1] * 1000000 + t[2] -- microseconds, exact in a double until the year 2255
 if string.byte(PASS) == 124 then PASS = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. PASS end
 local m = redis.call('HMGET', META, 'pass', 'seen', 'hw', 'base', 'per')
 local hw, Q = tonumber(m[3] or 0), nil
-local fit = m[1] == PASS and NOW - SENT <= GUARD and SENT - NOW <= GUARD and NOW >= m[2] - GUARD
+local sound = m[1] == PASS and NOW >= m[2] - GUARD -- the marker is as it should be
+local fit = sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD
 -- The long way. nil: this node may vote. Otherwise the reply to send, or what an operator's order made of it.
 local function judge(order)
   local RUN, CFG, QMS = string.match(PASS, '^(%x*)|(.*)|(%d+)$')

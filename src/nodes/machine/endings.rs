@@ -2,12 +2,12 @@
 //! `evict.lua`, `inspect.lua` and `list.lua`. Stands apart from [`super::leases`] because none of
 //! these votes: giving back is always allowed.
 
-use super::leases::{Whose, spoilt};
+use super::leases::Whose;
 use super::locks::LockValue;
 use super::marker::Visit;
 use super::memory::{Memory, end_ms};
 use crate::redlock::mutant::{self, Mutant};
-use crate::redlock::node::{Answer, EndReason, Found, Listed, Released, Reply, Seen, SeenLock, TOKEN_TOMBSTONE};
+use crate::redlock::node::{EndReason, Found, Listed, Released, Reply, Seen, SeenLock, TOKEN_TOMBSTONE};
 use crate::redlock::types::{AttemptId, ResourceName};
 
 /// `release.lua` with the empty attempt: the lease ends for good.
@@ -25,26 +25,27 @@ pub(super) fn release(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, 
 }
 
 /// `release.lua` with an attempt: its claim is withdrawn; the lease goes when none is left.
-pub(super) fn cancel(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, attempt: &AttemptId) -> Answer {
+pub(super) fn cancel(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, attempt: &AttemptId) -> Reply {
     let now_ms = visit.now_ms();
     let key = (whose.resource.clone(), attempt.clone());
     let earlier = memory.cancelled.get(&key, now_ms).copied();
     let mut found = find(memory, visit, whose);
     if found == Found::Mine {
-        let Some(record) = memory.locks.lease_mut(whose.resource, now_ms) else { return Err(spoilt()) };
-        let rest = record.claims.replacen(&format!("{},", attempt.as_str()), "", 1);
-        if rest.len() == record.claims.len() {
-            found = Found::Other; // this token's lease, claimed by other attempts
+        let record = memory.locks.lease_mut(whose.resource, now_ms);
+        let claims = record.as_ref().map_or("", |record| &record.claims);
+        let rest = claims.replacen(&format!("{},", attempt.as_str()), "", 1);
+        if rest.len() == claims.len() {
+            found = Found::Other; // this token's lease, claimed by other attempts, or spoilt by somebody
         } else if rest.is_empty() || mutant::is(Mutant::CancelByToken) {
             memory.locks.remove(whose.resource, now_ms);
-        } else {
+        } else if let Some(record) = record {
             record.claims = rest.into();
         }
     }
     if matches!(earlier, None | Some(EndReason::Revoked)) && !mutant::is(Mutant::NoTombstone) {
         memory.cancelled.put(key, EndReason::Cancelled, Some(end_ms(visit, visit.terms.attempt_tombstone())));
     }
-    Ok(Reply::Released(Released { found, earlier }))
+    Reply::Released(Released { found, earlier })
 }
 
 fn find(memory: &Memory, visit: &Visit<'_>, whose: Whose<'_>) -> Found {

@@ -60,9 +60,15 @@ pub(super) fn acquire(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, 
     }
     match memory.locks.get(resource, now_ms) {
         Some(LockValue::Lease(record)) if record.token == *whose.token => join(memory, visit, whose, wish),
-        Some(value) if value.is_spoilt_lease_of(whose.token) => Err(spoilt()),
+        Some(value) if value.is_spoilt_lease_of(whose.token) => {
+            let left_ms = memory.locks.left_ms(resource, now_ms).flatten();
+            Ok(Reply::Held { left_ms, record: None })
+        }
         Some(LockValue::OtherType(_)) => {
-            memory.mark.rotate(visit); // the script finds out only when it tries to set the key
+            // The script finds out only when it tries to set the key.
+            memory.mark.rotate(visit);
+            let fence = next_fence(memory, visit, resource);
+            memory.mark.remember(fence);
             Ok(held(memory, visit, resource))
         }
         Some(_) => Ok(held(memory, visit, resource)),
@@ -88,11 +94,15 @@ fn join(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, wish: Wish<'_>
     Ok(Reply::Granted { fence, joined: true })
 }
 
+/// Above every fence of this resource that the node gave, and not below the request's stamp.
+fn next_fence(memory: &Memory, visit: &Visit<'_>, resource: &ResourceName) -> u64 {
+    let floor = if mutant::ignores_stamps() { 0 } else { visit.stamp.0 };
+    (memory.counter(visit, resource) + 1).max(memory.mark.base() + 1).max(floor)
+}
+
 fn grant(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, wish: Wish<'_>) -> Reply {
     memory.mark.rotate(visit);
-    let counter = memory.counter(visit, whose.resource);
-    let floor = if mutant::ignores_stamps() { 0 } else { visit.stamp.0 };
-    let fence = (counter + 1).max(memory.mark.base() + 1).max(floor);
+    let fence = next_fence(memory, visit, whose.resource);
     let record = LeaseRecord {
         token: whose.token.clone(),
         renewals: 0,

@@ -123,7 +123,7 @@ impl NodeMachine {
             }
             Request::Plant { resource, record, left_ms } => leases::plant(memory, visit, resource, record, *left_ms),
             Request::Cancel { resource, token, attempt } => {
-                endings::cancel(memory, visit, Whose { resource, token }, attempt)
+                Ok(endings::cancel(memory, visit, Whose { resource, token }, attempt))
             }
             Request::Release { resource, token, reason } => {
                 Ok(endings::release(memory, visit, Whose { resource, token }, *reason))

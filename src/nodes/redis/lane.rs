@@ -1,16 +1,16 @@
 //! A lane: one multiplexed connection that carries everything for its share of the resources in order,
-//! and what all lanes of a node share. Knows no pool: the supervisor puts connections in, callers
-//! take clones out.
+//! the queue in front of it, and what all lanes of a node share. Knows no pool: the supervisor puts
+//! connections in, callers leave requests, and the lane's carrier takes both out.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::fitness::Server;
 use crate::redlock::clock::BootTime;
-use crate::redlock::node::{Unreachable, UnreachableKind};
+use crate::redlock::node::{Answer, Request, Stamp, Unreachable, UnreachableKind};
 
 /// A connection that has passed its hand-shake.
 #[derive(Debug, Clone)]
@@ -23,18 +23,110 @@ pub struct Bound {
     pub generation: u64,
 }
 
+/// A request that was asked for and is not yet answered.
+#[derive(Debug)]
+pub struct Pending {
+    /// When its round began.
+    pub stamp: Stamp,
+    /// What is asked.
+    pub request: Arc<Request>,
+    caller: oneshot::Sender<Answer>,
+}
+
+impl Pending {
+    /// The request, and where its answer comes out.
+    pub fn new(stamp: Stamp, request: Arc<Request>) -> (Self, oneshot::Receiver<Answer>) {
+        let (caller, waiting) = oneshot::channel();
+        (Self { stamp, request, caller }, waiting)
+    }
+
+    /// Nobody waits for the answer any more.
+    pub fn is_given_up(&self) -> bool {
+        self.caller.is_closed()
+    }
+
+    /// Gives the answer, where somebody still waits.
+    pub fn answer(self, answer: Answer) {
+        let _ = self.caller.send(answer);
+    }
+}
+
+/// Why a request was not taken into a lane's queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// The lane has no connection.
+    Closed,
+    /// Its queue is full.
+    Full,
+}
+
 /// One lane.
 #[derive(Debug, Default)]
 pub struct Lane {
     bound: Mutex<Option<Bound>>,
     fresh: Mutex<Option<Bound>>,
     broken: Notify,
+    queue: Mutex<Vec<Pending>>,
+    filled: Notify,
 }
 
 impl Lane {
     /// The connection, if there is one.
     pub fn bound(&self) -> Option<Bound> {
         lock(&self.bound).clone()
+    }
+
+    /// Leaves a request to be sent in the next turn; of those whose callers are gone, at most `limit` wait
+    /// at a time. The answer comes out of what is returned, which is closed without one where the lane is
+    /// closed before the request is sent.
+    ///
+    /// Errors: [`Refused`]; then nothing is sent.
+    pub fn leave(
+        &self,
+        stamp: Stamp,
+        request: Arc<Request>,
+        limit: usize,
+    ) -> Result<oneshot::Receiver<Answer>, Refused> {
+        // Held throughout, so that whoever closes the lane finds the request in the queue, or is found.
+        let bound = lock(&self.bound);
+        if bound.is_none() {
+            return Err(Refused::Closed);
+        }
+        let mut queue = lock(&self.queue);
+        if queue.len() >= limit {
+            queue.retain(|pending| !pending.is_given_up());
+        }
+        if queue.len() >= limit {
+            return Err(Refused::Full);
+        }
+        let (pending, waiting) = Pending::new(stamp, request);
+        queue.push(pending);
+        if queue.len() == 1 {
+            self.filled.notify_one();
+        }
+        Ok(waiting)
+    }
+
+    /// Resolves once there are requests in the queue. One carrier waits. Cancel: the wake-up stays for
+    /// the next wait.
+    pub async fn filled(&self) {
+        self.filled.notified().await;
+    }
+
+    /// At most `most` of the waiting requests, the oldest first, and the connection to send them on.
+    /// Where there is none, they are given back unsent. More that wait are told of at once.
+    pub fn take_turn(&self, most: usize) -> Option<(Bound, Vec<Pending>)> {
+        let bound = self.bound();
+        let mut queue = lock(&self.queue);
+        let turn = match queue.len() {
+            all if all <= most => std::mem::take(&mut *queue),
+            _ => {
+                self.filled.notify_one();
+                queue.drain(..most).collect()
+            }
+        };
+        drop(queue);
+        bound.map(|bound| (bound, turn))
     }
 
     /// Keeps a connection that has passed its hand-shake until the pool hands it out.
@@ -63,6 +155,8 @@ impl Lane {
         if closes {
             *bound = None;
             self.broken.notify_one();
+            // Given back unsent, also where there is no carrier any more.
+            lock(&self.queue).clear();
         }
         closes
     }
@@ -259,6 +353,13 @@ mod tests {
         assert_eq!(lane_of("deploy/prod"), lane_of("deploy/prod"));
         let used: std::collections::HashSet<usize> = (0..100).map(|i| lane_of(&format!("job-{i}"))).collect();
         assert_eq!(used.len(), 4);
+    }
+
+    #[test]
+    fn a_closed_lane_takes_no_request() {
+        let lane = Lane::default();
+        assert_eq!(lane.leave(Stamp(1), Arc::new(Request::Probe), 8).err(), Some(Refused::Closed));
+        assert!(lane.take_turn(8).is_none());
     }
 
     #[test]
