@@ -18,6 +18,11 @@ use redlockd::redlock::types::ResourceName;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const NODES: usize = 3;
+/// What a waiter is to weigh at most, with its connection. KiB.
+const GOAL_KIB: f64 = 20.0;
+/// The part of one processor that all of them together are to take at most: what the service takes when idle, and
+/// what a hundredth of a second in the counting hides.
+const GOAL_BUSY: f64 = 0.01;
 /// How long nothing happens while the processor's time is counted.
 const QUIET: Duration = Duration::from_secs(10);
 /// Ticks of the processor's time in a second (`getconf CLK_TCK`).
@@ -58,7 +63,7 @@ fn main() -> Result<(), Failure> {
         let most = waiters.max(1).to_string();
         let limits = [format!("waiters_per_resource={most}"), format!("waiters_total={most}")];
         let mut service = Command::new(&program)
-            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "warn"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--log-level", "error"])
             .args(limits.iter().flat_map(|l| ["--set", l]))
             .args(&nodes)
             .stdout(Stdio::piped())
@@ -122,11 +127,14 @@ fn crowd(pid: u32, address: &str, waiters: usize, names: usize) -> Result<(), Fa
     let (after, busy) = (resident(pid)?, ticks(pid)?);
     std::thread::sleep(QUIET);
     let used = (ticks(pid)? - busy) as f64 / TICKS;
+    let (weight, part) = (after.saturating_sub(before) as f64 / 1024.0 / waiters as f64, used / QUIET.as_secs_f64());
+    let met = |is_met: bool| if is_met { "met" } else { "not met" };
     println!(
-        "  on {names:>6} names: {:>6.1} KiB each; {:.2} s of processor time in {QUIET:?} ({:.1} %)",
-        after.saturating_sub(before) as f64 / 1024.0 / waiters as f64,
-        used,
-        used / QUIET.as_secs_f64() * 100.0
+        "  on {names:>6} names: {weight:>6.1} KiB each (at most {GOAL_KIB}: {}); {used:.2} s of processor time in {QUIET:?}, {:.1} % (at most {} %: {})",
+        met(weight <= GOAL_KIB),
+        part * 100.0,
+        GOAL_BUSY * 100.0,
+        met(part <= GOAL_BUSY),
     );
     Ok(())
 }

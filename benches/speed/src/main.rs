@@ -30,6 +30,8 @@ mod stats;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
+
 /// Anything that went wrong: a benchmark ends there.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -55,11 +57,21 @@ async fn main() -> Result<(), Failure> {
     let rounds = args.next().map_or(Ok(5), |n| n.parse())?;
     let length = Duration::from_secs_f64(args.next().map_or(Ok(2.0), |n| n.parse())?);
     let asked = Asked { binary, rounds, length };
-    match what.as_str() {
-        "bench" => rates::run(&asked).await,
-        "peers" => beside_etcd::run(&asked).await,
-        "growth" => growth::run(&asked).await,
-        "cost" => own_cost::run(&asked).await,
-        _ => Err(USAGE.into()),
+    let measured = async {
+        match what.as_str() {
+            "bench" => rates::run(&asked).await,
+            "peers" => beside_etcd::run(&asked).await,
+            "growth" => growth::run(&asked).await,
+            "cost" => own_cost::run(&asked).await,
+            _ => Err(USAGE.into()),
+        }
+    };
+    // Whoever ends this ends its servers with it: they are dropped with the measurement.
+    let mut ended = signal(SignalKind::terminate())?;
+    tokio::select! {
+        biased;
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+        _ = ended.recv() => Err("terminated".into()),
+        done = measured => done,
     }
 }

@@ -190,7 +190,8 @@ impl Start<'_> {
     /// Errors: where it does not.
     pub async fn over(&self, nodes: &Nodes) -> Result<Service, Failure> {
         let nodes: Vec<String> = nodes.urls().into_iter().flat_map(|url| ["--node".to_owned(), url]).collect();
-        let declared = Command::new(self.binary).arg("init").args(&nodes).stdout(Stdio::null()).status()?;
+        let declared =
+            Command::new(self.binary).arg("init").args(&nodes).args(self.args).stdout(Stdio::null()).status()?;
         if !declared.success() {
             return Err("the new cluster was not declared".into());
         }
