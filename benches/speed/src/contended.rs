@@ -44,7 +44,7 @@ impl Rounds {
                 connection.begin();
                 write!(
                     connection.out,
-                    "POST /locks/one?ttl=30s&wait=1m HTTP/1.1\r\nhost: bench\r\ncontent-length: 0\r\n\r\n"
+                    "POST /locks/one?ttl=30s&wait=1m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
                 )?;
                 let answer = connection.ask().await?;
                 if let Some(released) = released.take() {
@@ -52,7 +52,7 @@ impl Rounds {
                 }
                 connection.keep_token(&answer);
                 connection.begin();
-                write!(connection.out, "DELETE /locks/one HTTP/1.1\r\nhost: bench\r\nlock-token: ")?;
+                write!(connection.out, "DELETE /locks/one HTTP/1.1\r\nhost: localhost\r\nlock-token: ")?;
                 connection.put_token();
                 connection.out.extend_from_slice(b"\r\n\r\n");
                 released.set(Some(Instant::now()));

@@ -78,7 +78,7 @@ async fn lock_and_unlock(connection: &mut Connection, number: u64, lease: &str) 
 /// The text of a field of the answer, if it is one of success; of `header`, nothing.
 async fn post(connection: &mut Connection, path: &str, body: &str, field: &str) -> io::Result<Option<String>> {
     connection.begin();
-    write!(connection.out, "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-length: {}\r\n\r\n{body}", body.len())?;
+    write!(connection.out, "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len())?;
     let answer = connection.ask().await?;
     let text = String::from_utf8_lossy(connection.bytes(&answer.body));
     Ok(if answer.status == 200 { pick(&text, field) } else { None })

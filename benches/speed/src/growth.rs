@@ -105,7 +105,7 @@ impl Cluster {
     /// One look at a page: microseconds, and its bytes.
     async fn look(&self, connection: &mut Connection, path: &str) -> Result<(f64, usize), Failure> {
         connection.begin();
-        write!(connection.out, "GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n")?;
+        write!(connection.out, "GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
         let asked = Instant::now();
         let answer = connection.ask().await?;
         match answer.status {

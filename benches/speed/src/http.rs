@@ -26,7 +26,7 @@ pub fn is_ready(address: SocketAddr) -> bool {
 pub fn get(address: SocketAddr, path: &str) -> io::Result<String> {
     let mut stream = std::net::TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     Ok(answer)
@@ -71,7 +71,7 @@ pub async fn acquire(connection: &mut Connection, number: u64, ttl: &str) -> io:
     connection.begin();
     write!(
         connection.out,
-        "POST /locks/http-{number} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{{\"ttl\":\"{ttl}\"}}",
+        "POST /locks/http-{number} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{{\"ttl\":\"{ttl}\"}}",
         ttl.len() + 10
     )?;
     let answer = connection.ask().await?;
@@ -82,7 +82,7 @@ pub async fn acquire(connection: &mut Connection, number: u64, ttl: &str) -> io:
 /// Releases it with the token of the last acquire.
 pub async fn release(connection: &mut Connection, number: u64) -> io::Result<bool> {
     connection.begin();
-    write!(connection.out, "DELETE /locks/http-{number} HTTP/1.1\r\nhost: bench\r\nlock-token: ")?;
+    write!(connection.out, "DELETE /locks/http-{number} HTTP/1.1\r\nhost: localhost\r\nlock-token: ")?;
     connection.put_token();
     connection.out.extend_from_slice(b"\r\n\r\n");
     Ok(connection.ask().await?.status == 204)
