@@ -128,17 +128,6 @@ pub fn command(told: &Told<'_>, request: &Request, by: By) -> Cmd {
     several(told, &[(told.stamp, request)], by)
 }
 
-/// The command for several requests that may share one, each with when it was sent; of others, and of
-/// those that are of another kind than the first, only the first is asked. Not to be called for none.
-pub fn several(told: &Told<'_>, asked: &[(Stamp, &Request)], by: By) -> Cmd {
-    let Some((stamp, first)) = asked.first() else { return Cmd::new() };
-    match shared(first) {
-        Some(Shared::Acquire) => acquires(told, asked, by),
-        Some(Shared::Release) => releases(told, asked, by),
-        None => alone(told, *stamp, first, by),
-    }
-}
-
 fn acquires(told: &Told<'_>, asked: &[(Stamp, &Request)], by: By) -> Cmd {
     let mut call = Call::begin(&ACQUIRE, by, 2 + 4 * asked.len(), asked.len());
     call.keys([keys::META_KEY, keys::LEASES_KEY]);
@@ -202,10 +191,13 @@ impl<'a> End<'a> {
     }
 }
 
-fn alone(told: &Told<'_>, stamp: Stamp, request: &Request, by: By) -> Cmd {
+/// The command for several requests that may share one ([`shared`]), each with when it was sent; or for one
+/// of any other kind. Not to be called for none.
+pub fn several(told: &Told<'_>, asked: &[(Stamp, &Request)], by: By) -> Cmd {
+    let Some(&(stamp, request)) = asked.first() else { return Cmd::new() };
     match request {
-        Request::Acquire { .. } => acquires(told, &[(stamp, request)], by),
-        Request::Cancel { .. } | Request::Release { .. } => releases(told, &[(stamp, request)], by),
+        Request::Acquire { .. } => acquires(told, asked, by),
+        Request::Cancel { .. } | Request::Release { .. } => releases(told, asked, by),
         Request::Hold { resource, token, ttl, fence, renewal, labels } => {
             let mut call = Call::begin(&HOLD, by, 4, 1);
             call.keys([

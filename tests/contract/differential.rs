@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use proptest::test_runner::TestCaseError;
 use redlockd::nodes::machine::{Foreign, NodeMachine, Victim};
 use redlockd::redlock::node::{Barred, EndReason, LeaseRecord, Listed, Reply, Request, Seen, SeenLock, Stamp, Terms};
 use redlockd::redlock::types::{Fence, ResourceName};
 
 use super::agree::{MUST_MEET, agree, kind_of};
 use super::real::RealServer;
-use super::steps::{Ask, FOREIGN, FenceKind, RESOURCES, StampKind, Step, Who, steps};
+use super::steps::{Ask, FOREIGN, FenceKind, RESOURCES, StampKind, Step, Who, seeded_runner, steps};
 use super::subject::{Server, Subject, attempt, name, token, ttl};
 
 /// Sequences, and the most steps of one: a few thousand steps in some seconds.
@@ -374,15 +374,8 @@ fn run_id(process: u32) -> String {
 #[test]
 fn the_machine_answers_as_redis_does_whatever_is_asked_and_whatever_happens() {
     let (real, met) = (RefCell::new(RealServer::start()), RefCell::new(BTreeMap::<_, u32>::new()));
-    let config = ProptestConfig {
-        cases: SEQUENCES,
-        max_shrink_iters: 300,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED));
     let sequences = (any::<bool>(), prop::bool::weighted(0.9), prop::collection::vec(steps(), 1..STEPS));
-    let outcome = runner.run(&sequences, |(is_brief, is_declared, steps)| {
+    let outcome = seeded_runner(SEQUENCES, &SEED).run(&sequences, |(is_brief, is_declared, steps)| {
         let mut real = real.borrow_mut();
         let mut pair = Pair::new(&mut real, is_brief);
         if is_declared {

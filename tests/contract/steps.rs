@@ -1,6 +1,14 @@
-//! The steps of the differential test, and how they are drawn. Knows no node.
+//! How random sequences are drawn: the runner of all, and the steps of the differential test. Knows no node.
 
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+
+/// Draws so many sequences, the same from the same seed.
+pub fn seeded_runner(cases: u32, seed: &[u8; 32]) -> TestRunner {
+    let config =
+        ProptestConfig { cases, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() };
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, seed))
+}
 
 /// One step. Numbers choose among few resources, tokens and attempts, so that steps meet.
 #[derive(Debug, Clone)]

@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{RngAlgorithm, TestCaseError, TestRng, TestRunner};
+use proptest::test_runner::TestCaseError;
 use redlockd::redlock::node::{EndReason, Request, Stamp};
 use redlockd::redlock::types::Fence;
 
 use super::agree::{agree, kind_of};
 use super::real::RealServer;
+use super::steps::seeded_runner;
 use super::subject::{Server, Subject, acquire, cancel, extend, name, terms, token};
 
 const SEQUENCES: u32 = 60;
@@ -96,7 +97,7 @@ fn keys(server: &mut RealServer) -> BTreeMap<String, String> {
     names.into_iter().map(|key| (key.clone(), text(server, &key))).collect()
 }
 
-/// Which of the two servers, and its last stamp: the same for both.
+/// Both servers, the last stamp that was given, the same to both, and which kinds of answers came.
 struct Both {
     apart: RealServer,
     together: RealServer,
@@ -189,14 +190,7 @@ impl Both {
 fn requests_in_one_command_are_answered_as_if_each_had_come_alone() {
     let both = Both { apart: RealServer::start(), together: RealServer::start(), stamp: 0, met: BTreeMap::new() };
     let both = RefCell::new(both);
-    let config = ProptestConfig {
-        cases: SEQUENCES,
-        max_shrink_iters: 300,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &SEED));
-    let outcome = runner.run(&prop::collection::vec(step(), 1..40), |steps| {
+    let outcome = seeded_runner(SEQUENCES, &SEED).run(&prop::collection::vec(step(), 1..40), |steps| {
         let mut both = both.borrow_mut();
         both.start();
         for step in &steps {

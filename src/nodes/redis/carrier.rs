@@ -79,6 +79,8 @@ struct Flown {
 /// That one repeat is safe: `NOSCRIPT` means that the first did not run. It may be overtaken by what
 /// was sent behind the first. An extend, a repair or an acquire that a release or a cancel overtook
 /// finds the tombstone and changes nothing; two extends may change places, and none shortens.
+///
+/// Cancel: as [`carry`]; between the two, nothing more is sent.
 async fn fly(manner: Arc<Manner>, mut bound: Bound, group: Vec<Pending>) -> Flown {
     let command = |by| {
         let asked: Vec<(Stamp, &_)> = group.iter().map(|pending| (pending.stamp, &*pending.request)).collect();

@@ -76,9 +76,9 @@ impl Lane {
         lock(&self.bound).clone()
     }
 
-    /// Leaves a request to be sent in the next turn; of those whose callers are gone, at most `limit` wait
-    /// at a time. The answer comes out of what is returned, which is closed without one where the lane is
-    /// closed before the request is sent.
+    /// Leaves a request to be sent in the next turn. At most `limit` wait at a time; for one more, those
+    /// whose callers are gone are dropped. The answer comes out of what is returned, which is closed
+    /// without one where the lane is closed before the request is sent.
     ///
     /// Errors: [`Refused`]; then nothing is sent.
     pub fn leave(
