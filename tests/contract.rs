@@ -77,7 +77,7 @@ macro_rules! server_cases_on {
             a_lease_whose_ttl_was_taken_away_ends_after_the_quarantine
             lost_memory_costs_the_vote
             an_eviction_that_a_probe_sees_costs_the_vote
-            another_cluster_gets_no_vote_until_it_takes_the_node_over
+            another_cluster_gets_no_vote_and_takes_no_node_over
             the_longest_quarantine_that_anybody_asked_for_counts
             a_served_quarantine_ends_with_a_seed_above_all_fences
             a_counter_that_expired_does_not_let_the_fence_fall

@@ -2,15 +2,21 @@
 //! for. Each operation says here what it needs, so that none can be added without; whatever is
 //! missing denies. Knows headers and answers; who may do what is [`crate::auth`]'s.
 
+use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderMap, HeaderValue, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use futures_util::future::Either;
+use tower::layer::layer_fn;
+use tower::{Layer, Service};
 
+use super::client_address;
 use super::extract;
 use super::host;
 use super::problem::Problem;
@@ -79,7 +85,7 @@ fn name_in(request: &Request, pattern: &str) -> Option<ResourceName> {
     extract::resource_behind(request.uri(), prefix).ok()
 }
 
-/// What the caller of a request may do. Left in the request's extensions by [`admit`].
+/// What the caller of a request may do. Left in the request's extensions by [`Guard`].
 #[derive(Debug, Clone)]
 pub struct Access(Caller);
 
@@ -211,28 +217,69 @@ fn unauthenticated(detail: &str) -> Problem {
     Problem::new(Slug::Unauthenticated, detail).header(header::WWW_AUTHENTICATE, CHALLENGE)
 }
 
-/// What the layer goes by. Cheap to clone.
+/// What stands in front of every matched route. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Guard {
     /// Who gets in.
     pub gate: Arc<Gate>,
-    /// Under which names, where there are no keys.
+    /// Under which names, where there are no keys; how long a request's line may be; whom to believe about
+    /// where it comes from.
     pub settings: Arc<DoorSettings>,
 }
 
-/// The layer: finds out who is asking and denies what they may not. Runs for matched routes only.
-///
-/// Cancel: nothing is left behind but a counted request.
-pub async fn admit(State(guard): State<Guard>, mut request: Request, next: Next) -> Response {
-    match allowed(&guard, &request) {
-        Ok(access) => {
-            request.extensions_mut().insert(access);
-            next.run(request).await
+impl Guard {
+    /// Finds out who is asking, notes it on the request, and denies what they may not.
+    ///
+    /// Errors: `uri-too-long`, and what [`allowed`] refuses.
+    fn admit(&self, request: &mut Request) -> Result<(), Problem> {
+        let (limit, trusted) = (self.settings.uri_limit, &self.settings.trusted_proxies);
+        // Behind trusted proxies the audit log gets the address that they speak for.
+        if !trusted.is_empty()
+            && let Some(address) = client_address::of(request, trusted)
+        {
+            Trail::of(request).note(|record| record.peer = Some(address.to_string()));
         }
-        Err(problem) => {
+        let bytes = request.uri().path_and_query().map_or(0, |pq| pq.as_str().len());
+        if bytes > limit {
+            let detail = format!("path and query have {bytes} bytes; at most {limit} are allowed");
+            return Err(Problem::new(Slug::UriTooLong, detail));
+        }
+        let access = allowed(self, request).inspect_err(|problem| {
             // Strangers are not to fill the log.
             tracing::debug!(problem = problem.slug().word(), "a request was denied");
-            problem.into_response()
+        })?;
+        request.extensions_mut().insert(access);
+        Ok(())
+    }
+}
+
+/// The layer that has each request pass a [`Guard`]; for matched routes only.
+pub fn guarded<S>(guard: Guard) -> impl Layer<S, Service = Guarded<S>> + Clone {
+    let guard = Arc::new(guard);
+    layer_fn(move |inner| Guarded { guard: Arc::clone(&guard), inner })
+}
+
+/// A service behind a [`Guard`]. A service of its own, and no function between two: that would copy and box
+/// each request once more.
+#[derive(Debug, Clone)]
+pub struct Guarded<S> {
+    guard: Arc<Guard>,
+    inner: S,
+}
+
+impl<S: Service<Request, Response = Response, Error = Infallible>> Service<Request> for Guarded<S> {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = Either<S::Future, Ready<Result<Response, Infallible>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        match self.guard.admit(&mut request) {
+            Ok(()) => Either::Left(self.inner.call(request)),
+            Err(problem) => Either::Right(ready(Ok(problem.into_response()))),
         }
     }
 }

@@ -4,7 +4,6 @@
 use axum::Router;
 use axum::body::Body;
 use axum::http::Method;
-use axum::middleware::from_fn_with_state;
 use axum::routing::{MethodFilter, on};
 use proptest::prelude::*;
 use tower::ServiceExt;
@@ -39,7 +38,7 @@ fn behind(guard: Guard) -> Router {
         let method = Method::from_bytes(route.method.as_bytes()).expect("a method");
         router = router.route(route.pattern, on(MethodFilter::try_from(method).expect("usual"), || async {}));
     }
-    router.route_layer(from_fn_with_state(guard, admit))
+    router.route_layer(guarded(guard))
 }
 
 fn request(method: &str, path: &str, authorization: &[&str]) -> Request {
@@ -236,7 +235,7 @@ async fn a_strangers_name_without_keys_is_told_no_more_than_a_stranger() {
         request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
         let tell = |request: Request| async move { Access::of(&request).may_somewhere(Right::Metrics).to_string() };
         let router = Router::new().route("/health/ready", axum::routing::get(tell));
-        let router = router.route_layer(from_fn_with_state(guard.clone(), admit));
+        let router = router.route_layer(guarded(guard.clone()));
         let response = router.oneshot(request).await.expect("infallible");
         let body = axum::body::to_bytes(response.into_body(), 100).await.expect("a body");
         assert_eq!(body, may.to_string().as_bytes(), "{host}");

@@ -12,6 +12,7 @@ pub mod descriptors;
 pub mod events;
 pub mod extract;
 pub mod fields;
+pub mod frame;
 pub mod health;
 pub mod hold;
 pub mod host;
@@ -36,19 +37,18 @@ pub mod wire;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 
 use crate::audit::Audit;
 use crate::metrics::Metrics;
+use frame::Frame;
 use problem::Problem;
 use routes::Operation;
 use slug::Slug;
-use state::{DoorSettings, DoorState};
-use trail::Trail;
+use state::DoorState;
 
 /// The contract, as it is served.
 pub const OPENAPI: &str = include_str!("../../openapi.yaml");
@@ -67,10 +67,8 @@ pub fn router(door: DoorState) -> Router {
         router = router.merge(ui::router(&settings));
     }
     let is_open = settings.is_open_to_others;
-    // Innermost: whatever is denied is counted, named and written out like any other problem.
-    let guard = auth::Guard { gate, settings: Arc::clone(&settings) };
-    let router = router.with_state(door).route_layer(from_fn_with_state(guard, auth::admit));
-    let router = router.route_layer(from_fn_with_state(settings, receive));
+    // Inside of the frame: whatever is denied is counted, named and written out like any other problem.
+    let router = router.with_state(door).route_layer(auth::guarded(auth::Guard { gate, settings }));
     layered(router, metrics, &audit, is_open)
 }
 
@@ -97,59 +95,8 @@ fn handler(operation: Operation) -> Option<MethodRouter<DoorState>> {
 /// What is around whatever routes there are. The body's bound is kept where bodies are read
 /// ([`extract::fields`]).
 fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit, is_open: bool) -> Router {
-    let frame = Arc::new(Frame { metrics, audit: audit.clone(), is_open });
     let router = router.fallback(no_such_path).method_not_allowed_fallback(no_such_method);
-    router.layer(from_fn_with_state(frame, pass))
-}
-
-/// What [`pass`] goes by.
-struct Frame {
-    metrics: Arc<Metrics>,
-    audit: Audit,
-    is_open: bool,
-}
-
-/// What every request passes, outermost first. One layer with plain functions in it: each layer of its own
-/// would copy and box all that is below it, for every request.
-async fn pass(State(frame): State<Arc<Frame>>, request: Request, next: Next) -> Response {
-    let Frame { metrics, audit, is_open } = &*frame;
-    // Names the request, and opens the span in which all below logs.
-    let mut response = request_id::identify(request, |request| {
-        // Sees the final status; a caller who hangs up drops it with all below.
-        observe::count(metrics, request, |request| {
-            // Catches panics, and writes problems in the form that the client reads.
-            problem::render(request, |request| {
-                // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
-                ui::dress::dress(*is_open, request, |request| {
-                    // Sees what is refused before it is written out, whoever refuses it below.
-                    trail::follow(audit, request, |request| next.run(request))
-                })
-            })
-        })
-    })
-    .await;
-    // On every answer, whatever made it. Only what has its hash in its name may be kept.
-    let headers = response.headers_mut();
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    response
-}
-
-/// 414 for a path and query that are longer than all fields together can be. Behind trusted proxies
-/// the audit log gets the address that they speak for.
-async fn receive(State(settings): State<Arc<DoorSettings>>, request: Request, next: Next) -> Response {
-    let (limit, trusted) = (settings.uri_limit, &settings.trusted_proxies);
-    if !trusted.is_empty()
-        && let Some(address) = client_address::of(&request, trusted)
-    {
-        Trail::of(&request).note(|record| record.peer = Some(address.to_string()));
-    }
-    let bytes = request.uri().path_and_query().map_or(0, |pq| pq.as_str().len());
-    if bytes > limit {
-        let detail = format!("path and query have {bytes} bytes; at most {limit} are allowed");
-        return Problem::new(Slug::UriTooLong, detail).into_response();
-    }
-    next.run(request).await
+    router.layer(Frame::new(metrics, audit.clone(), is_open))
 }
 
 /// 404, or 400 for a lock without a name.

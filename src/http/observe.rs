@@ -1,8 +1,6 @@
-//! Measuring requests: the layer that counts each of them by its matched route, and the handler of
+//! Measuring requests: what counts each of them by its matched route, and the handler of
 //! `GET /metrics`. Knows which labels a request may carry; what is counted is
 //! [`crate::metrics`]' business.
-
-use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode, header};
@@ -14,23 +12,30 @@ use super::routes;
 use super::slug::Slug;
 use super::state::DoorState;
 use crate::manager::outcome::Readiness;
-use crate::metrics::requests::{OTHER_METHOD, UNMATCHED};
+use crate::metrics::requests::{OTHER_METHOD, RequestWatch, UNMATCHED};
 use crate::metrics::{AuditTotals, Metrics, Scrape};
 
-/// Counts the request and what comes of it. Cancel: it counts as abandoned and is no longer in flight.
-pub async fn count<F>(metrics: &Arc<Metrics>, request: Request, next: impl FnOnce(Request) -> F) -> Response
-where
-    F: Future<Output = Response>,
-{
-    let pattern = request.extensions().get::<MatchedPath>();
-    let route = pattern.and_then(|p| routes::label(p.as_str())).unwrap_or(UNMATCHED);
-    let watch = metrics.watch_request(route, method_label(request.method()));
-    let response = next(request).await;
-    let waited = response.extensions().get::<Waited>().map(|w| w.0).unwrap_or_default();
-    let status = response.status();
-    watch.answered(status.as_u16(), waited);
-    tracing::debug!(status = status.as_u16(), route, "a request was answered");
-    response
+/// A request that is counted. Dropped, it counts as abandoned and is no longer in flight.
+pub struct Counted {
+    route: &'static str,
+    watch: RequestWatch,
+}
+
+impl Counted {
+    /// From now on.
+    pub fn begin(metrics: &Metrics, request: &Request) -> Self {
+        let pattern = request.extensions().get::<MatchedPath>();
+        let route = pattern.and_then(|p| routes::label(p.as_str())).unwrap_or(UNMATCHED);
+        Self { route, watch: metrics.watch_request(route, method_label(request.method())) }
+    }
+
+    /// Counts what came of it.
+    pub fn answered(self, response: &Response) {
+        let waited = response.extensions().get::<Waited>().map(|w| w.0).unwrap_or_default();
+        let status = response.status().as_u16();
+        self.watch.answered(status, waited);
+        tracing::debug!(status, route = self.route, "a request was answered");
+    }
 }
 
 /// A constant for each method that some client sends in earnest: any word can be a method.

@@ -2,7 +2,6 @@
 //! that writes them out. A handler answers a [`Problem`]; only [`render`] knows the request's id and
 //! whether the client reads JSON or text. Knows no handler and no router.
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
-use futures_util::FutureExt;
 
 use super::accept::{self, Format};
 use super::request_id::RequestId;
@@ -123,32 +121,39 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Writes problems out, and makes one of a panic.
-pub async fn render<F>(request: Request, next: impl FnOnce(Request) -> F) -> Response
-where
-    F: Future<Output = Response>,
-{
-    let format = accept::for_problem(request.headers());
-    let head = request.method() == Method::HEAD;
-    let id = request.extensions().get::<RequestId>().cloned().unwrap_or_default();
-    let answered = AssertUnwindSafe(next(request)).catch_unwind().await;
-    let mut response = answered.unwrap_or_else(|_| {
-        // The panic hook has logged place and message.
-        tracing::error!("a handler panicked; the request was answered with 500");
-        Problem::new(Slug::Internal, "the service met a defect of its own; its log has it under this request's id")
-            .into_response()
-    });
-    let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() else { return response };
-    let (kind, body) = match format {
-        Format::Text => ("text/plain; charset=utf-8", problem.text()),
-        Format::Json => ("application/problem+json", {
-            serde_json::to_string(&problem.body(id.as_str())).expect("a problem is plain data") + "\n"
-        }),
-    };
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response.headers_mut().insert(header::CONTENT_LENGTH, body.len().into());
-    *response.body_mut() = if head { Body::empty() } else { body.into() };
-    response
+/// What a problem is written like for one request.
+pub struct Form {
+    format: Format,
+    is_head: bool,
+}
+
+impl Form {
+    /// As this request wants it.
+    pub fn of(request: &Request) -> Self {
+        Self { format: accept::for_problem(request.headers()), is_head: request.method() == Method::HEAD }
+    }
+
+    /// Writes the problem out, if the answer is one.
+    pub fn write(&self, id: &RequestId, response: &mut Response) {
+        let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() else { return };
+        let (kind, body) = match self.format {
+            Format::Text => ("text/plain; charset=utf-8", problem.text()),
+            Format::Json => ("application/problem+json", {
+                serde_json::to_string(&problem.body(id.as_str())).expect("a problem is plain data") + "\n"
+            }),
+        };
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+        response.headers_mut().insert(header::CONTENT_LENGTH, body.len().into());
+        *response.body_mut() = if self.is_head { Body::empty() } else { body.into() };
+    }
+}
+
+/// What is answered where a handler panicked.
+pub fn of_a_panic() -> Response {
+    // The panic hook has logged place and message.
+    tracing::error!("a handler panicked; the request was answered with 500");
+    Problem::new(Slug::Internal, "the service met a defect of its own; its log has it under this request's id")
+        .into_response()
 }
 
 /// `"…"`, as an ETag is written. Invalid characters cannot be in a fence or a fingerprint; a value

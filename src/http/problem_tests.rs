@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
+use crate::audit::Audit;
+use crate::http::frame::Frame;
 use crate::manager::outcome::{HolderView, QuorumCount};
+use crate::metrics::Metrics;
 use crate::redlock::node::{Barred, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::redlock::types::{Fence, Labels, NodeId, Token};
@@ -217,7 +220,7 @@ async fn rendered(method: &str, accept: Option<&str>, path: &str) -> (Response<(
             }),
         )
         .route("/fine", get(|| async { "fine" }))
-        .layer(axum::middleware::from_fn(|request, next: axum::middleware::Next| render(request, |r| next.run(r))));
+        .layer(Frame::new(Metrics::new(&[], &[]), Audit::default(), false));
     let mut request = Request::builder().method(method).uri(path);
     if let Some(accept) = accept {
         request = request.header(header::ACCEPT, accept);

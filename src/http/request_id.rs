@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::Response;
-use tracing::Instrument;
+use tracing::Span;
 
 use crate::redlock::entropy::{Entropy, SystemEntropy};
 
@@ -77,12 +77,9 @@ impl TraceParent {
     }
 }
 
-/// Names the request, runs the rest inside its span, and puts the name on the answer. The span has the
-/// path, never the query: a token may have been put there by mistake.
-pub async fn identify<F>(mut request: Request, next: impl FnOnce(Request) -> F) -> Response
-where
-    F: Future<Output = Response>,
-{
+/// Names the request; the span is for all that is done about it. It has the path, never the query: a token
+/// may have been put there by mistake.
+pub fn identify(request: &mut Request) -> (RequestId, Span) {
     let id = RequestId::sent(request.headers()).unwrap_or_else(|| RequestId::drawn(&SystemEntropy));
     // Of the highest level, so that whatever is logged below has it, however little is logged.
     let span = tracing::error_span!(
@@ -98,11 +95,16 @@ where
         span.record("parent_id", parent.parent_id);
     }
     request.extensions_mut().insert(id.clone());
-    let mut response = next(request).instrument(span).await;
-    if let Ok(value) = HeaderValue::from_str(id.as_str()) {
-        response.headers_mut().insert(X_REQUEST_ID, value);
+    (id, span)
+}
+
+impl RequestId {
+    /// Puts the name on the answer.
+    pub fn sign(&self, response: &mut Response) {
+        if let Ok(value) = HeaderValue::from_str(self.as_str()) {
+            response.headers_mut().insert(X_REQUEST_ID, value);
+        }
     }
-    response
 }
 
 #[cfg(test)]

@@ -165,12 +165,7 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, keepe
         };
         match accepted {
             Ok((stream, address)) => {
-                let connection = keeper.clone().keep(stream, address.ip());
-                let counted = keeper.metrics.connected();
-                keeper.tasks.spawn(async move {
-                    connection.await;
-                    drop((seat, counted));
-                });
+                keeper.clone().keep(stream, address.ip(), (seat, keeper.metrics.connected()));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -185,17 +180,31 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, keepe
 }
 
 impl Keeper {
-    /// One connection, to its end.
-    async fn keep(self, stream: TcpStream, from: IpAddr) {
+    /// One connection, to its end, in a task of its own. `seat` is given back with it.
+    fn keep(self, stream: TcpStream, from: IpAddr, seat: impl Send + 'static) {
         let socket = Socket::new(stream);
-        let mut door = Door {
+        let door = Door {
             router: TowerToHyperService::new(self.router.clone()),
             activity: Arc::default(),
             caller: socket.caller(),
             from: PeerAddress(from),
             certificate: None,
         };
-        let Some(tls) = &self.tls else { return self.http1(socket, door).await };
+        let tasks = self.tasks.clone();
+        // Two tasks, since one that may be either is as large as the larger: thousands of these are parked.
+        match self.tls.clone() {
+            None => tasks.spawn(async move {
+                self.http1(socket, door).await;
+                drop(seat);
+            }),
+            Some(tls) => tasks.spawn(async move {
+                self.https(&tls, socket, door).await;
+                drop(seat);
+            }),
+        };
+    }
+
+    async fn https(&self, tls: &Tls, socket: Socket, mut door: Door) {
         let handshake = tokio::time::timeout(self.limits.header_timeout, tls.acceptor().accept(socket));
         let stream = tokio::select! {
             biased;

@@ -94,11 +94,9 @@ impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read(into.initialize_unfilled()) {
-                Ok(count) => {
-                    into.advance(count);
-                    return Poll::Ready(Ok(()));
-                }
+            // Nothing is zeroed first: of a waiter's buffer only the part that was written needs memory.
+            match self.0.try_read_buf(into) {
+                Ok(_) => return Poll::Ready(Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }

@@ -2,7 +2,7 @@
 //! handlers of the test's own, on the table's paths; the real ones need a manager.
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::routing::MethodFilter;
 use http_body_util::BodyExt;
 use tower::ServiceExt;

@@ -122,27 +122,35 @@ impl Inner {
     }
 }
 
-/// Follows a request. Cancel: a change that was asked for is written down as abandoned.
-pub async fn follow<F>(audit: &Audit, mut request: Request, next: impl FnOnce(Request) -> F) -> Response
-where
-    F: Future<Output = Response>,
-{
-    if !audit.is_on() {
-        return next(request).await;
+/// A request that is followed. Dropped without an answer, a change that was asked for is written down
+/// as abandoned.
+pub struct Followed(Trail);
+
+impl Followed {
+    /// From now on; everybody below finds its [`Trail`].
+    pub fn begin(audit: &Audit, request: &mut Request) -> Self {
+        if !audit.is_on() {
+            return Self(Trail::default());
+        }
+        let trail = Trail::begin(audit, request);
+        request.extensions_mut().insert(trail.clone());
+        Self(trail)
     }
-    let mut unanswered = Unanswered(Trail::begin(audit, &request));
-    request.extensions_mut().insert(unanswered.0.clone());
-    let response = next(request).await;
-    std::mem::take(&mut unanswered.0).answered(&response);
-    response
+
+    /// It was answered.
+    pub fn answered(mut self, response: &Response) {
+        std::mem::take(&mut self.0).answered(response);
+    }
+
+    /// Its handler panicked.
+    pub fn panicked(mut self) {
+        std::mem::take(&mut self.0).dropped(INTERNAL);
+    }
 }
 
-/// Writes down what is dropped without an answer.
-struct Unanswered(Trail);
-
-impl Drop for Unanswered {
+impl Drop for Followed {
     fn drop(&mut self) {
-        self.0.dropped(if std::thread::panicking() { INTERNAL } else { ABANDONED });
+        self.0.dropped(ABANDONED);
     }
 }
 
@@ -165,14 +173,15 @@ fn action(method: &Method, pattern: Option<&str>) -> Cow<'static, str> {
 mod tests {
     use axum::Router;
     use axum::body::Body;
-    use axum::middleware::{Next, from_fn};
     use axum::response::IntoResponse;
     use axum::routing::{any, get};
     use tokio_util::sync::CancellationToken;
     use tower::ServiceExt;
 
     use super::*;
+    use crate::http::frame::Frame;
     use crate::http::slug::Slug;
+    use crate::metrics::Metrics;
 
     async fn forbidden(request: Request) -> Response {
         Trail::of(&request).name("team-a");
@@ -195,14 +204,10 @@ mod tests {
                     }
                 }),
             )
-            .layer(from_fn(move |request, next: Next| {
-                let audit = audit.clone();
-                async move { follow(&audit, request, |request| next.run(request)).await }
-            }));
+            .layer(Frame::new(Metrics::new(&[], &[]), audit, false));
         for (method, path) in requests {
             let request = Request::builder().method(*method).uri(*path).body(Body::empty()).expect("a request");
-            // Spawned, so that a panic is its own.
-            let _ = tokio::spawn(router.clone().oneshot(request)).await;
+            router.clone().oneshot(request).await.expect("infallible");
         }
         let stop = CancellationToken::new();
         stop.cancel();

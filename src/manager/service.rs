@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::events::{EventHub, EventKind, of_lease};
@@ -12,7 +13,7 @@ use super::history::Series;
 use super::holds::Holds;
 use super::leases::{OwnLeases, Snapshots};
 use super::outcome::*;
-use super::waiters::{WaitLimits, WaitingRoom};
+use super::waiters::{ASKING_MAX, WaitLimits, WaitingRoom};
 use super::wakeups::Wakeups;
 use crate::redlock::acquire::{Grant, Refusal, RefusalKind, Want};
 use crate::redlock::clock::{BootTime, Clock};
@@ -40,6 +41,8 @@ pub(super) struct Shared<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
     pub(super) warden: Warden<N, C, E>,
     pub(super) room: WaitingRoom,
+    /// Waiters that ask the nodes: see [`ASKING_MAX`].
+    pub(super) asking: Semaphore,
     pub(super) wakeups: Wakeups,
     pub(super) holds: Arc<Holds>,
     pub(super) events: Arc<EventHub>,
@@ -161,6 +164,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             engine,
             warden,
             room,
+            asking: Semaphore::new(ASKING_MAX),
             own: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
             rounds: Series::default(),

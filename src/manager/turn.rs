@@ -76,7 +76,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 None => {
                     let position = ticket.position();
                     drop(ticket);
+                    let asking = self.shared.asking.acquire().await;
                     let locked = Box::pin(self.locked_by_queue(&want.resource)).await?;
+                    drop(asking);
                     return Err(AcquireError::WaitTimeout { locked, waited: self.now().since(started), position });
                 }
                 Some(Turn::Head) => Box::pin(self.contend(want, &mut ticket, started, until)).await?,
@@ -161,6 +163,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     continue;
                 }
             }
+            let asking = self.shared.asking.acquire().await;
             let is_heard = self.shared.wakeups.is_heard(&want.resource);
             ticket.trying(true);
             let begun = self.now();
@@ -203,6 +206,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 }
                 _ => Some(now.plus(backoff.pause())),
             };
+            drop(asking);
         }
     }
 

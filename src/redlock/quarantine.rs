@@ -140,6 +140,13 @@ impl<N: Node, C: Clock, E: Entropy> Warden<N, C, E> {
         }
     }
 
+    /// Whether the instance has taken the time from its nodes: before that, a step of most of their clocks is one
+    /// that it cannot see.
+    #[cfg(test)]
+    pub(crate) fn has_time(&self) -> bool {
+        self.book().anchored
+    }
+
     /// Declares a new cluster: the explicit act that tells blank nodes from wiped ones. All nodes
     /// must answer, and none may have been part of a cluster.
     ///

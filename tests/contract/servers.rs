@@ -126,15 +126,17 @@ pub fn an_eviction_that_a_probe_sees_costs_the_vote(node: &mut impl Server) {
     assert_eq!(again.until_us, after.until_us, "one eviction counts once");
 }
 
-pub fn another_cluster_gets_no_vote_until_it_takes_the_node_over(node: &mut impl Server) {
+pub fn another_cluster_gets_no_vote_and_takes_no_node_over(node: &mut impl Server) {
     let other = Terms { cluster: "cluster two".into(), ..terms() };
     let theirs = || Barred::OtherCluster { theirs: "cluster one".into() };
     let stamp = Stamp(node.now_us());
     assert_eq!(node.ask_with(stamp, &other, &acquire("a", 1, 1, 1_000)), Ok(Reply::Barred(theirs())));
     assert_eq!(status(node, &other, &Request::Probe).vote, Vote::Barred(theirs()));
-    let taken = status(node, &other, &Request::Quarantine);
-    assert_eq!(taken.vote, Vote::Barred(Barred::Quarantined { left_ms: 60_000 }));
-    assert!(matches!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::Barred(Barred::OtherCluster { .. })));
+    let ordered = status(node, &other, &Request::Quarantine);
+    assert_eq!(ordered.vote, Vote::Barred(Barred::Quarantined { left_ms: 60_000 }));
+    assert!(matches!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::Barred(Barred::Quarantined { .. })));
+    let stamp = Stamp(node.now_us());
+    assert_eq!(node.ask_with(stamp, &other, &acquire("a", 1, 1, 1_000)), Ok(Reply::Barred(theirs())));
 }
 
 pub fn the_longest_quarantine_that_anybody_asked_for_counts(node: &mut impl Server) {

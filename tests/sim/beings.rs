@@ -63,6 +63,8 @@ pub(super) struct Inst {
     pub(super) alive: bool,
     /// When its process began.
     pub(super) began: Us,
+    /// It has taken the time from its nodes.
+    pub(super) has_time: bool,
     /// It does nothing before: it was stopped.
     pub(super) local: Us,
     pub(super) ppm: i64,
@@ -136,6 +138,7 @@ impl Inst {
             life: 0,
             alive: false,
             began: 0,
+            has_time: false,
             local: 0,
             ppm: r.either_way(profile.rate_ppm),
             wall_off_us: hours * 3_600_000_000 + r.either_way(profile.skew_ms) * 1_000,

@@ -174,11 +174,11 @@ impl World {
         }
     }
 
-    /// A step that no running instance can notice is beyond what can be promised: all must have been
-    /// up for some looks at the nodes since the last one, and stay so for some more.
+    /// A step that no running instance can notice is beyond what can be promised: all must have taken the
+    /// time, have been up for some looks at the nodes since the last one, and stay so for some more.
     fn can_notice(&self) -> bool {
         let now = self.now;
-        let has_settled = |i: &Inst| i.alive && i.local <= now && now >= i.began + SETTLING;
+        let has_settled = |i: &Inst| i.alive && i.has_time && i.local <= now && now >= i.began + SETTLING;
         now >= self.settled_until && self.insts.iter().all(has_settled)
     }
 

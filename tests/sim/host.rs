@@ -50,6 +50,7 @@ pub(super) struct Host {
     runtime: Runtime,
     idle: Arc<Idle>,
     engine: Engine,
+    warden: Warden<SimNode, SimClock, SimEntropy>,
     /// One per resource: a release was done here.
     freed: Vec<Arc<Notify>>,
     handlers: BTreeMap<u64, JoinHandle<()>>,
@@ -75,7 +76,7 @@ impl Host {
             let now = w.now;
             let i = &mut w.insts[inst];
             // A host that is stopped starts nothing.
-            (i.alive, i.began) = (true, now.max(i.local));
+            (i.alive, i.began, i.has_time) = (true, now.max(i.local), false);
             let settings = Settings {
                 terms: Arc::clone(&i.terms),
                 node_timeout: Duration::from_millis(w.profile.node_timeout_ms),
@@ -97,17 +98,18 @@ impl Host {
         };
         let warden = Warden::new(engine.clone());
         let freed = (0..resources).map(|_| Arc::default()).collect();
-        let host = Self { runtime, idle, engine, freed, handlers: BTreeMap::new() };
+        let own = warden.clone();
+        let host = Self { runtime, idle, engine, warden, freed, handlers: BTreeMap::new() };
         let clock = host.engine.clock.clone();
         host.runtime.spawn(async move {
             clock.sleep(Duration::from_millis(20)).await;
             if declares {
                 // Nothing goes wrong so early.
-                if let Err(error) = warden.init().await {
+                if let Err(error) = own.init().await {
                     lock(&clock.world).fail(format!("the new cluster could not be declared: {error}"));
                 }
             }
-            warden.watch().await;
+            own.watch().await;
         });
         host
     }
@@ -123,6 +125,8 @@ impl Host {
             *idle.waker.lock().expect("no panic here") = Some(cx.waker().clone());
             Poll::Pending
         }));
+        let clock = &self.engine.clock;
+        lock(&clock.world).insts[clock.inst].has_time = self.warden.has_time();
     }
 
     /// Begins to serve a request.

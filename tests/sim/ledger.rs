@@ -48,10 +48,10 @@ pub(super) struct Ledger {
     ended: BTreeMap<TokenHash, Us>,
     /// The last round of each client's request.
     sent: BTreeMap<u64, Round>,
-    /// Attempts that an instance gave up, with the instance's life.
-    given_up: BTreeMap<String, (usize, u32, Us)>,
-    /// When each token was last tried for.
-    last_try: BTreeMap<TokenHash, Us>,
+    /// Attempts that an instance gave up.
+    given_up: BTreeMap<String, GivenUp>,
+    /// The request that last tried for each token.
+    last_try: BTreeMap<TokenHash, u64>,
     /// Nodes that came back without the last of what they did: a cancel may be part of it.
     pub(super) lost_tail: std::collections::BTreeSet<usize>,
     /// The highest fence that each guarded store has seen.
@@ -60,6 +60,16 @@ pub(super) struct Ledger {
     pub(super) clocks_stepped: bool,
     pub(super) grants: u64,
     pub(super) extends: u64,
+}
+
+/// An attempt that an instance gave up.
+#[derive(Debug)]
+struct GivenUp {
+    inst: usize,
+    life: u32,
+    at: Us,
+    /// Whose it was.
+    req: u64,
 }
 
 /// One round of a request: an attempt, or an extension.
@@ -100,7 +110,7 @@ impl Ledger {
     pub(super) fn was_sent(&mut self, request: &Request, stamp: Stamp, at: Us) {
         let attempt = match request {
             Request::Acquire { attempt, token, .. } => {
-                self.last_try.insert(token.clone(), at);
+                self.last_try.insert(token.clone(), SERVED.get());
                 Some(attempt.as_str())
             }
             Request::Hold { .. } => None,
@@ -303,7 +313,7 @@ impl World {
         let Some(round) = self.ledger.sent.remove(&ask.req) else { return };
         let last = round.attempt.filter(|_| !is_kept);
         for attempt in round.given_up.into_iter().chain(last) {
-            self.ledger.given_up.insert(attempt, (inst, life, at));
+            self.ledger.given_up.insert(attempt, GivenUp { inst, life, at, req: ask.req });
         }
     }
 
@@ -323,9 +333,9 @@ impl World {
         }
     }
 
-    /// In calm, no node may keep a claim of an attempt that its instance gave up long enough ago. A
-    /// later request with the same token may join such a claim and prolong its key beyond the time for
-    /// which the clean-up goes on: then the TTL bounds it, from the last try of that token.
+    /// In calm, no node may keep a claim of an attempt that its instance gave up long enough ago. Another
+    /// request with the same token may join such a claim and prolong its key beyond the time for which
+    /// the clean-up goes on: then the TTL bounds it, from the last try of that token.
     pub(super) fn scan(&mut self) {
         let now = self.now;
         if self.ledger.clocks_stepped {
@@ -334,11 +344,12 @@ impl World {
         for node in (0..self.servers.len()).filter(|n| !self.ledger.lost_tail.contains(n)).collect::<Vec<_>>() {
             for resource in self.resources.clone() {
                 let Some((record, left)) = self.lease_on(node, &resource) else { continue };
-                let tried = self.ledger.last_try.get(&record.token).copied().unwrap_or_default();
+                let last = self.ledger.last_try.get(&record.token).copied();
                 let ghost = record.claims.split(',').find(|claim| {
-                    let given_up = self.ledger.given_up.get(*claim);
-                    given_up.filter(|(.., at)| *at >= tried).is_some_and(|(inst, life, at)| {
-                        self.insts[*inst].life == *life && now >= at.max(&(self.profile.calm_ms * MS)) + CLEANUP_BOUND
+                    let given_up = self.ledger.given_up.get(*claim).filter(|one| last.is_none_or(|req| req == one.req));
+                    given_up.is_some_and(|one| {
+                        let bound = one.at.max(self.profile.calm_ms * MS) + CLEANUP_BOUND;
+                        self.insts[one.inst].life == one.life && now >= bound
                     })
                 });
                 if let Some(claim) = ghost {

@@ -5,6 +5,7 @@
 //!
 //! A failing seed: `WAITS_SEED=7 WAITS_TRACE=1 cargo test --lib waits::suite -- --nocapture`.
 
+mod burst;
 mod clock;
 mod ledger;
 mod nodes;

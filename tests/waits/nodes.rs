@@ -1,7 +1,7 @@
 //! Nodes of a simulated run: real node machines behind ordered links with latency, and the notices of
 //! their releases on lines of their own, which may be late, lost or cut off. Knows no manager.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,18 +37,39 @@ pub(super) struct Server {
     dice: Dice,
     weather: Weather,
     is_dead: AtomicBool,
+    acquires: Acquires,
+}
+
+/// Acquires under way to a node: now, and the most that there were.
+#[derive(Default)]
+struct Acquires {
+    now: AtomicUsize,
+    most: AtomicUsize,
 }
 
 impl Server {
     pub(super) fn new(clock: Paused, dice: &Dice, weather: Weather) -> Arc<Self> {
         let (machine, feeds) = (Mutex::new(NodeMachine::new(RUN)), Mutex::default());
-        Arc::new(Self { machine, feeds, clock, dice: dice.clone(), weather, is_dead: AtomicBool::new(false) })
+        Arc::new(Self {
+            machine,
+            feeds,
+            clock,
+            dice: dice.clone(),
+            weather,
+            is_dead: AtomicBool::new(false),
+            acquires: Acquires::default(),
+        })
     }
 
     /// It ends for good: nothing is answered any more, and the lines for notices break.
     pub(super) fn die(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
         self.feeds.lock().expect("no panic").iter().for_each(|feed| feed.closed());
+    }
+
+    /// The most acquires that were under way to it at a time.
+    pub(super) fn most_acquires(&self) -> usize {
+        self.acquires.most.load(Ordering::Relaxed)
     }
 
     /// Whether it has ended.
@@ -193,6 +214,11 @@ impl Node for Link {
 
     async fn call(self: Arc<Self>, stamp: Stamp, request: Arc<Request>) -> Answer {
         let (answer, said) = oneshot::channel();
+        let is_acquire = matches!(&*request, Request::Acquire { .. });
+        let acquires = &self.server.acquires;
+        if is_acquire {
+            acquires.most.fetch_max(acquires.now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
         {
             // In the order of their first poll, as one connection does.
             let mut last = self.last.lock().expect("no panic");
@@ -200,6 +226,10 @@ impl Node for Link {
             *last = arrives;
             let _ = self.out.send(Parcel { arrives, stamp, request, answer });
         }
-        said.await.unwrap_or_else(|_| Err(Unreachable::new(UnreachableKind::Disconnected, "simulated")))
+        let said = said.await;
+        if is_acquire {
+            acquires.now.fetch_sub(1, Ordering::Relaxed);
+        }
+        said.unwrap_or_else(|_| Err(Unreachable::new(UnreachableKind::Disconnected, "simulated")))
     }
 }

@@ -22,7 +22,7 @@ use crate::redlock::quarantine::Warden;
 use crate::redlock::quorum::quorum_of;
 use crate::redlock::types::{Labels, ResourceName, Token, Ttl};
 
-type Manager = LockManager<Link, Paused, Dice>;
+pub(super) type Manager = LockManager<Link, Paused, Dice>;
 
 /// Longest time between two looks of a waiter who is told nothing.
 const POLL: Duration = Duration::from_secs(1);
@@ -126,41 +126,58 @@ pub(super) fn play(seed: u64, bug: Option<Mutant>) -> Outcome {
     outcome
 }
 
+/// What all instances of a world agree on.
+pub(super) fn terms() -> Arc<Terms> {
+    let guard = Duration::from_millis(500);
+    let quarantine = quarantine_for(Duration::from_millis(LONG_MS), LOCK_DELAY, guard);
+    let fence_ttl = Duration::from_hours(1);
+    Arc::new(Terms { cluster: "waits".into(), guard, lock_delay: LOCK_DELAY, quarantine, fence_ttl })
+}
+
+/// An instance that may vote. The first one declares the cluster.
+pub(super) async fn instance(
+    own: Vec<Arc<Link>>,
+    clock: Paused,
+    dice: &Dice,
+    terms: &Arc<Terms>,
+    limits: WaitLimits,
+    is_first: bool,
+) -> Manager {
+    let settings = Settings {
+        terms: Arc::clone(terms),
+        node_timeout: NODE_TIMEOUT,
+        drift_ppm: 10_000,
+        drift_floor: Duration::from_millis(2),
+        min_validity_percent: 10,
+        retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(100) },
+        poll: POLL,
+        cleanup_limit: 512,
+    };
+    let engine = Redlock::new(own, clock, dice.clone(), settings);
+    let warden = Warden::new(engine.clone());
+    if is_first {
+        clock.sleep(Duration::from_millis(50)).await;
+        while warden.init().await.is_err() {
+            clock.sleep(Duration::from_millis(50)).await;
+        }
+    }
+    warden.pass().await;
+    let manager = LockManager::new(engine, warden.clone(), limits, Duration::from_secs(2));
+    tokio::task::spawn_local(async move { warden.watch().await });
+    manager
+}
+
 async fn run(seed: u64) -> Outcome {
     let (clock, dice) = (Paused::start(), Dice::new(seed));
     let profile = Profile::of(&dice);
     let servers: Vec<_> = (0..profile.nodes).map(|_| Server::new(clock, &dice, profile.weather)).collect();
-    let guard = Duration::from_millis(500);
-    let quarantine = quarantine_for(Duration::from_millis(LONG_MS), LOCK_DELAY, guard);
-    let fence_ttl = Duration::from_hours(1);
-    let terms = Terms { cluster: "waits".into(), guard, lock_delay: LOCK_DELAY, quarantine, fence_ttl };
-    let terms = Arc::new(terms);
+    let terms = terms();
     let (mut managers, mut links) = (Vec::new(), Vec::new());
     for inst in 0..profile.instances {
         let own: Vec<_> = servers.iter().enumerate().map(|(i, s)| Link::open(i, s, &terms)).collect();
         links.extend(own.iter().cloned());
-        let settings = Settings {
-            terms: Arc::clone(&terms),
-            node_timeout: NODE_TIMEOUT,
-            drift_ppm: 10_000,
-            drift_floor: Duration::from_millis(2),
-            min_validity_percent: 10,
-            retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(100) },
-            poll: POLL,
-            cleanup_limit: 512,
-        };
-        let engine = Redlock::new(own, clock, dice.clone(), settings);
-        let warden = Warden::new(engine.clone());
-        if inst == 0 {
-            clock.sleep(Duration::from_millis(50)).await;
-            while warden.init().await.is_err() {
-                clock.sleep(Duration::from_millis(50)).await;
-            }
-        }
-        warden.pass().await;
         let limits = WaitLimits { per_resource: 100, total: 200, detects_deadlocks: true };
-        managers.push(LockManager::new(engine, warden.clone(), limits, Duration::from_secs(2)));
-        tokio::task::spawn_local(async move { warden.watch().await });
+        managers.push(instance(own, clock, &dice, &terms, limits, inst == 0).await);
     }
     let resources = (0..profile.resources).map(|i| ResourceName::parse(&format!("r{i}")).expect("valid")).collect();
     let ledger = Mutex::new(Ledger::new(clock));

@@ -1,6 +1,5 @@
-//! What browsers are told of everything under `/ui`, and problems as pages for people: the layer
-//! closest to the routes, so that it sees what guards and handlers refuse, and also paths that do not
-//! exist. Others get problems as everywhere else.
+//! What browsers are told of everything under `/ui`, and problems as pages for people: whatever guards
+//! and handlers refuse, and also paths that do not exist. Others get problems as everywhere else.
 
 use std::sync::Arc;
 
@@ -26,26 +25,33 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// Dresses what comes of a request below `/ui`. `is_open`: see
-/// [`crate::http::state::DoorSettings::is_open_to_others`].
-pub async fn dress<F>(is_open: bool, request: Request, next: impl FnOnce(Request) -> F) -> Response
-where
-    F: Future<Output = Response>,
-{
-    let path = request.uri().path();
-    if path != "/ui" && !path.starts_with("/ui/") {
-        return next(request).await;
+/// How to dress what comes of a request below `/ui`.
+pub struct Dress {
+    is_person: bool,
+    is_open: bool,
+}
+
+impl Dress {
+    /// `None` for requests elsewhere. `is_open`: see
+    /// [`crate::http::state::DoorSettings::is_open_to_others`].
+    pub fn of(request: &Request, is_open: bool) -> Option<Self> {
+        let path = request.uri().path();
+        let is_below = path == "/ui" || path.starts_with("/ui/");
+        is_below.then(|| Self { is_person: accepts_html(request.headers()), is_open })
     }
-    let id = request.extensions().get::<RequestId>().cloned().unwrap_or_default();
-    let is_person = accepts_html(request.headers());
-    let mut response = next(request).await;
-    if is_person && let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() {
-        response = page(&problem, &id, is_open, response);
+
+    /// Dresses the answer.
+    pub fn put(&self, id: &RequestId, mut response: Response) -> Response {
+        if self.is_person
+            && let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>()
+        {
+            response = page(&problem, id, self.is_open, response);
+        }
+        for (name, value) in HEADERS {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
     }
-    for (name, value) in HEADERS {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
-    }
-    response
 }
 
 fn accepts_html(headers: &HeaderMap) -> bool {

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderMap;
-use axum::middleware::Next;
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
 use super::*;
+use crate::audit::Audit;
+use crate::http::frame::Frame;
 use crate::http::host::Hosts;
-use crate::http::problem;
+use crate::metrics::Metrics;
 
 fn app() -> Router {
     app_that(false)
@@ -24,9 +25,7 @@ fn app_that(is_open: bool) -> Router {
     let pages = Router::new().route("/ui/x", get(|| async { "page" }).post(|| async { "done" }));
     let assets = Router::new().route("/ui/static/{file}", get(pages::asset));
     let host = from_fn_with_state(Arc::new(settings), guard::host);
-    guarded(pages).merge(assets).layer(host).layer(from_fn(move |request, next: Next| {
-        problem::render(request, move |r| dress::dress(is_open, r, |r| next.run(r)))
-    }))
+    guarded(pages).merge(assets).layer(host).layer(Frame::new(Metrics::new(&[], &[]), Audit::default(), is_open))
 }
 
 async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, String) {

@@ -29,7 +29,7 @@ local function judge(order)
     return { 'K', NOW }
   end
   if lost then
-    if order == 'ordered' or not cfg then cfg = CFG end -- an operator's or a warden's order takes over the node list
+    cfg = cfg or CFG -- an order may come from a stranger, whose stamps see clocks stepped as well: it takes nothing over
     st, till = 'q', NOW + Q * 1000
     redis.call('HDEL', META, 'ev') -- of another process, maybe: the next probe notes it anew
     redis.call('HSET', META, 'pass', '', 'seen', NOW, 'run', RUN, 'st', st, 'cfg', cfg, 'qms', Q, 'until', till,

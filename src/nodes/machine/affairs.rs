@@ -38,11 +38,9 @@ pub(super) fn declare(mark: &mut Mark, visit: &Visit<'_>, evicted: u64, floor: u
     });
 }
 
-/// `quarantine`: the explicit act of an operator or of a warden; also takes over the node list.
+/// `quarantine`: the act of a warden that saw this clock stepped. It takes the vote and nothing else: the warden
+/// may be a stranger's, with another node list, to which the node's fences would be lost.
 pub(super) fn order_quarantine(mark: &mut Mark, visit: &Visit<'_>, evicted: u64) -> Reply {
-    if let Some(m) = &mut mark.0 {
-        m.cluster = visit.terms.cluster.clone();
-    }
     let left_ms = mark.quarantine(visit, "ordered");
     if let Some(m) = &mut mark.0 {
         m.evicted = Some(evicted);

@@ -1,0 +1,73 @@
+//! A thousand callers, each for another name, who come at once and whose names become free at once: they ask
+//! the nodes in turn, so that the queues to the nodes have room for everybody else.
+
+use std::time::Duration;
+
+use tokio::task::LocalSet;
+
+use super::clock::{Dice, Paused};
+use super::nodes::{Link, Server, Weather};
+use super::play::{Manager, instance, terms};
+use crate::manager::Granted;
+use crate::manager::outcome::{AcquireError, AcquireRequest, Lease};
+use crate::manager::waiters::{ASKING_MAX, WaitLimits};
+use crate::redlock::clock::Clock;
+use crate::redlock::types::{Labels, ResourceName, Ttl};
+
+const CALLERS: usize = 1_000;
+const NODES: usize = 3;
+/// Each way takes just this long, so that the answers of all nodes come together.
+const WEATHER: Weather = Weather { latency_ms: 1, spikes: 0, lost: 0, notice_ms: 1 };
+
+async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<Lease, AcquireError> {
+    let request = AcquireRequest {
+        resource: ResourceName::parse(&format!("r{number}")).expect("valid"),
+        token: None,
+        ttl: Ttl::from_ms(30_000).expect("in range"),
+        wait: Duration::from_secs(wait_s),
+        labels: Labels::default(),
+    };
+    manager.acquire(request).await.and_then(Granted::keep)
+}
+
+async fn run() {
+    let (clock, dice, terms) = (Paused::start(), Dice::new(1), terms());
+    let servers: Vec<_> = (0..NODES).map(|_| Server::new(clock, &dice, WEATHER)).collect();
+    let own = servers.iter().enumerate().map(|(i, s)| Link::open(i, s, &terms)).collect();
+    let limits = WaitLimits { per_resource: 10, total: CALLERS, detects_deadlocks: false };
+    let manager = instance(own, clock, &dice, &terms, limits, true).await;
+    let mut held = Vec::new();
+    for i in 0..CALLERS {
+        held.push(acquire(&manager, i, 0).await.expect("free"));
+    }
+    let before = servers.iter().map(|s| s.most_acquires()).max();
+    assert_eq!(before, Some(1), "one by one so far");
+    let waiters: Vec<_> = (0..CALLERS)
+        .map(|i| {
+            let manager = manager.clone();
+            tokio::task::spawn_local(async move { acquire(&manager, i, 60).await })
+        })
+        .collect();
+    clock.sleep(Duration::from_secs(5)).await;
+    assert_eq!(manager.gauges().waiters, CALLERS, "nobody was refused, and all have tried");
+    let at_once = held.iter().map(|lease| {
+        let (manager, token) = (manager.clone(), lease.token.clone());
+        let resource = lease.resource.clone();
+        tokio::task::spawn_local(async move { manager.release(&resource, &token).await })
+    });
+    for release in at_once.collect::<Vec<_>>() {
+        assert!(release.await.expect("no panic").is_ok());
+    }
+    for waiter in waiters {
+        assert!(waiter.await.expect("no panic").is_ok(), "everybody is served");
+    }
+    let most = servers.iter().map(|s| s.most_acquires()).max().unwrap_or_default();
+    // Two answers of three decide: the third of one try may be under way beside the next one.
+    assert!((2..=2 * ASKING_MAX).contains(&most), "{most} acquires were under way to a node at once");
+}
+
+#[test]
+fn a_thousand_waiters_for_as_many_names_ask_in_turn() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(LocalSet::new().run_until(run()));
+}
