@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, SemaphorePermit, watch};
 
 use super::deadlock::Edge;
 use super::events::{EventKind, of_lease};
@@ -76,7 +76,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 None => {
                     let position = ticket.position();
                     drop(ticket);
-                    let asking = self.shared.asking.acquire().await;
+                    let Some(asking) = self.may_ask(until).await else { return Err(self.nobody_asked()) };
                     let locked = Box::pin(self.locked_by_queue(&want.resource)).await?;
                     drop(asking);
                     return Err(AcquireError::WaitTimeout { locked, waited: self.now().since(started), position });
@@ -144,7 +144,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let settings = &self.engine().settings;
         let mut backoff = Backoff::new(settings.retry, self.entropy().clone());
         let mut deafness = self.shared.wakeups.deafness();
-        let (mut tries, mut unsure) = (0_u32, 0_u32);
+        let (mut tries, mut unsure, mut last) = (0_u32, 0_u32, None);
         let is_deaf = *deafness.borrow_and_update();
         let mut sleep_until = ticket.taken_until().filter(|_| !is_deaf).map(|at| self.soon_after(at));
         loop {
@@ -163,7 +163,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     continue;
                 }
             }
-            let asking = self.shared.asking.acquire().await;
+            let Some(asking) = self.may_ask(until).await else {
+                let known = last.map(|refusal| self.acquire_error(want, refusal, true, started));
+                return Err(known.unwrap_or_else(|| self.nobody_asked()));
+            };
             let is_heard = self.shared.wakeups.is_heard(&want.resource);
             ticket.trying(true);
             let begun = self.now();
@@ -207,7 +210,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 _ => Some(now.plus(backoff.pause())),
             };
             drop(asking);
+            last = Some(Refusal { free_in: None, ..refusal });
         }
+    }
+
+    /// Waits for the turn to ask the nodes; `None` where it has not come a poll after `until`: so many others
+    /// are asking, and the nodes do not answer them.
+    async fn may_ask(&self, until: BootTime) -> Option<SemaphorePermit<'_>> {
+        let late = until.plus(self.engine().settings.poll);
+        tokio::select! {
+            biased;
+            permit = self.shared.asking.acquire() => permit.ok(),
+            () = self.clock().sleep_until(late) => None,
+        }
+    }
+
+    fn nobody_asked(&self) -> AcquireError {
+        AcquireError::NoQuorum(self.no_quorum(0, Vec::new()))
     }
 
     fn soon_after(&self, at: BootTime) -> BootTime {
