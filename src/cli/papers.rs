@@ -49,7 +49,11 @@ pub(super) fn settings(config: &Config, out: &mut dyn Write) {
         .filter_map(|line| line.split_once(" = ").map(|(key, _)| key))
         .map(|key| {
             let origin = config.origin_of(key).map(|o| o.to_string()).unwrap_or_default();
-            (format!("{key} = {}", value(config, key)), origin)
+            // A list of URLs has no place for a password file.
+            match key == "nodes" && config.nodes.iter().any(|node| node.password_file.is_some()) {
+                true => (format!("node = {}", node_tables(config)), origin),
+                false => (format!("{key} = {}", value(config, key)), origin),
+            }
         })
         .collect();
     let width = lines.iter().map(|(text, _)| text.chars().count()).max().unwrap_or(0).min(60);
@@ -137,6 +141,20 @@ fn value(config: &Config, key: &str) -> String {
         // A key that was added to the table and not here: the test below finds it.
         _ => UNKNOWN.to_owned(),
     }
+}
+
+/// What the file has as `[[node]]` tables, in one line.
+fn node_tables(config: &Config) -> String {
+    let table = |node: &crate::config::NodeSpec| {
+        let mut fields = vec![
+            format!("name = {}", quoted(node.id().as_str())),
+            format!("url = {}", quoted(&crate::config::redact(node.url.reveal()))),
+        ];
+        let file = node.password_file.as_ref().map(|path| path.display().to_string());
+        fields.extend(file.map(|path| format!("password_file = {}", quoted(&path))));
+        format!("{{ {} }}", fields.join(", "))
+    };
+    format!("[{}]", config.nodes.iter().map(table).collect::<Vec<_>>().join(", "))
 }
 
 const UNKNOWN: &str = "(not shown)";

@@ -27,7 +27,8 @@ impl fmt::Debug for Secret {
 
 /// `text` with the user and password of each URL in it replaced by `…`: for messages that repeat
 /// what somebody typed, perhaps into the wrong place. Hides too much rather than too little:
-/// everything from `://` to the last `@` before the next blank.
+/// everything from `://` to the last `@` before the next blank, and everything behind a `?`, where
+/// the URL of a socket has its password.
 pub fn redact(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -36,12 +37,15 @@ pub fn redact(text: &str) -> String {
         out.push_str(before);
         let word_end = after.find(char::is_whitespace).unwrap_or(after.len());
         let (word, tail) = after.split_at(word_end);
-        match word.rfind('@') {
-            Some(user_end) => {
-                out.push('…');
-                out.push_str(&word[user_end..]);
+        let (host, query) = (word.rfind('@'), word.find('?'));
+        match (host.unwrap_or(0), query.unwrap_or(word.len())) {
+            // Either sign may be part of a password.
+            (host, query) if query < host => out.push('…'),
+            (from, to) => {
+                out.push_str(if host.is_some() { "…" } else { "" });
+                out.push_str(&word[from..to]);
+                out.push_str(if query.is_some() { "?…" } else { "" });
             }
-            None => out.push_str(word),
         }
         rest = tail;
     }
@@ -67,6 +71,10 @@ mod tests {
             ("redis://:p@h,redis://:q@i", "redis://…@i"),
             ("redis://h:1", "redis://h:1"),
             ("mail@example", "mail@example"),
+            ("unix:///run/a.sock?db=1&pass=p x", "unix:///run/a.sock?… x"),
+            ("unix:///run/a.sock?pass=p@q", "unix://…"),
+            ("redis://u:p?q@h:1", "redis://…"),
+            ("redis://u:p@h:1/2?protocol=resp3", "redis://…@h:1/2?…"),
         ] {
             assert_eq!(redact(raw), shown);
         }
@@ -74,9 +82,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_password_survives(before in "\\PC{0,10}", password in "[a-z@/:#]{0,12}SECRET[a-z@/:#]{0,12}") {
-            let shown = redact(&format!("{before}redis://user:{password}@host"));
-            prop_assert!(!shown.contains("SECRET"), "{}", shown);
+        fn no_password_survives(before in "\\PC{0,10}", password in "[a-z@/:#?]{0,12}SECRET[a-z@/:#?]{0,12}") {
+            for url in [format!("redis://user:{password}@host"), format!("unix:///run/a.sock?pass={password}")] {
+                let shown = redact(&format!("{before}{url}"));
+                prop_assert!(!shown.contains("SECRET"), "{}", shown);
+            }
         }
     }
 }

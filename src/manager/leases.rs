@@ -2,16 +2,17 @@
 //! failed extend, and for counting), and a snapshot of the whole cluster's (for lists and pages),
 //! which is refreshed on demand, at most so often, and never on the path of an acquire.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::merge::Merge;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
-use crate::redlock::node::{LeaseRecord, Listed, Node};
+use crate::redlock::node::{LeaseRecord, Node};
 use crate::redlock::types::{ResourceName, TokenHash};
 
 /// The most leases of its own that an instance remembers; beyond it a failed extend cannot say what
@@ -276,45 +277,18 @@ impl Snapshots {
     }
 }
 
-/// The leases that nodes have under one name (one, unless something went wrong), with the TTL that
-/// each of these nodes gives its key.
-type Copies = Vec<(LeaseRecord, Vec<u64>)>;
-
 async fn take<N: Node, C: Clock, E: Entropy>(engine: &Redlock<N, C, E>, now: BootTime) -> Snapshot {
-    let merged: Mutex<HashMap<ResourceName, Copies>> = Mutex::default();
-    let add = |page: Vec<Listed>, seen: &mut HashSet<ResourceName>| {
-        let mut merged = merged.lock().unwrap_or_else(PoisonError::into_inner);
-        for Listed { resource, record, left_ms } in page {
-            // A scan may give an element twice: one node is one voice.
-            if !seen.insert(resource.clone()) {
-                continue;
-            }
-            let copies = merged.entry(resource).or_default();
-            match copies.iter_mut().find(|(known, _)| known.token == record.token) {
-                Some((_, lefts)) => lefts.push(left_ms),
-                None => copies.push((record, vec![left_ms])),
-            }
-        }
-    };
-    let scans = (0..engine.nodes.len()).map(|i| engine.scan(i, &add));
+    let merging = Mutex::new(Merge::of(engine.nodes.len()));
+    let hear = &|node, page| merging.lock().unwrap_or_else(PoisonError::into_inner).hear(node, page);
+    let scans = (0..engine.nodes.len()).map(|node| engine.scan(node, move |page| hear(node, page)));
     let told = futures_util::future::join_all(scans).await.into_iter().filter(|ok| *ok).count();
-    let silent = engine.nodes.len() - told;
-    let merged = merged.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let decide = |(resource, copies): (ResourceName, Copies)| {
-        let (record, mut lefts) = copies.into_iter().max_by_key(|(_, lefts)| lefts.len())?;
-        if lefts.len() + silent < engine.quorum() {
-            return None;
-        }
-        lefts.sort_unstable_by(|a, b| b.cmp(a));
-        let left_ms = lefts.get(engine.quorum() - 1).or(lefts.last()).copied()?;
-        Some((resource, SnapshotLease { record, left: Duration::from_millis(left_ms) }))
-    };
+    let merged = merging.into_inner().unwrap_or_else(PoisonError::into_inner);
     let mut leases = BTreeMap::new();
-    for (i, entry) in merged.into_iter().enumerate() {
+    for (i, lease) in merged.held(engine.quorum(), engine.nodes.len() - told).enumerate() {
         if i % TURN == TURN - 1 {
             tokio::task::yield_now().await;
         }
-        leases.extend(decide(entry));
+        leases.extend(lease);
     }
     Snapshot {
         leases,

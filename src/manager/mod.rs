@@ -11,6 +11,7 @@ pub mod history;
 pub mod holds;
 mod house;
 pub mod leases;
+mod merge;
 mod news;
 pub mod outcome;
 mod report;

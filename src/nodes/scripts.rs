@@ -10,7 +10,7 @@ use super::keys::{self, KeyTemplate};
 use crate::redlock::node::{EndReason, Request, Stamp, TOKEN_TOMBSTONE, Terms};
 use crate::redlock::types::{AttemptId, ResourceName, TokenHash};
 
-/// The most leases on a page: one page holds the node up for a few hundred microseconds at most.
+/// The most leases that are asked for as one page: it holds the node up for one or two milliseconds.
 pub const LIST_MAX: u32 = 1_000;
 /// How many entries of the index of leases one probe tidies: one instance probing each second keeps up
 /// with this many abandoned leases per second, for about a millisecond of the node's time where there

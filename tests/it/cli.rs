@@ -196,6 +196,37 @@ fn settings_are_shown_with_their_origins_and_without_secrets() {
 }
 
 #[test]
+fn a_password_file_of_one_node_is_shown_as_a_path_and_the_output_is_a_configuration_file() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (secret, file) = (dir.path().join("b.password"), dir.path().join("redlockd.toml"));
+    std::fs::write(&secret, "hunter2\n").expect("written");
+    let secret = secret.display().to_string();
+    let nodes = format!(
+        "[[node]]\nname = \"a\"\nurl = \"redis://u:hunter3@h\"\n\
+         [[node]]\nname = \"b\"\nurl = \"redis://u@i\"\npassword_file = \"{secret}\"\n\
+         [[node]]\nurl = \"unix:///j?pass=hunter4\"\n"
+    );
+    std::fs::write(&file, nodes).expect("written");
+    let show = |from: &std::path::Path| ended(redlockd(&["config", "show", "--config"]).arg(from));
+    let shown = show(&file);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    let is_about_nodes = |line: &&str| line.starts_with("node = ") || line.starts_with("nodes = ");
+    let lines: Vec<&str> = shown.out.lines().filter(is_about_nodes).collect();
+    let node = format!(
+        "node = [{{ name = \"a\", url = \"redis://…@h\" }}, \
+         {{ name = \"b\", url = \"redis://…@i\", password_file = \"{secret}\" }}, \
+         {{ name = \"/j\", url = \"unix:///j?…\" }}]  # in the configuration file"
+    );
+    assert_eq!(lines, [node.as_str()], "{}", shown.out);
+    assert!(!shown.out.contains("hunter"), "{}", shown.out);
+    // What was printed is read back as the same.
+    let again = dir.path().join("again.toml");
+    std::fs::write(&again, &shown.out).expect("written");
+    let read = show(&again);
+    assert_eq!(read.out.lines().find(|line| line.starts_with("node = ")), Some(node.as_str()), "{read:?}");
+}
+
+#[test]
 fn the_documented_exit_codes_are_the_programs() {
     let text = include_str!("../../docs/command-line.md");
     let table = text.split("## Exit codes").nth(1).and_then(|t| t.split("\n## ").next()).expect("a table");

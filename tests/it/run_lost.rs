@@ -13,15 +13,23 @@ use crate::support::poll;
 /// Rounds of the race for one lock, over two instances.
 const RACERS: usize = 50;
 
-/// A command that says who it is and until when it may work, ignores SIGTERM if told to, and writes
-/// the time down again and again.
+/// A command that says who it is and until when it may work, ignores SIGTERM if told to, says when it
+/// gets SIGUSR1, and writes the time down again and again.
 fn worker(dir: &Path, ignore: bool) -> String {
     let trap = if ignore { "trap '' TERM; " } else { "" };
     let dir = dir.display();
     format!(
-        "{trap}echo $REDLOCKD_DEADLINE_MS > {dir}/deadline; echo $$ > {dir}/pid; \
+        "{trap}trap 'echo x > {dir}/usr1' USR1; echo $REDLOCKD_DEADLINE_MS > {dir}/deadline; echo $$ > {dir}/pid; \
          while :; do date +%s%3N >> {dir}/marks; sleep 0.02; done"
     )
+}
+
+/// Waits until the worker is guarded, the gap that `watchdog` tells of over: `run` passes signals on
+/// only when it has told its watchdog of the group.
+async fn guarded(run: &mut Running, dir: &Path) {
+    line_in(&dir.join("marks")).await;
+    run.signal(Signal::USR1);
+    line_in(&dir.join("usr1")).await;
 }
 
 /// What the worker wrote: its deadline, and the last time at which it ran.
@@ -155,7 +163,7 @@ async fn run_itself_stopped_past_its_deadline_the_command_is_dead_in_time() {
         let dir = tempfile::tempdir().expect("a directory");
         let script = worker(dir.path(), ignore);
         let mut run = Running::spawn(&mut daemon.command(&["run", "--ttl", "3s", "x", "--", "sh", "-c", &script]));
-        line_in(&dir.path().join("marks")).await;
+        guarded(&mut run, dir.path()).await;
         run.signal(Signal::STOP);
         let pid = line_in(&dir.path().join("pid")).await;
         poll::until_true("the command is dead", || !is_running(&pid)).await;
@@ -177,7 +185,7 @@ async fn run_killed_takes_its_command_with_it() {
     let mut command = daemon.command(&["run", "--ttl", "30s", "x", "--", "sh", "-c", &script]);
     let mut run = Running::spawn(command.env("XDG_RUNTIME_DIR", dir.path()));
     let pid = line_in(&dir.path().join("pid")).await;
-    line_in(&dir.path().join("marks")).await;
+    guarded(&mut run, dir.path()).await;
     run.signal(Signal::KILL);
     poll::until_true("the command is dead", || !is_running(&pid)).await;
     let token_file_left = || {

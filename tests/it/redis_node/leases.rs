@@ -263,6 +263,45 @@ async fn every_held_lease_is_on_some_page_and_nothing_else_is() {
     assert_eq!(found, expected);
 }
 
+/// Everything on the pages of so many, each name as often as it is there.
+async fn pages(rig: &Rig, count: u32) -> Vec<String> {
+    let (mut found, mut cursor) = (Vec::new(), Some(0));
+    while let Some(at) = cursor {
+        let Reply::Page { next, leases } = rig.reply(Request::List { cursor: at, count }).await else {
+            panic!("no page")
+        };
+        found.extend(leases.into_iter().map(|listed| listed.resource.as_str().to_owned()));
+        cursor = next;
+    }
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn leases_that_end_in_one_millisecond_are_all_listed_also_where_a_page_is_too_small_for_them() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    // More than a sorted set keeps in one piece, so that ZSCAN goes through it in steps.
+    let names: Vec<String> = (100..400).map(|i| format!("job/{i}")).collect();
+    for name in &names {
+        rig.granted(&Who::wanting(name), 60_000).await;
+    }
+    let end = (now().0 / 1_000 + 61_000).to_string();
+    let index = async |end: &str, names: &[String]| {
+        let pairs = names.iter().flat_map(|name| [end, name.as_str()]);
+        server.ask::<()>(&["ZADD", "redlockd:leases"].into_iter().chain(pairs).collect::<Vec<_>>()).await;
+    };
+    index(&end, &names[50..90]).await;
+    assert_eq!(pages(&rig, 50).await, names, "a page ends before them or behind them, never among them");
+    index(&end, &names).await;
+    for count in [1, 50, 300] {
+        let mut found = pages(&rig, count).await;
+        found.dedup();
+        assert_eq!(found, names, "in pages of {count}");
+    }
+    assert_eq!(pages(&rig, 301).await, names);
+}
+
 #[tokio::test]
 async fn leases_that_ran_out_leave_the_index_and_extended_ones_stay() {
     let server = RedisServer::start().await;
