@@ -22,9 +22,23 @@ const KINDS: [(Kind, &str); 4] = [
     (Kind::Release, "release"),
 ];
 
-/// Microseconds per call on a node, of each kind and round.
+/// What an acquire cannot do without, step by step: below this no script that looks at its node gets.
+const STEPS: [(&str, &str); 3] = [
+    ("a script that does nothing", "return 1"),
+    (
+        "a script that reads the clock and the marker",
+        "redis.call('TIME') redis.call('HMGET', KEYS[1], 'pass', 'seen', 'hw', 'base', 'per') return 1",
+    ),
+    (
+        "the same, and SET NX PX",
+        "redis.call('TIME') redis.call('HMGET', KEYS[1], 'pass', 'seen', 'hw', 'base', 'per')
+         redis.call('SET', KEYS[2], ARGV[1], 'NX', 'PX', 30000) return 1",
+    ),
+];
+
+/// Microseconds per call on a node, of each kind, and of each step, and round.
 #[derive(Debug, Default)]
-pub struct OnNode([Vec<f64>; 4]);
+pub struct OnNode([Vec<f64>; 4], [Vec<f64>; 3]);
 
 impl OnNode {
     /// One round.
@@ -44,12 +58,23 @@ impl OnNode {
                 stream.write_all(&packed)?;
                 expect(&mut stream, kind, name)?;
             }
-            let info: String = redis::cmd("INFO").arg("commandstats").query(&mut control)?;
-            let stat = if kind == Kind::Set { "cmdstat_set:" } else { "cmdstat_evalsha:" };
-            let cost = info.lines().find_map(|line| line.strip_prefix(stat)).and_then(|line| {
-                line.split(',').find_map(|field| field.strip_prefix("usec_per_call=")?.parse::<f64>().ok())
-            });
-            costs.push(cost.ok_or("no statistics of the command")?);
+            costs.push(per_call(&mut control, if kind == Kind::Set { "cmdstat_set:" } else { "cmdstat_evalsha:" })?);
+        }
+        for (costs, (name, text)) in self.1.iter_mut().zip(STEPS) {
+            let hash: String = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut control)?;
+            redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut control)?;
+            for first in (0..CALLS).step_by(AT_ONCE) {
+                let mut pipe = redis::pipe();
+                for number in first..first + AT_ONCE {
+                    let key = format!("step:{name}:{number}");
+                    pipe.cmd("EVALSHA").arg(&hash).arg(2).arg("redlockd:meta").arg(key).arg("a".repeat(64));
+                }
+                let done: Vec<i64> = pipe.query(&mut control)?;
+                if done != [1; AT_ONCE] {
+                    return Err(format!("{name}: the node says {done:?}").into());
+                }
+            }
+            costs.push(per_call(&mut control, "cmdstat_evalsha:")?);
         }
         Ok(())
     }
@@ -58,6 +83,9 @@ impl OnNode {
     pub fn print(&self) {
         println!("\nOn one node, by its own accounts, mean of {CALLS} calls:\n\n| command | µs |\n|---|---:|");
         for (costs, (_, name)) in self.0.iter().zip(KINDS) {
+            println!("| {name} | {} |", Spread::of(costs.iter().copied()).text(2));
+        }
+        for (costs, (name, _)) in self.1.iter().zip(STEPS) {
             println!("| {name} | {} |", Spread::of(costs.iter().copied()).text(2));
         }
     }
@@ -69,6 +97,16 @@ impl OnNode {
         goals.at_most("acquire script / SET NX PX, on the node", 3.0, "", ratios(acquires, sets));
         goals.at_most("release script / compare-and-delete, on the node", 2.0, "", ratios(releases, deletes));
     }
+}
+
+/// What a call of a command took since the node's accounts were reset. Microseconds.
+fn per_call(control: &mut redis::Connection, stat: &str) -> Result<f64, Failure> {
+    let info: String = redis::cmd("INFO").arg("commandstats").query(control)?;
+    let cost = info
+        .lines()
+        .find_map(|line| line.strip_prefix(stat))
+        .and_then(|line| line.split(',').find_map(|field| field.strip_prefix("usec_per_call=")?.parse::<f64>().ok()));
+    Ok(cost.ok_or("no statistics of the command")?)
 }
 
 /// Reads the replies to so many calls.
