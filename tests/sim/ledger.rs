@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::clients::{Ask, Verb};
+use super::profile::Odd;
 use super::sometimes::Sometimes;
 use super::world::{MS, SEC, Us, World};
 use crate::redlock::node::{LeaseRecord, Request, Stamp};
@@ -175,9 +176,11 @@ impl World {
     }
 
     /// Where a majority forgets, fences go on from the clock: only then may a stepped clock lower or repeat
-    /// them.
+    /// them. A node that forgot before may not have been told the fences since: where there are instances
+    /// with another node list, it may be theirs now.
     fn may_fall(&self, since: Us) -> bool {
-        let forgot = self.servers.iter().filter(|s| s.forgot.is_some_and(|at| at >= since)).count();
+        let is_untold = |at: Us| at >= since || self.profile.odd == Odd::OtherCluster;
+        let forgot = self.servers.iter().filter(|s| s.forgot.is_some_and(is_untold)).count();
         self.ledger.clocks_stepped && forgot > self.profile.nodes / 2
     }
 
