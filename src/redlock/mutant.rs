@@ -39,6 +39,8 @@ pub(crate) enum Mutant {
     NoQuarantine,
     /// Half of the quarantine.
     HalfQuarantine,
+    /// A quarantine by a clock that was stepped back replaces one by a clock that returns.
+    QuarantineReplaced,
     /// Only a missing marker counts as lost memory.
     RestartUnnoticed,
     /// A clock that ran ahead and came back is not noticed.

@@ -174,7 +174,8 @@ impl<N: Node, C: Clock, E: Entropy> Warden<N, C, E> {
                 Some(Ok(Reply::Status(NodeStatus { vote: Vote::Barred(Barred::ClockOff { .. }), .. }))) => {
                     return Err(InitError::Unfit(
                         id,
-                        "its clock differs from the others' by more than the guard".into(),
+                        "its clock differs from the others' by more than the guard, or it answers too slowly to tell"
+                            .into(),
                     ));
                 }
                 Some(Ok(Reply::Status(_))) => return Err(InitError::AlreadyInitialised(id)),

@@ -35,6 +35,8 @@ type Engine = Redlock<SimNode, SimClock, SimEntropy>;
 
 /// Longest time between two looks of a waiter.
 const POLL: Duration = Duration::from_millis(500);
+/// How often a new cluster is declared, as its operator would, until that succeeds.
+const INIT_TRIES: u32 = 5;
 /// Clean-ups at once: the shipped default is larger, and no run comes near either.
 const CLEANUP_LIMIT: usize = 512;
 
@@ -104,8 +106,16 @@ impl Host {
         host.runtime.spawn(async move {
             clock.sleep(Duration::from_millis(20)).await;
             if declares {
-                // Nothing goes wrong so early.
-                if let Err(error) = own.init().await {
+                // Nothing goes wrong so early, but that answers come too slowly for a clock to be read by them.
+                let mut outcome = own.init().await;
+                for _ in 1..INIT_TRIES {
+                    if outcome.is_ok() {
+                        break;
+                    }
+                    clock.sleep(Duration::from_millis(20)).await;
+                    outcome = own.init().await;
+                }
+                if let Err(error) = outcome {
                     lock(&clock.world).fail(format!("the new cluster could not be declared: {error}"));
                 }
             }

@@ -52,9 +52,11 @@ const PLANTED: [Mutant; 28] = {
 /// later extend takes that for a vote. `SeedFromOne`: the one node that answers missed the latest
 /// fence, and is half of the next quorum. `WriteBackUnheld`: the lease goes to somebody else between
 /// a round and its write-back. `FollowAtOnce`: the order of the quarantine is lost on two nodes, and no
-/// other instance gives it. `FollowOneNode` and
+/// other instance gives it. `QuarantineReplaced`: a node that has just forgotten is stepped back and returns, and one
+/// instance sees neither (seed 543915). `FollowOneNode` and
 /// `FutureByClock` cost votes while a node is stepped, or until its clock has caught up, and no promise.
-const RARE: [Mutant; 6] = [
+const RARE: [Mutant; 7] = [
+    Mutant::QuarantineReplaced,
     Mutant::FutureByClock,
     Mutant::FollowAtOnce,
     Mutant::FollowOneNode,

@@ -16,7 +16,7 @@ if verb == 'init' then -- the explicit act: only on a node that has never voted 
   local cfg, qms = string.match(PASS, '^%x*|(.*)|(%d+)$')
   hw = math.max(hw, SENT)
   redis.call('HSET', META, 'pass', PASS, 'seen', NOW, 'hw', hw, 'base', hw, 'per', 0, 'run', RUN, 'st', 'a',
-    'cfg', cfg, 'qms', qms, 'until', 0, 'ev', ev, 'why', 'init', 'since', NOW)
+    'cfg', cfg, 'qms', qms, 'until', 0, 'owed', 0, 'ev', ev, 'why', 'init', 'since', NOW)
   return answer('A', 0)
 end
 if verb == 'quarantine' then
@@ -32,7 +32,7 @@ end
 if verb == 'activate' and no and no[1] == 'S' then
   local y = redis.call('HMGET', META, 'base', 'cfg', 'qms')
   hw = math.max(hw, seed)
-  redis.call('HSET', META, 'st', 'a', 'base', math.max(tonumber(y[1] or 0), hw), 'hw', hw, 'since', NOW,
+  redis.call('HSET', META, 'st', 'a', 'owed', 0, 'base', math.max(tonumber(y[1] or 0), hw), 'hw', hw, 'since', NOW,
     'pass', table.concat({ RUN, y[2], y[3] }, '|'))
   no = nil
 end

@@ -5,7 +5,7 @@
 -- meta (hash, no TTL): pass (run|cfg|qms while this node votes, else ''), seen (newest time in us at which this
 --   clock was off), hw (highest fence given here), base (>= every counter that may have expired), per (period of
 --   the last snapshot of hw into base); and, read only where pass does not match: run, st ('a'|'q'), cfg, qms,
---   until (us), ev (evicted_keys), why, since (us)
+--   until (us), owed (us: until of a quarantine that another one replaced), ev (evicted_keys), why, since (us)
 -- Each redis.call costs 1 to 2 us here and each closure 0.3: a node that votes takes the short way past judge().
 local META, PASS, GUARD, SENT = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 local t = redis.call('TIME')
@@ -19,8 +19,8 @@ local fit = sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD
 local function judge(order)
   local RUN, CFG, QMS = string.match(PASS, '^(%x*)|(.*)|(%d+)$')
   QMS = tonumber(QMS)
-  local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'qms', 'until')
-  local run, st, cfg, qms, till = x[1], x[2], x[3], tonumber(x[4] or 0), tonumber(x[5] or 0)
+  local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'qms', 'until', 'owed')
+  local run, st, cfg, qms, till, owed = x[1], x[2], x[3], tonumber(x[4] or 0), tonumber(x[5] or 0), tonumber(x[6] or 0)
   Q = math.max(QMS, qms) -- instances may disagree on max_ttl: the largest quarantine counts
   local seen = tonumber(m[2] or 0)
   local lost = order or not run and 'blank' or run ~= RUN and 'restart' or NOW < seen - GUARD and 'clock' or nil
@@ -30,10 +30,11 @@ local function judge(order)
   end
   if lost then
     cfg = cfg or CFG -- an order may come from a stranger, whose stamps see clocks stepped as well: it takes nothing over
+    if st == 'q' then owed = math.max(owed, till) end -- it may be that clock that is right, and comes back
     st, till = 'q', NOW + Q * 1000
     redis.call('HDEL', META, 'ev') -- of another process, maybe: the next probe notes it anew
     redis.call('HSET', META, 'pass', '', 'seen', NOW, 'run', RUN, 'st', st, 'cfg', cfg, 'qms', Q, 'until', till,
-      'why', lost, 'since', NOW)
+      'owed', owed, 'why', lost, 'since', NOW)
   elseif Q > qms then
     till = till + (Q - qms) * 1000
     redis.call('HSET', META, 'qms', Q, 'until', till, 'pass', st == 'a' and table.concat({ run, cfg, Q }, '|') or '')
@@ -42,6 +43,7 @@ local function judge(order)
   if cfg ~= CFG then return { 'C', cfg } end
   if st ~= 'a' then
     if NOW < till then return { 'Q', math.ceil((till - NOW) / 1000) } end
+    if NOW < owed and NOW >= owed - Q * 1000 then return { 'Q', math.ceil((owed - NOW) / 1000) } end
     return { 'S', hw } -- quarantine served; needs to be told the fences by the others
   end
   return nil

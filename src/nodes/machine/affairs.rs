@@ -27,6 +27,7 @@ pub(super) fn declare(mark: &mut Mark, visit: &Visit<'_>, evicted: u64, floor: u
         active: true,
         recalls_fences: false,
         until_us: 0,
+        owed_us: 0,
         seen_us: visit.now_us,
         cluster: visit.terms.cluster.clone(),
         quarantine_ms: mark.longest_quarantine_ms(visit),
@@ -64,7 +65,7 @@ pub(super) fn probe(mark: &mut Mark, visit: &Visit<'_>, evicted: u64, seed: Opti
         }
     }
     if let (Some(seed), Some(Barred::Unseeded { .. }), Some(m)) = (seed, &barred, &mut mark.0) {
-        m.active = true;
+        (m.active, m.owed_us) = (true, 0);
         let seed = if mutant::is(Mutant::NoSeed) { Fence(0) } else { seed };
         m.base = m.base.max(m.high_water).max(seed.0);
         m.high_water = m.high_water.max(seed.0);

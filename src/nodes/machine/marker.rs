@@ -63,6 +63,9 @@ pub(super) struct Marker {
     pub(super) recalls_fences: bool,
     /// End of the last quarantine. Microseconds since 1970.
     pub(super) until_us: u64,
+    /// End of a quarantine that another one replaced, by the clock of its time: should that clock come back, the
+    /// rest of it is still owed. 0 where there is none.
+    pub(super) owed_us: u64,
     /// The newest time at which this clock was found off, or when the marker was written.
     pub(super) seen_us: u64,
     /// To whose cluster it belongs.
@@ -106,6 +109,7 @@ impl Mark {
         let longest_ms = self.longest_quarantine_ms(visit);
         let old = self.0.take();
         let period = old.as_ref().and_then(|m| m.period);
+        let owed_us = old.as_ref().map(|m| if m.active { m.owed_us } else { m.owed_us.max(m.until_us) });
         let (high_water, base) = old.as_ref().map_or((0, 0), |m| (m.high_water, m.base));
         self.0 = Some(Marker {
             run: visit.run.into(),
@@ -114,6 +118,7 @@ impl Mark {
             active: false,
             recalls_fences: false,
             until_us: visit.now_us.saturating_add(served_ms(longest_ms).saturating_mul(1_000)),
+            owed_us: owed_us.unwrap_or(0),
             seen_us: visit.now_us,
             cluster: old.map_or_else(|| visit.terms.cluster.clone(), |m| m.cluster),
             quarantine_ms: longest_ms,
@@ -194,8 +199,12 @@ impl Marker {
         if visit.now_us < self.until_us {
             return Some(Barred::Quarantined { left_ms: (self.until_us - visit.now_us).div_ceil(1_000) });
         }
+        let begun_us = self.owed_us.saturating_sub(self.quarantine_ms.saturating_mul(1_000));
+        if (begun_us..self.owed_us).contains(&visit.now_us) && !mutant::is(Mutant::QuarantineReplaced) {
+            return Some(Barred::Quarantined { left_ms: (self.owed_us - visit.now_us).div_ceil(1_000) });
+        }
         if self.recalls_fences {
-            self.active = true;
+            (self.active, self.owed_us) = (true, 0);
             self.since_us = visit.now_us;
             return None;
         }

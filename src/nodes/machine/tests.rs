@@ -123,3 +123,23 @@ fn a_resumed_node_waits_and_then_votes_with_fences_above_all_it_gave() {
     let served = until_us + 305_000_000;
     assert!(matches!(ask(&mut machine, served, &Request::Probe), Reply::Status(s) if s.vote != Vote::Active));
 }
+
+#[test]
+fn a_quarantine_that_another_replaced_is_owed_where_its_clock_returns() {
+    const Q_US: u64 = 305_000_000;
+    let hour_ago = NOW_US - 3_600_000_000;
+    let probe = |machine: &mut NodeMachine, now_us| match ask(machine, now_us, &Request::Probe) {
+        Reply::Status(status) => status.vote,
+        reply => panic!("{reply:?}"),
+    };
+    let mut machine = NodeMachine::new("run2");
+    let blank = Vote::Barred(Barred::Quarantined { left_ms: Q_US / 1_000 });
+    assert_eq!(probe(&mut machine, NOW_US), blank);
+    ask(&mut machine, hour_ago, &Request::Quarantine);
+    let returned = probe(&mut machine.clone(), NOW_US + 1_000_000);
+    assert_eq!(returned, Vote::Barred(Barred::Quarantined { left_ms: Q_US / 1_000 - 1_000 }));
+    let (served, both) = (probe(&mut machine.clone(), hour_ago + Q_US), probe(&mut machine, NOW_US + Q_US));
+    for vote in [served, both] {
+        assert!(matches!(vote, Vote::Barred(Barred::Unseeded { .. })), "{vote:?}");
+    }
+}

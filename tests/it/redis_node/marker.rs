@@ -136,6 +136,28 @@ async fn a_longer_quarantine_of_one_instance_counts_for_all() {
 }
 
 #[tokio::test]
+async fn a_quarantine_that_another_replaced_is_owed_where_its_clock_returns() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let (first, meta) = (status(&rig, Request::Quarantine).await.until_us, "redlockd:meta");
+    status(&rig, Request::Quarantine).await;
+    assert_eq!(server.ask::<u64>(&["HGET", meta, "owed"]).await, first);
+    // As if the second one had begun, and ended, by a clock that was an hour behind.
+    server.ask::<()>(&["HSET", meta, "until", "1"]).await;
+    assert!(is_quarantined(&status(&rig, Request::Probe).await, "ordered"));
+    // As if the first one had begun by a clock that was ahead.
+    let quarantine = terms().quarantine.as_micros() as u64;
+    server.ask::<()>(&["HSET", meta, "owed", &(now().0 + 3 * quarantine).to_string()]).await;
+    let high_water = match status(&rig, Request::Probe).await.vote {
+        Vote::Barred(Barred::Unseeded { high_water }) => high_water,
+        vote => panic!("{vote:?}"),
+    };
+    let seed = Fence(high_water.0 + 1);
+    assert_eq!(status(&rig, Request::Activate { seed }).await.vote, Vote::Active);
+    assert_eq!(server.ask::<u64>(&["HGET", meta, "owed"]).await, 0, "all is served");
+}
+
+#[tokio::test]
 async fn an_eviction_costs_the_vote() {
     let server = RedisServer::start().await;
     let rig = Rig::voting(&server).await;
