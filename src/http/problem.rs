@@ -1,5 +1,5 @@
-//! Problems (RFC 9457): the one file that maps domain errors to status codes, and the one layer
-//! that writes them out. A handler answers a [`Problem`]; only [`render`] knows the request's id and
+//! Problems (RFC 9457): the one file that maps domain errors to status codes, and the one place
+//! that writes them out. A handler answers a [`Problem`]; only [`Form::write`] knows the request's id and
 //! whether the client reads JSON or text. Knows no handler and no router.
 
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Problem {
     }
 }
 
-/// Status and headers; the body is written by [`render`].
+/// Status and headers; the body is written by [`Form::write`].
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = (self.0.slug.status(), self.0.headers.clone()).into_response();
