@@ -29,9 +29,11 @@ pub(super) struct Auditor {
 }
 
 impl World {
-    /// When clients ask for nothing more.
+    /// When clients ask for nothing more. Where all clocks went back, a quarantine that another one replaced may be
+    /// owed once more.
     pub(super) fn closing_time(&self) -> Us {
-        (self.profile.calm_ms + self.quarantine_ms()) * MS + RECOVERY
+        let quarantines = if self.ledger.clocks_went_back { 2 } else { 1 };
+        (self.profile.calm_ms + quarantines * self.quarantine_ms()) * MS + RECOVERY
     }
 
     /// After the calm: searches for what should be gone, then the audits.

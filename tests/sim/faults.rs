@@ -200,6 +200,7 @@ impl World {
             inst.wall_off_us += by_us;
         }
         self.joint_us += by_us;
+        self.ledger.clocks_went_back |= by_us < 0;
         self.ledger.clocks_stepped = true;
     }
 

@@ -59,6 +59,8 @@ pub(super) struct Ledger {
     stores: BTreeMap<usize, Fence>,
     /// Clocks of nodes were stepped by more than the guard.
     pub(super) clocks_stepped: bool,
+    /// All clocks were set back at once, for good.
+    pub(super) clocks_went_back: bool,
     pub(super) grants: u64,
     pub(super) extends: u64,
 }
