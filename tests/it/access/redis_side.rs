@@ -100,6 +100,16 @@ async fn the_documented_rule_is_enough_and_does_no_more() {
     }
 }
 
+/// With these settings a cluster is declared, and a service gives a lock and takes it back.
+async fn declared_and_served(settings: &[&str]) {
+    let done = ended(&mut redlockd(&[&["init"][..], settings, &SHORT_TIMES].concat()));
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let service = Service::start(&[settings, &SHORT_TIMES].concat()).await;
+    service.until_ready().await;
+    let lease = service.client().acquired("x", &[]).await;
+    service.client().release("x", &lease.token()).await.expect_status(204);
+}
+
 #[tokio::test]
 async fn nodes_are_reached_over_tls_with_an_authority_of_ones_own() {
     let server = RedisServer::start_with(Options { tls: true, password: Some("s3cret"), ..Options::default() }).await;
@@ -108,12 +118,7 @@ async fn nodes_are_reached_over_tls_with_an_authority_of_ones_own() {
     std::fs::write(&ca, server.ca_pem()).expect("writable");
     let setting = format!("tls_ca={}", ca.display());
     let args = ["--node", &format!("n1={}", server.url()), "--set", &setting];
-    let done = ended(&mut redlockd(&[&["init"][..], &args, &SHORT_TIMES].concat()));
-    assert_eq!(done.code, Some(0), "{done:?}");
-    let service = Service::start(&[&args[..], &SHORT_TIMES].concat()).await;
-    service.until_ready().await;
-    let lease = service.client().acquired("x", &[]).await;
-    service.client().release("x", &lease.token()).await.expect_status(204);
+    declared_and_served(&args).await;
     // Without that authority it is not believed.
     let blind = ["--node", &format!("n1={}", server.url())];
     let blind = Service::start(&[&blind[..], &SHORT_TIMES].concat()).await;
@@ -136,12 +141,7 @@ async fn nodes_that_ask_for_a_certificate_get_one() {
     let node = format!("n1={}", server.url());
     let bare = ["--node", node.as_str(), "--set", &settings[0]];
     let with = [&bare[..], &["--set", &settings[1], "--set", &settings[2]]].concat();
-    let done = ended(&mut redlockd(&[&["init"][..], &with, &SHORT_TIMES].concat()));
-    assert_eq!(done.code, Some(0), "{done:?}");
-    let service = Service::start(&[&with[..], &SHORT_TIMES].concat()).await;
-    service.until_ready().await;
-    let lease = service.client().acquired("x", &[]).await;
-    service.client().release("x", &lease.token()).await.expect_status(204);
+    declared_and_served(&with).await;
     let looked = ended(&mut redlockd(&[&["doctor"][..], &with, &SHORT_TIMES].concat()));
     assert!(looked.out.contains("n1") && !looked.out.contains("PROBLEM: n1"), "{looked:?}");
     // Without a certificate the node is unreachable, and says so.
