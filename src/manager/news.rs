@@ -29,9 +29,14 @@ pub struct Needed {
     pub withdrawn: u32,
 }
 
-/// Of one queue. The ends that were heard of last; news of several may come interleaved.
+/// Of one queue.
 #[derive(Debug, Default)]
-pub struct News(VecDeque<Ended>);
+pub struct News {
+    /// The ends that were heard of last; news of several may come interleaved.
+    ends: VecDeque<Ended>,
+    /// The lease that the head met on a quorum of nodes when it tried last.
+    standing: Option<LeaseTag>,
+}
 
 /// What is known of the end of one lease.
 #[derive(Debug, Default)]
@@ -40,8 +45,8 @@ struct Ended {
     /// The nodes that told, a bit each.
     nodes: u64,
     rung: Rung,
-    /// More was told after the head was woken for good: of no use, unless its try met the lease still.
-    has_more: bool,
+    /// Told since the head began its try: of use if it met the lease still, on other nodes.
+    is_fresh: bool,
 }
 
 /// Whether the head was woken for it.
@@ -58,14 +63,21 @@ enum Rung {
 impl News {
     /// The oldest of too many is forgotten.
     fn of(&mut self, lease: Option<LeaseTag>) -> &mut Ended {
-        let index = self.0.iter().position(|e| e.lease == lease).unwrap_or_else(|| {
-            if self.0.len() >= NEWS_MAX {
-                self.0.pop_front();
+        let index = self.ends.iter().position(|e| e.lease == lease).unwrap_or_else(|| {
+            if self.ends.len() >= NEWS_MAX {
+                self.ends.pop_front();
             }
-            self.0.push_back(Ended { lease, ..Ended::default() });
-            self.0.len() - 1
+            self.ends.push_back(Ended { lease, ..Ended::default() });
+            self.ends.len() - 1
         });
-        &mut self.0[index]
+        &mut self.ends[index]
+    }
+
+    /// The head begins a try: what was told before is no news of what it will meet.
+    pub fn asked(&mut self) {
+        for ended in &mut self.ends {
+            ended.is_fresh = false;
+        }
     }
 
     /// The head is being woken for it: it is woken again when it is certain.
@@ -84,8 +96,8 @@ impl News {
     pub fn certain(&mut self, lease: Option<LeaseTag>) -> Option<Ring> {
         if lease.is_some() {
             let ended = self.of(lease);
+            ended.is_fresh = true;
             if ended.rung == Rung::Full {
-                ended.has_more = true;
                 return None;
             }
             ended.rung = Rung::Full;
@@ -95,22 +107,26 @@ impl News {
 
     /// A node told of it.
     pub fn notice(&mut self, node: usize, notice: Notice, needed: Needed) -> Option<Ring> {
+        // An attempt that was withdrawn had no quorum mostly. Not the one that was met on a quorum: that is the end
+        // of a lease, of which the nodes that are not heard may well have told.
+        let is_standing = notice.lease.is_some() && notice.lease == self.standing;
+        let withdrawn = notice.withdrawn && !is_standing;
         let ended = self.of(notice.lease);
         if ended.rung == Rung::Full && notice.lease.is_none() {
             // Foreigners cannot be told apart.
             *ended = Ended::default();
         }
+        ended.is_fresh = true;
         if ended.rung == Rung::Full {
-            ended.has_more = true;
             return None;
         }
         ended.nodes |= 1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
-        let needed = if notice.withdrawn { needed.withdrawn } else { needed.ended };
+        let needed = if withdrawn { needed.withdrawn } else { needed.ended };
         if ended.nodes.count_ones() >= needed {
             ended.rung = Rung::Full;
             return Some(NOW);
         }
-        let is_first = !notice.withdrawn && ended.rung == Rung::No;
+        let is_first = !withdrawn && ended.rung == Rung::No;
         if is_first {
             ended.rung = Rung::Early;
         }
@@ -119,18 +135,20 @@ impl News {
 
     /// The lease was met, whatever was heard of its end: an attempt of its token may have been withdrawn
     /// and another have followed, and that one's end is news again. What was told while the head tried,
-    /// and met it on other nodes still, counts now.
-    pub fn stands(&mut self, lease: LeaseTag) -> Option<Ring> {
-        let known = self.0.iter().position(|e| e.lease == Some(lease));
+    /// and met it on other nodes still, counts now. `is_sure`: it was met on a quorum.
+    pub fn stands(&mut self, lease: LeaseTag, is_sure: bool) -> Option<Ring> {
+        self.standing = is_sure.then_some(lease);
+        let known = self.ends.iter().position(|e| e.lease == Some(lease));
         let known = known.filter(|_| !mutant::is(Mutant::EndsCountOnce));
-        let ended = known.and_then(|at| self.0.remove(at));
-        ended.is_some_and(|e| e.has_more).then_some(Ring(SETTLE))
+        let ended = known.and_then(|at| self.ends.remove(at));
+        ended.is_some_and(|e| e.is_fresh).then_some(Ring(SETTLE))
     }
 
     /// The head was granted the resource: late news of what led to that are none.
     pub fn served(&mut self) {
-        for ended in &mut self.0 {
-            (ended.rung, ended.has_more) = (Rung::Full, false);
+        self.standing = None;
+        for ended in &mut self.ends {
+            (ended.rung, ended.is_fresh) = (Rung::Full, false);
         }
     }
 }

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use tokio::sync::{Notify, SemaphorePermit, watch};
+use tokio::sync::{Notify, SemaphorePermit};
 
 use super::deadlock::Edge;
 use super::events::{EventKind, of_lease};
 use super::outcome::{AcquireError, DeadlockEdge, LeaseEnd};
 use super::service::LockManager;
 use super::waiters::{Call, HandOver, Ring, Ticket, Turn};
+use super::wakeups::Deafness;
 use crate::redlock::acquire::{Grant, Patience, Refusal, RefusalKind, Want};
 use crate::redlock::backoff::{Backoff, uniform};
 use crate::redlock::clock::{BootTime, Clock};
@@ -28,14 +29,6 @@ const END_JITTER: Duration = Duration::from_millis(3);
 /// Tries in a row, with growing pauses, against a lease that fewer than a quorum of nodes confirm; then
 /// the bounded poll.
 const UNSURE_TRIES: u32 = 10;
-
-/// How a rest ended.
-struct Rest {
-    /// There were news of an end.
-    is_rung: bool,
-    /// There may be a deadlock.
-    is_suspect: bool,
-}
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Whoever finds a queue stands in it: none of this instance's callers overtakes another. Only
@@ -58,7 +51,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             let grant = self.ask_once(want, started).await?;
             room.taken(&want.resource, self.keys_gone(grant.deadline));
-            room.held_by(&want.resource, owner, &want.token);
+            room.held_by(&want.resource, owner, &want.token, true);
             return Ok(grant);
         }
         let own = brings_token.then(|| want.token.clone());
@@ -67,10 +60,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             .map_err(|full| AcquireError::TooManyWaiters { limit: full.limit, per_resource: full.per_resource })?;
         loop {
             let clock = self.clock().clone();
+            let doubt = ticket.doubted_at().filter(|at| *at < until);
             let turn = tokio::select! {
                 biased;
                 turn = ticket.turn() => Some(turn),
-                () = clock.sleep_until(until) => None,
+                () = clock.sleep_until(doubt.unwrap_or(until)) => doubt.map(|_| Turn::Suspect),
             };
             let grant = match turn {
                 None => {
@@ -87,12 +81,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     None => continue,
                 },
                 Some(Turn::Suspect) => {
-                    Box::pin(self.refuse_deadlock(&ticket, started)).await?;
+                    Box::pin(self.refuse_deadlock(&mut ticket, started)).await?;
                     continue;
                 }
             };
             ticket.granted(self.keys_gone(grant.deadline));
-            room.held_by(&want.resource, owner, &want.token);
+            room.held_by(&want.resource, owner, &want.token, true);
             return Ok(grant);
         }
     }
@@ -145,17 +139,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let mut backoff = Backoff::new(settings.retry, self.entropy().clone());
         let mut deafness = self.shared.wakeups.deafness();
         let (mut tries, mut unsure, mut last) = (0_u32, 0_u32, None);
-        let is_deaf = *deafness.borrow_and_update();
+        let is_deaf = deafness.is_deaf();
         let mut sleep_until = ticket.taken_until().filter(|_| !is_deaf).map(|at| self.soon_after(at));
         loop {
             if let Some(at) = sleep_until.take() {
-                let Rest { is_rung, is_suspect } = self.rest(ticket, &mut deafness, at.min(until)).await;
-                if is_suspect {
-                    Box::pin(self.refuse_deadlock(ticket, started)).await?;
-                    // Its sleep goes on.
-                    sleep_until = Some(at);
-                    continue;
-                }
+                let is_rung = self.rest(ticket, &mut deafness, at.min(until), started).await?;
                 let extended = ticket.taken_until().filter(|at| !is_rung && *at > self.now());
                 if let Some(at) = extended.filter(|_| self.now() < until) {
                     // Its holder renewed it here meanwhile: the nodes need not be asked for that.
@@ -188,13 +176,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             refusal.nodes.clear();
             sleep_until = match refusal.kind {
                 RefusalKind::Held => {
+                    let is_sure = refusal.holder_nodes >= self.engine().quorum();
                     if let Some(record) = &refusal.holder {
-                        self.shared.room.held_by(&want.resource, &record.labels().owner, &record.token);
+                        let owner = &record.labels().owner;
+                        self.shared.room.held_by(&want.resource, owner, &record.token, is_sure);
                     }
                     let next = self.next_look(ticket, want, &refusal, is_heard).await;
-                    let is_sure =
-                        refusal.holder_nodes >= self.engine().quorum() || mutant::is(Mutant::HolderUnconfirmed);
-                    if is_sure {
+                    if is_sure || mutant::is(Mutant::HolderUnconfirmed) {
                         backoff.reset();
                         unsure = 0;
                         next
@@ -255,29 +243,46 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Some(self.soon_after(self.now().plus(free_in)))
     }
 
-    /// Sleeps until rung, until `at`, until there may be a deadlock, or, where notices stopped being
-    /// heard meanwhile, for a poll at most.
-    async fn rest(&self, ticket: &Ticket, deafness: &mut watch::Receiver<bool>, mut at: BootTime) -> Rest {
+    /// Sleeps until rung, until `at`, or, where notices stopped being heard meanwhile, for a poll at most; looks
+    /// into a deadlock meanwhile where there may be one. True: there were news of an end.
+    ///
+    /// Errors: [`AcquireError::Deadlock`]. Cancel: no call is lost.
+    async fn rest(
+        &self,
+        ticket: &mut Ticket,
+        deafness: &mut Deafness,
+        mut at: BootTime,
+        started: BootTime,
+    ) -> Result<bool, AcquireError> {
         let mut is_rung = false;
         loop {
-            tokio::select! {
+            let doubt = ticket.doubted_at().filter(|doubt| *doubt < at);
+            let is_suspect = tokio::select! {
                 biased;
                 call = ticket.called() => match call {
-                    Call::Suspect => return Rest { is_rung, is_suspect: true },
-                    Call::Ring(Ring(after)) if after.is_zero() => return Rest { is_rung: true, is_suspect: false },
+                    Call::Suspect => true,
+                    Call::Ring(Ring(after)) if after.is_zero() => return Ok(true),
                     Call::Ring(Ring(after)) => {
                         is_rung = true;
                         at = at.min(self.now().plus(after));
+                        false
                     }
                 },
-                _ = deafness.changed(), if !mutant::is(Mutant::DeafnessUnnoticed) => {
+                () = deafness.changed(), if !mutant::is(Mutant::DeafnessUnnoticed) => {
                     // Spread, since this happens to every waiter of the instance at once. It may be
                     // over already, and something missed all the same.
                     is_rung = true;
                     let poll = uniform(self.entropy(), self.engine().settings.poll);
                     at = at.min(self.now().plus(poll));
+                    false
                 }
-                () = self.clock().sleep_until(at) => return Rest { is_rung, is_suspect: false },
+                () = self.clock().sleep_until(doubt.unwrap_or(at)) => match doubt {
+                    Some(_) => true,
+                    None => return Ok(is_rung),
+                },
+            };
+            if is_suspect {
+                Box::pin(self.refuse_deadlock(ticket, started)).await?;
             }
         }
     }
@@ -288,24 +293,18 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Why nobody is refused by mistake: each lease in the circle was known before the first look and
     /// is still there after the last one, and each seat was taken before the first look and is still
     /// taken after the last one. So there was an instant at which all of them stood: that of the first
-    /// look. What is not known (waiters of other instances, too few nodes) is no reason to refuse.
+    /// look. What is not known (waiters of other instances, too few nodes) is no reason to refuse; it is looked
+    /// into again within a poll, for as long as the circle is suspected: nothing else would call anybody in it.
     ///
     /// Errors: [`AcquireError::Deadlock`]. Cancel: nothing is left behind.
-    async fn refuse_deadlock(&self, ticket: &Ticket, started: BootTime) -> Result<(), AcquireError> {
+    async fn refuse_deadlock(&self, ticket: &mut Ticket, started: BootTime) -> Result<(), AcquireError> {
+        ticket.doubt(None);
         let Some(circle) = ticket.circle() else { return Ok(()) };
-        let lock_delay = self.engine().settings.terms.lock_delay;
-        for edge in circle.iter().filter(|_| !mutant::is(Mutant::DeadlockUnverified)) {
-            let seen = self.engine().inspect(&edge.place.resource).await;
-            let is_held = seen.is_ok_and(|view| match view.lock {
-                // A lease that has run out ends the circle by itself.
-                ViewedLock::Lease { record, left } => record.token == edge.holder.token && left > lock_delay,
-                _ => false,
-            });
-            if !is_held {
-                return Ok(());
+        if !mutant::is(Mutant::DeadlockUnverified) && !self.is_standing(ticket, &circle).await {
+            if !mutant::is(Mutant::DeadlockForgotten) {
+                let poll = uniform(self.entropy(), self.engine().settings.poll);
+                ticket.doubt(Some(self.now().plus(poll)));
             }
-        }
-        if !ticket.all_seated(&circle) && !mutant::is(Mutant::DeadlockUnverified) {
             return Ok(());
         }
         let told = |edge: Edge| DeadlockEdge {
@@ -316,6 +315,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let cycle = circle.into_iter().map(told).collect();
         Err(AcquireError::Deadlock { cycle, waited: self.now().since(started) })
+    }
+
+    /// Whether a quorum says so of each lease in the circle, while all its seats are taken. False also where the
+    /// nodes do not say.
+    async fn is_standing(&self, ticket: &Ticket, circle: &[Edge]) -> bool {
+        let lock_delay = self.engine().settings.terms.lock_delay;
+        for edge in circle {
+            let seen = self.engine().inspect(&edge.place.resource).await;
+            let is_held = seen.is_ok_and(|view| match view.lock {
+                // A lease that has run out ends the circle by itself.
+                ViewedLock::Lease { record, left } => record.token == edge.holder.token && left > lock_delay,
+                _ => false,
+            });
+            if !is_held {
+                return false;
+            }
+        }
+        ticket.all_seated(circle)
     }
 
     /// Ends a lease and hands over to the oldest waiter here: what that one sends follows the release

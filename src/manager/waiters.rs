@@ -189,7 +189,7 @@ impl WaitingRoom {
             is_twin: false,
             is_suspect,
         });
-        Ok(Ticket { room: self.clone(), resource: resource.clone(), number, call, is_trying: false })
+        Ok(Ticket { room: self.clone(), resource: resource.clone(), number, call, is_trying: false, doubted_at: None })
     }
 
     /// A lease of this resource has certainly ended: its oldest waiter, and no other, is woken, once
@@ -253,12 +253,12 @@ impl WaitingRoom {
     /// This lease was seen to stand, whatever was heard of its end before: an attempt of its token may
     /// have been withdrawn and another have followed, and that one's end is news again. Where its
     /// owner closes a circle of owners who wait for each other, the newest of them is called to look
-    /// into it.
-    pub fn held_by(&self, resource: &ResourceName, owner: &str, token: &TokenHash) {
+    /// into it. `is_sure`: it was seen on a quorum of nodes.
+    pub fn held_by(&self, resource: &ResourceName, owner: &str, token: &TokenHash, is_sure: bool) {
         let mut guard = self.lock();
         let state = &mut *guard;
         let Some(queue) = state.queues.get_mut(resource) else { return };
-        let ring = queue.news.stands(LeaseTag::of(token));
+        let ring = queue.news.stands(LeaseTag::of(token), is_sure);
         queue.ring(ring);
         if !self.limits.detects_deadlocks {
             return;
@@ -372,6 +372,7 @@ pub struct Ticket {
     number: u64,
     call: Arc<Notify>,
     is_trying: bool,
+    doubted_at: Option<BootTime>,
 }
 
 impl Ticket {
@@ -424,6 +425,17 @@ impl Ticket {
         state.waits.circle_through(&owner, &place, |r| state.holder_of(r))
     }
 
+    /// When a circle through this seat is to be looked into again, since the nodes have not said yet that it
+    /// stands.
+    pub fn doubted_at(&self) -> Option<BootTime> {
+        self.doubted_at
+    }
+
+    /// See [`Self::doubted_at`].
+    pub fn doubt(&mut self, at: Option<BootTime>) {
+        self.doubted_at = at;
+    }
+
     /// Whether everybody in the circle still sits there.
     pub fn all_seated(&self, circle: &[Edge]) -> bool {
         let mut state = self.room.lock();
@@ -437,6 +449,9 @@ impl Ticket {
     /// was dropped: the next is then called once more.
     pub fn trying(&mut self, is_trying: bool) {
         self.is_trying = is_trying;
+        if is_trying {
+            self.room.with(&self.resource, |queue| queue.news.asked());
+        }
     }
 
     /// Until when a lease that was granted here runs, as far as is known.

@@ -154,7 +154,7 @@ fn a_lease_that_is_there_again_may_end_again() {
     assert_eq!(rung(&head), Some(NOW_RING));
     tell(true);
     assert_eq!(rung(&head), None, "late news");
-    room.held_by(&a, "", &token);
+    room.held_by(&a, "", &token, true);
     tell(false);
     assert_eq!(rung(&head), Some(NOW_RING));
     // The same where the first end led to a grant here.
@@ -162,7 +162,7 @@ fn a_lease_that_is_there_again_may_end_again() {
     head.granted(NOW);
     tell(false);
     assert_eq!(rung(&next), None, "late news");
-    room.held_by(&a, "", &token);
+    room.held_by(&a, "", &token, true);
     room.freed(&a, tag(11));
     assert_eq!(rung(&next), Some(NOW_RING));
 }
@@ -182,10 +182,37 @@ fn news_that_come_while_the_head_tries_are_not_lost() {
     assert_eq!(rung(&head), Some(NOW_RING));
     tell(1);
     assert_eq!(rung(&head), None, "it tries already");
-    room.held_by(&a, "", &token);
+    room.held_by(&a, "", &token, true);
     assert_eq!(rung(&head), Some(Ring(SETTLE)));
     // Without such news a refusal wakes nobody.
-    room.held_by(&a, "", &token);
+    room.held_by(&a, "", &token, true);
+    assert_eq!(rung(&head), None);
+}
+
+/// One of three nodes is dead, and the lease stood on both others when its holder hung up: what is withdrawn then is
+/// no failed attempt. The first notice comes while the head tries.
+#[test]
+fn a_lease_that_is_withdrawn_while_the_head_tries_wakes_it() {
+    let (room, a) = (room(10, 10), name("a"));
+    let token = TokenHash::parse(&"0000000b".repeat(8)).expect("hex");
+    let needed = Needed { ended: 1, withdrawn: 2 };
+    let tell = |node| room.notice(&a, node, Notice { lease: tag(11), withdrawn: true }, needed);
+    let mut head = enter(&room, &a).expect("room");
+    head.trying(true);
+    tell(0);
+    assert_eq!(rung(&head), None, "a failed attempt, as far as is known");
+    room.held_by(&a, "", &token, true);
+    assert_eq!(rung(&head), Some(Ring(SETTLE)));
+    // The next try meets it on the other node still, whose notice comes behind the refusal.
+    head.trying(true);
+    room.held_by(&a, "", &token, true);
+    assert_eq!(rung(&head), None);
+    tell(1);
+    assert_eq!(rung(&head), Some(NOW_RING));
+    // Where it was met on fewer than a quorum it is a failed attempt.
+    head.trying(true);
+    room.held_by(&a, "", &token, false);
+    tell(1);
     assert_eq!(rung(&head), None);
 }
 

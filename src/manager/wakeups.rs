@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 
 use super::events::EventHub;
 use super::holds::Holds;
@@ -39,8 +39,38 @@ struct Shared {
     nodes: usize,
     /// Nodes that are heard, a bit each.
     open: AtomicU64,
-    /// Fewer than a quorum are heard.
-    is_deaf: watch::Sender<bool>,
+    /// How often it has changed whether a quorum is heard. Even: it is not.
+    turns: AtomicU64,
+    turned: Notify,
+}
+
+/// Whether fewer than a quorum of nodes are heard. Who waits for a change is called in the order in which the
+/// waiting began, so that one history follows from one seed; a `watch` channel leaves that to chance.
+pub struct Deafness {
+    shared: Arc<Shared>,
+    seen: u64,
+}
+
+impl Deafness {
+    /// As it is now.
+    pub fn is_deaf(&mut self) -> bool {
+        self.seen = self.shared.turns.load(Ordering::SeqCst);
+        self.seen.is_multiple_of(2)
+    }
+
+    /// Resolves when it has changed since this was last asked. Cancel: no change is lost.
+    pub async fn changed(&mut self) {
+        loop {
+            let mut turned = std::pin::pin!(self.shared.turned.notified());
+            turned.as_mut().enable();
+            let turns = self.shared.turns.load(Ordering::SeqCst);
+            if turns != self.seen {
+                self.seen = turns;
+                return;
+            }
+            turned.await;
+        }
+    }
 }
 
 impl Wakeups {
@@ -60,7 +90,8 @@ impl Wakeups {
             events,
             nodes: nodes.len(),
             open: AtomicU64::new(0),
-            is_deaf: watch::Sender::new(true),
+            turns: AtomicU64::new(0),
+            turned: Notify::new(),
         });
         for (index, source) in sources.iter().enumerate() {
             match source {
@@ -77,9 +108,11 @@ impl Wakeups {
         Self { sources, shared }
     }
 
-    /// Changes to true when fewer than a quorum of nodes are heard.
-    pub fn deafness(&self) -> watch::Receiver<bool> {
-        self.shared.is_deaf.subscribe()
+    /// Whether ends of leases can pass unheard.
+    pub fn deafness(&self) -> Deafness {
+        let mut deafness = Deafness { shared: Arc::clone(&self.shared), seen: 0 };
+        deafness.is_deaf();
+        deafness
     }
 
     /// Subscribes to the ends of this resource's leases; undone when the keepsake is dropped.
@@ -184,13 +217,18 @@ impl Ear for Shared {
 
     fn line(&self, node: usize, is_open: bool) {
         let bit = 1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
-        let before = match is_open {
-            true => self.open.fetch_or(bit, Ordering::Relaxed),
-            false => self.open.fetch_and(!bit, Ordering::Relaxed),
+        match is_open {
+            true => self.open.fetch_or(bit, Ordering::SeqCst),
+            false => self.open.fetch_and(!bit, Ordering::SeqCst),
         };
-        let open = if is_open { before | bit } else { before & !bit };
-        let is_deaf = (open.count_ones() as usize) < quorum_of(self.nodes);
-        self.is_deaf.send_if_modified(|deaf| std::mem::replace(deaf, is_deaf) != is_deaf);
+        // The lines to several nodes may change at once: whoever is last sees them all.
+        let turn = self.turns.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |turns| {
+            let is_deaf = (self.open.load(Ordering::SeqCst).count_ones() as usize) < quorum_of(self.nodes);
+            (turns.is_multiple_of(2) != is_deaf).then(|| turns.wrapping_add(1))
+        });
+        if turn.is_ok() {
+            self.turned.notify_waiters();
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! A notice is a hint, never a promise: whoever is woken asks the nodes. Losing one costs time only.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -23,7 +23,7 @@ pub enum Hearing<'a> {
 }
 
 /// What can be listened to.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Topic {
     /// The ends of leases of one resource.
     Freed(ResourceName),
@@ -90,7 +90,8 @@ const OUTBOX_MAX: usize = 1_024;
 
 #[derive(Default)]
 struct State {
-    topics: HashMap<Topic, Entry>,
+    /// In the order of their names, so that one history follows from one seed.
+    topics: BTreeMap<Topic, Entry>,
     /// Topics that the listener has not yet been told of.
     fresh: Vec<Topic>,
     counts: Vec<(Topic, oneshot::Sender<usize>)>,
@@ -255,7 +256,6 @@ impl Feed {
             entry.is_idle = true;
         }
         if state.topics.is_empty() {
-            state.topics.shrink_to_fit();
             state.fresh.shrink_to_fit();
         }
         Errands { unsubscribe, ..Errands::default() }

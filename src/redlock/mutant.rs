@@ -95,6 +95,8 @@ pub(crate) enum Mutant {
     DeadlockUnverified,
     /// Nobody is called when a lease closes a circle.
     DeadlockUntold,
+    /// A circle that the nodes did not confirm at once is not looked into again.
+    DeadlockForgotten,
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::redlock::types::{Labels, ResourceName, Ttl};
 const CALLERS: usize = 1_000;
 const NODES: usize = 3;
 /// Each way takes just this long, so that the answers of all nodes come together.
-const WEATHER: Weather = Weather { latency_ms: 1, spikes: 0, lost: 0, notice_ms: 1 };
+const WEATHER: Weather = Weather { latency_ms: 1, spikes: 0, blind: 0, lost: 0, notice_ms: 1 };
 
 async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<Lease, AcquireError> {
     let request = AcquireRequest {

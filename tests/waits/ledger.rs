@@ -2,7 +2,9 @@
 //! it: one holder at a time, nobody overtaken, nobody asleep beside a free lock, no deadlock told that
 //! is none and none untold. Knows no manager.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::clock::Paused;
@@ -41,6 +43,7 @@ pub(super) struct Ledger {
     next: u64,
     /// `WAITS_TRACE=1`.
     tracing: bool,
+    told: RefCell<DefaultHasher>,
     /// The first thing that was wrong.
     pub(super) violation: Option<String>,
     pub(super) grants: u64,
@@ -51,7 +54,17 @@ impl Ledger {
     pub(super) fn new(clock: Paused) -> Self {
         let (calls, holds) = (BTreeMap::new(), BTreeMap::new());
         let tracing = std::env::var("WAITS_TRACE").is_ok();
-        Self { clock, calls, holds, next: 0, tracing, violation: None, grants: 0, deadlocks: 0 }
+        Self {
+            clock,
+            calls,
+            holds,
+            next: 0,
+            tracing,
+            told: RefCell::default(),
+            violation: None,
+            grants: 0,
+            deadlocks: 0,
+        }
     }
 
     pub(super) fn fail(&mut self, text: String) {
@@ -62,9 +75,16 @@ impl Ledger {
     /// A line for whoever replays a seed.
     #[expect(clippy::print_stdout, reason = "a trace is for whoever replays a seed")]
     pub(super) fn trace(&self, line: impl FnOnce() -> String) {
+        let line = format!("{:>6} {}", self.clock.elapsed().as_millis(), line());
+        line.hash(&mut *self.told.borrow_mut());
         if self.tracing {
-            println!("{:>6} {}", self.clock.elapsed().as_millis(), line());
+            println!("{line}");
         }
+    }
+
+    /// A digest of all lines so far.
+    pub(super) fn history(&self) -> u64 {
+        self.told.borrow().finish()
     }
 
     /// Somebody is about to wait: the order of these calls is that of their seats.

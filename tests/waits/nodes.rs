@@ -16,6 +16,9 @@ use crate::redlock::types::{NodeId, ResourceName, TokenHash};
 
 const RUN: &str = "0000000000000000000000000000000000000001";
 
+/// Longer than anybody waits for a node.
+const TOO_LATE: Duration = Duration::from_millis(100);
+
 /// How the network is. Percent and milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Weather {
@@ -23,6 +26,8 @@ pub(super) struct Weather {
     pub(super) latency_ms: u64,
     /// Share of requests and answers that take up to a node's time-out more.
     pub(super) spikes: u64,
+    /// Looks at a lease that come too late: what is known by them only is not known for a while.
+    pub(super) blind: u64,
     /// Notices that are lost.
     pub(super) lost: u64,
     /// The longest way of a notice.
@@ -161,7 +166,9 @@ impl Link {
                     continue; // the sender finds its answer's way closed
                 }
                 let said = far.apply(stamp, &terms, &request);
-                let back = far.way();
+                let looks = matches!(&*request, Request::Inspect { .. });
+                let is_late = looks && far.dice.chance(far.weather.blind);
+                let back = far.way() + if is_late { TOO_LATE } else { Duration::ZERO };
                 tokio::spawn(async move {
                     clock.sleep(back).await;
                     let _ = answer.send(said);

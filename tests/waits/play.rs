@@ -31,10 +31,12 @@ const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Nobody sleeps for longer beside a free lock: some rounds that were split or timed out with the
 /// pauses between them, or the poll where nothing is heard.
 const SLEEP_MOST: Duration = Duration::from_millis(1_000);
-/// No deadlock stands for longer where nothing is lost.
+/// No deadlock stands for longer where nothing is lost; some polls more where the nodes are slow to confirm it.
 const CIRCLE_MOST: Duration = Duration::from_secs(2);
 /// How long most are willing to wait: far longer than anybody has to.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The same where notices are lost: each hand-over to another instance may take a lease's time.
+const PATIENCE_UNTOLD: Duration = Duration::from_secs(300);
 /// Rounds of each caller.
 const TURNS: u64 = 6;
 /// Longer than any run: who still has a lease at the end should not.
@@ -71,6 +73,7 @@ impl Profile {
             weather: Weather {
                 latency_ms,
                 spikes: [0, 0, 5][dice.index(3)],
+                blind: [0, 0, 20][dice.index(3)],
                 lost: [0, 0, 0, 40, 100][dice.index(5)],
                 notice_ms: [1, 3, 30][dice.index(3)],
             },
@@ -88,6 +91,8 @@ pub(super) struct Outcome {
     pub(super) violation: Option<String>,
     pub(super) grants: u64,
     pub(super) deadlocks: u64,
+    /// A digest of all that happened, and when.
+    pub(super) history: u64,
 }
 
 /// What all of a run share.
@@ -205,7 +210,7 @@ async fn run(seed: u64) -> Outcome {
     end(&world).await;
     let ledger = world.ledger();
     let violation = ledger.violation.clone().map(|why| format!("{why} ({profile:?})"));
-    Outcome { violation, grants: ledger.grants, deadlocks: ledger.deadlocks }
+    Outcome { violation, grants: ledger.grants, deadlocks: ledger.deadlocks, history: ledger.history() }
 }
 
 /// Everybody has gone: nothing is left of anybody.
@@ -243,9 +248,10 @@ async fn watch(world: Rc<World>) {
                 ledger.fail(format!("call {number} sleeps beside {resource}, which is free"));
             }
         }
+        let circle_most = CIRCLE_MOST + POLL * if world.profile.weather.blind > 0 { 6 } else { 1 };
         let circle = ledger.circle(CIRCLE_MOST * 2).filter(|_| hears);
         circle_for = if circle.is_some() { circle_for + EVERY } else { Duration::ZERO };
-        if let Some(circle) = circle.filter(|_| circle_for > CIRCLE_MOST + POLL) {
+        if let Some(circle) = circle.filter(|_| circle_for > circle_most) {
             ledger.fail(format!("nobody tells the deadlock of {circle}"));
         }
     }
@@ -299,17 +305,18 @@ async fn caller(world: Rc<World>, inst: usize, name: String) {
 async fn acquire(world: &World, inst: usize, which: usize, owner: &str, stays: bool) -> Option<Mine> {
     let (dice, resource) = (&world.dice, world.resources[which].clone());
     let hangs_up = !stays && dice.chance(world.profile.hang_ups);
-    let wait = if dice.chance(10) { dice.ms(1, 300) } else { PATIENCE };
+    let patience = if world.profile.weather.lost > 0 { PATIENCE_UNTOLD } else { PATIENCE };
+    let wait = if dice.chance(10) { dice.ms(1, 300) } else { patience };
     let ttl = Ttl::from_ms(if world.profile.weather.lost > 0 { SHORT_MS } else { LONG_MS }).expect("in range");
     let labels = Labels { owner: owner.to_owned(), ..Labels::default() };
     let request = AcquireRequest { resource: resource.clone(), ttl, wait, labels, token: None };
     let number = world.ledger().call(inst, &resource, owner, wait);
-    let patience = if hangs_up { dice.ms(0, 80) } else { Duration::MAX };
+    let hangs_up_after = if hangs_up { dice.ms(0, 80) } else { Duration::MAX };
     let acquiring = world.managers[inst].acquire(request);
     let outcome = tokio::select! {
         biased;
         outcome = acquiring => outcome,
-        () = world.clock.sleep(patience.min(Duration::from_secs(600))) => {
+        () = world.clock.sleep(hangs_up_after.min(Duration::from_secs(600))) => {
             world.ledger().over(number);
             return None;
         }
@@ -334,7 +341,7 @@ async fn acquire(world: &World, inst: usize, which: usize, owner: &str, stays: b
             ledger.over(number);
             match error {
                 AcquireError::Deadlock { cycle, .. } => ledger.told_deadlock(number, &cycle),
-                AcquireError::WaitTimeout { .. } if wait >= PATIENCE && world.profile.nesting == 0 => {
+                AcquireError::WaitTimeout { .. } if wait >= patience && world.profile.nesting == 0 => {
                     ledger.fail(format!("call {number} waited {wait:?} in vain"));
                 }
                 _ => {}

@@ -9,7 +9,7 @@ const SEEDS: u64 = 200;
 const BUDGET: u64 = 200;
 
 /// Bugs of the waiting room.
-const PLANTED: [Mutant; 10] = [
+const PLANTED: [Mutant; 11] = [
     Mutant::LeaverCallsNobody,
     Mutant::NoticesIgnored,
     Mutant::ListensTooLate,
@@ -20,12 +20,18 @@ const PLANTED: [Mutant; 10] = [
     Mutant::HolderUnconfirmed,
     Mutant::DeadlockUnverified,
     Mutant::DeadlockUntold,
+    Mutant::DeadlockForgotten,
 ];
+
+/// What whoever replays or searches sets: `WAITS_SEED`, one seed; `WAITS_SEEDS`, how many.
+fn set(key: &str) -> Option<u64> {
+    std::env::var(key).ok().and_then(|s| s.parse().ok())
+}
 
 #[test]
 fn nobody_sleeps_beside_a_free_lock_nobody_overtakes_and_nothing_is_left_of_who_hung_up() {
-    let one = std::env::var("WAITS_SEED").ok().and_then(|s| s.parse::<u64>().ok());
-    let seeds = one.map_or(0..SEEDS, |seed| seed..seed + 1);
+    let one = set("WAITS_SEED");
+    let seeds = one.map_or(0..set("WAITS_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
     let (mut grants, mut deadlocks) = (0, 0);
     for seed in seeds {
         let outcome = play(seed, None);
@@ -38,16 +44,17 @@ fn nobody_sleeps_beside_a_free_lock_nobody_overtakes_and_nothing_is_left_of_who_
 
 #[test]
 fn a_seed_gives_one_history() {
-    for seed in 0..10 {
-        let (first, second) = (play(seed, None), play(seed, None));
-        assert_eq!((first.grants, first.deadlocks), (second.grants, second.deadlocks), "seed {seed}");
+    // The second ten have lines that break while several resources are listened to.
+    for seed in (0..10).chain(150..160) {
+        assert_eq!(play(seed, None).history, play(seed, None).history, "seed {seed}");
     }
 }
 
 #[test]
 fn every_planted_bug_is_found() {
     for bug in PLANTED {
-        let found = (0..BUDGET).find_map(|seed| play(seed, Some(bug)).violation.map(|why| (seed, why)));
+        let found = (0..set("WAITS_SEEDS").unwrap_or(BUDGET))
+            .find_map(|seed| play(seed, Some(bug)).violation.map(|why| (seed, why)));
         println!("{bug:?}: {found:?}");
         assert!(found.is_some(), "{bug:?} was not found in {BUDGET} seeds");
     }
