@@ -26,6 +26,7 @@ mod process;
 mod rates;
 mod servers;
 mod stats;
+mod within;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -11,6 +11,7 @@ use crate::peers::{Bare, LockManager};
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
 use crate::stats::{Run, Spread, print_strangers};
+use crate::within::Within;
 use crate::{Asked, Failure, contended, cost, floor, frozen, http, peers};
 
 /// Connections, or callers at once.
@@ -27,15 +28,17 @@ enum Subject {
     Rslock,
     BareAxum,
     Embedded,
+    Within,
 }
 
-const SUBJECTS: [Subject; 6] = [
+const SUBJECTS: [Subject; 7] = [
     Subject::PlainFloor,
     Subject::ScriptFloor,
     Subject::Service,
     Subject::Rslock,
     Subject::BareAxum,
     Subject::Embedded,
+    Subject::Within,
 ];
 
 impl Subject {
@@ -47,6 +50,7 @@ impl Subject {
             Self::Rslock => "rslock, in process",
             Self::BareAxum => "bare axum",
             Self::Embedded => "redlockd, embedded",
+            Self::Within => "its lock, in process",
         }
     }
 }
@@ -59,6 +63,7 @@ pub struct World {
     pub service: Service,
     embedded: Service,
     bare: Bare,
+    within: Within,
 }
 
 impl World {
@@ -69,7 +74,8 @@ impl World {
         let start = Start { binary: &asked.binary, under: &[], args: &[] };
         let nodes = Nodes::start().await?;
         let (service, embedded) = (start.over(&nodes).await?, start.embedded().await?);
-        Ok(Self { nodes, service, embedded, bare: Bare::start(&std::env::current_exe()?)? })
+        let (bare, within) = (Bare::start(&std::env::current_exe()?)?, Within::start().await?);
+        Ok(Self { nodes, service, embedded, bare, within })
     }
 
     async fn measure(&self, subject: Subject, crowd: usize, length: Duration) -> Result<Run, Failure> {
@@ -92,6 +98,7 @@ impl World {
                 let run = http::drive(self.embedded.address, crowd, until, http::cycle);
                 watched(self.embedded.server.pid()).watch(run).await
             }
+            Subject::Within => parties(None).watch(self.within.cycles(crowd, until)).await,
         }
     }
 

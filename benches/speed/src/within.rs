@@ -1,0 +1,92 @@
+//! The lock by itself: the service's own manager over one embedded node, in the process of the load and
+//! without HTTP. What a cycle takes here is the lock's part in a cycle of the service on embedded nodes.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redlockd::manager::LockManager;
+use redlockd::manager::outcome::AcquireRequest;
+use redlockd::manager::waiters::WaitLimits;
+use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
+use redlockd::redlock::backoff::BackoffRange;
+use redlockd::redlock::clock::SystemClock;
+use redlockd::redlock::engine::{Redlock, Settings};
+use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::node::Terms;
+use redlockd::redlock::quarantine::Warden;
+use redlockd::redlock::types::{Labels, NodeId, ResourceName, Ttl};
+
+use crate::Failure;
+use crate::crew::{Until, repeat};
+use crate::servers::Directory;
+use crate::stats::Run;
+
+/// TTL of every lease here.
+const TTL_MS: u64 = 30_000;
+
+/// The manager, and the node that it works with.
+#[derive(Clone)]
+pub struct Within {
+    locks: LockManager<EmbeddedNode, SystemClock, SystemEntropy>,
+    _data: Rc<Directory>,
+}
+
+impl Within {
+    /// With the service's defaults. The node votes when this returns.
+    ///
+    /// Errors: where the node's file cannot be written.
+    pub async fn start() -> Result<Self, Failure> {
+        let data = Directory::new()?;
+        let terms = Terms {
+            cluster: "bench".into(),
+            guard: Duration::from_millis(500),
+            lock_delay: Duration::from_secs(1),
+            quarantine: Duration::from_secs(3_600),
+            fence_ttl: Duration::from_secs(86_400),
+        };
+        let id = NodeId::parse("embedded-1").map_err(|invalid| invalid.to_string())?;
+        let (dir, clock) = (data.0.clone(), SystemClock);
+        let node = EmbeddedNode::open(EmbeddedConfig { id, dir, terms: terms.clone(), clock })?;
+        let settings = Settings {
+            terms: Arc::new(terms),
+            node_timeout: Duration::from_millis(50),
+            drift_ppm: 10_000,
+            drift_floor: Duration::from_millis(2),
+            min_validity_percent: 10,
+            retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(100) },
+            poll: Duration::from_secs(1),
+            cleanup_limit: 512,
+        };
+        let engine = Redlock::new(vec![node], SystemClock, SystemEntropy, settings);
+        let warden = Warden::new(engine.clone());
+        warden.pass().await;
+        let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
+        let locks = LockManager::new(engine, warden, limits, Duration::from_secs(2));
+        Ok(Self { locks, _data: Rc::new(data) })
+    }
+
+    /// Acquires and releases, each of a name of its own.
+    ///
+    /// Errors: none but those of the crew; cycles that fail are counted.
+    pub async fn cycles(&self, crowd: usize, until: Until) -> Result<Run, Failure> {
+        let ttl = Ttl::from_ms(TTL_MS).map_err(|invalid| invalid.to_string())?;
+        let run = SystemEntropy.bits();
+        let cycle = async move |within: &mut Self, number| {
+            let Ok(resource) = ResourceName::parse(&format!("within-{run:x}-{number}")) else { return false };
+            let wanted = AcquireRequest {
+                resource: resource.clone(),
+                ttl,
+                wait: Duration::ZERO,
+                labels: Labels::default(),
+                token: None,
+            };
+            let Ok(lease) = within.locks.acquire(wanted).await.and_then(|granted| granted.keep()) else { return false };
+            let released = within.locks.release(&resource, &lease.token).await.is_ok();
+            // Nothing here waits for anything: the others would not get their turns.
+            tokio::task::yield_now().await;
+            released
+        };
+        repeat(vec![self.clone(); crowd], until, cycle).await
+    }
+}
