@@ -39,6 +39,8 @@ pub(crate) enum Mutant {
     NoQuarantine,
     /// Half of the quarantine.
     HalfQuarantine,
+    /// A quarantine that is ordered from a node whose clock was stepped back ends when that clock returns.
+    OrderedByOneClock,
     /// A quarantine by a clock that was stepped back replaces one by a clock that returns.
     QuarantineReplaced,
     /// Only a missing marker counts as lost memory.

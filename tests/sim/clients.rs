@@ -161,7 +161,10 @@ impl World {
 
     /// An instance has written its answer: a promise, or another.
     pub(super) fn answer(&mut self, inst: usize, req: u64, promise: Option<Promise>, waited_us: Us) {
-        let Some(ask) = self.asks.get(&req).cloned() else { return };
+        let Some(ask) = self.asks.get(&req).cloned() else {
+            // Its caller hung up in the same instant: whatever was kept is left to its TTL, as an answer that is lost.
+            return self.note_attempts(inst, req, promise.is_some());
+        };
         self.insts[inst].serving.remove(&req);
         let at = self.local(inst);
         let mut resp = Resp::No;
@@ -178,9 +181,9 @@ impl World {
                 Verb::Extend { .. } => self.check_extend(&ask, &promise),
                 _ => self.check_grant(&ask, &promise),
             }
-            self.note_attempts(&ask, true);
+            self.note_attempts(inst, req, true);
         } else {
-            self.note_attempts(&ask, false);
+            self.note_attempts(inst, req, false);
         }
         let arrives = at + self.crowd.range(80, 2_000);
         self.at(arrives, Event::Answered { req, resp });
@@ -383,7 +386,6 @@ impl World {
         }
         if self.insts[ask.inst].serving.remove(&req) {
             self.seen.count(Sometimes::HungUpMidway);
-            self.note_attempts(&ask, false);
             self.todo.push(Todo::Abort(ask.inst, req));
         }
         self.asks.remove(&req);

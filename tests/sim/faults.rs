@@ -7,6 +7,7 @@ use super::profile::Fault;
 use super::sometimes::Sometimes;
 use super::world::{Event, MS, SEC, Todo, Us, World};
 use crate::nodes::machine::NodeMachine;
+use crate::redlock::quorum::quorum_of;
 
 /// How a node comes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +100,7 @@ impl World {
                 let until = now + self.luck.range(50, 3_000) * MS;
                 self.servers[node].frozen_until = until;
             }
-            Fault::Pause | Fault::Crash if now < self.settled_until => {}
+            Fault::Pause | Fault::Crash if !self.is_settled() => {}
             Fault::Pause => {
                 let until = now + self.luck.range(50, 4_500) * MS;
                 let inst = &mut self.insts[inst];
@@ -179,7 +180,13 @@ impl World {
     fn can_notice(&self) -> bool {
         let now = self.now;
         let has_settled = |i: &Inst| i.alive && i.has_time && i.local <= now && now >= i.began + SETTLING;
-        now >= self.settled_until && self.insts.iter().all(has_settled)
+        self.is_settled() && self.insts.iter().all(has_settled)
+    }
+
+    /// What all clocks were stepped by was acted upon.
+    pub(super) fn is_settled(&self) -> bool {
+        let told = self.servers.len() - self.unnoticed.len();
+        self.now >= self.settled_until && told >= quorum_of(self.servers.len())
     }
 
     /// One host: all nodes and all instances, by the same.
@@ -189,6 +196,7 @@ impl World {
             return;
         }
         self.settled_until = now + SETTLING;
+        self.unnoticed = (0..self.servers.len()).collect();
         let by_s = self.luck.pick(&[-20, -3, -1, 1, 3, 20]);
         let by_us = by_s * 1_000_000 + self.luck.either_way(300_000);
         self.trace(|| format!("all clocks are stepped by {by_us} us"));
@@ -321,6 +329,9 @@ impl World {
             self.heal(Heal::NodeUp { node, memory: Memory::All });
             let server = &mut self.servers[node];
             (server.frozen_until, server.slow_until) = (now, now);
+            // Clocks are kept by now: those that go on apart would leave the guard in the end.
+            server.offset_us += i64::try_from(now).expect("short") * server.ppm / 1_000_000;
+            server.ppm = 0;
             self.heal(Heal::NodeClock { node });
         }
         for inst in 0..self.insts.len() {

@@ -12,8 +12,8 @@ use super::world::{MS, SEC, Us, World};
 use crate::redlock::node::{LeaseRecord, Request, Stamp};
 use crate::redlock::types::{Fence, ResourceName, TokenHash};
 
-/// After everything healed, what is left of given-up attempts is gone within this: the longest pause
-/// between two tries of a clean-up, its time-out, the longest reconnect and some latency.
+/// After everything healed and the instance runs again, what is left of given-up attempts is gone within this: the
+/// longest pause between two tries of a clean-up, its time-out, the longest reconnect and some latency.
 const CLEANUP_BOUND: Us = 4 * SEC;
 
 /// A promise: nobody else holds the resource from `from` to `to`.
@@ -313,12 +313,12 @@ impl World {
     }
 
     /// What a request's attempts came to: all but the last were given up, that too unless it was kept.
-    pub(super) fn note_attempts(&mut self, ask: &Ask, is_kept: bool) {
-        let (inst, life, at) = (ask.inst, self.insts[ask.inst].life, self.local(ask.inst));
-        let Some(round) = self.ledger.sent.remove(&ask.req) else { return };
+    pub(super) fn note_attempts(&mut self, inst: usize, req: u64, is_kept: bool) {
+        let (life, at) = (self.insts[inst].life, self.local(inst));
+        let Some(round) = self.ledger.sent.remove(&req) else { return };
         let last = round.attempt.filter(|_| !is_kept);
         for attempt in round.given_up.into_iter().chain(last) {
-            self.ledger.given_up.insert(attempt, GivenUp { inst, life, at, req: ask.req });
+            self.ledger.given_up.insert(attempt, GivenUp { inst, life, at, req });
         }
     }
 
@@ -353,8 +353,9 @@ impl World {
                 let ghost = record.claims.split(',').find(|claim| {
                     let given_up = self.ledger.given_up.get(*claim).filter(|one| last.is_none_or(|req| req == one.req));
                     given_up.is_some_and(|one| {
-                        let bound = one.at.max(self.profile.calm_ms * MS) + CLEANUP_BOUND;
-                        self.insts[one.inst].life == one.life && now >= bound
+                        let inst = &self.insts[one.inst];
+                        let healed = one.at.max(self.profile.calm_ms * MS).max(inst.local);
+                        inst.life == one.life && now >= healed + CLEANUP_BOUND
                     })
                 });
                 if let Some(claim) = ghost {

@@ -53,9 +53,11 @@ const PLANTED: [Mutant; 28] = {
 /// fence, and is half of the next quorum. `WriteBackUnheld`: the lease goes to somebody else between
 /// a round and its write-back. `FollowAtOnce`: the order of the quarantine is lost on two nodes, and no
 /// other instance gives it. `QuarantineReplaced`: a node that has just forgotten is stepped back and returns, and one
-/// instance sees neither (seed 543915). `FollowOneNode` and
+/// instance sees neither (seed 543915). `OrderedByOneClock`: a node forgets while its clock is back, and is told so
+/// by whoever has the right time (seed 737891). `FollowOneNode` and
 /// `FutureByClock` cost votes while a node is stepped, or until its clock has caught up, and no promise.
-const RARE: [Mutant; 7] = [
+const RARE: [Mutant; 8] = [
+    Mutant::OrderedByOneClock,
     Mutant::QuarantineReplaced,
     Mutant::FutureByClock,
     Mutant::FollowAtOnce,

@@ -71,6 +71,7 @@ impl World {
                 self.seen.count(Sometimes::QuarantineOrdered);
                 let now = self.now;
                 self.servers[node].shake(now);
+                self.unnoticed.remove(&node);
             }
             (Request::Activate { seed }, Ok(Reply::Status(status))) if status.vote == Vote::Active => {
                 self.seen.count(Sometimes::QuarantineLeft);

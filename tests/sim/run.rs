@@ -94,6 +94,7 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
                 if std::mem::take(&mut busy[inst]) {
                     host.run();
                 }
+                lock(world).note_attempts(inst, req, false);
                 host.abort(req);
                 let hung_up = mutant::during_hang_up(true);
                 host.run();

@@ -12,7 +12,7 @@ const SEEDS: u64 = 2_000;
 /// One in so many runs twice.
 const TWICE_EVERY: u64 = 20;
 /// Seeds that once failed, with what it was.
-const REGRESSIONS: [u64; 12] = [
+const REGRESSIONS: [u64; 18] = [
     25,      // a release was told that its lease was lost, by nodes that had forgotten it
     99_551,  // of the simulator: a TTL that the instance would have refused
     130_368, // of the simulator: all clocks stepped while an instance was starting
@@ -24,6 +24,12 @@ const REGRESSIONS: [u64; 12] = [
     413_724, // a stranger's warden, who saw the clocks stepped too, took nodes over into its own cluster
     416_920, // of the checker: a ghost was prolonged by another request with its token
     543_915, // a quarantine ordered by a clock that was stepped back replaced one by the clock that returned
+    737_891, // a node that forgot while its clock was back voted when it returned, in its quarantine
+    749_303, // of the simulator: clocks ran apart by more than the guard in the calm
+    780_488, // of the simulator: all clocks stepped, and every instance that saw it died before it could act
+    784_919, // of the simulator: as 749303
+    638_293, // of the checker: an instance that stood still into the calm cleaned up later than was allowed for
+    858_345, // of the checker: a lease was kept in the instant in which its caller hung up
     87,      // a claim that was given up outlived its bound, while a waiter with the same token joined it
 ];
 

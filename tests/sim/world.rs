@@ -3,7 +3,7 @@
 //! and of the checks are in files of their own, as further methods. Knows nothing of the engine.
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -136,6 +136,8 @@ pub(super) struct World {
     pub(super) joint_us: i64,
     /// No instance is stopped or dies before.
     pub(super) settled_until: Us,
+    /// Nodes whose clocks were stepped together with all others, and that were not yet told to quarantine themselves.
+    pub(super) unnoticed: BTreeSet<usize>,
     pub(super) calm: bool,
     pub(super) done: bool,
     pub(super) violation: Option<String>,
@@ -172,6 +174,7 @@ impl World {
             todo: Vec::new(),
             joint_us: 0,
             settled_until: 0,
+            unnoticed: BTreeSet::new(),
             calm: false,
             done: false,
             violation: None,
@@ -279,7 +282,7 @@ impl World {
     pub(super) fn stall(&mut self, inst: usize) {
         let ppm = self.profile.stall_ppm;
         let is_stopped = self.insts[inst].local > self.now;
-        let may_stop = !self.calm && !is_stopped && self.now >= self.settled_until;
+        let may_stop = !self.calm && !is_stopped && self.is_settled();
         if ppm > 0 && may_stop && self.now > FAULTS_BEGIN_MS * MS && self.stalls.below(1_000_000) < ppm {
             let stop = self.stalls.range(20, 3_500) * MS;
             self.insts[inst].local = self.local(inst) + stop;

@@ -5,7 +5,7 @@
 -- meta (hash, no TTL): pass (run|cfg|qms while this node votes, else ''), seen (newest time in us at which this
 --   clock was off), hw (highest fence given here), base (>= every counter that may have expired), per (period of
 --   the last snapshot of hw into base); and, read only where pass does not match: run, st ('a'|'q'), cfg, qms,
---   until (us), owed (us: until of a quarantine that another one replaced), ev (evicted_keys), why, since (us)
+--   until (us), owed (us: until of a quarantine by another clock, see below), ev (evicted_keys), why, since (us)
 -- Each redis.call costs 1 to 2 us here and each closure 0.3: a node that votes takes the short way past judge().
 local META, PASS, GUARD, SENT = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
 local t = redis.call('TIME')
@@ -29,8 +29,10 @@ local function judge(order)
     return { 'K', NOW }
   end
   if lost then
-    cfg = cfg or CFG -- an order may come from a stranger, whose stamps see clocks stepped as well: it takes nothing over
-    if st == 'q' then owed = math.max(owed, till) end -- it may be that clock that is right, and comes back
+    cfg = cfg or CFG -- an order may come from a stranger, whose stamps see clocks stepped too: it takes nothing over
+    -- Another clock may be right, and come back: that of the quarantine that this one replaces, or of who orders it.
+    if st == 'q' then owed = math.max(owed, till) end
+    if math.abs(NOW - SENT) > GUARD then owed = math.max(owed, SENT + Q * 1000) end
     st, till = 'q', NOW + Q * 1000
     redis.call('HDEL', META, 'ev') -- of another process, maybe: the next probe notes it anew
     redis.call('HSET', META, 'pass', '', 'seen', NOW, 'run', RUN, 'st', st, 'cfg', cfg, 'qms', Q, 'until', till,

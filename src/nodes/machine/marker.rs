@@ -63,8 +63,8 @@ pub(super) struct Marker {
     pub(super) recalls_fences: bool,
     /// End of the last quarantine. Microseconds since 1970.
     pub(super) until_us: u64,
-    /// End of a quarantine that another one replaced, by the clock of its time: should that clock come back, the
-    /// rest of it is still owed. 0 where there is none.
+    /// End of the quarantine by another clock than this one's of now: that of a quarantine that this one replaced, or
+    /// that of who ordered it. Should that clock come back, the rest of it is still owed. 0 where there is none.
     pub(super) owed_us: u64,
     /// The newest time at which this clock was found off, or when the marker was written.
     pub(super) seen_us: u64,
@@ -109,7 +109,9 @@ impl Mark {
         let longest_ms = self.longest_quarantine_ms(visit);
         let old = self.0.take();
         let period = old.as_ref().and_then(|m| m.period);
-        let owed_us = old.as_ref().map(|m| if m.active { m.owed_us } else { m.owed_us.max(m.until_us) });
+        let replaced_us = old.as_ref().map_or(0, |m| if m.active { m.owed_us } else { m.owed_us.max(m.until_us) });
+        let orderer_us = visit.stamp.0.saturating_add(longest_ms.saturating_mul(1_000));
+        let is_disputed = visit.is_clock_off() && !mutant::is(Mutant::OrderedByOneClock);
         let (high_water, base) = old.as_ref().map_or((0, 0), |m| (m.high_water, m.base));
         self.0 = Some(Marker {
             run: visit.run.into(),
@@ -118,7 +120,7 @@ impl Mark {
             active: false,
             recalls_fences: false,
             until_us: visit.now_us.saturating_add(served_ms(longest_ms).saturating_mul(1_000)),
-            owed_us: owed_us.unwrap_or(0),
+            owed_us: replaced_us.max(if is_disputed { orderer_us } else { 0 }),
             seen_us: visit.now_us,
             cluster: old.map_or_else(|| visit.terms.cluster.clone(), |m| m.cluster),
             quarantine_ms: longest_ms,

@@ -143,3 +143,19 @@ fn a_quarantine_that_another_replaced_is_owed_where_its_clock_returns() {
         assert!(matches!(vote, Vote::Barred(Barred::Unseeded { .. })), "{vote:?}");
     }
 }
+
+/// It forgot everything while its clock was back by an hour, and an instance of the right time put it into quarantine.
+#[test]
+fn a_quarantine_that_was_ordered_by_another_clock_is_served_by_that_one_too() {
+    const Q_US: u64 = 305_000_000;
+    let hour_ago = NOW_US - 3_600_000_000;
+    let mut machine = NodeMachine::new("run2");
+    machine.apply(hour_ago, "run2", Stamp(NOW_US), &terms(), &Request::Quarantine).expect("an answer");
+    let mut vote = |now_us| match ask(&mut machine, now_us, &Request::Probe) {
+        Reply::Status(status) => status.vote,
+        reply => panic!("{reply:?}"),
+    };
+    assert_eq!(vote(hour_ago), Vote::Barred(Barred::Quarantined { left_ms: Q_US / 1_000 }));
+    assert_eq!(vote(NOW_US + 1_000_000), Vote::Barred(Barred::Quarantined { left_ms: Q_US / 1_000 - 1_000 }));
+    assert!(matches!(vote(NOW_US + Q_US), Vote::Barred(Barred::Unseeded { .. })));
+}

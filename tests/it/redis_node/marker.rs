@@ -158,6 +158,17 @@ async fn a_quarantine_that_another_replaced_is_owed_where_its_clock_returns() {
 }
 
 #[tokio::test]
+async fn a_quarantine_that_was_ordered_by_another_clock_is_owed_by_that_one() {
+    let server = RedisServer::start().await;
+    let rig = Rig::voting(&server).await;
+    let hour_ahead = Stamp(now().0 + 3_600_000_000);
+    let ordered = rig.ask_at(hour_ahead, Request::Quarantine).await.expect("an answer");
+    assert!(matches!(ordered, Reply::Status(NodeStatus { vote: Vote::Barred(Barred::Quarantined { .. }), .. })));
+    let quarantine = terms().quarantine.as_micros() as u64;
+    assert_eq!(server.ask::<u64>(&["HGET", "redlockd:meta", "owed"]).await, hour_ahead.0 + quarantine);
+}
+
+#[tokio::test]
 async fn an_eviction_costs_the_vote() {
     let server = RedisServer::start().await;
     let rig = Rig::voting(&server).await;
