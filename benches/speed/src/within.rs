@@ -13,7 +13,7 @@ use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::SystemClock;
 use redlockd::redlock::engine::{Redlock, Settings};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
-use redlockd::redlock::node::Terms;
+use redlockd::redlock::node::{Terms, quarantine_for};
 use redlockd::redlock::quarantine::Warden;
 use redlockd::redlock::types::{Labels, NodeId, ResourceName, Ttl};
 
@@ -38,13 +38,10 @@ impl Within {
     /// Errors: where the node's file cannot be written.
     pub async fn start() -> Result<Self, Failure> {
         let data = Directory::new()?;
-        let terms = Terms {
-            cluster: "bench".into(),
-            guard: Duration::from_millis(500),
-            lock_delay: Duration::from_secs(1),
-            quarantine: Duration::from_secs(3_600),
-            fence_ttl: Duration::from_secs(86_400),
-        };
+        let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
+        let quarantine = quarantine_for(Duration::from_secs(300), lock_delay, guard);
+        let fence_ttl = Duration::from_secs(3_600);
+        let terms = Terms { cluster: "bench".into(), guard, lock_delay, quarantine, fence_ttl };
         let id = NodeId::parse("embedded-1").map_err(|invalid| invalid.to_string())?;
         let (dir, clock) = (data.0.clone(), SystemClock);
         let node = EmbeddedNode::open(EmbeddedConfig { id, dir, terms: terms.clone(), clock })?;
@@ -54,9 +51,9 @@ impl Within {
             drift_ppm: 10_000,
             drift_floor: Duration::from_millis(2),
             min_validity_percent: 10,
-            retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(100) },
+            retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(250) },
             poll: Duration::from_secs(1),
-            cleanup_limit: 512,
+            cleanup_limit: 4_096,
         };
         let engine = Redlock::new(vec![node], SystemClock, SystemEntropy, settings);
         let warden = Warden::new(engine.clone());
