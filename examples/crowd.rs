@@ -11,9 +11,9 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use redlockd::manager::waiters::{WaitLimits, WaitingRoom};
+use redlockd::manager::queue::{WaitLimits, WaitQueues};
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::types::ResourceName;
+use redlockd::types::ResourceName;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -86,7 +86,7 @@ fn main() -> Result<(), Failure> {
 
 /// Resident bytes per seat, without anything else.
 fn seats(waiters: usize, names: usize) -> Result<f64, Failure> {
-    let room = WaitingRoom::new(WaitLimits { per_resource: waiters, total: waiters, detects_deadlocks: true });
+    let room = WaitQueues::new(WaitLimits { per_resource: waiters, total: waiters, detects_deadlocks: true });
     let name = |i: usize| ResourceName::parse(&format!("deploy/crowd/{:06}", i % names)).map_err(|why| why.to_string());
     // Kept in one piece that is there before, so that only the room grows.
     let mut tickets = Vec::with_capacity(waiters);

@@ -8,12 +8,15 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use deadpool_redis::redis::parse_redis_value;
 use redlockd::auth::rule::{Pattern, Right, Rule, Rules};
 use redlockd::config::Inputs;
-use redlockd::http::fields::Fields;
-use redlockd::http::{accept, extract, request_id};
-use redlockd::nodes::replies;
-use redlockd::redlock::duration::{format_duration, parse_duration};
-use redlockd::redlock::node::{LeaseRecord, Reply, Request, Seen, SeenLock};
-use redlockd::redlock::types::{AttemptId, Fence, ResourceName, Token, Ttl};
+use redlockd::duration::{format_duration, parse_duration};
+use redlockd::http::api::fields::Fields;
+use redlockd::http::{
+    api::{extract, negotiation},
+    middleware::request_id,
+};
+use redlockd::protocol::replies;
+use redlockd::protocol::{LeaseRecord, NodeInspection, Reply, Request, StoredLock};
+use redlockd::types::{AttemptId, Fence, ResourceName, Token, Ttl};
 
 fn text(data: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(data)
@@ -84,8 +87,8 @@ pub fn headers(data: &[u8]) {
         // A token does not print.
         assert!(!format!("{token:?}").contains(token.reveal()));
     }
-    let _ = (extract::if_match(&headers), extract::preferred_wait(&headers), accept::stream(&headers));
-    let _ = accept::for_problem(&headers);
+    let _ = (extract::if_match(&headers), extract::preferred_wait(&headers), negotiation::stream(&headers));
+    let _ = negotiation::for_problem(&headers);
     if let Some(id) = request_id::RequestId::sent(&headers) {
         assert!(HeaderValue::from_str(id.as_str()).is_ok() && !id.as_str().contains(['\n', '"', ' ']));
     }
@@ -112,7 +115,7 @@ pub fn settings(data: &[u8]) {
 
 /// Access files: what is read allows nothing without a rule for it.
 pub fn access_file(data: &[u8]) {
-    match redlockd::auth::file::parse(&text(data)) {
+    match redlockd::auth::access_file::parse(&text(data)) {
         Ok(book) => {
             for principal in book.principals() {
                 assert!(principal.rules.0.len() <= 64 && principal.keys.len() <= 8);
@@ -129,7 +132,10 @@ pub fn replies(data: &[u8]) {
     for request in requests() {
         match replies::parse(&request, &value) {
             Ok(Reply::Granted { fence, .. }) => assert!(fence.0 < 1 << 53),
-            Ok(Reply::Kept { record, .. } | Reply::Seen(Seen { lock: SeenLock::Lease { record, .. }, .. })) => {
+            Ok(
+                Reply::Updated { record, .. }
+                | Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record, .. }, .. }),
+            ) => {
                 let _ = (record.encode(), record.labels());
             }
             Ok(Reply::Status(status)) => assert!(status.high_water.0 < 1 << 53),
@@ -150,7 +156,7 @@ fn requests() -> Vec<Request> {
     let (attempt, ttl) = (AttemptId::from_random(7), Ttl::from_ms(1_000).expect("valid"));
     vec![
         Request::Acquire { resource: resource(), token: token.clone(), attempt, ttl, labels: "".into() },
-        Request::Hold {
+        Request::Update {
             resource: resource(),
             token: token.clone(),
             ttl: None,
@@ -161,7 +167,7 @@ fn requests() -> Vec<Request> {
         Request::Release {
             resource: resource(),
             token: token.clone(),
-            reason: redlockd::redlock::node::EndReason::Released,
+            reason: redlockd::protocol::EndReason::Released,
         },
         Request::Revoke { resource: resource(), token },
         Request::Inspect { resource: resource() },

@@ -15,31 +15,33 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::audit::{self, Audit};
-use crate::auth::file::{self, AccessFileError};
-use crate::auth::gate::Gate;
+use crate::auth::access_file::{self, AccessFileError};
+use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::Limits;
 use crate::config::{self, Config, PasswordFileError};
-use crate::http::host::Hosts;
-use crate::http::reload::{self, Watched};
-use crate::http::serve::{self, ServeLimits};
-use crate::http::state::{DoorSettings, DoorState, LockManager, UiState};
-use crate::http::tls::{Tls, TlsError, TlsFiles};
-use crate::http::{self, descriptors, routes, socket};
-use crate::manager::history::NodeHistory;
-use crate::manager::outcome::Readiness;
-use crate::manager::waiters::WaitLimits;
+use crate::http::middleware::host::Hosts;
+use crate::http::server::reload::{self, Watched};
+use crate::http::server::tls::{Tls, TlsError, TlsFiles};
+use crate::http::server::{self, ServeLimits};
+use crate::http::server::{fd_limit, socket};
+use crate::http::state::{AppState, HttpSettings, LockManager, UiState};
+use crate::http::{self, routes};
+use crate::manager::latency::NodeHistory;
+use crate::manager::queue::WaitLimits;
+use crate::manager::types::Readiness;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode, OpenError};
-use crate::nodes::keys::KeyTemplate;
 use crate::nodes::redis::{Identity, NodeObserver, NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
+use crate::protocol::keys::KeyTemplate;
+use crate::protocol::{ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::engine::{Redlock, Settings};
 use crate::redlock::entropy::SystemEntropy;
-use crate::redlock::node::{Node, Terms, quarantine_for};
-use crate::redlock::quarantine::{InitError, PROBE_INTERVAL, Warden};
-use crate::redlock::types::{Invalid, NodeId, Ttl};
+use crate::redlock::monitor::{InitError, NodeMonitor, PROBE_INTERVAL};
+use crate::redlock::node::Node;
+use crate::types::{Invalid, NodeId, Ttl};
 
 /// How long a start waits for a quorum of nodes before it serves without one.
 const START_PATIENCE: Duration = Duration::from_secs(2);
@@ -121,9 +123,9 @@ pub enum AppError {
 /// The service, listening but not yet serving.
 pub struct App {
     listener: TcpListener,
-    door: DoorState,
+    door: AppState,
     engine: Engine,
-    warden: Warden<AnyNode, SystemClock, SystemEntropy>,
+    warden: NodeMonitor<AnyNode, SystemClock, SystemEntropy>,
     embedded: Vec<Arc<EmbeddedNode<SystemClock>>>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -154,7 +156,7 @@ impl App {
         let history = Arc::new(NodeHistory::new(&ids));
         let (nodes, embedded) = open_nodes(config, &ids, &observer(&metrics, &history), &tasks, &stop)?;
         let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
-        let warden = Warden::new(engine.clone());
+        let warden = NodeMonitor::new(engine.clone());
         let limits = WaitLimits {
             per_resource: config.waiters_per_resource,
             total: config.waiters_total,
@@ -165,7 +167,7 @@ impl App {
         manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let gate = Arc::new(gate(config)?);
         let (tls, limits) = (door_tls(config)?.map(Arc::new), serve_limits(config));
-        let door = DoorState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
+        let door = AppState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
         let door = door.with_audit(audit).with_ui(ui(config, history));
         let audit = writer.map(|writer| {
             let stop = CancellationToken::new();
@@ -205,7 +207,7 @@ impl App {
             Readiness::NoQuorum { voting, ready_in } => {
                 let soon = ready_in.map(|d| format!(", enough in {} s", d.as_secs().saturating_add(1)));
                 let soon = soon.unwrap_or_default();
-                let why = http::answers::why_not(&self.door.manager.nodes());
+                let why = http::api::responses::why_not(&self.door.manager.nodes());
                 format!("\n  not ready: {voting} of {count} nodes vote{soon}; see {url}/nodes{why}")
             }
             _ => String::new(),
@@ -227,12 +229,12 @@ impl App {
         let address = self.address().map(|a| a.to_string()).unwrap_or_default();
         tracing::info!(address, version, nodes = self.engine.nodes.len(), "serving");
         self.spawn(watch(self.warden.clone(), shutdown.clone()));
-        let max_connections = descriptors::connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
+        let max_connections = fd_limit::connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
         let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
         let (manager, metrics) = (self.door.manager.clone(), Arc::clone(&self.door.metrics));
         metrics.connections_limit(max_connections);
         let router = http::router(self.door);
-        serve::serve(self.listener, self.tls, router, limits, metrics, shutdown, || manager.drain()).await;
+        server::serve(self.listener, self.tls, router, limits, metrics, shutdown, || manager.drain()).await;
         self.engine.tasks.close();
         let stragglers = tokio::time::timeout(drain_timeout, self.engine.tasks.wait());
         if stragglers.await.is_err() {
@@ -261,7 +263,7 @@ impl App {
 
     /// Has files read again when they change or SIGHUP comes. Where there are none, that signal ends
     /// the process, as the operating system has it.
-    fn reload_on_change(&self, config: &Config, gate: &Arc<Gate>) -> Result<(), AppError> {
+    fn reload_on_change(&self, config: &Config, gate: &Arc<Authenticator>) -> Result<(), AppError> {
         let metrics = || Arc::clone(&self.door.metrics);
         let access = config.access_file.iter().map(|path| Watched::access(path.clone(), Arc::clone(gate), metrics()));
         let watched: Vec<Watched> =
@@ -297,14 +299,14 @@ impl App {
 }
 
 /// Who gets in. Errors: the access file.
-fn gate(config: &Config) -> Result<Gate, AppError> {
-    let Some(path) = &config.access_file else { return Ok(Gate::open()) };
+fn gate(config: &Config) -> Result<Authenticator, AppError> {
+    let Some(path) = &config.access_file else { return Ok(Authenticator::open()) };
     let limits = Limits {
         requests_per_second: Some(config.requests_per_second),
         leases: Some(config.leases_per_principal),
         waiters: Some(config.waiters_per_principal),
     };
-    Ok(Gate::closed(file::read(path)?, limits))
+    Ok(Authenticator::closed(access_file::read(path)?, limits))
 }
 
 /// The audit log as configured; off by default.
@@ -330,7 +332,7 @@ async fn close(embedded: Vec<Arc<EmbeddedNode<SystemClock>>>) {
 }
 
 /// Looks at the nodes again and again; stops the service where two of them are one server.
-async fn watch(warden: Warden<AnyNode, SystemClock, SystemEntropy>, shutdown: CancellationToken) {
+async fn watch(warden: NodeMonitor<AnyNode, SystemClock, SystemEntropy>, shutdown: CancellationToken) {
     loop {
         warden.pass().await;
         if let Some((a, b)) = warden.same_server() {
@@ -368,7 +370,7 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     let (nodes, _) = open_nodes(config, &ids, &observer, &tasks, &stop)?;
     let count = nodes.len();
     let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
-    let warden = Warden::new(engine.clone());
+    let warden = NodeMonitor::new(engine.clone());
     let until = SystemClock.now().plus(INIT_PATIENCE);
     let outcome = loop {
         match warden.init().await {
@@ -455,7 +457,7 @@ fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
 
 /// What all instances must agree on is hashed into the cluster's fingerprint: the nodes' names in
 /// order of the alphabet, the guard, the lock delay, the life of fence counters and the key template.
-fn terms(config: &Config, ids: &[NodeId]) -> Terms {
+fn terms(config: &Config, ids: &[NodeId]) -> ClusterParams {
     let mut names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
     names.sort_unstable();
     let text = format!(
@@ -468,7 +470,7 @@ fn terms(config: &Config, ids: &[NodeId]) -> Terms {
     );
     let digest = Sha256::digest(text.as_bytes());
     let fingerprint: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
-    Terms {
+    ClusterParams {
         cluster: fingerprint.into(),
         guard: config.guard,
         lock_delay: config.lock_delay,
@@ -490,12 +492,12 @@ fn settings(config: &Config, ids: &[NodeId]) -> Settings {
     }
 }
 
-fn door_settings(config: &Config) -> Result<DoorSettings, AppError> {
+fn door_settings(config: &Config) -> Result<HttpSettings, AppError> {
     let ttl = |key: &'static str, period: Duration| {
         let ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
         Ttl::from_ms(ms).map_err(|why| AppError::Setting { key, why: why.0 })
     };
-    Ok(DoorSettings {
+    Ok(HttpSettings {
         default_ttl: ttl("default_ttl", config.default_ttl)?,
         min_ttl: ttl("min_ttl", config.min_ttl)?,
         max_ttl: ttl("max_ttl", config.max_ttl)?,

@@ -8,13 +8,17 @@ pub mod auth;
 pub mod cli;
 pub mod client;
 pub mod config;
+pub mod duration;
 pub mod http;
 pub mod manager;
 pub mod metrics;
+pub(crate) mod mutant;
 pub mod nodes;
+pub mod protocol;
 pub mod redlock;
 pub mod shutdown;
 pub mod telemetry;
+pub mod types;
 pub mod views;
 
 #[cfg(test)]

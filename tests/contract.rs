@@ -21,7 +21,7 @@ mod together;
 mod twins;
 
 use real::RealServer;
-use redlockd::redlock::node::Request;
+use redlockd::protocol::Request;
 use subject::Subject;
 use twins::{Embedded, Machine};
 

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::redlock::entropy::Entropy;
-use crate::redlock::types::Invalid;
+use crate::types::Invalid;
 
 /// What a key begins with, so that people and secret scanners recognise one.
 pub const KEY_PREFIX: &str = "rlk_";

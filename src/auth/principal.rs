@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::key::{KEY_PREFIX, KeyHash};
 use super::rule::Rules;
-use crate::redlock::types::Invalid;
+use crate::types::Invalid;
 
 /// The longest name of a principal: it stands in each line of the audit log.
 pub const NAME_MAX_BYTES: usize = 64;

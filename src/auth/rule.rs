@@ -5,7 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::redlock::types::{Invalid, RESOURCE_MAX_BYTES, ResourceName};
+use crate::types::{Invalid, RESOURCE_MAX_BYTES, ResourceName};
 
 /// What can be allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

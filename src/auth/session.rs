@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::gate::Gate;
+use super::authenticator::Authenticator;
 use super::key::{KEY_PREFIX, KeyHash, draw_text};
 use super::principal::{Principal, PrincipalName};
 use crate::redlock::clock::BootTime;
@@ -20,18 +20,18 @@ pub const SESSIONS_MAX: usize = 1_000;
 
 /// What a browser brings. `Debug` hides it.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct SessionWord(String);
+pub struct SessionToken(String);
 
-impl SessionWord {
+impl SessionToken {
     /// For the cookie.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for SessionWord {
+impl fmt::Debug for SessionToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionWord(…)")
+        f.write_str("SessionToken(…)")
     }
 }
 
@@ -48,8 +48,8 @@ struct Session {
 
 impl Sessions {
     /// Begins one for whoever has just shown this key.
-    pub fn begin(&self, principal: &Principal, key: KeyHash, now: BootTime, entropy: &impl Entropy) -> SessionWord {
-        let word = SessionWord(draw_text(entropy));
+    pub fn begin(&self, principal: &Principal, key: KeyHash, now: BootTime, entropy: &impl Entropy) -> SessionToken {
+        let word = SessionToken(draw_text(entropy));
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|_, session| session.until > now);
         if sessions.len() >= SESSIONS_MAX
@@ -63,7 +63,7 @@ impl Sessions {
     }
 
     /// Whose it is, by the rules of now: a session ends with its time, and with the key that began it.
-    pub fn find(&self, word: &str, gate: &Gate, now: BootTime, wall_ms: u64) -> Option<Arc<Principal>> {
+    pub fn find(&self, word: &str, gate: &Authenticator, now: BootTime, wall_ms: u64) -> Option<Arc<Principal>> {
         // An API key in the cookie's place is never one.
         if word.starts_with(KEY_PREFIX) {
             return None;
@@ -88,12 +88,12 @@ fn id(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::file::parse;
+    use super::super::access_file::parse;
     use super::super::principal::Limits;
     use super::*;
     use crate::redlock::entropy::SystemEntropy;
 
-    fn book(expires: &str) -> super::super::book::Book {
+    fn book(expires: &str) -> super::super::principals::PrincipalStore {
         let hash = KeyHash::of(b"k").hex();
         parse(&format!("[[principal]]\nname = \"ann\"\nkeys = [{{ sha256 = \"{hash}\"{expires} }}]")).expect("good")
     }
@@ -104,12 +104,12 @@ mod tests {
 
     #[test]
     fn a_session_ends_with_its_time_its_key_and_on_request() {
-        let gate = Gate::closed(book(""), Limits::default());
+        let gate = Authenticator::closed(book(""), Limits::default());
         let (sessions, ann) = (Sessions::default(), gate.book().principals()[0].clone());
         let begin = || sessions.begin(&ann, KeyHash::of(b"k"), at(1), &SystemEntropy);
         let (word, other) = (begin(), begin());
         assert!(word != other && !format!("{word:?}").contains(word.reveal()));
-        let found = |word: &SessionWord, s| sessions.find(word.reveal(), &gate, at(s), 1_000).is_some();
+        let found = |word: &SessionToken, s| sessions.find(word.reveal(), &gate, at(s), 1_000).is_some();
         assert!(found(&word, 2) && found(&word, SESSION_LIFE.as_secs()) && !found(&word, SESSION_LIFE.as_secs() + 1));
         sessions.end(word.reveal());
         assert!(!found(&word, 2) && found(&other, 2));
@@ -126,14 +126,14 @@ mod tests {
 
     #[test]
     fn there_are_never_more_than_the_bound() {
-        let gate = Gate::closed(book(""), Limits::default());
+        let gate = Authenticator::closed(book(""), Limits::default());
         let (sessions, ann) = (Sessions::default(), gate.book().principals()[0].clone());
         let mut words = Vec::new();
         for s in 0..=u64::try_from(SESSIONS_MAX).expect("small") {
             words.push(sessions.begin(&ann, KeyHash::of(b"k"), at(s), &SystemEntropy));
         }
         assert_eq!(sessions.0.lock().expect("not poisoned").len(), SESSIONS_MAX);
-        let found = |word: &SessionWord| sessions.find(word.reveal(), &gate, at(2_000), 0).is_some();
+        let found = |word: &SessionToken| sessions.find(word.reveal(), &gate, at(2_000), 0).is_some();
         assert!(!found(&words[0]) && words[1..].iter().all(found));
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
 
-use crate::redlock::duration::parse_duration;
-use crate::redlock::types::ResourceName;
+use crate::duration::parse_duration;
+use crate::types::ResourceName;
 
 pub(super) const RUN_EXAMPLES: &str = "\
 Examples:

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::exit;
-use super::say::say;
-use crate::auth::file;
+use super::output::say;
+use crate::auth::access_file;
 use crate::auth::key::ApiKey;
 use crate::auth::principal::PrincipalName;
 use crate::auth::rule::Rule;
@@ -84,7 +84,7 @@ fn entry(args: &NewKey) -> Result<String, String> {
     let expires = match &args.expires {
         None => String::new(),
         Some(text) => {
-            file::moment(text).map_err(|why| format!("--expires: {why}"))?;
+            access_file::moment(text).map_err(|why| format!("--expires: {why}"))?;
             format!(", expires = \"{text}\"")
         }
     };
@@ -100,7 +100,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::auth::book::{Book, Credential};
+    use crate::auth::principals::{Credential, PrincipalStore};
 
     fn args(allow: &[&str], expires: Option<&str>, to: Option<PathBuf>) -> NewKey {
         let allow = allow.iter().map(ToString::to_string).collect();
@@ -113,7 +113,7 @@ mod tests {
         (code, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
     }
 
-    fn knows(book: &Book, key: &str) -> bool {
+    fn knows(book: &PrincipalStore, key: &str) -> bool {
         book.identify(&Credential::Key(key.as_bytes()), 0).is_ok()
     }
 
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!((code, err.as_str()), (0, ""));
         let key = out.lines().find(|line| line.starts_with("rlk_")).expect("a key");
         let (_, entry) = out.split_once("access file:\n\n").expect("an entry");
-        assert!(!entry.contains(key) && knows(&file::parse(entry).expect("good"), key), "{out}");
+        assert!(!entry.contains(key) && knows(&access_file::parse(entry).expect("good"), key), "{out}");
     }
 
     #[test]
@@ -133,7 +133,7 @@ mod tests {
         let (code, out, _) = run(&args(&["admin"], None, Some(path.clone())));
         let key = std::fs::read_to_string(&path).expect("written");
         assert_eq!(code, 0);
-        assert!(!out.contains("rlk_") && knows(&file::parse(&out).expect("good"), key.trim()), "{out}");
+        assert!(!out.contains("rlk_") && knows(&access_file::parse(&out).expect("good"), key.trim()), "{out}");
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         let (code, out, err) = run(&args(&["admin"], None, Some(path)));
         assert!(code == exit::CANNOT_CREATE && out.is_empty() && err.contains("cannot be made"), "{err}");

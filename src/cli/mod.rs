@@ -3,18 +3,18 @@
 
 mod args;
 mod client_args;
+mod commands;
 mod doctor;
 pub mod exit;
+mod format;
+mod introspect;
 mod key;
-mod notify;
-mod papers;
+mod output;
 mod progress;
 mod remote;
 mod run;
-mod say;
+mod sd_notify;
 mod serve;
-mod show;
-mod verbs;
 mod watch;
 
 use std::ffi::OsString;
@@ -25,8 +25,8 @@ use clap::error::ErrorKind;
 
 use crate::config::{DEFAULTS, Environment, Loaded, redact};
 use args::{Cli, Command, ConfigCommand, KeyCommand, Settings};
-use say::say;
-use verbs::Console;
+use commands::Console;
+use output::say;
 
 /// Runs the program with these arguments, the first of which is its own name, and returns its exit
 /// code (see [`exit`]). Blocks until it is done; `serve` takes over SIGTERM and SIGINT, and the log.
@@ -57,7 +57,7 @@ pub fn run(
         },
         Command::Config { command: ConfigCommand::Show(settings) } => match load(settings, env, err) {
             Ok(loaded) => {
-                papers::settings(&loaded.config, out);
+                introspect::settings(&loaded.config, out);
                 exit::OK
             }
             Err(code) => code,
@@ -71,8 +71,8 @@ pub fn run(
             Ok(loaded) => doctor::doctor(&loaded, out, err),
             Err(code) => code,
         },
-        Command::Completions { shell } => papers::completions(shell, out),
-        Command::Man { command } => papers::man(command.as_deref(), out, err),
+        Command::Completions { shell } => introspect::completions(shell, out),
+        Command::Man { command } => introspect::man(command.as_deref(), out, err),
         command => remote_command(command, &mut Console { env, out, err }).unwrap_or_else(|code| code),
     }
 }
@@ -90,7 +90,7 @@ fn load(settings: Settings, env: &impl Environment, err: &mut dyn Write) -> Resu
 /// wrong with the configuration.
 fn load_for_service(settings: Settings, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
     let loaded = load(settings, env, err)?;
-    if let Some(Err(error)) = loaded.config.access_file.as_deref().map(crate::auth::file::read) {
+    if let Some(Err(error)) = loaded.config.access_file.as_deref().map(crate::auth::access_file::read) {
         say(err, &format!("redlockd: {error}"));
         return Err(exit::CONFIG);
     }
@@ -137,15 +137,15 @@ fn usage(error: &clap::Error, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
 /// The commands that ask a running service; both sides are exit codes.
 fn remote_command<E: Environment>(command: Command, console: &mut Console<'_, E>) -> Result<u8, u8> {
     match command {
-        Command::Acquire(args) => verbs::acquire(*args, console),
-        Command::Extend(args) => verbs::extend(&args, console),
-        Command::Release(args) => verbs::release(&args, console),
-        Command::Status(args) => verbs::status(&args, console),
-        Command::List(args) => verbs::list(&args, console),
-        Command::Nodes(args) => verbs::nodes(&args, console),
-        Command::Force(args) => verbs::force(&args, console),
+        Command::Acquire(args) => commands::acquire(*args, console),
+        Command::Extend(args) => commands::extend(&args, console),
+        Command::Release(args) => commands::release(&args, console),
+        Command::Status(args) => commands::status(&args, console),
+        Command::List(args) => commands::list(&args, console),
+        Command::Nodes(args) => commands::nodes(&args, console),
+        Command::Force(args) => commands::force(&args, console),
         Command::Watch(args) => watch::watch(&args, console),
-        Command::Health(args) => verbs::health(&args, console),
+        Command::Health(args) => commands::health(&args, console),
         _ => unreachable!("every other command was handled before"),
     }
 }

@@ -4,7 +4,7 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use super::say::Voice;
+use super::output::Voice;
 use crate::api;
 use crate::client::error::one_line;
 use crate::client::requests::Want;

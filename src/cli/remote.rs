@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use super::client_args::{LabelArgs, ServiceArgs};
 use super::exit;
-use super::say::say;
+use super::output::say;
 use crate::client::base_url::BaseUrl;
 use crate::client::key::{Key, KeyFile};
 use crate::client::requests::Want;
 use crate::client::transport::{Client, ClientSettings};
 use crate::config::Environment;
-use crate::redlock::types::{NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName};
+use crate::types::{NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName};
 
 /// Where the service listens unless it is told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:5625";

@@ -6,7 +6,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 
 use super::exit;
-use super::notify::{READY, STOPPING, notify};
+use super::sd_notify::{READY, STOPPING, notify};
 use crate::app::{self, App};
 use crate::config::{Config, Environment, Loaded};
 use crate::shutdown::Signals;

@@ -6,11 +6,11 @@ use std::io::Write;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::client_args::WatchArgs;
+use super::commands::Console;
 use super::exit;
+use super::format::{self, Form};
+use super::output::say;
 use super::remote;
-use super::say::say;
-use super::show::{self, Form};
-use super::verbs::Console;
 use crate::api;
 use crate::client::error::ClientError;
 use crate::client::events::{Follower, News, Said};
@@ -96,7 +96,7 @@ fn shown(said: &Said, form: Form) -> Option<String> {
         return None;
     }
     let event: api::Event = serde_json::from_str(&said.data).ok()?;
-    Some(if form == Form::Json { said.data.clone() } else { show::event(&event, form) })
+    Some(if form == Form::Json { said.data.clone() } else { format::event(&event, form) })
 }
 
 fn detail(said: &Said) -> String {

@@ -9,7 +9,7 @@ use super::requests::{Answered, Want};
 use super::transport::Client;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::{Entropy, SystemEntropy};
-use crate::redlock::types::Token;
+use crate::types::Token;
 
 /// First and longest pause before a service that could not is asked again; random below these.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);

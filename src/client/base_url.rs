@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use reqwest::Url;
 
-use crate::redlock::types::Invalid;
+use crate::types::Invalid;
 
 /// One instance's address.
 #[derive(Clone, PartialEq, Eq)]

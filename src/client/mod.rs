@@ -7,7 +7,7 @@ pub mod acquire;
 pub mod base_url;
 pub mod error;
 pub mod events;
-pub mod keep;
 pub mod key;
+pub mod renewal;
 pub mod requests;
 pub mod transport;

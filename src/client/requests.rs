@@ -1,5 +1,5 @@
 //! Each endpoint as a function with checked input and typed output. Knows the contract; when to ask
-//! again, and what to make of a lost lease, are [`super::acquire`]'s and [`super::keep`]'s business.
+//! again, and what to make of a lost lease, are [`super::acquire`]'s and [`super::renewal`]'s business.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use serde_json::json;
 use super::error::ClientError;
 use super::transport::{ANSWER_TIMEOUT, Ask, Client};
 use crate::api;
+use crate::duration::format_duration;
 use crate::redlock::clock::BootTime;
-use crate::redlock::duration::format_duration;
-use crate::redlock::types::{ResourceName, Token};
+use crate::types::{ResourceName, Token};
 
 /// Most pages of a list that are read: a million entries.
 const PAGES_MAX: usize = 1_000;

@@ -13,7 +13,7 @@ use super::error::{ClientError, Refusal};
 use super::key::Key;
 use crate::api;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::types::{Invalid, Token};
+use crate::types::{Invalid, Token};
 
 /// Most instances that are tried in turn.
 pub const URLS_MAX: usize = 15;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::nodes::MAX_NODES;
-use crate::redlock::duration::format_duration;
+use crate::duration::format_duration;
 
 /// What our environment variables begin with.
 pub const VARIABLE_PREFIX: &str = "REDLOCKD_";

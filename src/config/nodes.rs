@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::error::{ConfigError, Origin};
 use super::raw::{NodeEntry, Raw};
 use super::secret::Secret;
-use crate::redlock::types::NodeId;
+use crate::types::NodeId;
 
 /// The most nodes: each acquire asks all of them, and nobody needs to survive eight failures.
 pub const MAX_NODES: usize = 15;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error::{ConfigError, Warning};
 use super::settings::Config;
-use crate::redlock::duration::format_duration;
+use crate::duration::format_duration;
 
 /// Most of the least TTL that one silent node may use up: one in this many parts.
 const NODE_TIMEOUT_PARTS_OF_MIN_TTL: u32 = 2;

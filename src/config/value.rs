@@ -10,8 +10,8 @@ use super::error::{ConfigError, Origin};
 use super::keys::{Form, Key};
 use super::nodes::{self, NodeSpec};
 use super::raw::Raw;
-use crate::redlock::duration::{format_duration, parse_duration};
-use crate::redlock::types::RESERVED_PREFIX;
+use crate::duration::{format_duration, parse_duration};
+use crate::types::RESERVED_PREFIX;
 
 /// What stands for the name of the resource in `key_template`.
 const PLACEHOLDER: &str = "{resource}";
@@ -278,7 +278,7 @@ mod tests {
         fn keys_are_injective_and_outside_the_reserved_names(
             head in "|[redlock:]{0,10}", tail in "[a-z:]{0,3}|d?:meta|kd:x|x:meta", a in "redlockd?|[redlockd:meta/]{1,14}", b in "[redlockd:meta/]{1,14}",
         ) {
-            use crate::redlock::types::ResourceName;
+            use crate::types::ResourceName;
             let template = format!("{head}{PLACEHOLDER}{tail}");
             let (Ok(_), Ok(a), Ok(b)) = (from_text("key_template", &template), ResourceName::parse(&a), ResourceName::parse(&b))
             else { return Ok(()) };

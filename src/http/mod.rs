@@ -3,36 +3,12 @@
 //! read requests, `answers` and `problem` write answers, `locks` and its neighbours stand between
 //! them and the manager, and `serve` keeps connections. Knows no node and no algorithm.
 
-pub mod accept;
-pub mod answers;
-pub mod asks;
-pub mod auth;
-pub mod client_address;
-pub mod descriptors;
-pub mod events;
-pub mod extract;
-pub mod fields;
-pub mod frame;
-pub mod health;
-pub mod hold;
-pub mod host;
-pub mod idle;
-pub mod list;
-pub mod locks;
-pub mod nodes;
-pub mod observe;
-pub mod problem;
-pub mod reload;
-pub mod request_id;
+pub mod api;
+pub mod middleware;
 pub mod routes;
-pub mod serve;
-pub mod slug;
-pub mod socket;
+pub mod server;
 pub mod state;
-pub mod tls;
-pub mod trail;
 pub mod ui;
-pub mod wire;
 
 use std::sync::Arc;
 
@@ -44,17 +20,19 @@ use axum::routing::{MethodRouter, delete, get, patch, post};
 
 use crate::audit::Audit;
 use crate::metrics::Metrics;
-use frame::Frame;
-use problem::Problem;
+use api::problem::Problem;
+use api::problem_kind::ProblemKind;
+use api::{events, extract, health, list, locks, nodes, responses};
+use middleware::request_layer::Frame;
+use middleware::{auth, metrics};
 use routes::Operation;
-use slug::Slug;
-use state::DoorState;
+use state::AppState;
 
 /// The contract, as it is served.
 pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
 /// The whole door: every route of the table, behind its layers.
-pub fn router(door: DoorState) -> Router {
+pub fn router(door: AppState) -> Router {
     let (metrics, audit) = (door.metrics.clone(), door.audit.clone());
     let (gate, settings) = (Arc::clone(&door.gate), Arc::clone(&door.settings));
     let mut router = Router::new();
@@ -73,7 +51,7 @@ pub fn router(door: DoorState) -> Router {
 }
 
 /// `None` for pages, which have layers of their own: see [`ui::router`].
-fn handler(operation: Operation) -> Option<MethodRouter<DoorState>> {
+fn handler(operation: Operation) -> Option<MethodRouter<AppState>> {
     Some(match operation {
         Operation::Acquire => post(locks::acquire),
         Operation::Extend => patch(locks::extend),
@@ -84,7 +62,7 @@ fn handler(operation: Operation) -> Option<MethodRouter<DoorState>> {
         Operation::Events => get(events::events),
         Operation::Live => get(health::live),
         Operation::Ready => get(health::ready),
-        Operation::Metrics => get(observe::metrics),
+        Operation::Metrics => get(metrics::metrics),
         Operation::OpenApi => get(openapi),
         Operation::ProblemPage => get(problem_page),
         Operation::Root => get(root),
@@ -105,12 +83,15 @@ async fn no_such_path(request: Request) -> Problem {
     if path == extract::LOCKS_PREFIX {
         return Problem::invalid_field("resource", "the resource name is empty; /locks (without the slash) lists");
     }
-    Problem::new(Slug::NotFound, "there is nothing under this path; /openapi.yaml lists what there is")
+    Problem::new(ProblemKind::NotFound, "there is nothing under this path; /openapi.yaml lists what there is")
 }
 
 /// 405; the router adds `Allow`.
 async fn no_such_method(request: Request) -> Problem {
-    Problem::new(Slug::MethodNotAllowed, format!("{} is not offered here; see the Allow header", request.method()))
+    Problem::new(
+        ProblemKind::MethodNotAllowed,
+        format!("{} is not offered here; see the Allow header", request.method()),
+    )
 }
 
 async fn openapi() -> Response {
@@ -119,15 +100,14 @@ async fn openapi() -> Response {
 
 async fn problem_page(request: Request) -> Result<Response, Problem> {
     let word = request.uri().path().rsplit('/').next().unwrap_or_default();
-    let slug = Slug::parse(word).ok_or_else(|| Problem::new(Slug::NotFound, "there is no problem of this name"))?;
-    Ok(answers::text(StatusCode::OK, slug.page()))
+    let slug = ProblemKind::parse(word)
+        .ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no problem of this name"))?;
+    Ok(responses::text(StatusCode::OK, slug.page()))
 }
 
 async fn root() -> Redirect {
     Redirect::temporary("/ui/")
 }
 
-#[cfg(test)]
-mod openapi_tests;
 #[cfg(test)]
 mod tests;

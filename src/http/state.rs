@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::host::Hosts;
+use super::middleware::host::Hosts;
 use crate::audit::Audit;
-use crate::auth::gate::Gate;
+use crate::auth::authenticator::Authenticator;
 use crate::manager;
-use crate::manager::history::NodeHistory;
+use crate::manager::latency::NodeHistory;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::redlock::clock::SystemClock;
 use crate::redlock::entropy::SystemEntropy;
-use crate::redlock::types::Ttl;
+use crate::types::Ttl;
 
 /// The manager with this machine's clock and randomness, over whichever nodes are configured.
 pub type LockManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>;
@@ -30,7 +30,7 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What the door assumes and allows. The configuration fills it in, checked.
 #[derive(Debug, Clone)]
-pub struct DoorSettings {
+pub struct HttpSettings {
     /// TTL of an acquire that names none.
     pub default_ttl: Ttl,
     /// The least TTL.
@@ -55,7 +55,7 @@ pub struct DoorSettings {
     pub is_open_to_others: bool,
 }
 
-impl Default for DoorSettings {
+impl Default for HttpSettings {
     /// The documented defaults.
     fn default() -> Self {
         let ttl = |ms| Ttl::from_ms(ms).expect("a constant in range");
@@ -85,9 +85,9 @@ pub struct UiState {
 
 /// The state of all handlers. Cheap to clone: each request is given one.
 #[derive(Clone)]
-pub struct DoorState(Arc<Door>);
+pub struct AppState(Arc<Door>);
 
-impl Deref for DoorState {
+impl Deref for AppState {
     type Target = Door;
 
     fn deref(&self) -> &Door {
@@ -95,7 +95,7 @@ impl Deref for DoorState {
     }
 }
 
-/// See [`DoorState`].
+/// See [`AppState`].
 #[derive(Clone)]
 pub struct Door {
     /// Who queues and who holds.
@@ -105,25 +105,25 @@ pub struct Door {
     /// What is written down.
     pub audit: Audit,
     /// What is assumed and allowed.
-    pub settings: Arc<DoorSettings>,
+    pub settings: Arc<HttpSettings>,
     /// Who gets in.
-    pub gate: Arc<Gate>,
+    pub gate: Arc<Authenticator>,
     /// For the pages; `None`: there are none.
     pub ui: Option<Arc<UiState>>,
     /// For measuring requests; answers are dated by the manager's own clock.
     pub clock: SystemClock,
 }
 
-impl DoorState {
+impl AppState {
     /// On the machine's clock, and open to everybody.
-    pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: DoorSettings) -> Self {
-        let (audit, settings, gate) = (Audit::default(), Arc::new(settings), Arc::new(Gate::open()));
+    pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
+        let (audit, settings, gate) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
         Self(Arc::new(Door { manager, metrics, audit, settings, gate, ui: None, clock: SystemClock }))
     }
 
     /// Behind this gate.
     #[must_use]
-    pub fn behind(self, gate: Arc<Gate>) -> Self {
+    pub fn behind(self, gate: Arc<Authenticator>) -> Self {
         self.changed(|door| door.gate = gate)
     }
 

@@ -10,7 +10,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::api;
 use crate::audit::Audit;
-use crate::redlock::types::NodeId;
+use crate::types::NodeId;
 
 fn metrics() -> Arc<Metrics> {
     Metrics::new(&[NodeId::parse("n1").expect("valid")], &routes::labels())
@@ -63,18 +63,21 @@ async fn every_answer_has_the_headers_of_the_house() {
         assert_eq!(seen, status, "{method} {path}");
         assert_eq!(headers[header::CACHE_CONTROL], "no-store", "{method} {path}");
         assert_eq!(headers[header::X_CONTENT_TYPE_OPTIONS], "nosniff", "{method} {path}");
-        assert!(headers[request_id::X_REQUEST_ID].as_bytes().starts_with(b"req_"), "{method} {path}");
+        assert!(
+            headers[crate::http::middleware::request_id::X_REQUEST_ID].as_bytes().starts_with(b"req_"),
+            "{method} {path}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_sane_request_id_comes_back_in_header_and_problem() {
     let (_, headers, body) = send("GET", "/none", &[("x-request-id", "build-17")]).await;
-    assert_eq!(headers[request_id::X_REQUEST_ID], "build-17");
+    assert_eq!(headers[crate::http::middleware::request_id::X_REQUEST_ID], "build-17");
     let problem: api::Problem = serde_json::from_str(&body).expect("JSON");
     assert_eq!((problem.instance.as_str(), problem.kind.as_str()), ("build-17", "/problems/not-found"));
     let (_, headers, body) = send("GET", "/panic", &[("x-request-id", "build 17")]).await;
-    let drawn = headers[request_id::X_REQUEST_ID].to_str().expect("ASCII");
+    let drawn = headers[crate::http::middleware::request_id::X_REQUEST_ID].to_str().expect("ASCII");
     assert!(drawn.starts_with("req_") && body.contains(drawn), "{body}");
 }
 
@@ -159,7 +162,7 @@ async fn a_request_whose_caller_hangs_up_leaves_nothing_in_flight() {
 
 #[tokio::test]
 async fn problem_pages_exist_for_every_slug() {
-    for slug in Slug::all() {
+    for slug in ProblemKind::all() {
         let uri = format!("/problems/{}", slug.word());
         let request = Request::builder().uri(uri).body(Body::empty()).expect("a request");
         let page = problem_page(request).await.expect("there");
@@ -169,7 +172,7 @@ async fn problem_pages_exist_for_every_slug() {
     }
     for path in ["/problems/none", "/problems/%FF", "/problems/"] {
         let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
-        assert_eq!(problem_page(request).await.expect_err(path).slug(), Slug::NotFound);
+        assert_eq!(problem_page(request).await.expect_err(path).slug(), ProblemKind::NotFound);
     }
 }
 

@@ -4,16 +4,17 @@
 use std::time::Duration;
 
 use super::events::{EventKind, of_lease};
-use super::outcome::*;
 use super::service::LockManager;
+use super::types::*;
+use crate::protocol::EndReason;
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendRefusal, Extension};
-use crate::redlock::feed::LeaseTag;
-use crate::redlock::inspect::ViewedLock;
-use crate::redlock::node::{EndReason, Node};
+use crate::redlock::inspect::LockHolding;
+use crate::redlock::node::Node;
+use crate::redlock::notifications::LeaseTag;
 use crate::redlock::release::ReleaseOutcome;
-use crate::redlock::types::{Labels, ResourceName, Token, TokenHash};
+use crate::types::{Labels, ResourceName, Token, TokenHash};
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// More time, or other labels, for a lease that is still there.
@@ -69,8 +70,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             valid_for: self.shared.own.valid_for(hash, self.now()),
         })?;
         let mut labels = match view.lock {
-            ViewedLock::Lease { record, .. } if record.token == *hash => record.labels(),
-            ViewedLock::Free => return Err(ExtendError::Gone(GoneReason::Unknown)),
+            LockHolding::Lease { record, .. } if record.token == *hash => record.labels(),
+            LockHolding::Free => return Err(ExtendError::Gone(GoneReason::Unknown)),
             _ => return Err(ExtendError::NotHolder),
         };
         if let Some(note) = &request.note {
@@ -128,24 +129,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return Err(ForceError::Changed { current: etag });
         }
         let (ended, named) = match &view.lock {
-            ViewedLock::Lease { record, .. } => {
+            LockHolding::Lease { record, .. } => {
                 let named = EndedLease { token_id: record.token.id(), fence: record.fence };
                 (Some(LeaseTag::of(&record.token)), Some(named))
             }
             _ => (None, None),
         };
         let (outcome, left) = match (view.lock, request.mode) {
-            (ViewedLock::Free, _) => return Err(ForceError::NotHeld),
-            (ViewedLock::Foreign { .. }, ForceMode::Revoke) => return Err(ForceError::ForeignRevoke),
-            (ViewedLock::Foreign { fingerprint, .. }, ForceMode::Now) => {
+            (LockHolding::Free, _) => return Err(ForceError::NotHeld),
+            (LockHolding::Foreign { .. }, ForceMode::Revoke) => return Err(ForceError::ForeignRevoke),
+            (LockHolding::Foreign { fingerprint, .. }, ForceMode::Now) => {
                 (self.engine().evict(&request.resource, fingerprint.into()).await, None)
             }
-            (ViewedLock::Lease { record, .. }, ForceMode::Now) => {
+            (LockHolding::Lease { record, .. }, ForceMode::Now) => {
                 let since = self.shared.own.forget(&record.token);
                 self.tell_end_of(since, LeaseEnd::Forced);
                 (self.engine().release(&request.resource, &record.token, EndReason::Forced).await, None)
             }
-            (ViewedLock::Lease { record, .. }, ForceMode::Revoke) => {
+            (LockHolding::Lease { record, .. }, ForceMode::Revoke) => {
                 match self.engine().revoke(&request.resource, &record.token).await {
                     Ok(left_ms) => (ReleaseOutcome::Released, Some(Duration::from_millis(left_ms))),
                     Err(outcome) => (outcome, None),

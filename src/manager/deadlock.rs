@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::redlock::types::{ResourceName, TokenHash};
+use crate::types::{ResourceName, TokenHash};
 
 /// Seats that one search looks at: it runs under the room's lock. Beyond it nothing is suspected.
 pub const WALK_MAX: usize = 256;

@@ -11,8 +11,8 @@ use tokio::sync::broadcast;
 
 use crate::api::Event;
 use crate::redlock::clock::BootTime;
-use crate::redlock::feed::{Feed, Topic};
-use crate::redlock::types::{ResourceName, TokenHash};
+use crate::redlock::notifications::{Subscriptions, Topic};
+use crate::types::{ResourceName, TokenHash};
 
 /// Events to resume from, and how far a listener may lag: some seconds of a busy cluster, a few
 /// hundred KiB.
@@ -94,7 +94,7 @@ pub struct Told {
 pub struct EventHub {
     /// Names this instance for as long as it runs.
     name: String,
-    feeds: OnceLock<Vec<Arc<Feed>>>,
+    feeds: OnceLock<Vec<Arc<Subscriptions>>>,
     listeners: AtomicUsize,
     sent: AtomicU64,
     live: broadcast::Sender<Told>,
@@ -157,7 +157,7 @@ impl EventHub {
     }
 
     /// The lines on which the cluster is told and heard. Only the first call counts.
-    pub fn attach(&self, feeds: Vec<Arc<Feed>>) {
+    pub fn attach(&self, feeds: Vec<Arc<Subscriptions>>) {
         let _ = self.feeds.set(feeds);
     }
 

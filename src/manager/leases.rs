@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::merge::Merge;
+use super::list_merge::Merge;
+use crate::protocol::LeaseRecord;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
-use crate::redlock::node::{LeaseRecord, Node};
-use crate::redlock::types::{ResourceName, TokenHash};
+use crate::redlock::node::Node;
+use crate::types::{ResourceName, TokenHash};
 
 /// The most leases of its own that an instance remembers; beyond it a failed extend cannot say what
 /// is left of the old promise.
@@ -28,8 +29,8 @@ const SNAPSHOT_IDLE: Duration = Duration::from_mins(5);
 const TURN: usize = 500;
 /// A snapshot of this age is still shown while a fresh one is taken, so that no page waits for the
 /// nodes; its age stands on the page.
-const GLANCE_MAX_AGE: Duration = Duration::from_secs(30);
-/// For so long after the last glance the snapshot is kept fresh.
+const OVERVIEW_MAX_AGE: Duration = Duration::from_secs(30);
+/// For so long after the last overview the snapshot is kept fresh.
 const GLANCE_LINGER: Duration = Duration::from_mins(1);
 
 /// Leases granted or extended by this instance that are still running.
@@ -240,7 +241,7 @@ impl Snapshots {
     /// that are looked at have [`Self::keep_fresh`] to work for them, and never wait for the nodes.
     ///
     /// Cancel: as there.
-    pub async fn glance<N: Node, C: Clock, E: Entropy>(&self, engine: &Redlock<N, C, E>) -> Arc<Snapshot> {
+    pub async fn overview<N: Node, C: Clock, E: Entropy>(&self, engine: &Redlock<N, C, E>) -> Arc<Snapshot> {
         let now = engine.clock.now();
         let latest = {
             let mut kept = self.lock();
@@ -248,7 +249,7 @@ impl Snapshots {
             kept.latest.clone()
         };
         match latest {
-            Some(snapshot) if now.since(snapshot.taken) <= GLANCE_MAX_AGE => snapshot,
+            Some(snapshot) if now.since(snapshot.taken) <= OVERVIEW_MAX_AGE => snapshot,
             _ => self.fresh(engine).await,
         }
     }

@@ -2,22 +2,22 @@
 //! says in domain words what came of it. Knows no HTTP. This file lists the room's parts and passes on
 //! what the doors name; the manager itself is in `service`.
 
+mod acquire_wait;
 mod change;
 pub mod deadlock;
 pub mod events;
-mod forced;
-pub mod glance;
-pub mod history;
-pub mod holds;
-mod house;
+mod force;
+pub mod latency;
 pub mod leases;
-mod merge;
-mod news;
-pub mod outcome;
+mod list_merge;
+mod maintenance;
+pub mod overview;
+pub mod queue;
+pub mod renewal;
 mod report;
 mod service;
-mod turn;
-pub mod waiters;
-mod wakeups;
+mod subscriptions;
+pub mod types;
+mod wake_filter;
 
 pub use service::{EndObserver, Gauges, Granted, LockManager};

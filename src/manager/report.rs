@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use super::events::LISTENERS_MAX;
 use super::leases::SnapshotLease;
-use super::outcome::*;
 use super::service::{Gauges, LockManager};
+use super::types::*;
+use crate::protocol::{LeaseRecord, NoVote, NodeResult, NodeStatus, Reply, StoredLock, Vote};
 use crate::redlock::acquire::Refusal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::{View, ViewedLock};
-use crate::redlock::node::{Answer, Barred, LeaseRecord, Node, NodeStatus, Reply, SeenLock, Vote};
-use crate::redlock::quarantine::NodeHealth;
+use crate::redlock::inspect::{LockHolding, View};
+use crate::redlock::monitor::NodeHealth;
+use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
-use crate::redlock::types::ResourceName;
+use crate::types::ResourceName;
 
 /// Which names a caller may see.
 pub type Seen<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
@@ -35,16 +36,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     pub(super) fn inspection(&self, resource: &ResourceName, view: View) -> Inspection {
         let now = self.now();
-        let waiter = |(i, seat): (usize, super::waiters::Seated)| WaiterView {
+        let waiter = |(i, seat): (usize, super::queue::Seated)| WaiterView {
             position: i + 1,
             owner: seat.owner.to_string(),
             waiting: now.since(seat.since),
         };
         let waiters = self.shared.room.queue(resource).into_iter().enumerate().map(waiter).collect();
         let state = match view.lock {
-            ViewedLock::Free => LockState::Free,
-            ViewedLock::Lease { record, left } => LockState::Held(self.holder(&record, left)),
-            ViewedLock::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
+            LockHolding::Free => LockState::Free,
+            LockHolding::Lease { record, left } => LockState::Held(self.holder(&record, left)),
+            LockHolding::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
         };
         let nodes = self.engine().nodes.iter().zip(&view.answers).map(|(n, a)| node_view(n.as_ref(), a)).collect();
         Inspection { resource: resource.clone(), state, waiters, nodes, quorum: self.count(view.agreeing) }
@@ -243,7 +244,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         QuorumCount { granted, needed: self.engine().quorum(), nodes: self.engine().nodes.len() }
     }
 
-    pub(super) fn outcomes(&self, answers: &[Option<Answer>]) -> Vec<NodeOutcome> {
+    pub(super) fn outcomes(&self, answers: &[Option<NodeResult>]) -> Vec<NodeOutcome> {
         let verdicts = answers.iter().map(|a| Verdict::of(a.as_ref()));
         let nodes = self.engine().nodes.iter().zip(verdicts);
         nodes.map(|(n, verdict)| NodeOutcome { node: n.id().clone(), verdict }).collect()
@@ -251,7 +252,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     pub(super) fn no_quorum(&self, granted: usize, nodes: Vec<NodeOutcome>) -> NoQuorum {
         let left = |n: &NodeOutcome| match n.verdict {
-            Verdict::Barred(Barred::Quarantined { left_ms }) => Some(Duration::from_millis(left_ms)),
+            Verdict::NoVote(NoVote::Quarantined { left_ms }) => Some(Duration::from_millis(left_ms)),
             _ => None,
         };
         let retry_after = nodes.iter().filter_map(left).min().unwrap_or(RETRY_AFTER).max(RETRY_AFTER);
@@ -273,7 +274,7 @@ fn matches(query: &ListQuery, item: &ListItem, lock_delay: Duration) -> bool {
     }
 }
 
-fn node_view<N: Node>(node: &N, answer: &Option<Answer>) -> NodeView {
+fn node_view<N: Node>(node: &N, answer: &Option<NodeResult>) -> NodeView {
     let mut view = NodeView {
         node: node.id().clone(),
         holds: None,
@@ -281,16 +282,16 @@ fn node_view<N: Node>(node: &N, answer: &Option<Answer>) -> NodeView {
         ttl_ms: None,
         verdict: Verdict::of(answer.as_ref()),
     };
-    if let Some(Ok(Reply::Seen(seen))) = answer {
-        if let Some(barred) = &seen.barred {
-            view.verdict = Verdict::Barred(barred.clone());
+    if let Some(Ok(Reply::Inspected(seen))) = answer {
+        if let Some(no_vote) = &seen.no_vote {
+            view.verdict = Verdict::NoVote(no_vote.clone());
         }
         match &seen.lock {
-            SeenLock::Free => {}
-            SeenLock::Lease { record, left_ms } => {
+            StoredLock::Free => {}
+            StoredLock::Lease { record, left_ms } => {
                 (view.holds, view.ttl_ms) = (Some(record.token.id()), Some(*left_ms));
             }
-            SeenLock::Foreign { left_ms, .. } => (view.foreign, view.ttl_ms) = (true, *left_ms),
+            StoredLock::Foreign { left_ms, .. } => (view.foreign, view.ttl_ms) = (true, *left_ms),
         }
     }
     view
@@ -307,22 +308,22 @@ fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (Strin
     let passed = health.heard.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
         Vote::Active | Vote::AlreadyInitialised => ("up".into(), None, None),
-        Vote::Barred(barred) => {
-            let word = Verdict::Barred(barred.clone()).word().to_owned();
-            let (votes_in, sentence) = match barred {
-                Barred::Quarantined { left_ms } => {
+        Vote::NoVote(no_vote) => {
+            let word = Verdict::NoVote(no_vote.clone()).word().to_owned();
+            let (votes_in, sentence) = match no_vote {
+                NoVote::Quarantined { left_ms } => {
                     let left = Duration::from_millis(*left_ms).saturating_sub(passed);
                     (Some(left), quarantine_sentence(why))
                 }
-                Barred::Unseeded { .. } => (
+                NoVote::Unseeded { .. } => (
                     None,
                     "its quarantine is over; it votes again when a quorum of the other nodes has told it their fences"
                         .to_owned(),
                 ),
-                Barred::ClockOff { .. } => {
+                NoVote::ClockOff { .. } => {
                     (None, "its clock differs from the other nodes' by more than the guard".to_owned())
                 }
-                Barred::OtherCluster { .. } => (
+                NoVote::OtherCluster { .. } => (
                     None,
                     "it belongs to instances with another node list, guard, lock delay or key template".to_owned(),
                 ),

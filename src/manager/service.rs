@@ -9,21 +9,21 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::events::{EventHub, EventKind, of_lease};
-use super::history::Series;
-use super::holds::Holds;
+use super::latency::Series;
 use super::leases::{OwnLeases, Snapshots};
-use super::outcome::*;
-use super::waiters::{ASKING_MAX, WaitLimits, WaitingRoom};
-use super::wakeups::Wakeups;
+use super::queue::{ASKING_MAX, WaitLimits, WaitQueues};
+use super::renewal::Holds;
+use super::subscriptions::Wakeups;
+use super::types::*;
+use crate::mutant::{self, Mutant};
 use crate::redlock::acquire::{Grant, Refusal, RefusalKind, Want};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::ViewedLock;
-use crate::redlock::mutant::{self, Mutant};
+use crate::redlock::inspect::LockHolding;
+use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
-use crate::redlock::quarantine::Warden;
-use crate::redlock::types::{Labels, ResourceName, TokenHash};
+use crate::types::{Labels, ResourceName, TokenHash};
 
 /// Who queues, who holds, and the nodes behind it. Cheap to clone.
 pub struct LockManager<N, C, E> {
@@ -39,8 +39,8 @@ impl<N, C, E> Clone for LockManager<N, C, E> {
 /// What all clones of a manager share.
 pub(super) struct Shared<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
-    pub(super) warden: Warden<N, C, E>,
-    pub(super) room: WaitingRoom,
+    pub(super) warden: NodeMonitor<N, C, E>,
+    pub(super) room: WaitQueues,
     /// Waiters that ask the nodes: see [`ASKING_MAX`].
     pub(super) asking: Semaphore,
     pub(super) wakeups: Wakeups,
@@ -152,8 +152,13 @@ pub struct Gauges {
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// A manager over an engine and its warden.
-    pub fn new(engine: Redlock<N, C, E>, warden: Warden<N, C, E>, limits: WaitLimits, list_refresh: Duration) -> Self {
-        let (room, holds) = (WaitingRoom::new(limits), Arc::new(Holds::default()));
+    pub fn new(
+        engine: Redlock<N, C, E>,
+        warden: NodeMonitor<N, C, E>,
+        limits: WaitLimits,
+        list_refresh: Duration,
+    ) -> Self {
+        let (room, holds) = (WaitQueues::new(limits), Arc::new(Holds::default()));
         let events = Arc::new(EventHub::new(engine.entropy.bits()));
         let wakeups = Wakeups::new(&engine.nodes, room.clone(), Arc::clone(&holds), Arc::clone(&events));
         events.attach(wakeups.feeds().cloned().collect());
@@ -265,7 +270,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// The labels of the lease, where it is this token's.
     pub(super) async fn stored_labels(&self, resource: &ResourceName, token: &TokenHash) -> Option<Labels> {
         match self.engine().inspect(resource).await.ok()?.lock {
-            ViewedLock::Lease { record, .. } if record.token == *token => Some(record.labels()),
+            LockHolding::Lease { record, .. } if record.token == *token => Some(record.labels()),
             _ => None,
         }
     }

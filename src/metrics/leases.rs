@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, Registry};
 
-use super::make::{counters, histogram, histograms};
+use super::register::{counters, histogram, histograms};
 use super::requests::{Requests, Waiting};
-use crate::manager::outcome::{
+use crate::manager::types::{
     AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseEnd, LostReason, ReleaseError,
 };
 use crate::redlock::clock::{BootTime, Clock, SystemClock};

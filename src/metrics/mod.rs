@@ -4,10 +4,10 @@
 //! `nodes` and `door` count; `make` registers. `docs/metrics.md` says what each is for, and is held against
 //! this by a test. Knows the manager's words, and neither routes nor handlers.
 
-pub mod door;
+pub mod connections;
 pub mod leases;
-mod make;
 mod nodes;
+mod register;
 pub mod requests;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,15 +17,15 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry, TextEncoder};
 
 use crate::manager::Gauges;
-use crate::manager::outcome::{
+use crate::manager::types::{
     ExtendError, ForceError, ForceMode, Forced, LeaseEnd, LostReason, NodeReport, ReleaseError,
 };
-use crate::redlock::node::UnreachableKind;
-use crate::redlock::types::NodeId;
-use door::{Door, Reloaded};
+use crate::protocol::UnreachableKind;
+use crate::types::NodeId;
+use connections::{Door, Reloaded};
 use leases::{AcquireWatch, Leases};
-use make::{counter, counters, gauge, gauges, quantity, raise, sum};
 use nodes::Nodes;
+use register::{counter, counters, gauge, gauges, quantity, raise, sum};
 use requests::{Flight, InFlight, RequestWatch, Requests};
 
 pub use requests::RouteLabels;
@@ -108,7 +108,7 @@ impl Metrics {
     }
 
     /// One call to a node. For the observer hook of the nodes: cheap, and silent about a node or a
-    /// verb that was not announced. Verbs: [`crate::redlock::node::VERBS`].
+    /// verb that was not announced. Verbs: [`crate::protocol::OPERATIONS`].
     pub fn node_call(&self, node: &NodeId, verb: &str, took: Duration, answer: Result<(), UnreachableKind>) {
         self.nodes.call(node, verb, took, answer);
     }

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use prometheus::{Gauge, Histogram, IntCounter, IntGauge, IntGaugeVec, Registry};
 
-use super::make::{counters, gauge, gauges, histograms, quantities, raise};
-use crate::manager::outcome::NodeReport;
-use crate::redlock::node::{UnreachableKind, VERBS};
+use super::register::{counters, gauge, gauges, histograms, quantities, raise};
+use crate::manager::types::NodeReport;
+use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
-use crate::redlock::types::NodeId;
+use crate::types::NodeId;
 
 /// Seconds. Up to the node timeout, and beyond it to see that it is kept.
 const BUCKETS: [f64; 10] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0];
@@ -59,7 +59,7 @@ impl Nodes {
         let findings = gauges(r, "node_findings", help, &["node"]);
         let info = gauges(r, "node_info", "Always 1.", &["node", "version"]);
         let series = |node: &str| NodeSeries {
-            durations: VERBS.iter().map(|verb| (*verb, durations.with_label_values(&[node, verb]))).collect(),
+            durations: OPERATIONS.iter().map(|verb| (*verb, durations.with_label_values(&[node, verb]))).collect(),
             errors: UnreachableKind::ALL.iter().map(|k| (*k, errors.with_label_values(&[node, k.as_str()]))).collect(),
             up: up.with_label_values(&[node]),
             votes: votes.with_label_values(&[node]),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntGauge, Registry};
 
-use super::make::{counters, gauges, histograms};
+use super::register::{counters, gauges, histograms};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// The route label of a path that has no route: raw paths would be labels without bound.

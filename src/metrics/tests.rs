@@ -2,8 +2,8 @@
 
 use super::leases::*;
 use super::*;
-use crate::manager::outcome::{AcquireError, GoneReason};
-use crate::redlock::node::VERBS;
+use crate::manager::types::{AcquireError, GoneReason};
+use crate::protocol::OPERATIONS;
 
 const ROUTES: [RouteLabels; 1] = [RouteLabels { route: "/locks/{resource}", method: "POST", codes: &[201, 423] }];
 
@@ -66,7 +66,7 @@ fn every_series_is_there_from_the_start() {
     for kind in UnreachableKind::ALL {
         has(&text, &format!("redlockd_node_errors_total{{kind=\"{}\",node=\"n2\"}} 0", kind.as_str()));
     }
-    for verb in VERBS {
+    for verb in OPERATIONS {
         has(&text, &format!("redlockd_node_request_duration_seconds_count{{node=\"n3\",op=\"{verb}\"}} 0"));
     }
     has(&text, "redlockd_http_requests_total{code=\"423\",method=\"POST\",route=\"/locks/{resource}\"} 0");
@@ -217,7 +217,7 @@ fn denials_are_counted_by_reason() {
 
 #[test]
 fn connections_come_and_go_and_reloads_are_good_until_one_is_not() {
-    use super::door::Reloaded;
+    use super::connections::Reloaded;
     let metrics = metrics();
     metrics.connections_limit(9);
     let (one, two) = (metrics.connected(), metrics.connected());

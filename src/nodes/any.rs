@@ -8,10 +8,11 @@ use futures_util::future::Either;
 
 use super::embedded::EmbeddedNode;
 use super::redis::{NodeObserver, RedisNode};
+use crate::protocol::{NodeResult, Request, RequestTime};
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::feed::Hearing;
-use crate::redlock::node::{Answer, Finding, Node, NodeDetails, Request, Stamp};
-use crate::redlock::types::NodeId;
+use crate::redlock::node::{Finding, Node, NodeDetails};
+use crate::redlock::notifications::NotificationSource;
+use crate::types::NodeId;
 
 /// A node of either kind.
 pub enum AnyNode {
@@ -47,14 +48,18 @@ impl Node for AnyNode {
         }
     }
 
-    fn hearing(&self) -> Hearing<'_> {
+    fn hearing(&self) -> NotificationSource<'_> {
         match self {
             Self::Redis(node) => node.hearing(),
             Self::Embedded(node, _) => node.hearing(),
         }
     }
 
-    fn call(self: Arc<Self>, stamp: Stamp, request: Arc<Request>) -> impl Future<Output = Answer> + Send + 'static {
+    fn call(
+        self: Arc<Self>,
+        stamp: RequestTime,
+        request: Arc<Request>,
+    ) -> impl Future<Output = NodeResult> + Send + 'static {
         match self.as_ref() {
             Self::Redis(node) => Either::Left(Arc::clone(node).call(stamp, request)),
             Self::Embedded(node, observer) => {
@@ -68,9 +73,9 @@ impl Node for AnyNode {
 async fn observed(
     node: Arc<EmbeddedNode<SystemClock>>,
     observer: Arc<dyn NodeObserver>,
-    stamp: Stamp,
+    stamp: RequestTime,
     request: Arc<Request>,
-) -> Answer {
+) -> NodeResult {
     let (begun, verb) = (SystemClock.now(), request.verb());
     let answer = Arc::clone(&node).call(stamp, request).await;
     observer.answered(node.id(), verb, SystemClock.now().since(begun), answer.as_ref().map(drop).map_err(|e| e.kind));

@@ -3,8 +3,4 @@
 
 pub mod any;
 pub mod embedded;
-pub mod keys;
-pub mod machine;
 pub mod redis;
-pub mod replies;
-pub mod scripts;

@@ -11,11 +11,12 @@ use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::mutant::{self, Mutant};
-use super::node::{Answer, Barred, EndReason, LeaseRecord, Node, Reply, Request, Unreachable, UnreachableKind};
+use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in, quorum_of};
 use super::round::Until;
-use super::types::{Fence, ResourceName, TokenHash, Ttl};
+use crate::mutant::{self, Mutant};
+use crate::protocol::{EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind};
+use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
 /// Tries after a split vote for a caller that does not want to wait: a split says nothing about
 /// whether the resource is free.
@@ -195,7 +196,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             labels: Arc::clone(&want.labels),
         };
         let deadline = started.plus(self.settings.node_timeout);
-        let is_yes = |a: &Answer| matches!(a, Ok(Reply::Granted { .. }));
+        let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. }));
         let tally = self.round(&self.everyone(), request, started, deadline, Until::Decided, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.narrow(tally.heard().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
@@ -248,7 +249,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             return Some(highest);
         }
         for _ in 0..FENCE_ROUNDS {
-            let request = Request::Hold {
+            let request = Request::Update {
                 resource: want.resource.clone(),
                 token: want.token.clone(),
                 ttl: Some(want.ttl),
@@ -258,7 +259,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             };
             let started = self.clock.now();
             let deadline = started.plus(self.settings.node_timeout);
-            let is_yes = |a: &Answer| matches!(a, Ok(Reply::Kept { record, .. }) if record.fence == highest);
+            let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Updated { record, .. }) if record.fence == highest);
             let tally = self.round(&self.everyone(), request, started, deadline, Until::Decided, is_yes).await;
             if tally.decision() == Decision::Reached {
                 return Some(highest);
@@ -270,7 +271,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             });
             highest = match higher.filter(is_possible).max().filter(|f| *f > highest) {
                 Some(higher) => higher,
-                None if tally.heard().any(|(_, a)| matches!(a, Ok(Reply::Future))) => {
+                None if tally.heard().any(|(_, a)| matches!(a, Ok(Reply::FenceTooFarAhead))) => {
                     refused = Some(highest);
                     fences.iter().copied().filter(|f| *f < highest).max()?
                 }
@@ -286,7 +287,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let silent = tally.answers().iter().filter(|a| a.is_none()).count();
         let failed = tally.heard().filter(|(_, a)| a.is_err()).count();
         let ended = tally.heard().find_map(|(_, a)| match a {
-            Ok(Reply::Dead { reason }) => Some(*reason),
+            Ok(Reply::Ended { reason }) => Some(*reason),
             _ => None,
         });
         let need = quorum_of(tally.answers().len());
@@ -315,17 +316,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 }
 
 /// The node answered, and the answer proves that nothing was set there.
-fn took_no_effect(answer: &Option<Answer>) -> bool {
+fn took_no_effect(answer: &Option<NodeResult>) -> bool {
     match answer {
-        Some(Ok(reply)) => matches!(reply, Reply::Held { .. } | Reply::Barred(_) | Reply::Dead { .. }),
-        Some(Err(Unreachable { kind, .. })) => matches!(kind, UnreachableKind::Disconnected | UnreachableKind::Unfit),
+        Some(Ok(reply)) => matches!(reply, Reply::Held { .. } | Reply::NoVote(_) | Reply::Ended { .. }),
+        Some(Err(Unreachable { kind, .. })) => {
+            matches!(kind, UnreachableKind::Disconnected | UnreachableKind::Unsuitable)
+        }
         None => false,
     }
 }
 
-fn is_vote(answer: &Answer) -> bool {
+fn is_vote(answer: &NodeResult) -> bool {
     match answer {
-        Ok(Reply::Barred(Barred::Quarantined { .. } | Barred::Unseeded { .. })) | Ok(Reply::Barred(_)) | Err(_) => {
+        Ok(Reply::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. })) | Ok(Reply::NoVote(_)) | Err(_) => {
             false
         }
         Ok(_) => true,

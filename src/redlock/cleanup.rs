@@ -8,9 +8,10 @@ use super::backoff::{Backoff, BackoffRange};
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::mutant::{self, Mutant};
-use super::node::{Node, Request};
+use super::node::Node;
 use super::round::Until;
+use crate::mutant::{self, Mutant};
+use crate::protocol::Request;
 
 /// The longest that a clean-up is tried for: beyond it a node has been away for so long that the
 /// TTL of most leases has done the work.

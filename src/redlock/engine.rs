@@ -10,18 +10,19 @@ use tokio_util::task::TaskTracker;
 
 use super::backoff::BackoffRange;
 use super::clock::{BootTime, Clock};
+use super::cluster_clock::ClusterClock;
 use super::entropy::Entropy;
-use super::mutant::{self, Mutant};
-use super::node::{Node, Terms};
+use super::node::Node;
 use super::quorum::{self, NodeOutcome, Verdict, quorum_of};
-use super::stamp::StampClock;
-use super::types::Ttl;
+use crate::mutant::{self, Mutant};
+use crate::protocol::ClusterParams;
+use crate::types::Ttl;
 
 /// How the algorithm behaves. Checked against each other by the configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// What all instances agree on.
-    pub terms: Arc<Terms>,
+    pub terms: Arc<ClusterParams>,
     /// How long one round waits for one node.
     pub node_timeout: Duration,
     /// Clock-rate allowance, parts per million of the TTL.
@@ -65,7 +66,7 @@ pub struct Engine<N, C, E> {
     /// Draws tokens, attempts and jitter.
     pub entropy: E,
     /// Stamps requests.
-    pub stamps: StampClock<C>,
+    pub stamps: ClusterClock<C>,
     /// See [`Settings`].
     pub settings: Settings,
     /// Clean-ups, repairs and stragglers: awaited at shutdown.
@@ -85,7 +86,7 @@ struct Counts {
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// An engine over these nodes; the quorum is that of their number, reachable or not.
     pub fn new(nodes: Vec<Arc<N>>, clock: C, entropy: E, settings: Settings) -> Self {
-        let stamps = StampClock::new(clock.clone());
+        let stamps = ClusterClock::new(clock.clone());
         let cleanups = Arc::new(Semaphore::new(settings.cleanup_limit));
         let (tasks, counts) = (TaskTracker::new(), Counts::default());
         Self(Arc::new(Engine { nodes, clock, entropy, stamps, settings, tasks, cleanups, counts }))
@@ -143,7 +144,7 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.counts.repaired.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn outcomes(&self, answers: &[Option<super::node::Answer>]) -> Vec<NodeOutcome> {
+    pub(super) fn outcomes(&self, answers: &[Option<crate::protocol::NodeResult>]) -> Vec<NodeOutcome> {
         let verdicts = answers.iter().map(|a| Verdict::of(a.as_ref()));
         self.nodes.iter().zip(verdicts).map(|(n, verdict)| NodeOutcome { node: n.id().clone(), verdict }).collect()
     }

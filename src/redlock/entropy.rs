@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use super::types::{AttemptId, TOKEN_RANDOM_BYTES, Token};
+use crate::types::{AttemptId, TOKEN_RANDOM_BYTES, Token};
 
 /// Drawn from the operating system at a time, per thread: a cycle of acquire and release takes some 60
 /// bytes in four pieces, and a system call for each would be a third of its calls.

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::mutant::{self, Mutant};
-use super::node::{Answer, Barred, EndReason, LeaseRecord, Node, Reply, Request};
+use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally};
 use super::round::Until;
-use super::types::{Fence, ResourceName, TokenHash, Ttl};
+use crate::mutant::{self, Mutant};
+use crate::protocol::{EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request};
+use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
 /// What is to be extended.
 #[derive(Debug, Clone)]
@@ -69,7 +70,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut fence = extension.fence;
         let mut renewal = true;
         loop {
-            let request = Request::Hold {
+            let request = Request::Update {
                 resource: extension.resource.clone(),
                 token: extension.token.clone(),
                 ttl: extension.ttl,
@@ -79,9 +80,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             };
             let started = self.clock.now();
             let deadline = started.plus(self.settings.node_timeout);
-            let is_yes = |a: &Answer| match a {
-                Ok(Reply::Kept { record, .. }) => fence.is_none_or(|wanted| wanted == record.fence),
-                Ok(Reply::Barred(Barred::Quarantined { .. })) => mutant::is(Mutant::RepairVotes),
+            let is_yes = |a: &NodeResult| match a {
+                Ok(Reply::Updated { record, .. }) => fence.is_none_or(|wanted| wanted == record.fence),
+                Ok(Reply::NoVote(NoVote::Quarantined { .. })) => mutant::is(Mutant::RepairVotes),
                 _ => false,
             };
             let tally = self.round(&self.everyone(), request, started, deadline, Until::Won, is_yes).await;
@@ -108,7 +109,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         tally: &Tally,
     ) -> Result<Extended, ExtendRefusal> {
         let kept = tally.heard().filter_map(|(_, a)| match a {
-            Ok(Reply::Kept { record, .. }) if record.fence == fence => Some(record),
+            Ok(Reply::Updated { record, .. }) if record.fence == fence => Some(record),
             _ => None,
         });
         let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
@@ -135,7 +136,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             self.deliver(Request::Release { resource, token, reason: EndReason::Released }, self.everyone(), gone);
         } else if mutant::is(Mutant::RepairUnconfirmed) {
             let kept = tally.heard().find_map(|(_, a)| match a {
-                Ok(Reply::Kept { record, .. }) => Some(record.clone()),
+                Ok(Reply::Updated { record, .. }) => Some(record.clone()),
                 _ => None,
             });
             let missing = tally.heard().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
@@ -157,7 +158,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 // Ours, but with a fence that another round is still bringing to a quorum: not known.
                 Ok(Reply::Other { fence: Some(_) }) => {}
                 Ok(Reply::Other { fence: None }) => other += 1,
-                Ok(Reply::Dead { reason }) => ended.push(*reason),
+                Ok(Reply::Ended { reason }) => ended.push(*reason),
                 _ => {}
             }
         }
@@ -182,9 +183,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let now = engine.clock.now();
             let left_ms = u64::try_from(keys_gone.since(now).as_millis()).unwrap_or(0);
             if left_ms > 0 {
-                let request = Request::Plant { resource, record, left_ms };
+                let request = Request::Restore { resource, record, left_ms };
                 let deadline = now.plus(engine.settings.node_timeout);
-                let planted = |a: &Answer| matches!(a, Ok(Reply::Planted));
+                let planted = |a: &NodeResult| matches!(a, Ok(Reply::Restored));
                 let tally = engine.round(&missing, request, now, deadline, Until::All, planted).await;
                 (0..tally.yes()).for_each(|_| engine.count_repaired());
             }
@@ -193,15 +194,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-fn misses_the_lease(answer: &Answer) -> bool {
-    matches!(answer, Ok(Reply::Missing | Reply::Barred(Barred::Quarantined { .. } | Barred::Unseeded { .. })))
+fn misses_the_lease(answer: &NodeResult) -> bool {
+    matches!(answer, Ok(Reply::Missing | Reply::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. })))
 }
 
 /// The fence that most yes-votes have, how many have it, and the highest.
 fn fences(tally: &Tally) -> (Fence, usize, Fence) {
     let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
     for (_, answer) in tally.heard() {
-        if let Ok(Reply::Kept { record, .. }) = answer {
+        if let Ok(Reply::Updated { record, .. }) = answer {
             *counts.entry(record.fence).or_default() += 1;
         }
     }

@@ -5,25 +5,26 @@ use std::time::Duration;
 use super::clock::Clock;
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::node::{Answer, LeaseRecord, Node, Reply, Request, SeenLock};
+use super::node::Node;
 use super::quorum::Tally;
 use super::round::Until;
-use super::types::ResourceName;
+use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, StoredLock};
+use crate::types::ResourceName;
 
 /// A quorum's view.
 #[derive(Debug, Clone)]
 pub struct View {
     /// Who has it.
-    pub lock: ViewedLock,
+    pub lock: LockHolding,
     /// Nodes that have that.
     pub agreeing: usize,
     /// What each node answered, by index; `None` where it was not awaited.
-    pub answers: Vec<Option<Answer>>,
+    pub answers: Vec<Option<NodeResult>>,
 }
 
 /// Who has it.
 #[derive(Debug, Clone)]
-pub enum ViewedLock {
+pub enum LockHolding {
     /// Nobody has it on a quorum, nor can have.
     Free,
     /// A lease of ours. `left` is the q-th largest TTL of its key: the quorum ends then.
@@ -36,7 +37,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Looks at one resource on all nodes.
     ///
     /// Errors: `Err` with the answers where fewer than a quorum answered.
-    pub async fn inspect(&self, resource: &ResourceName) -> Result<View, Vec<Option<Answer>>> {
+    pub async fn inspect(&self, resource: &ResourceName) -> Result<View, Vec<Option<NodeResult>>> {
         let request = Request::Inspect { resource: resource.clone() };
         let started = self.clock.now();
         let deadline = started.plus(self.settings.node_timeout);
@@ -49,19 +50,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Ok(View { lock, agreeing, answers })
     }
 
-    fn view(&self, tally: &Tally) -> (ViewedLock, usize) {
+    fn view(&self, tally: &Tally) -> (LockHolding, usize) {
         let mut groups: Vec<Group> = Vec::new();
         let mut free = 0;
         for (_, answer) in tally.heard() {
-            let Ok(Reply::Seen(seen)) = answer else { continue };
+            let Ok(Reply::Inspected(seen)) = answer else { continue };
             let (key, left_ms) = match &seen.lock {
                 // A node without a vote that has nothing may have forgotten it: not known.
-                SeenLock::Free => {
-                    free += usize::from(seen.barred.is_none());
+                StoredLock::Free => {
+                    free += usize::from(seen.no_vote.is_none());
                     continue;
                 }
-                SeenLock::Lease { record, left_ms } => (Key::Lease(record.clone()), Some(*left_ms)),
-                SeenLock::Foreign { left_ms, fingerprint } => (Key::Foreign(fingerprint.to_string()), *left_ms),
+                StoredLock::Lease { record, left_ms } => (Key::Lease(record.clone()), Some(*left_ms)),
+                StoredLock::Foreign { left_ms, fingerprint } => (Key::Foreign(fingerprint.to_string()), *left_ms),
             };
             let left = left_ms.map_or(Duration::MAX, Duration::from_millis);
             match groups.iter_mut().find(|g| g.key.same(&key)) {
@@ -75,17 +76,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let need = self.quorum();
         let known = free + groups.iter().map(|g| g.left.len()).sum::<usize>();
         let unknown = tally.answers().len() - known;
-        let Some(mut group) = groups.into_iter().max_by_key(|g| g.left.len()) else { return (ViewedLock::Free, free) };
+        let Some(mut group) = groups.into_iter().max_by_key(|g| g.left.len()) else { return (LockHolding::Free, free) };
         let agreeing = group.left.len();
         if agreeing + unknown < need {
-            return (ViewedLock::Free, free);
+            return (LockHolding::Free, free);
         }
         group.left.sort_unstable_by(|a, b| b.cmp(a));
         let left = group.left.get(need - 1).or(group.left.last()).copied().unwrap_or_default();
         let lock = match group.key {
-            Key::Lease(record) => ViewedLock::Lease { record, left },
+            Key::Lease(record) => LockHolding::Lease { record, left },
             Key::Foreign(fingerprint) => {
-                ViewedLock::Foreign { fingerprint, left: (left < Duration::MAX).then_some(left) }
+                LockHolding::Foreign { fingerprint, left: (left < Duration::MAX).then_some(left) }
             }
         };
         (lock, agreeing)

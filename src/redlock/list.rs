@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::clock::Clock;
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::node::{Listed, Node, Reply, Request};
+use super::node::Node;
 use super::round::Until;
+use crate::protocol::{ListedLease, Reply, Request};
 
 /// Leases asked for at once: half a millisecond of a node's time on an idle machine.
 const PAGE: u32 = 250;
@@ -19,7 +20,7 @@ const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Gives every lease of one node to `take`, some of them twice. `false` where the node fell silent
     /// on the way.
-    pub async fn scan(&self, index: usize, take: impl Fn(Vec<Listed>)) -> bool {
+    pub async fn scan(&self, index: usize, take: impl Fn(Vec<ListedLease>)) -> bool {
         let mut cursor = 0;
         for _ in 0..PAGES_MAX {
             let now = self.clock.now();

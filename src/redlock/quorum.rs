@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use super::mutant::{self, Mutant};
-use super::node::{Answer, Barred, EndReason, Found, Released, Reply, UnreachableKind};
-use super::types::{Fence, NodeId, TokenHash, Ttl};
+use crate::mutant::{self, Mutant};
+use crate::protocol::{EndReason, Found, NoVote, NodeResult, Released, Reply, UnreachableKind};
+use crate::types::{Fence, NodeId, TokenHash, Ttl};
 
 /// How many of the *configured* nodes decide: N/2 + 1, whether or not the others can be reached.
 pub fn quorum_of(nodes: usize) -> usize {
@@ -47,7 +47,7 @@ pub enum Decision {
 /// Counts the answers of one round, by node index.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    answers: Vec<Option<Answer>>,
+    answers: Vec<Option<NodeResult>>,
     yes: usize,
     no: usize,
 }
@@ -59,7 +59,7 @@ impl Tally {
     }
 
     /// Takes one node's answer; only its first one counts.
-    pub fn record(&mut self, index: usize, answer: Answer, is_yes: bool) {
+    pub fn record(&mut self, index: usize, answer: NodeResult, is_yes: bool) {
         let Some(slot @ None) = self.answers.get_mut(index) else { return };
         *slot = Some(answer);
         if is_yes {
@@ -87,17 +87,17 @@ impl Tally {
     }
 
     /// The answers so far, by node index.
-    pub fn answers(&self) -> &[Option<Answer>] {
+    pub fn answers(&self) -> &[Option<NodeResult>] {
         &self.answers
     }
 
     /// Takes one node's answer out.
-    pub fn take(&mut self, index: usize) -> Option<Answer> {
+    pub fn take(&mut self, index: usize) -> Option<NodeResult> {
         self.answers.get_mut(index).and_then(Option::take)
     }
 
     /// The answers that came, with their node indexes.
-    pub fn heard(&self) -> impl Iterator<Item = (usize, &Answer)> {
+    pub fn heard(&self) -> impl Iterator<Item = (usize, &NodeResult)> {
         self.answers.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a)))
     }
 }
@@ -139,7 +139,7 @@ pub enum Verdict {
     /// Refused: too many claims, or a fence from the future.
     Refused,
     /// No vote.
-    Barred(Barred),
+    NoVote(NoVote),
     /// No usable answer.
     Unreachable(UnreachableKind),
     /// The outcome was clear before it answered.
@@ -148,7 +148,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// Of an answer, or of none.
-    pub fn of(answer: Option<&Answer>) -> Self {
+    pub fn of(answer: Option<&NodeResult>) -> Self {
         match answer {
             None => Self::NotAwaited,
             Some(Err(error)) => Self::Unreachable(error.kind),
@@ -158,9 +158,9 @@ impl Verdict {
                 }
                 Reply::Missing => Self::Missing,
                 Reply::Other { .. } => Self::Other,
-                Reply::Dead { reason } => Self::Ended(*reason),
-                Reply::TooManyClaims | Reply::Future => Self::Refused,
-                Reply::Barred(barred) => Self::Barred(barred.clone()),
+                Reply::Ended { reason } => Self::Ended(*reason),
+                Reply::TooManyClaims | Reply::FenceTooFarAhead => Self::Refused,
+                Reply::NoVote(no_vote) => Self::NoVote(no_vote.clone()),
                 Reply::Released(Released { found: Found::Nothing, .. }) => Self::Missing,
                 Reply::Released(Released { found: Found::Other, .. }) => Self::Other,
                 _ => Self::Granted,
@@ -177,10 +177,10 @@ impl Verdict {
             Self::Other => "other-holder",
             Self::Ended(_) => "ended",
             Self::Refused => "refused",
-            Self::Barred(Barred::Quarantined { .. }) => "quarantined",
-            Self::Barred(Barred::Unseeded { .. }) => "awaiting-seed",
-            Self::Barred(Barred::ClockOff { .. }) => "clock-off",
-            Self::Barred(Barred::OtherCluster { .. }) => "other-cluster",
+            Self::NoVote(NoVote::Quarantined { .. }) => "quarantined",
+            Self::NoVote(NoVote::Unseeded { .. }) => "awaiting-seed",
+            Self::NoVote(NoVote::ClockOff { .. }) => "clock-off",
+            Self::NoVote(NoVote::OtherCluster { .. }) => "other-cluster",
             Self::Unreachable(kind) => kind.as_str(),
             Self::NotAwaited => "not-awaited",
         }
@@ -190,7 +190,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::redlock::node::Unreachable;
+    use crate::protocol::Unreachable;
     use proptest::prelude::*;
 
     fn ttl(ms: u64) -> Ttl {
@@ -234,11 +234,11 @@ mod tests {
         assert_eq!(quorum_free_in([ms(3)]), ms(3));
     }
 
-    fn yes() -> Answer {
+    fn yes() -> NodeResult {
         Ok(Reply::Granted { fence: Fence(1), joined: false })
     }
 
-    fn no() -> Answer {
+    fn no() -> NodeResult {
         Err(Unreachable::new(UnreachableKind::Timeout, "late"))
     }
 

@@ -12,11 +12,12 @@ use super::cleanup::CLEANUP_MAX;
 use super::clock::Clock;
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::mutant::{Mutant, is};
-use super::node::{Answer, EndReason, Found, Node, Released, Reply, Request, Seen};
+use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, Verdict};
 use super::round::Until;
-use super::types::{ResourceName, TokenHash};
+use crate::mutant::{Mutant, is};
+use crate::protocol::{EndReason, Found, NodeInspection, NodeResult, Released, Reply, Request};
+use crate::types::{ResourceName, TokenHash};
 
 /// What a release came to.
 #[derive(Debug, Clone)]
@@ -63,7 +64,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Cancel: goes on in its own task.
     pub async fn evict(&self, resource: &ResourceName, fingerprint: Arc<str>) -> ReleaseOutcome {
-        self.end(Request::Evict { resource: resource.clone(), fingerprint }, || {}).await
+        self.end(Request::DeleteForeign { resource: resource.clone(), fingerprint }, || {}).await
     }
 
     async fn end(&self, request: Request, sent: impl FnOnce() + Send + 'static) -> ReleaseOutcome {
@@ -83,7 +84,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 Poll::Pending => pass.await,
             };
             // Stragglers of a won pass are awaited by the round; what failed is tried again here.
-            let failed = |(i, a): (usize, &Answer)| a.is_err().then_some(i);
+            let failed = |(i, a): (usize, &NodeResult)| a.is_err().then_some(i);
             let left: Vec<usize> = tally.heard().filter_map(failed).collect();
             let about = match &request {
                 Request::Release { resource, .. } => Some(resource.clone()),
@@ -114,7 +115,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let request = Request::Revoke { resource: resource.clone(), token: token.clone() };
         let started = self.clock.now();
         let deadline = started.plus(self.settings.node_timeout);
-        let is_yes = |a: &Answer| matches!(a, Ok(Reply::Revoked { .. }));
+        let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Revoked { .. }));
         let tally = self.round(&self.everyone(), request, started, deadline, Until::All, is_yes).await;
         let left = tally.heard().filter_map(|(_, a)| match a {
             Ok(Reply::Revoked { left_ms }) => Some(*left_ms),
@@ -168,8 +169,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if !is_reached || (earlier.is_none() && other + nothing < self.quorum()) {
             let mut nodes = self.outcomes(tally.answers());
             for (index, answer) in votes.into_iter().flat_map(Tally::heard) {
-                if let (Ok(Reply::Seen(Seen { barred: Some(why), .. })), Some(node)) = (answer, nodes.get_mut(index)) {
-                    node.verdict = Verdict::Barred(why.clone());
+                if let (Ok(Reply::Inspected(NodeInspection { no_vote: Some(why), .. })), Some(node)) =
+                    (answer, nodes.get_mut(index))
+                {
+                    node.verdict = Verdict::NoVote(why.clone());
                 }
             }
             return ReleaseOutcome::Unknown { released: mine, nodes };
@@ -182,10 +185,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-fn may_vote(answer: &Answer) -> bool {
-    matches!(answer, Ok(Reply::Seen(Seen { barred: None, .. })))
+fn may_vote(answer: &NodeResult) -> bool {
+    matches!(answer, Ok(Reply::Inspected(NodeInspection { no_vote: None, .. })))
 }
 
-fn found_it(answer: &Answer) -> bool {
+fn found_it(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Released(Released { found: Found::Mine, .. })))
 }

@@ -12,8 +12,9 @@ use std::time::Duration;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::node::{Answer, Node, Request, Unreachable, UnreachableKind};
+use super::node::Node;
 use super::quorum::{Decision, Tally};
+use crate::protocol::{NodeResult, Request, Unreachable, UnreachableKind};
 
 /// When a round may end before all nodes have answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,11 +36,11 @@ const GRACE: Duration = Duration::from_millis(2);
 /// The calls of a round that are still under way.
 struct Fanout<F> {
     calls: Vec<(usize, Pin<Box<F>>)>,
-    ready: VecDeque<(usize, Answer)>,
+    ready: VecDeque<(usize, NodeResult)>,
 }
 
-impl<F: Future<Output = Answer>> Fanout<F> {
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Answer)>> {
+impl<F: Future<Output = NodeResult>> Fanout<F> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, NodeResult)>> {
         let ready = &mut self.ready;
         self.calls.retain_mut(|(index, call)| match call.as_mut().poll(cx) {
             Poll::Ready(answer) => {
@@ -70,7 +71,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         started: BootTime,
         deadline: BootTime,
         until: Until,
-        is_yes: impl Fn(&Answer) -> bool,
+        is_yes: impl Fn(&NodeResult) -> bool,
     ) -> Tally {
         let mut tally = Tally::new(self.nodes.len());
         let (stamp, request) = (self.stamps.at(started), Arc::new(request));

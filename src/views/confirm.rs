@@ -4,9 +4,9 @@
 use askama::Template;
 
 use super::format;
+use super::layout::Shell;
 use super::lock::{self, Holder};
-use super::shell::Shell;
-use crate::manager::outcome::{ForceMode, Inspection, LockState};
+use crate::manager::types::{ForceMode, Inspection, LockState};
 
 /// What was wrong with an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use askama::Template;
 
+use super::badges::{Badge, Tone, badge};
 use super::format;
+use super::layout::Shell;
 use super::paging::Paging;
-use super::shell::Shell;
-use super::state::{Badge, Tone, badge};
 use crate::api::Event;
 
 /// What can be filtered by, with what it is called.

@@ -3,10 +3,10 @@
 
 use askama::Template;
 
+use super::charts::{self, Distribution, Spark};
 use super::format;
-use super::plot::{self, Distribution, Spark};
-use super::shell::Shell;
-use crate::manager::history::Window;
+use super::layout::Shell;
+use crate::manager::latency::Window;
 
 /// A quantile in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,9 +43,9 @@ impl LatencyPage {
         Self {
             shell,
             total: all.total(),
-            quantiles: plot::SHARES.iter().zip(meanings).map(quantile).collect(),
-            distribution: plot::distribution(all),
-            course: plot::spark(rounds, plot::WIDTH, plot::HEIGHT / 2.0),
+            quantiles: charts::SHARES.iter().zip(meanings).map(quantile).collect(),
+            distribution: charts::distribution(all),
+            course: charts::spark(rounds, charts::WIDTH, charts::HEIGHT / 2.0),
         }
     }
 }

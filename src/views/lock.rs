@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use askama::Template;
 
+use super::badges::{Badge, Tone, badge};
 use super::events::{self, Row as EventRow};
 use super::format;
-use super::shell::Shell;
-use super::state::{Badge, Tone, badge};
+use super::layout::Shell;
 use crate::api::Event;
-use crate::manager::outcome::{HolderView, Inspection, LockState, NoQuorum, NodeView, WaiterView};
-use crate::redlock::node::Barred;
+use crate::manager::types::{HolderView, Inspection, LockState, NoQuorum, NodeView, WaiterView};
+use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
-use crate::redlock::types::ResourceName;
+use crate::types::ResourceName;
 
 /// Events of the lock that are shown.
 const EVENTS_SHOWN: usize = 50;
@@ -120,13 +120,13 @@ fn verdict(verdict: &Verdict) -> Badge {
             badge("answered", Tone::Good)
         }
         Verdict::Refused => badge("refused", Tone::Warn),
-        Verdict::Barred(Barred::Quarantined { left_ms }) => {
+        Verdict::NoVote(NoVote::Quarantined { left_ms }) => {
             let left = format::time(std::time::Duration::from_millis(*left_ms));
             badge(&format!("in quarantine for {left} more"), Tone::Warn)
         }
-        Verdict::Barred(Barred::Unseeded { .. }) => badge("awaiting its seed", Tone::Warn),
-        Verdict::Barred(Barred::ClockOff { .. }) => badge("clock off", Tone::Bad),
-        Verdict::Barred(Barred::OtherCluster { .. }) => badge("of another cluster", Tone::Bad),
+        Verdict::NoVote(NoVote::Unseeded { .. }) => badge("awaiting its seed", Tone::Warn),
+        Verdict::NoVote(NoVote::ClockOff { .. }) => badge("clock off", Tone::Bad),
+        Verdict::NoVote(NoVote::OtherCluster { .. }) => badge("of another cluster", Tone::Bad),
         Verdict::Unreachable(kind) => badge(&format!("no answer: {}", kind.as_str()), Tone::Bad),
         Verdict::NotAwaited => badge("not awaited", Tone::Quiet),
     }
@@ -267,8 +267,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::manager::outcome::QuorumCount;
-    use crate::redlock::types::NodeId;
+    use crate::manager::types::QuorumCount;
+    use crate::types::NodeId;
 
     #[test]
     fn what_a_node_says_is_put_into_words() {
@@ -279,7 +279,7 @@ mod tests {
             ttl_ms: Some(4_200),
             verdict,
         };
-        let quarantined = view(false, Verdict::Barred(Barred::Quarantined { left_ms: 61_000 }));
+        let quarantined = view(false, Verdict::NoVote(NoVote::Quarantined { left_ms: 61_000 }));
         let row = node_row(&quarantined, None);
         assert_eq!((row.state.word.as_str(), row.says.as_str()), ("in quarantine for 1 m 01 s more", "holds nothing"));
         assert_eq!(node_row(&view(true, Verdict::Granted), None).says, "holds a lock of another Redlock client");
@@ -301,8 +301,8 @@ mod tests {
         let quorum = QuorumCount { granted: 0, needed: 2, nodes: 3 };
         let page = |state| {
             let seen = Inspection { resource: resource.clone(), state, waiters: vec![], nodes: vec![], quorum };
-            let vote = crate::manager::glance::Vote { nodes: vec![], quorum, draining: false };
-            let shell = Shell::new(&vote, super::super::shell::Tab::Other, "x", "/ui/locks/a/b");
+            let vote = crate::manager::overview::Vote { nodes: vec![], quorum, draining: false };
+            let shell = Shell::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");
             let page = LockPage::new(shell, &resource, Ok(&seen), &[], None, "http://h", 0);
             (page.can_end, page.render().expect("a page"))
         };

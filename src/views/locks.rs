@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use askama::Template;
 
+use super::badges::{Badge, Tone, badge};
 use super::format;
+use super::layout::Shell;
 use super::paging::Paging;
-use super::shell::Shell;
-use super::state::{Badge, Tone, badge};
-use crate::manager::glance::Glance;
 use crate::manager::leases::{Facts, SnapshotLease};
-use crate::redlock::types::ResourceName;
+use crate::manager::overview::Overview;
+use crate::types::ResourceName;
 
 /// A column to sort by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -207,17 +207,17 @@ struct Candidate<'a> {
 }
 
 struct Scene<'a> {
-    glance: &'a Glance,
+    overview: &'a Overview,
     wall_ms: u64,
 }
 
 impl<'a> Scene<'a> {
     fn valid_for(&self, lease: &SnapshotLease) -> Duration {
-        lease.left.saturating_sub(self.glance.age).saturating_sub(self.glance.lock_delay)
+        lease.left.saturating_sub(self.overview.age).saturating_sub(self.overview.lock_delay)
     }
 
     fn is_there(&self, lease: &SnapshotLease) -> bool {
-        lease.left > self.glance.age
+        lease.left > self.overview.age
     }
 
     fn state(&self, candidate: &Candidate<'_>) -> State {
@@ -229,23 +229,23 @@ impl<'a> Scene<'a> {
     }
 
     fn facts(&self, candidate: &Candidate<'_>) -> Option<&'a Facts> {
-        candidate.lease.and_then(|(_, i)| self.glance.leases.facts().get(i))
+        candidate.lease.and_then(|(_, i)| self.overview.leases.facts().get(i))
     }
 
     fn strip(&self) -> Strip {
-        let glance = self.glance;
+        let overview = self.overview;
         Strip {
-            held: glance.leases.leases.values().filter(|lease| !self.valid_for(lease).is_zero()).count(),
-            waiting: glance.waiting.values().sum(),
-            longest_wait: glance.longest_wait.map_or_else(|| "-".to_owned(), format::time),
-            age_ms: format::ms(glance.age),
-            age: format::time(glance.age),
-            complete: glance.leases.complete,
+            held: overview.leases.leases.values().filter(|lease| !self.valid_for(lease).is_zero()).count(),
+            waiting: overview.waiting.values().sum(),
+            longest_wait: overview.longest_wait.map_or_else(|| "-".to_owned(), format::time),
+            age_ms: format::ms(overview.age),
+            age: format::time(overview.age),
+            complete: overview.leases.complete,
         }
     }
 
     fn candidates(&self, query: &Query) -> Vec<Candidate<'a>> {
-        let (leases, waiting) = (&self.glance.leases.leases, &self.glance.waiting);
+        let (leases, waiting) = (&self.overview.leases.leases, &self.overview.waiting);
         let has_waiters = !waiting.is_empty();
         let held = leases.iter().enumerate().filter(|(_, (_, lease))| self.is_there(lease));
         let held = held.map(|(i, (name, lease))| Candidate {
@@ -379,8 +379,8 @@ fn columns(query: &Query) -> Vec<Column> {
 
 impl LocksPage {
     /// The page. `wall_ms`: now, on the wall clock.
-    pub fn new(shell: Shell, glance: &Glance, query: Query, wall_ms: u64) -> Self {
-        let scene = Scene { glance, wall_ms };
+    pub fn new(shell: Shell, overview: &Overview, query: Query, wall_ms: u64) -> Self {
+        let scene = Scene { overview, wall_ms };
         let all = scene.candidates(&query);
         let paging = Paging::new(all.len(), query.page, query.link(query.sort, query.down));
         let rows = scene.shown(&query, all, &paging).iter().map(|c| scene.row(c)).collect();

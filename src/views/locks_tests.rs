@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::manager::leases::Snapshot;
+use crate::protocol::LeaseRecord;
 use crate::redlock::clock::BootTime;
-use crate::redlock::node::LeaseRecord;
-use crate::redlock::types::Labels;
+use crate::types::Labels;
 use crate::views::paging::PAGE_ROWS;
 
 const NOW_MS: u64 = 1_795_198_023_120;
@@ -24,9 +24,9 @@ fn name(name: &str) -> ResourceName {
     ResourceName::parse(name).expect("valid")
 }
 
-fn glance(leases: Vec<(&str, SnapshotLease)>, waiting: &[(&str, usize)]) -> Glance {
+fn overview(leases: Vec<(&str, SnapshotLease)>, waiting: &[(&str, usize)]) -> Overview {
     let leases = leases.into_iter().map(|(n, lease)| (name(n), lease)).collect();
-    Glance {
+    Overview {
         leases: Arc::new(Snapshot::of(leases, BootTime::default(), true)),
         age: Duration::from_secs(1),
         lock_delay: Duration::from_secs(1),
@@ -36,22 +36,22 @@ fn glance(leases: Vec<(&str, SnapshotLease)>, waiting: &[(&str, usize)]) -> Glan
 }
 
 fn shell() -> Shell {
-    use crate::manager::glance::Vote;
-    use crate::manager::outcome::QuorumCount;
+    use crate::manager::overview::Vote;
+    use crate::manager::types::QuorumCount;
     let quorum = QuorumCount { granted: 5, needed: 3, nodes: 5 };
-    Shell::new(&Vote { nodes: Vec::new(), quorum, draining: false }, crate::views::shell::Tab::Locks, "Locks", "/ui/")
+    Shell::new(&Vote { nodes: Vec::new(), quorum, draining: false }, crate::views::layout::Tab::Locks, "Locks", "/ui/")
 }
 
-fn page(glance: &Glance, query: Query) -> LocksPage {
-    LocksPage::new(shell(), glance, query, NOW_MS)
+fn page(overview: &Overview, query: Query) -> LocksPage {
+    LocksPage::new(shell(), overview, query, NOW_MS)
 }
 
 fn names(page: &LocksPage) -> Vec<&str> {
     page.rows.iter().map(|row| row.resource.as_str()).collect()
 }
 
-fn four() -> Glance {
-    glance(
+fn four() -> Overview {
+    overview(
         vec![
             ("deploy/prod", lease("ci-4711", "release 1.9", 300, 32, 9)),
             ("deploy/test", lease("CI-12", "", 10, 62, 7)),
@@ -64,8 +64,8 @@ fn four() -> Glance {
 
 #[test]
 fn a_row_says_who_since_when_why_and_until_when() {
-    let glance = four();
-    let page = page(&glance, Query::default());
+    let overview = four();
+    let page = page(&overview, Query::default());
     assert_eq!(names(&page), ["deploy/prod", "deploy/test", "import", "next"]);
     let row = &page.rows[0];
     assert_eq!((row.owner.as_str(), row.note.as_str(), row.fence.as_str()), ("ci-4711", "release 1.9", "9"));
@@ -79,11 +79,11 @@ fn a_row_says_who_since_when_why_and_until_when() {
 
 #[test]
 fn filters_are_by_prefix_owner_and_state() {
-    let glance = four();
+    let overview = four();
     let with = |change: fn(&mut Query)| {
         let mut query = Query::default();
         change(&mut query);
-        names(&page(&glance, query)).join(" ")
+        names(&page(&overview, query)).join(" ")
     };
     assert_eq!(with(|q| q.prefix = "deploy/".into()), "deploy/prod deploy/test");
     assert_eq!(with(|q| q.owner = "ci-".into()), "deploy/prod deploy/test");
@@ -95,8 +95,8 @@ fn filters_are_by_prefix_owner_and_state() {
 
 #[test]
 fn every_column_sorts_both_ways() {
-    let glance = four();
-    let sorted = |sort, down| names(&page(&glance, Query { sort, down, ..Query::default() })).join(" ");
+    let overview = four();
+    let sorted = |sort, down| names(&page(&overview, Query { sort, down, ..Query::default() })).join(" ");
     assert_eq!(sorted(Sort::Resource, true), "next import deploy/test deploy/prod");
     assert_eq!(sorted(Sort::Held, true), "deploy/prod import deploy/test next");
     assert_eq!(sorted(Sort::Expires, false), "import deploy/prod deploy/test next");
@@ -107,10 +107,10 @@ fn every_column_sorts_both_ways() {
 
 #[test]
 fn the_address_keeps_filters_and_turns_the_order() {
-    let glance = four();
+    let overview = four();
     let query =
         Query { prefix: "deploy/".into(), owner: "a&b".into(), sort: Sort::Held, down: true, ..Query::default() };
-    let page = page(&glance, query);
+    let page = page(&overview, query);
     let held = page.columns.iter().find(|c| c.word == "Held for").expect("a column");
     assert_eq!((held.sorted, held.href.as_str()), ("descending", "/ui/?prefix=deploy/&owner=a%26b&sort=held"));
     let fence = page.columns.iter().find(|c| c.word == "Fence").expect("a column");
@@ -121,11 +121,11 @@ fn the_address_keeps_filters_and_turns_the_order() {
 fn pages_follow_each_other_without_a_gap_in_every_order() {
     let all: Vec<String> = (0..250).map(|i| format!("r/{i:03}")).collect();
     let leases = all.iter().enumerate().map(|(i, n)| (n.as_str(), lease("o", "", i as u64 % 7, 60, i as u64 % 5)));
-    let glance = glance(leases.collect(), &[]);
+    let overview = overview(leases.collect(), &[]);
     for (sort, _) in Sort::ALL {
         let mut seen = Vec::new();
         for number in 1..=3 {
-            let page = page(&glance, Query { sort, page: number, ..Query::default() });
+            let page = page(&overview, Query { sort, page: number, ..Query::default() });
             assert!(page.rows.len() <= PAGE_ROWS);
             seen.extend(page.rows.into_iter().map(|row| row.resource));
         }
@@ -138,10 +138,10 @@ fn pages_follow_each_other_without_a_gap_in_every_order() {
 #[test]
 fn strangers_words_are_inert() {
     let hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>' {{7*7}} \u{202e}";
-    let glance = glance(vec![("a", lease(hostile, hostile, 1, 60, 1))], &[]);
+    let overview = overview(vec![("a", lease(hostile, hostile, 1, 60, 1))], &[]);
     // A reader's own words come back into the field as they are, but for what escaping does.
     let query = Query { prefix: hostile.trim_end_matches('\u{202e}').into(), ..Query::default() };
-    for html in [page(&glance, Query::default()), page(&glance, query)].map(|p| p.render().expect("a page")) {
+    for html in [page(&overview, Query::default()), page(&overview, query)].map(|p| p.render().expect("a page")) {
         assert!(
             !html.contains("<script>alert") && !html.contains("<img src=x") && !html.contains('\u{202e}'),
             "{html}"
@@ -151,9 +151,9 @@ fn strangers_words_are_inert() {
 
 #[test]
 fn an_incomplete_list_says_so() {
-    let mut glance = four();
-    assert!(!page(&glance, Query::default()).render().expect("a page").contains("fewer than a quorum"));
-    let leases = glance.leases.leases.clone();
-    glance.leases = Arc::new(Snapshot::of(leases, BootTime::default(), false));
-    assert!(page(&glance, Query::default()).render().expect("a page").contains("fewer than a quorum"));
+    let mut overview = four();
+    assert!(!page(&overview, Query::default()).render().expect("a page").contains("fewer than a quorum"));
+    let leases = overview.leases.leases.clone();
+    overview.leases = Arc::new(Snapshot::of(leases, BootTime::default(), false));
+    assert!(page(&overview, Query::default()).render().expect("a page").contains("fewer than a quorum"));
 }

@@ -4,18 +4,18 @@
 //! owners and notes are strangers' words.
 
 pub mod assets;
+pub mod badges;
+pub mod charts;
 pub mod confirm;
+pub mod error_page;
 pub mod events;
 pub mod format;
 pub mod latency;
+pub mod layout;
 pub mod lock;
 pub mod locks;
 pub mod login;
 pub mod nodes;
 pub mod owners;
 pub mod paging;
-pub mod plot;
-pub mod shell;
-pub mod state;
-pub mod trouble;
 pub mod waiters;

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use askama::Template;
 
+use super::badges::{self, Badge, Tone, badge};
+use super::charts::{self, Cell, Spark};
 use super::format;
-use super::plot::{self, Cell, Spark};
-use super::shell::Shell;
-use super::state::{self, Badge, Tone, badge};
-use crate::manager::glance::Vote;
-use crate::manager::history::Window;
-use crate::manager::outcome::{FindingView, NodeReport};
-use crate::redlock::node::UnreachableKind;
-use crate::redlock::types::NodeId;
+use super::layout::Shell;
+use crate::manager::latency::Window;
+use crate::manager::overview::Vote;
+use crate::manager::types::{FindingView, NodeReport};
+use crate::protocol::UnreachableKind;
+use crate::types::NodeId;
 
 /// One node.
 #[derive(Debug, Clone)]
@@ -85,7 +85,7 @@ fn node(report: &NodeReport, window: &Window, node_timeout: Duration) -> NodeVie
     let kinds = UnreachableKind::ALL.iter().zip(window.all.failed).filter(|(_, n)| *n > 0);
     NodeView {
         node: report.node.to_string(),
-        state: state::node_badge(report),
+        state: badges::node_badge(report),
         since: format::clock(report.since),
         since_ms: format::ms(report.since),
         why: report.why.as_deref().map(format::visible).unwrap_or_default(),
@@ -102,8 +102,8 @@ fn node(report: &NodeReport, window: &Window, node_timeout: Duration) -> NodeVie
         run: report.run_id.as_deref().map(|run| run.chars().take(RUN_SHOWN).collect()).unwrap_or_default(),
         restarts: report.restarts,
         findings: report.findings.iter().map(finding).collect(),
-        spark: plot::spark(window, plot::SPARK_WIDTH, plot::SPARK_HEIGHT),
-        heat: plot::heat(window, node_timeout),
+        spark: charts::spark(window, charts::SPARK_WIDTH, charts::SPARK_HEIGHT),
+        heat: charts::heat(window, node_timeout),
     }
 }
 
@@ -127,7 +127,7 @@ impl NodesPage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manager::history::Series;
+    use crate::manager::latency::Series;
     use crate::redlock::clock::BootTime;
 
     fn report(state: &str, votes: bool) -> NodeReport {

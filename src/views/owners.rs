@@ -7,9 +7,9 @@ use std::time::Duration;
 use askama::Template;
 
 use super::format;
+use super::layout::Shell;
 use super::paging::Paging;
-use super::shell::Shell;
-use crate::manager::glance::{Glance, Queued};
+use crate::manager::overview::{Overview, Queued};
 
 /// Resources that are named for each owner.
 const NAMED: usize = 3;
@@ -58,10 +58,10 @@ struct Sum<'a> {
 
 impl OwnersPage {
     /// The page: who has most comes first. Units of `wall_ms`: milliseconds since 1970.
-    pub fn new(shell: Shell, glance: &Glance, queued: &[Queued], page: usize, wall_ms: u64) -> Self {
-        let snapshot = &glance.leases;
+    pub fn new(shell: Shell, overview: &Overview, queued: &[Queued], page: usize, wall_ms: u64) -> Self {
+        let snapshot = &overview.leases;
         let mut sums: HashMap<&str, Sum<'_>> = HashMap::new();
-        let held = snapshot.leases.iter().zip(snapshot.facts()).filter(|((_, lease), _)| lease.left > glance.age);
+        let held = snapshot.leases.iter().zip(snapshot.facts()).filter(|((_, lease), _)| lease.left > overview.age);
         for ((resource, lease), facts) in held {
             let sum = sums.entry(&facts.owner).or_default();
             sum.leases += 1;
@@ -80,7 +80,8 @@ impl OwnersPage {
         all.sort_unstable_by(|(a, x), (b, y)| (y.leases, y.waiting).cmp(&(x.leases, x.waiting)).then_with(|| a.cmp(b)));
         let paging = Paging::new(all.len(), page, "/ui/owners".to_owned());
         let row = |(owner, sum): &(&str, Sum<'_>)| {
-            let next_end = sum.next_end.map(|left| left.saturating_sub(glance.age).saturating_sub(glance.lock_delay));
+            let next_end =
+                sum.next_end.map(|left| left.saturating_sub(overview.age).saturating_sub(overview.lock_delay));
             Row {
                 owner: format::visible(owner),
                 owner_query: format::query(owner),
@@ -93,7 +94,7 @@ impl OwnersPage {
             }
         };
         let rows = all[paging.from..paging.to].iter().map(row).collect();
-        let (age, age_ms) = (format::time(glance.age), format::ms(glance.age));
+        let (age, age_ms) = (format::time(overview.age), format::ms(overview.age));
         Self { shell, rows, paging, complete: snapshot.complete, age, age_ms }
     }
 }

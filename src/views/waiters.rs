@@ -3,9 +3,9 @@
 use askama::Template;
 
 use super::format;
+use super::layout::Shell;
 use super::paging::Paging;
-use super::shell::Shell;
-use crate::manager::glance::{Glance, Queued};
+use crate::manager::overview::{Overview, Queued};
 
 /// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub struct WaitersPage {
 
 impl WaitersPage {
     /// The page; `queued` is the oldest first.
-    pub fn new(shell: Shell, glance: &Glance, queued: &[Queued], page: usize) -> Self {
+    pub fn new(shell: Shell, overview: &Overview, queued: &[Queued], page: usize) -> Self {
         let paging = Paging::new(queued.len(), page, "/ui/waiters".to_owned());
         let row = |q: &Queued| {
-            let lease = glance.leases.leases.get(&q.resource).filter(|lease| lease.left > glance.age);
+            let lease = overview.leases.leases.get(&q.resource).filter(|lease| lease.left > overview.age);
             Row {
                 resource: q.resource.to_string(),
                 position: q.position,
@@ -53,6 +53,6 @@ impl WaitersPage {
             }
         };
         let rows = queued[paging.from..paging.to].iter().map(row).collect();
-        Self { shell, rows, resources: glance.waiting.len(), paging }
+        Self { shell, rows, resources: overview.waiting.len(), paging }
     }
 }

@@ -1,13 +1,13 @@
 //! When two nodes' answers are the same: equal, but for what their clocks say. Knows no node.
 
-use redlockd::redlock::node::{Answer, Barred, Reply, Seen, SeenLock, Vote};
+use redlockd::protocol::{NoVote, NodeInspection, NodeResult, Reply, StoredLock, Vote};
 
 /// What the sequences must have come across, or they are too tame to tell anything.
 pub const MUST_MEET: [&str; 40] = [
-    "acquire Barred ClockOff",
-    "acquire Barred OtherCluster",
-    "acquire Barred Quarantined",
-    "acquire Barred Unseeded",
+    "acquire NoVote ClockOff",
+    "acquire NoVote OtherCluster",
+    "acquire NoVote Quarantined",
+    "acquire NoVote Unseeded",
     "acquire Dead Cancelled",
     "acquire Dead Forced",
     "acquire Dead Released",
@@ -18,14 +18,14 @@ pub const MUST_MEET: [&str; 40] = [
     "acquire Held true false",
     "acquire Held true true",
     "activate Active",
-    "activate Barred Quarantined",
+    "activate NoVote Quarantined",
     "cancel Mine",
     "cancel Nothing",
     "cancel Other",
     "evict Mine",
     "evict Nothing",
     "evict Other",
-    "extend Barred Quarantined",
+    "extend NoVote Quarantined",
     "extend Dead Revoked",
     "extend Ok Future",
     "extend Ok Kept",
@@ -40,14 +40,14 @@ pub const MUST_MEET: [&str; 40] = [
     "plant Ok Future",
     "plant Ok Planted",
     "plant Other false",
-    "probe Barred Unseeded",
-    "quarantine Barred Quarantined",
+    "probe NoVote Unseeded",
+    "quarantine NoVote Quarantined",
     "release Mine",
     "revoke Ok Revoked",
 ];
 
 /// Equal, and what is a clock's reading or a remaining TTL at most `slack_us` apart.
-pub fn agree(a: &Answer, b: &Answer, slack_us: u64) -> bool {
+pub fn agree(a: &NodeResult, b: &NodeResult, slack_us: u64) -> bool {
     match (a, b) {
         (Ok(a), Ok(b)) => {
             let (mut a, mut b) = (a.clone(), b.clone());
@@ -60,16 +60,16 @@ pub fn agree(a: &Answer, b: &Answer, slack_us: u64) -> bool {
 }
 
 /// The reply without its numbers and words.
-pub fn kind_of(answer: &Answer) -> String {
+pub fn kind_of(answer: &NodeResult) -> String {
     let text = match answer {
-        Ok(Reply::Barred(barred)) => format!("Barred {barred:?}"),
+        Ok(Reply::NoVote(no_vote)) => format!("NoVote {no_vote:?}"),
         Ok(Reply::Status(status)) => format!("{:?}", status.vote).replacen('(', " ", 1),
-        Ok(Reply::Dead { reason }) => format!("Dead {reason:?}"),
+        Ok(Reply::Ended { reason }) => format!("Dead {reason:?}"),
         Ok(Reply::Released(released)) => format!("{:?}", released.found),
         Ok(Reply::Granted { joined, .. }) => format!("Granted {joined}"),
         Ok(Reply::Held { left_ms, record }) => format!("Held {} {}", left_ms.is_some(), record.is_some()),
         Ok(Reply::Other { fence }) => format!("Other {}", fence.is_some()),
-        Ok(Reply::Seen(seen)) => format!("{:?}", seen.lock),
+        Ok(Reply::Inspected(seen)) => format!("{:?}", seen.lock),
         other => format!("{other:?}").replacen('(', " ", 1),
     };
     text.chars().take_while(|c| !matches!(c, '{' | '(' | ')')).collect::<String>().trim_end().to_owned()
@@ -80,30 +80,30 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
     fn ms(of: &mut u64) -> u64 {
         std::mem::take(of).saturating_mul(1_000)
     }
-    fn barred(of: &mut Barred) -> Vec<u64> {
+    fn no_vote(of: &mut NoVote) -> Vec<u64> {
         match of {
-            Barred::Quarantined { left_ms } => vec![ms(left_ms)],
-            Barred::ClockOff { node_us } => vec![std::mem::take(node_us)],
-            Barred::Unseeded { .. } | Barred::OtherCluster { .. } => vec![],
+            NoVote::Quarantined { left_ms } => vec![ms(left_ms)],
+            NoVote::ClockOff { node_us } => vec![std::mem::take(node_us)],
+            NoVote::Unseeded { .. } | NoVote::OtherCluster { .. } => vec![],
         }
     }
     match reply {
         Reply::Held { left_ms: Some(left_ms), .. } => vec![ms(left_ms)],
-        Reply::Kept { before_ms, .. } => vec![ms(before_ms)],
+        Reply::Updated { before_ms, .. } => vec![ms(before_ms)],
         Reply::Revoked { left_ms } => vec![ms(left_ms)],
-        Reply::Barred(of) => barred(of),
-        Reply::Seen(Seen { barred: of, lock }) => {
-            let mut clocks = of.as_mut().map(barred).unwrap_or_default();
+        Reply::NoVote(of) => no_vote(of),
+        Reply::Inspected(NodeInspection { no_vote: of, lock }) => {
+            let mut clocks = of.as_mut().map(no_vote).unwrap_or_default();
             match lock {
-                SeenLock::Lease { left_ms, .. } => clocks.push(ms(left_ms)),
-                SeenLock::Foreign { left_ms: Some(left_ms), .. } => clocks.push(ms(left_ms)),
-                SeenLock::Foreign { left_ms: None, .. } | SeenLock::Free => {}
+                StoredLock::Lease { left_ms, .. } => clocks.push(ms(left_ms)),
+                StoredLock::Foreign { left_ms: Some(left_ms), .. } => clocks.push(ms(left_ms)),
+                StoredLock::Foreign { left_ms: None, .. } | StoredLock::Free => {}
             }
             clocks
         }
         Reply::Status(status) => {
             let mut clocks = match &mut status.vote {
-                Vote::Barred(of) => barred(of),
+                Vote::NoVote(of) => no_vote(of),
                 Vote::Active | Vote::AlreadyInitialised => vec![],
             };
             clocks.extend([&mut status.now_us, &mut status.since_us, &mut status.until_us].map(std::mem::take));

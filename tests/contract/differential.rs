@@ -14,9 +14,11 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use redlockd::nodes::machine::{Foreign, NodeMachine, Victim};
-use redlockd::redlock::node::{Barred, EndReason, LeaseRecord, Listed, Reply, Request, Seen, SeenLock, Stamp, Terms};
-use redlockd::redlock::types::{Fence, ResourceName};
+use redlockd::protocol::reference::{Foreign, NodeMachine, Victim};
+use redlockd::protocol::{
+    ClusterParams, EndReason, LeaseRecord, ListedLease, NoVote, NodeInspection, Reply, Request, RequestTime, StoredLock,
+};
+use redlockd::types::{Fence, ResourceName};
 
 use super::agree::{MUST_MEET, agree, kind_of};
 use super::real::RealServer;
@@ -36,8 +38,8 @@ const MAX_PAGES: usize = 100;
 const GUARD: Duration = Duration::from_secs(5);
 const BRIEF_MS: u64 = 15;
 
-fn ours(is_brief: bool) -> Terms {
-    Terms {
+fn ours(is_brief: bool) -> ClusterParams {
+    ClusterParams {
         cluster: "one".into(),
         guard: GUARD,
         lock_delay: Duration::from_millis(10),
@@ -50,7 +52,7 @@ fn ours(is_brief: bool) -> Terms {
 struct Pair<'a> {
     real: &'a mut RealServer,
     machine: NodeMachine,
-    terms: Terms,
+    terms: ClusterParams,
     last_fence: u64,
     last_print: String,
     restarts: u32,
@@ -105,7 +107,7 @@ impl<'a> Pair<'a> {
                 ttl: ttl(*ms),
                 labels: "{\"o\":\"|\"}".into(),
             },
-            Ask::Hold { resource, token: t, ms, fence, renewal, labels } => Request::Hold {
+            Ask::Hold { resource, token: t, ms, fence, renewal, labels } => Request::Update {
                 resource: r(resource),
                 token: token(*t),
                 ttl: ms.map(ttl),
@@ -113,7 +115,7 @@ impl<'a> Pair<'a> {
                 renewal: *renewal,
                 labels: labels.map(Into::into),
             },
-            Ask::Plant { resource, token: t, ms, fence } => Request::Plant {
+            Ask::Plant { resource, token: t, ms, fence } => Request::Restore {
                 resource: r(resource),
                 record: LeaseRecord {
                     token: token(*t),
@@ -136,7 +138,7 @@ impl<'a> Pair<'a> {
             Ask::Revoke { resource, token: t } => Request::Revoke { resource: r(resource), token: token(*t) },
             Ask::Evict { resource, sees } => {
                 let fingerprint = if *sees { self.last_print.as_str() } else { "none" };
-                Request::Evict { resource: r(resource), fingerprint: fingerprint.into() }
+                Request::DeleteForeign { resource: r(resource), fingerprint: fingerprint.into() }
             }
             Ask::Inspect { resource } => Request::Inspect { resource: r(resource) },
             Ask::Probe => Request::Probe,
@@ -164,13 +166,13 @@ impl<'a> Pair<'a> {
                 }
                 if let Ask::Evict { resource, sees: true } = what {
                     self.ask(
-                        Stamp(now),
+                        RequestTime(now),
                         &self.terms.clone(),
                         &Request::Inspect { resource: name(RESOURCES[*resource]) },
                     )?;
                 }
                 let request = self.request(what);
-                self.ask(Stamp(stamp), &terms, &request)?;
+                self.ask(RequestTime(stamp), &terms, &request)?;
             }
             Step::Foreign { resource, value, ttl_ms } => {
                 let r = name(RESOURCES[*resource]);
@@ -248,8 +250,12 @@ impl<'a> Pair<'a> {
         let args =
             [script.as_bytes(), b"1", b"redlockd:meta", ahead_text.as_bytes(), run.as_bytes(), span_text.as_bytes()];
         self.real.command::<()>(&[&[&b"EVAL"[..]], &args[..]].concat());
-        let reply = self.machine.apply(ahead, "", Stamp(now), &self.terms, &Request::Inspect { resource: name("a") });
-        assert!(matches!(reply, Ok(Reply::Seen(Seen { barred: Some(Barred::ClockOff { .. }), .. }))), "{reply:?}");
+        let reply =
+            self.machine.apply(ahead, "", RequestTime(now), &self.terms, &Request::Inspect { resource: name("a") });
+        assert!(
+            matches!(reply, Ok(Reply::Inspected(NodeInspection { no_vote: Some(NoVote::ClockOff { .. }), .. }))),
+            "{reply:?}"
+        );
     }
 
     /// Waits until nothing ends within the slack, before or after; the node's time then.
@@ -267,7 +273,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    fn ask(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> Result<(), TestCaseError> {
+    fn ask(&mut self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> Result<(), TestCaseError> {
         let (before, real, after) = self.real.bracketed(stamp, terms, request);
         self.slack_us += after - before;
         let mut later = self.machine.clone();
@@ -282,10 +288,10 @@ impl<'a> Pair<'a> {
         }
         *self.met.entry(format!("{} {}", request.verb(), kind_of(&real))).or_default() += 1;
         match &real {
-            Ok(Reply::Granted { fence, .. } | Reply::Kept { record: LeaseRecord { fence, .. }, .. }) => {
+            Ok(Reply::Granted { fence, .. } | Reply::Updated { record: LeaseRecord { fence, .. }, .. }) => {
                 self.last_fence = fence.0;
             }
-            Ok(Reply::Seen(Seen { lock: SeenLock::Foreign { fingerprint, .. }, .. })) => {
+            Ok(Reply::Inspected(NodeInspection { lock: StoredLock::Foreign { fingerprint, .. }, .. })) => {
                 self.last_print = fingerprint.to_string();
             }
             _ => {}
@@ -296,7 +302,7 @@ impl<'a> Pair<'a> {
     /// At the end both must hold the same.
     fn compare_all(&mut self) -> Result<(), TestCaseError> {
         for resource in RESOURCES {
-            let stamp = Stamp(self.clear_of_ends());
+            let stamp = RequestTime(self.clear_of_ends());
             let terms = self.terms.clone();
             self.ask(stamp, &terms, &Request::Inspect { resource: name(resource) })?;
         }
@@ -304,7 +310,7 @@ impl<'a> Pair<'a> {
         let now = self.clear_of_ends();
         for _ in 0..MAX_PAGES {
             let list = Request::List { cursor, count: 2 };
-            let Ok(Reply::Page { next, leases }) = self.real.ask_with(Stamp(now), &self.terms, &list) else {
+            let Ok(Reply::Page { next, leases }) = self.real.ask_with(RequestTime(now), &self.terms, &list) else {
                 panic!("no page")
             };
             real.extend(leases);
@@ -316,7 +322,8 @@ impl<'a> Pair<'a> {
         let (mut twin, mut cursor) = (Vec::new(), 0);
         for _ in 0..MAX_PAGES {
             let list = Request::List { cursor, count: 2 };
-            let Ok(Reply::Page { next, leases }) = self.machine.apply(now, "", Stamp(now), &self.terms, &list) else {
+            let Ok(Reply::Page { next, leases }) = self.machine.apply(now, "", RequestTime(now), &self.terms, &list)
+            else {
                 panic!("no page")
             };
             twin.extend(leases);
@@ -325,11 +332,11 @@ impl<'a> Pair<'a> {
                 None => break,
             }
         }
-        let by_name = |l: &Listed| l.resource.clone();
+        let by_name = |l: &ListedLease| l.resource.clone();
         real.sort_by_key(by_name);
         real.dedup_by_key(|l| by_name(l));
         twin.sort_by_key(by_name);
-        let names = |list: &[Listed]| {
+        let names = |list: &[ListedLease]| {
             list.iter().map(|l| (l.resource.clone(), l.record.clone())).collect::<Vec<(ResourceName, _)>>()
         };
         prop_assert_eq!(names(&real), names(&twin));
@@ -348,7 +355,7 @@ impl<'a> Pair<'a> {
                 let reason = EndReason::Released;
                 let release = Request::Release { resource: resource.clone(), token: token(t), reason };
                 for _ in 0..2 {
-                    let stamp = Stamp(self.clear_of_ends());
+                    let stamp = RequestTime(self.clear_of_ends());
                     self.ask(stamp, &terms, &release)?;
                 }
             }
@@ -359,7 +366,7 @@ impl<'a> Pair<'a> {
                 ttl: ttl(20_000),
                 labels: "{}".into(),
             };
-            let slow = Stamp(self.clear_of_ends() - 4_900_000);
+            let slow = RequestTime(self.clear_of_ends() - 4_900_000);
             self.ask(slow, &terms, &acquire)?;
         }
         Ok(())
@@ -379,7 +386,7 @@ fn the_machine_answers_as_redis_does_whatever_is_asked_and_whatever_happens() {
         let mut real = real.borrow_mut();
         let mut pair = Pair::new(&mut real, is_brief);
         if is_declared {
-            let stamp = Stamp(pair.real.now_us());
+            let stamp = RequestTime(pair.real.now_us());
             pair.ask(stamp, &pair.terms.clone(), &Request::Init)?;
         }
         for step in &steps {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use redlockd::redlock::node::{
-    Barred, EndReason, Found, LeaseRecord, MAX_CLAIMS, Released, Reply, Request, SeenLock, Stamp, Vote,
+use redlockd::protocol::{
+    EndReason, Found, LeaseRecord, MAX_CLAIMS, NoVote, Released, Reply, Request, RequestTime, StoredLock, Vote,
 };
-use redlockd::redlock::types::{Fence, Labels};
+use redlockd::types::{Fence, Labels};
 
 use super::subject::{
     GUARD, Subject, acquire, attempt, cancel, extend, inspect, name, release, revoke, terms, token, ttl,
@@ -20,8 +20,8 @@ fn granted(node: &mut impl Subject, request: &Request) -> Fence {
 
 fn record(node: &mut impl Subject, resource: &str) -> LeaseRecord {
     match node.ask(&inspect(resource)) {
-        Reply::Seen(seen) => match seen.lock {
-            SeenLock::Lease { record, .. } => record,
+        Reply::Inspected(seen) => match seen.lock {
+            StoredLock::Lease { record, .. } => record,
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
@@ -30,8 +30,8 @@ fn record(node: &mut impl Subject, resource: &str) -> LeaseRecord {
 
 fn left_ms(node: &mut impl Subject, resource: &str) -> u64 {
     match node.ask(&inspect(resource)) {
-        Reply::Seen(seen) => match seen.lock {
-            SeenLock::Lease { left_ms, .. } => left_ms,
+        Reply::Inspected(seen) => match seen.lock {
+            StoredLock::Lease { left_ms, .. } => left_ms,
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
@@ -39,7 +39,7 @@ fn left_ms(node: &mut impl Subject, resource: &str) -> u64 {
 }
 
 fn is_free(node: &mut impl Subject, resource: &str) -> bool {
-    matches!(node.ask(&inspect(resource)), Reply::Seen(seen) if seen.lock == SeenLock::Free)
+    matches!(node.ask(&inspect(resource)), Reply::Inspected(seen) if seen.lock == StoredLock::Free)
 }
 
 fn is_mine(reply: &Reply) -> bool {
@@ -72,7 +72,7 @@ pub fn fences_rise_over_releases_expiries_and_slow_clocks(node: &mut impl Subjec
     let mut last = granted(node, &acquire("a", 1, 1, 1));
     for by in 2..6 {
         node.pass(Duration::from_millis(23));
-        let slow = Stamp(node.now_us() - 400_000); // within the guard
+        let slow = RequestTime(node.now_us() - 400_000); // within the guard
         match node.ask_with(slow, &terms(), &acquire("a", by, by, 1)) {
             Ok(Reply::Granted { fence, .. }) => {
                 assert_eq!(fence, Fence(last.0 + 1), "the counter is ahead of this caller's clock");
@@ -121,7 +121,7 @@ pub fn a_cancel_withdraws_one_claim_and_the_lease_goes_with_the_last(node: &mut 
 pub fn a_cancelled_attempt_that_arrives_late_is_dead_and_others_are_not(node: &mut impl Subject) {
     let nothing = Reply::Released(Released { found: Found::Nothing, earlier: None });
     assert_eq!(node.ask(&cancel("a", 1, 1)), nothing);
-    assert_eq!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::Dead { reason: EndReason::Cancelled });
+    assert_eq!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::Ended { reason: EndReason::Cancelled });
     granted(node, &acquire("a", 1, 2, 1_000));
 }
 
@@ -130,8 +130,8 @@ pub fn a_released_token_stays_dead_and_says_why(node: &mut impl Subject) {
     assert_eq!(node.ask(&release("a", 1)), Reply::Released(Released { found: Found::Mine, earlier: None }));
     let again = Reply::Released(Released { found: Found::Nothing, earlier: Some(EndReason::Released) });
     assert_eq!(node.ask(&release("a", 1)), again);
-    assert_eq!(node.ask(&acquire("a", 1, 2, 1_000)), Reply::Dead { reason: EndReason::Released });
-    assert_eq!(node.ask(&extend("a", 1, None, None)), Reply::Dead { reason: EndReason::Released });
+    assert_eq!(node.ask(&acquire("a", 1, 2, 1_000)), Reply::Ended { reason: EndReason::Released });
+    assert_eq!(node.ask(&extend("a", 1, None, None)), Reply::Ended { reason: EndReason::Released });
     granted(node, &acquire("a", 2, 3, 20_000));
     let others = Reply::Released(Released { found: Found::Other, earlier: Some(EndReason::Released) });
     assert_eq!(node.ask(&release("a", 1)), others);
@@ -143,7 +143,7 @@ pub fn a_token_that_was_released_for_one_resource_lives_on_for_another(node: &mu
     granted(node, &acquire("a", 1, 1, 20_000));
     granted(node, &acquire("b", 1, 2, 20_000));
     assert!(is_mine(&node.ask(&release("a", 1))));
-    assert!(matches!(node.ask(&extend("b", 1, None, None)), Reply::Kept { .. }));
+    assert!(matches!(node.ask(&extend("b", 1, None, None)), Reply::Updated { .. }));
     assert!(matches!(node.ask(&acquire("b", 1, 3, 20_000)), Reply::Granted { joined: true, .. }));
     assert!(is_mine(&node.ask(&release("b", 1))));
 }
@@ -165,8 +165,8 @@ pub fn a_revoked_lease_keeps_its_end_and_no_more(node: &mut impl Subject) {
     granted(node, &acquire("a", 1, 1, 20_000));
     assert_eq!(node.ask(&revoke("a", 2)), Reply::Other { fence: None });
     node.ask(&revoke("a", 1));
-    assert_eq!(node.ask(&extend("a", 1, Some(50_000), None)), Reply::Dead { reason: EndReason::Revoked });
-    assert_eq!(node.ask(&acquire("a", 1, 2, 50_000)), Reply::Dead { reason: EndReason::Revoked });
+    assert_eq!(node.ask(&extend("a", 1, Some(50_000), None)), Reply::Ended { reason: EndReason::Revoked });
+    assert_eq!(node.ask(&acquire("a", 1, 2, 50_000)), Reply::Ended { reason: EndReason::Revoked });
     assert!((10_000..=20_020).contains(&left_ms(node, "a")));
 }
 
@@ -174,7 +174,7 @@ pub fn an_extend_lengthens_counts_and_never_shortens(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     for (ms, least, most) in [(None, 5_000, 10_020), (Some(30_000), 20_000, 30_020), (Some(100), 20_000, 30_020)] {
         match node.ask(&extend("a", 1, ms, Some(fence))) {
-            Reply::Kept { record: kept, before_ms } => {
+            Reply::Updated { record: kept, before_ms } => {
                 assert_eq!((kept.fence, kept.ttl), (fence, ttl(10_000)));
                 assert_eq!(kept, record(node, "a"), "the answer is the lease as it stands");
                 assert!(before_ms <= 30_020);
@@ -199,12 +199,12 @@ pub fn a_written_back_fence_lifts_the_lease_and_the_counter(node: &mut impl Subj
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let lifted = Fence(fence.0 + 100_000);
     assert!(
-        matches!(node.ask(&extend("a", 1, None, Some(lifted))), Reply::Kept { record, .. } if record.fence == lifted)
+        matches!(node.ask(&extend("a", 1, None, Some(lifted))), Reply::Updated { record, .. } if record.fence == lifted)
     );
     let lower = node.ask(&extend("a", 1, None, Some(fence)));
     assert_eq!(lower, Reply::Other { fence: Some(lifted) }, "an extend of this token's earlier lease");
     let poison = Fence(node.now_us() + 10_000_000);
-    assert_eq!(node.ask(&extend("a", 1, None, Some(poison))), Reply::Future);
+    assert_eq!(node.ask(&extend("a", 1, None, Some(poison))), Reply::FenceTooFarAhead);
     assert_eq!(record(node, "a").fence, lifted);
     node.ask(&release("a", 1));
     assert!(granted(node, &acquire("a", 2, 2, 10_000)) > lifted);
@@ -213,7 +213,7 @@ pub fn a_written_back_fence_lifts_the_lease_and_the_counter(node: &mut impl Subj
 pub fn labels_change_without_a_renewal_and_keep_the_end(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let labels = Labels { owner: "ünï|code\n\0".into(), ..Labels::default() };
-    let edit = Request::Hold {
+    let edit = Request::Update {
         resource: name("a"),
         token: token(1),
         ttl: Some(ttl(1)),
@@ -221,7 +221,7 @@ pub fn labels_change_without_a_renewal_and_keep_the_end(node: &mut impl Subject)
         renewal: false,
         labels: Some(labels.encode()),
     };
-    assert!(matches!(node.ask(&edit), Reply::Kept { record: kept, .. } if kept.fence == fence));
+    assert!(matches!(node.ask(&edit), Reply::Updated { record: kept, .. } if kept.fence == fence));
     let record = record(node, "a");
     assert_eq!((record.labels(), record.renewals, record.fence), (labels, 0, fence));
     assert!(left_ms(node, "a") > 5_000);
@@ -230,31 +230,31 @@ pub fn labels_change_without_a_renewal_and_keep_the_end(node: &mut impl Subject)
 pub fn a_plant_fills_only_what_is_empty_and_not_what_was_ended(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let planted = LeaseRecord { claims: "p,".into(), renewals: 3, ..record(node, "a") };
-    let plant = |resource: &str, record: &LeaseRecord| Request::Plant {
+    let plant = |resource: &str, record: &LeaseRecord| Request::Restore {
         resource: name(resource),
         record: record.clone(),
         left_ms: 5_000,
     };
     assert_eq!(node.ask(&plant("a", &planted)), Reply::Other { fence: None });
-    assert_eq!(node.ask(&plant("b", &planted)), Reply::Planted);
+    assert_eq!(node.ask(&plant("b", &planted)), Reply::Restored);
     assert_eq!(record(node, "b"), planted);
     assert!((1_000..=5_000).contains(&left_ms(node, "b")));
     node.ask(&cancel("b", 1, 1));
     assert!(!is_free(node, "b"), "no attempt claims a planted lease");
     assert!(is_mine(&node.ask(&release("b", 1))));
-    assert_eq!(node.ask(&plant("b", &planted)), Reply::Dead { reason: EndReason::Released });
+    assert_eq!(node.ask(&plant("b", &planted)), Reply::Ended { reason: EndReason::Released });
     assert!(granted(node, &acquire("b", 2, 2, 1_000)) > fence, "the plant brought its fence along");
     let poison = LeaseRecord { fence: Fence(node.now_us() + 10_000_000), ..planted };
-    assert_eq!(node.ask(&plant("c", &poison)), Reply::Future);
+    assert_eq!(node.ask(&plant("c", &poison)), Reply::FenceTooFarAhead);
 }
 
 pub fn a_plant_with_a_small_fence_does_not_lower_the_counter(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let small = LeaseRecord { token: token(2), fence: Fence(fence.0 - 5), claims: "p,".into(), ..record(node, "a") };
     node.ask(&release("a", 1));
-    assert_eq!(node.ask(&Request::Plant { resource: name("a"), record: small, left_ms: 5_000 }), Reply::Planted);
+    assert_eq!(node.ask(&Request::Restore { resource: name("a"), record: small, left_ms: 5_000 }), Reply::Restored);
     node.ask(&release("a", 2));
-    let slow = Stamp(node.now_us() - 400_000);
+    let slow = RequestTime(node.now_us() - 400_000);
     let next = node.ask_with(slow, &terms(), &acquire("a", 3, 3, 10_000));
     assert_eq!(next, Ok(Reply::Granted { fence: Fence(fence.0 + 1), joined: false }));
 }
@@ -262,15 +262,15 @@ pub fn a_plant_with_a_small_fence_does_not_lower_the_counter(node: &mut impl Sub
 pub fn late_requests_and_clocks_that_are_off_get_no_vote(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 20_000));
     let off = u64::try_from(GUARD.as_micros()).expect("small") + 200_000;
-    for stamp in [Stamp(node.now_us() - off), Stamp(node.now_us() + off)] {
+    for stamp in [RequestTime(node.now_us() - off), RequestTime(node.now_us() + off)] {
         for request in [acquire("b", 2, 2, 1_000), acquire("a", 1, 1, 1_000), extend("a", 1, None, Some(fence))] {
             let reply = node.ask_with(stamp, &terms(), &request);
-            assert!(matches!(reply, Ok(Reply::Barred(Barred::ClockOff { .. }))), "{reply:?}");
+            assert!(matches!(reply, Ok(Reply::NoVote(NoVote::ClockOff { .. }))), "{reply:?}");
         }
     }
     assert_eq!(record(node, "a").renewals, 0);
     assert!(
-        is_mine(&node.ask_with(Stamp(0), &terms(), &release("a", 1)).expect("an answer")),
+        is_mine(&node.ask_with(RequestTime(0), &terms(), &release("a", 1)).expect("an answer")),
         "giving back needs no clock"
     );
 }
@@ -306,18 +306,18 @@ pub fn an_ordered_quarantine_takes_the_vote_but_not_the_leases(node: &mut impl S
     let now = node.now_us();
     match node.ask(&Request::Quarantine) {
         Reply::Status(status) => {
-            assert_eq!(status.vote, Vote::Barred(Barred::Quarantined { left_ms: 60_000 }));
+            assert_eq!(status.vote, Vote::NoVote(NoVote::Quarantined { left_ms: 60_000 }));
             assert_eq!((status.why.as_str(), status.high_water), ("ordered", fence));
             assert!(status.until_us >= now + 60_000_000);
         }
         other => panic!("{other:?}"),
     }
     for request in [acquire("b", 2, 2, 1_000), extend("a", 1, Some(40_000), Some(fence))] {
-        assert!(matches!(node.ask(&request), Reply::Barred(Barred::Quarantined { .. })));
+        assert!(matches!(node.ask(&request), Reply::NoVote(NoVote::Quarantined { .. })));
     }
     assert!(left_ms(node, "a") > 30_000, "it was extended all the same");
     let too_early = node.ask(&Request::Activate { seed: fence });
-    assert!(matches!(too_early, Reply::Status(s) if matches!(s.vote, Vote::Barred(Barred::Quarantined { .. }))));
+    assert!(matches!(too_early, Reply::Status(s) if matches!(s.vote, Vote::NoVote(NoVote::Quarantined { .. }))));
     assert!(is_mine(&node.ask(&release("a", 1))));
 }
 

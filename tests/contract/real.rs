@@ -5,12 +5,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, Connection, FromRedisValue, Value};
-use redlockd::nodes::keys::KeyTemplate;
-use redlockd::nodes::replies;
-use redlockd::nodes::scripts::{self, By, Told};
+use redlockd::protocol::keys::KeyTemplate;
+use redlockd::protocol::replies;
+use redlockd::protocol::scripts::{self, By, Told};
+use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::node::{Answer, Request, Stamp, Terms, Unreachable, UnreachableKind};
-use redlockd::redlock::types::ResourceName;
+use redlockd::types::ResourceName;
 
 use super::subject::{Server, Subject};
 
@@ -44,7 +44,12 @@ impl RealServer {
     }
 
     /// Runs the request's script with the time right before and right after it, in one transaction.
-    pub fn bracketed(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> (u64, Answer, u64) {
+    pub fn bracketed(
+        &mut self,
+        stamp: RequestTime,
+        terms: &ClusterParams,
+        request: &Request,
+    ) -> (u64, NodeResult, u64) {
         let template = KeyTemplate::default();
         let pass = scripts::pass(terms, &self.run);
         let told = Told { terms, template: &template, pass: &pass, stamp };
@@ -65,13 +70,13 @@ impl RealServer {
     }
 
     /// Asks several at once, in one command, at one instant of the node's clock.
-    pub fn ask_several(&mut self, terms: &Terms, asked: &[(Stamp, Request)]) -> Vec<Answer> {
+    pub fn ask_several(&mut self, terms: &ClusterParams, asked: &[(RequestTime, Request)]) -> Vec<NodeResult> {
         let template = KeyTemplate::default();
         let pass = scripts::pass(terms, &self.run);
-        let told = Told { terms, template: &template, pass: &pass, stamp: Stamp(0) };
-        let list: Vec<(Stamp, &Request)> = asked.iter().map(|(stamp, request)| (*stamp, request)).collect();
+        let told = Told { terms, template: &template, pass: &pass, stamp: RequestTime(0) };
+        let list: Vec<(RequestTime, &Request)> = asked.iter().map(|(stamp, request)| (*stamp, request)).collect();
         let value = scripts::several(&told, &list, By::Source).query::<Value>(&mut self.connection);
-        let parse = |(i, (_, request)): (usize, &(Stamp, Request))| match &value {
+        let parse = |(i, (_, request)): (usize, &(RequestTime, Request))| match &value {
             Ok(value) => replies::parse_one_of(asked.len(), i, request, value),
             Err(e) => Err(Unreachable::new(UnreachableKind::Protocol, e.to_string())),
         };
@@ -117,7 +122,7 @@ impl Subject for RealServer {
         secs * 1_000_000 + micros
     }
 
-    fn ask_with(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> Answer {
+    fn ask_with(&mut self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> NodeResult {
         self.bracketed(stamp, terms, request).1
     }
 

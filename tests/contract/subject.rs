@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use redlockd::redlock::node::{Answer, EndReason, Reply, Request, Stamp, Terms};
-use redlockd::redlock::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
+use redlockd::protocol::{ClusterParams, EndReason, NodeResult, Reply, Request, RequestTime};
+use redlockd::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
 
 pub const GUARD: Duration = Duration::from_millis(500);
 
-pub fn terms() -> Terms {
-    Terms {
+pub fn terms() -> ClusterParams {
+    ClusterParams {
         cluster: "cluster one".into(),
         guard: GUARD,
         lock_delay: Duration::from_millis(20),
@@ -21,12 +21,12 @@ pub fn terms() -> Terms {
 pub trait Subject {
     /// The node's clock, microseconds since 1970.
     fn now_us(&mut self) -> u64;
-    fn ask_with(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> Answer;
+    fn ask_with(&mut self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> NodeResult;
     /// Returns when the node's clock is at least this much further on.
     fn pass(&mut self, span: Duration);
 
     fn ask(&mut self, request: &Request) -> Reply {
-        let stamp = Stamp(self.now_us());
+        let stamp = RequestTime(self.now_us());
         self.ask_with(stamp, &terms(), request).expect("an answer")
     }
 }
@@ -73,7 +73,7 @@ pub fn acquire(resource: &str, by: u64, at: u64, ms: u64) -> Request {
 
 pub fn extend(resource: &str, by: u64, ms: Option<u64>, fence: Option<Fence>) -> Request {
     let (resource, token) = (name(resource), token(by));
-    Request::Hold { resource, token, ttl: ms.map(ttl), fence, renewal: true, labels: None }
+    Request::Update { resource, token, ttl: ms.map(ttl), fence, renewal: true, labels: None }
 }
 
 pub fn cancel(resource: &str, by: u64, at: u64) -> Request {

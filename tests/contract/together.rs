@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use redlockd::redlock::node::{EndReason, Request, Stamp};
-use redlockd::redlock::types::Fence;
+use redlockd::protocol::{EndReason, Request, RequestTime};
+use redlockd::types::Fence;
 
 use super::agree::{agree, kind_of};
 use super::real::RealServer;
@@ -24,7 +24,7 @@ const SLACK_US: u64 = 5_000_000;
 const TTL_MS: u64 = 600_000;
 /// What the commands must have come across.
 const MUST_MEET: [&str; 11] = [
-    "acquire Barred ClockOff",
+    "acquire NoVote ClockOff",
     "acquire Dead Cancelled",
     "acquire Dead Released",
     "acquire Granted false",
@@ -111,18 +111,18 @@ impl Both {
             server.flush_all();
         }
         self.stamp = self.stamp.max(self.apart.now_us());
-        let stamp = Stamp(self.stamp);
+        let stamp = RequestTime(self.stamp);
         for server in [&mut self.apart, &mut self.together] {
             server.ask_with(stamp, &terms(), &Request::Init).expect("an answer");
         }
     }
 
-    fn next_stamp(&mut self, is_off: bool) -> Stamp {
+    fn next_stamp(&mut self, is_off: bool) -> RequestTime {
         self.stamp = (self.stamp + 1).max(self.apart.now_us());
-        Stamp(if is_off { self.stamp - Duration::from_hours(1).as_micros() as u64 } else { self.stamp })
+        RequestTime(if is_off { self.stamp - Duration::from_hours(1).as_micros() as u64 } else { self.stamp })
     }
 
-    fn ask(&mut self, asked: Vec<(Stamp, Request)>) -> Result<(), TestCaseError> {
+    fn ask(&mut self, asked: Vec<(RequestTime, Request)>) -> Result<(), TestCaseError> {
         if asked.is_empty() {
             return Ok(());
         }

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redlockd::nodes::embedded::{BootId, EmbeddedConfig, EmbeddedNode};
-use redlockd::nodes::machine::{Foreign, NodeMachine, Victim};
+use redlockd::protocol::reference::{Foreign, NodeMachine, Victim};
+use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime};
 use redlockd::redlock::clock::{BootTime, Clock};
-use redlockd::redlock::node::{Answer, Node, Request, Stamp, Terms};
-use redlockd::redlock::types::{NodeId, ResourceName};
+use redlockd::redlock::node::Node;
+use redlockd::types::{NodeId, ResourceName};
 
 use super::subject::{Server, Subject, name, terms};
 
@@ -33,7 +34,7 @@ impl Subject for Machine {
         self.now_us
     }
 
-    fn ask_with(&mut self, stamp: Stamp, terms: &Terms, request: &Request) -> Answer {
+    fn ask_with(&mut self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> NodeResult {
         self.machine.apply(self.now_us, "", stamp, terms, request)
     }
 
@@ -120,7 +121,7 @@ impl Subject for Embedded {
         START_US + self.clock.0.load(Ordering::SeqCst) - 1_000_000
     }
 
-    fn ask_with(&mut self, stamp: Stamp, asked: &Terms, request: &Request) -> Answer {
+    fn ask_with(&mut self, stamp: RequestTime, asked: &ClusterParams, request: &Request) -> NodeResult {
         assert_eq!(*asked, terms(), "an embedded node has one instance and one set of terms");
         self.runtime.block_on(self.node.clone().call(stamp, Arc::new(request.clone())))
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redlockd::redlock::types::Token;
+use redlockd::types::Token;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;

@@ -12,18 +12,18 @@ use futures_util::StreamExt;
 use redlockd::http::routes;
 use redlockd::http::state::LockManager;
 use redlockd::manager::Granted;
-use redlockd::manager::outcome::AcquireRequest;
-use redlockd::manager::waiters::WaitLimits;
+use redlockd::manager::queue::WaitLimits;
+use redlockd::manager::types::AcquireRequest;
 use redlockd::metrics::{Metrics, Scrape};
 use redlockd::nodes::any::AnyNode;
 use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
+use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::redlock::engine::{Redlock, Settings};
 use redlockd::redlock::entropy::SystemEntropy;
-use redlockd::redlock::node::{Terms, quarantine_for};
-use redlockd::redlock::quarantine::Warden;
-use redlockd::redlock::types::{Labels, NodeId, ResourceName, Ttl};
+use redlockd::redlock::monitor::NodeMonitor;
+use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
 
 use crate::support::client::{Client, send};
 use crate::support::prometheus::tool;
@@ -156,7 +156,7 @@ async fn no_label_is_a_callers_word_and_no_series_comes_late() {
 }
 
 fn redlockd_token_id(token: &str) -> String {
-    redlockd::redlock::types::Token::parse(token).expect("a token").hash().id().to_string()
+    redlockd::types::Token::parse(token).expect("a token").hash().id().to_string()
 }
 
 /// Held leases and waiters are counted as they come and go, not looked at by a scrape.
@@ -166,7 +166,7 @@ async fn a_scrape_costs_the_same_at_ten_and_at_a_hundred_thousand_leases() {
     let id = NodeId::parse("embedded-1").expect("valid");
     let metrics = Metrics::new(std::slice::from_ref(&id), &routes::labels());
     let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
-    let terms = Terms {
+    let terms = ClusterParams {
         cluster: "test".into(),
         guard,
         lock_delay,
@@ -193,7 +193,7 @@ async fn a_scrape_costs_the_same_at_ten_and_at_a_hundred_thousand_leases() {
         cleanup_limit: 4_096,
     };
     let engine = Redlock::new(nodes, SystemClock, SystemEntropy, settings);
-    let warden = Warden::new(engine.clone());
+    let warden = NodeMonitor::new(engine.clone());
     warden.pass().await;
     let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
     let manager = LockManager::new(engine, warden, limits, Duration::from_secs(2));

@@ -5,7 +5,7 @@
 use super::clients::{Asker, Resp, Verb, token_of};
 use super::profile::{LOCK_DELAY_MS, Odd};
 use super::world::{Event, MS, SEC, Us, World};
-use crate::redlock::types::TokenHash;
+use crate::types::TokenHash;
 
 /// After the calm and a whole quarantine: a clock that is off until somebody has seen it, noticing (a
 /// probe and its time-out), a second quarantine's order, seeding in two looks.

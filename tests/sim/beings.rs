@@ -10,9 +10,9 @@ use super::links::Link;
 use super::profile::{GUARD_MS, LOCK_DELAY_MS, Odd, Profile};
 use super::rng::Rng;
 use super::world::Us;
-use crate::nodes::machine::NodeMachine;
-use crate::redlock::node::{Answer, Terms, quarantine_for};
-use crate::redlock::types::{AttemptId, ResourceName, TokenHash};
+use crate::protocol::reference::NodeMachine;
+use crate::protocol::{ClusterParams, NodeResult, quarantine_for};
+use crate::types::{AttemptId, ResourceName, TokenHash};
 
 /// Unused fence counters go after so long: short, so that they do go.
 const FENCE_TTL: Duration = Duration::from_secs(9);
@@ -52,7 +52,7 @@ pub(super) struct Call {
     pub(super) node: usize,
     pub(super) lane: usize,
     pub(super) waker: Waker,
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<NodeResult>,
 }
 
 /// One simulated instance, as the world sees it.
@@ -73,7 +73,7 @@ pub(super) struct Inst {
     pub(super) links: Vec<Vec<Link>>,
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) timers: BTreeMap<u64, Waker>,
-    pub(super) terms: Arc<Terms>,
+    pub(super) terms: Arc<ClusterParams>,
     pub(super) max_ttl_ms: u64,
     /// Requests that are served.
     pub(super) serving: BTreeSet<u64>,
@@ -126,7 +126,7 @@ impl Inst {
         let longer = is_odd && profile.odd == Odd::LongerTtl;
         let max_ttl_ms = profile.max_ttl_ms * if longer { 2 } else { 1 };
         let (guard, lock_delay) = (Duration::from_millis(GUARD_MS), Duration::from_millis(LOCK_DELAY_MS));
-        let terms = Terms {
+        let terms = ClusterParams {
             cluster: cluster.into(),
             guard,
             lock_delay,

@@ -6,7 +6,7 @@ use super::ledger::Promise;
 use super::rng::Rng;
 use super::sometimes::Sometimes;
 use super::world::{Event, MS, SEC, Todo, Us, World};
-use crate::redlock::types::{Fence, ResourceName, TOKEN_RANDOM_BYTES, Token, TokenHash};
+use crate::types::{Fence, ResourceName, TOKEN_RANDOM_BYTES, Token, TokenHash};
 
 /// What a client wants.
 #[derive(Debug, Clone)]

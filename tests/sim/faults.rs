@@ -6,7 +6,7 @@ use super::beings::{Inst, run_id};
 use super::profile::Fault;
 use super::sometimes::Sometimes;
 use super::world::{Event, MS, SEC, Todo, Us, World};
-use crate::nodes::machine::NodeMachine;
+use crate::protocol::reference::NodeMachine;
 use crate::redlock::quorum::quorum_of;
 
 /// How a node comes back.

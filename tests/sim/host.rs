@@ -21,15 +21,15 @@ use super::links::SimNode;
 use super::rng::{Rng, SimEntropy};
 use super::sometimes::Sometimes;
 use super::world::{Shared, lock};
+use crate::protocol::EndReason;
 use crate::redlock::acquire::{Patience, RefusalKind, Want};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::{Redlock, Settings};
 use crate::redlock::extend::{ExtendRefusal, Extension};
-use crate::redlock::node::EndReason;
-use crate::redlock::quarantine::Warden;
+use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::release::ReleaseOutcome;
-use crate::redlock::types::Ttl;
+use crate::types::Ttl;
 
 type Engine = Redlock<SimNode, SimClock, SimEntropy>;
 
@@ -52,7 +52,7 @@ pub(super) struct Host {
     runtime: Runtime,
     idle: Arc<Idle>,
     engine: Engine,
-    warden: Warden<SimNode, SimClock, SimEntropy>,
+    warden: NodeMonitor<SimNode, SimClock, SimEntropy>,
     /// One per resource: a release was done here.
     freed: Vec<Arc<Notify>>,
     handlers: BTreeMap<u64, JoinHandle<()>>,
@@ -98,7 +98,7 @@ impl Host {
             let clock = SimClock { world: Arc::clone(world), inst };
             (Redlock::new(nodes, clock, entropy, settings), resources)
         };
-        let warden = Warden::new(engine.clone());
+        let warden = NodeMonitor::new(engine.clone());
         let freed = (0..resources).map(|_| Arc::default()).collect();
         let own = warden.clone();
         let host = Self { runtime, idle, engine, warden, freed, handlers: BTreeMap::new() };
@@ -228,7 +228,7 @@ async fn acquire(
     ask: &Ask,
     started: BootTime,
     (ttl_ms, wait_ms): (u64, u64),
-) -> Option<(crate::redlock::types::Fence, BootTime, bool, Duration)> {
+) -> Option<(crate::types::Fence, BootTime, bool, Duration)> {
     let want = Want {
         resource: ask.resource.clone(),
         token: ask.token.clone(),

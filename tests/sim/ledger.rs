@@ -9,8 +9,8 @@ use super::clients::{Ask, Verb};
 use super::profile::Odd;
 use super::sometimes::Sometimes;
 use super::world::{MS, SEC, Us, World};
-use crate::redlock::node::{LeaseRecord, Request, Stamp};
-use crate::redlock::types::{Fence, ResourceName, TokenHash};
+use crate::protocol::{LeaseRecord, Request, RequestTime};
+use crate::types::{Fence, ResourceName, TokenHash};
 
 /// After everything healed and the instance runs again, what is left of given-up attempts is gone within this: the
 /// longest pause between two tries of a clean-up, its time-out, the longest reconnect and some latency.
@@ -80,7 +80,7 @@ struct GivenUp {
 struct Round {
     /// When the first of its requests left.
     at: Us,
-    stamp: Stamp,
+    stamp: RequestTime,
     attempt: Option<String>,
     given_up: Vec<String>,
 }
@@ -110,13 +110,13 @@ pub(super) struct Promise {
 
 impl Ledger {
     /// A request left an instance.
-    pub(super) fn was_sent(&mut self, request: &Request, stamp: Stamp, at: Us) {
+    pub(super) fn was_sent(&mut self, request: &Request, stamp: RequestTime, at: Us) {
         let attempt = match request {
             Request::Acquire { attempt, token, .. } => {
                 self.last_try.insert(token.clone(), SERVED.get());
                 Some(attempt.as_str())
             }
-            Request::Hold { .. } => None,
+            Request::Update { .. } => None,
             _ => return,
         };
         let req = SERVED.get();

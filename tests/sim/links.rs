@@ -9,8 +9,9 @@ use std::task::{Context, Poll, Waker};
 
 use super::beings::{Call, run_id};
 use super::world::{Event, MS, SEC, Shared, Todo, Us, World, lock};
-use crate::redlock::node::{Answer, Node, Request, Stamp, Terms, Unreachable, UnreachableKind};
-use crate::redlock::types::NodeId;
+use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
+use crate::redlock::node::Node;
+use crate::types::NodeId;
 
 /// One connection of an instance to a node, and those before it.
 #[derive(Debug, Default)]
@@ -41,9 +42,9 @@ pub(super) struct Parcel {
     generation: u32,
     epoch: u32,
     call: u64,
-    pub(super) stamp: Stamp,
+    pub(super) stamp: RequestTime,
     pub(super) request: Arc<Request>,
-    terms: Arc<Terms>,
+    terms: Arc<ClusterParams>,
     run: Arc<str>,
     pub(super) is_late: bool,
 }
@@ -69,22 +70,26 @@ impl Node for SimNode {
         &self.id
     }
 
-    fn call(self: Arc<Self>, stamp: Stamp, request: Arc<Request>) -> impl Future<Output = Answer> + Send + 'static {
+    fn call(
+        self: Arc<Self>,
+        stamp: RequestTime,
+        request: Arc<Request>,
+    ) -> impl Future<Output = NodeResult> + Send + 'static {
         Asking { node: self, stamp, request, call: None }
     }
 }
 
 struct Asking {
     node: Arc<SimNode>,
-    stamp: Stamp,
+    stamp: RequestTime,
     request: Arc<Request>,
     call: Option<u64>,
 }
 
 impl Future for Asking {
-    type Output = Answer;
+    type Output = NodeResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<NodeResult> {
         let (node, inst) = (Arc::clone(&self.node), self.node.inst);
         let mut world = lock(&node.world);
         let Some(id) = self.call else {
@@ -134,7 +139,7 @@ impl World {
         &mut self,
         inst: usize,
         node: usize,
-        stamp: Stamp,
+        stamp: RequestTime,
         request: &Arc<Request>,
         waker: &Waker,
     ) -> Result<u64, UnreachableKind> {
@@ -173,12 +178,12 @@ impl World {
     fn lane_of(&self, request: &Request) -> usize {
         let name = match request {
             Request::Acquire { resource, .. }
-            | Request::Hold { resource, .. }
-            | Request::Plant { resource, .. }
+            | Request::Update { resource, .. }
+            | Request::Restore { resource, .. }
             | Request::Cancel { resource, .. }
             | Request::Release { resource, .. }
             | Request::Revoke { resource, .. }
-            | Request::Evict { resource, .. }
+            | Request::DeleteForeign { resource, .. }
             | Request::Inspect { resource } => resource.as_str(),
             _ => "",
         };
@@ -257,7 +262,7 @@ impl World {
         }
     }
 
-    fn resolve(&mut self, inst: usize, call: u64, answer: Answer) {
+    fn resolve(&mut self, inst: usize, call: u64, answer: NodeResult) {
         if let Some(call) = self.insts[inst].calls.get_mut(&call)
             && call.answer.is_none()
         {

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::run::run;
-use crate::redlock::mutant::Mutant;
+use crate::mutant::Mutant;
 
 /// Seeds that a planted bug may take.
 const BUDGET: u64 = 3_000;

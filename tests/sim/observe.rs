@@ -4,11 +4,11 @@
 use super::links::Parcel;
 use super::sometimes::Sometimes;
 use super::world::World;
-use crate::redlock::node::{Answer, Barred, EndReason, NodeStatus, Reply, Request, Vote};
+use crate::protocol::{EndReason, NoVote, NodeResult, NodeStatus, Reply, Request, Vote};
 
 impl World {
     /// Notes what a node was asked and answered, and what must never happen there.
-    pub(super) fn observe(&mut self, parcel: &Parcel, answer: &Answer) {
+    pub(super) fn observe(&mut self, parcel: &Parcel, answer: &NodeResult) {
         let (node, request) = (parcel.node, &*parcel.request);
         let code = answer_code(answer);
         self.mix(&[node as u64, parcel.inst as u64, parcel.stamp.0, code.0, code.1]);
@@ -16,30 +16,30 @@ impl World {
             let late = if parcel.is_late { " LATE" } else { "" };
             format!("n{node} <- i{}{late} {} => {}", parcel.inst, brief(request), brief_answer(answer))
         });
-        let barred = match answer {
-            Ok(Reply::Barred(barred) | Reply::Status(NodeStatus { vote: Vote::Barred(barred), .. })) => Some(barred),
+        let no_vote = match answer {
+            Ok(Reply::NoVote(no_vote) | Reply::Status(NodeStatus { vote: Vote::NoVote(no_vote), .. })) => Some(no_vote),
             _ => None,
         };
-        if let Some(barred) = barred {
-            let what = match barred {
-                Barred::Quarantined { .. } if matches!(request, Request::Hold { .. }) => {
+        if let Some(no_vote) = no_vote {
+            let what = match no_vote {
+                NoVote::Quarantined { .. } if matches!(request, Request::Update { .. }) => {
                     Sometimes::ExtendedOverQuarantine
                 }
-                Barred::Quarantined { .. } => Sometimes::Quarantined,
-                Barred::OtherCluster { .. } => Sometimes::OtherClusterBarred,
-                Barred::ClockOff { .. } if parcel.is_late => Sometimes::LateSetMetGuard,
-                Barred::ClockOff { .. } => Sometimes::ClockOff,
-                Barred::Unseeded { .. } => Sometimes::Unseeded,
+                NoVote::Quarantined { .. } => Sometimes::Quarantined,
+                NoVote::OtherCluster { .. } => Sometimes::OtherClusterBarred,
+                NoVote::ClockOff { .. } if parcel.is_late => Sometimes::LateSetMetGuard,
+                NoVote::ClockOff { .. } => Sometimes::ClockOff,
+                NoVote::Unseeded { .. } => Sometimes::Unseeded,
             };
             self.seen.count(what);
             // What is refused as another cluster's is not held against the clock.
-            let leaves_a_mark = !matches!(barred, Barred::OtherCluster { .. });
+            let leaves_a_mark = !matches!(no_vote, NoVote::OtherCluster { .. });
             self.servers[node].noticed += u32::from(leaves_a_mark);
         }
         self.observe_by_kind(node, request, answer, parcel.is_late);
     }
 
-    fn observe_by_kind(&mut self, node: usize, request: &Request, answer: &Answer, is_late: bool) {
+    fn observe_by_kind(&mut self, node: usize, request: &Request, answer: &NodeResult, is_late: bool) {
         match (request, answer) {
             (Request::Acquire { resource, token, attempt, .. }, Ok(Reply::Granted { .. })) => {
                 let server = &self.servers[node];
@@ -50,10 +50,10 @@ impl World {
                     self.fail(format!("ghost: node {node} set {resource} for {token:?} although {why} there before"));
                 }
             }
-            (Request::Acquire { .. }, Ok(Reply::Dead { reason: EndReason::Cancelled })) if is_late => {
+            (Request::Acquire { .. }, Ok(Reply::Ended { reason: EndReason::Cancelled })) if is_late => {
                 self.seen.count(Sometimes::LateSetMetTombstone);
             }
-            (Request::Acquire { .. }, Ok(Reply::Dead { .. })) => self.seen.count(Sometimes::DeadTokenRefused),
+            (Request::Acquire { .. }, Ok(Reply::Ended { .. })) => self.seen.count(Sometimes::DeadTokenRefused),
             (Request::Cancel { resource, attempt, token }, Ok(_)) => {
                 self.servers[node].cancelled.insert((resource.clone(), attempt.as_str().to_owned()));
                 if self.lease_on(node, resource).is_some_and(|(record, _)| record.token == *token) {
@@ -63,10 +63,10 @@ impl World {
             (Request::Release { resource, token, .. }, Ok(_)) => {
                 self.servers[node].ended.insert((resource.clone(), token.clone()));
             }
-            (Request::Hold { fence: Some(_), renewal: false, .. }, Ok(Reply::Kept { .. })) => {
+            (Request::Update { fence: Some(_), renewal: false, .. }, Ok(Reply::Updated { .. })) => {
                 self.seen.count(Sometimes::FenceWrittenBack);
             }
-            (Request::Plant { .. }, Ok(Reply::Planted)) => self.seen.count(Sometimes::RepairPlanted),
+            (Request::Restore { .. }, Ok(Reply::Restored)) => self.seen.count(Sometimes::RepairPlanted),
             (Request::Quarantine, Ok(_)) => {
                 self.seen.count(Sometimes::QuarantineOrdered);
                 let now = self.now;
@@ -85,17 +85,17 @@ impl World {
 }
 
 /// Two words that tell one answer from another.
-fn answer_code(answer: &Answer) -> (u64, u64) {
+fn answer_code(answer: &NodeResult) -> (u64, u64) {
     match answer {
         Ok(Reply::Granted { fence, joined }) => (1 + u64::from(*joined), fence.0),
         Ok(Reply::Held { left_ms, .. }) => (3, left_ms.unwrap_or(0)),
-        Ok(Reply::Kept { record, before_ms }) => (4, record.fence.0 ^ before_ms),
+        Ok(Reply::Updated { record, before_ms }) => (4, record.fence.0 ^ before_ms),
         Ok(Reply::Missing) => (5, 0),
         Ok(Reply::Other { .. }) => (6, 0),
-        Ok(Reply::Dead { reason }) => (7, *reason as u64),
-        Ok(Reply::Planted) => (8, 0),
+        Ok(Reply::Ended { reason }) => (7, *reason as u64),
+        Ok(Reply::Restored) => (8, 0),
         Ok(Reply::Released(released)) => (9, released.found as u64),
-        Ok(Reply::Barred(_)) => (10, 0),
+        Ok(Reply::NoVote(_)) => (10, 0),
         Ok(Reply::Status(status)) => (11, status.high_water.0),
         Ok(_) => (12, 0),
         Err(error) => (13, error.kind as u64),
@@ -107,17 +107,17 @@ fn brief(request: &Request) -> String {
         Request::Acquire { resource, token, attempt, ttl, .. } => {
             format!("acquire {resource} {token:?} {attempt:?} {} ms", ttl.as_ms())
         }
-        Request::Hold { resource, token, fence, renewal, ttl, .. } => {
+        Request::Update { resource, token, fence, renewal, ttl, .. } => {
             format!("hold {resource} {token:?} fence {fence:?} ttl {ttl:?} renewal {renewal}")
         }
-        Request::Plant { resource, record, left_ms } => format!("plant {resource} {:?} {left_ms} ms", record.token),
+        Request::Restore { resource, record, left_ms } => format!("plant {resource} {:?} {left_ms} ms", record.token),
         Request::Cancel { resource, token, attempt } => format!("cancel {resource} {token:?} {attempt:?}"),
         Request::Release { resource, token, .. } => format!("release {resource} {token:?}"),
         other => format!("{other:?}"),
     }
 }
 
-fn brief_answer(answer: &Answer) -> String {
+fn brief_answer(answer: &NodeResult) -> String {
     match answer {
         Ok(Reply::Held { left_ms, record }) => format!("held {left_ms:?} {:?}", record.as_ref().map(|r| &r.token)),
         Ok(other) => format!("{other:?}"),

@@ -8,7 +8,7 @@ use super::host::Host;
 use super::profile::Profile;
 use super::sometimes::Tally;
 use super::world::{Event, MS, SEC, Shared, Todo, World, lock};
-use crate::redlock::mutant::{self, Mutant};
+use crate::mutant::{self, Mutant};
 
 /// No history takes so many events: one that does is caught in a loop.
 const EVENTS_MAX: u64 = 400_000;

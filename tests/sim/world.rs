@@ -16,9 +16,9 @@ use super::links::Parcel;
 use super::profile::{FAULTS_BEGIN_MS, Odd, Profile};
 use super::rng::Rng;
 use super::sometimes::{Sometimes, Tally};
+use crate::protocol::{NodeResult, UnreachableKind};
 use crate::redlock::clock::BootTime;
-use crate::redlock::node::{Answer, UnreachableKind};
-use crate::redlock::types::ResourceName;
+use crate::types::ResourceName;
 
 /// Virtual time since the world began, in microseconds.
 pub(super) type Us = u64;
@@ -40,7 +40,7 @@ pub(super) enum Event {
     /// A request reaches a node.
     Parcel(Box<Parcel>),
     /// An answer reaches an instance over this connection.
-    Reply { inst: usize, life: u32, node: usize, lane: usize, generation: u32, call: u64, answer: Box<Answer> },
+    Reply { inst: usize, life: u32, node: usize, lane: usize, generation: u32, call: u64, answer: Box<NodeResult> },
     /// A call finds its connection broken.
     Fail { inst: usize, life: u32, call: u64, kind: UnreachableKind },
     /// A sleep ends.

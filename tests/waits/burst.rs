@@ -9,10 +9,10 @@ use super::clock::{Dice, Paused};
 use super::nodes::{Link, Server, Weather};
 use super::play::{Manager, instance, terms};
 use crate::manager::Granted;
-use crate::manager::outcome::{AcquireError, AcquireRequest, Lease};
-use crate::manager::waiters::{ASKING_MAX, WaitLimits};
+use crate::manager::queue::{ASKING_MAX, WaitLimits};
+use crate::manager::types::{AcquireError, AcquireRequest, Lease};
 use crate::redlock::clock::Clock;
-use crate::redlock::types::{Labels, ResourceName, Ttl};
+use crate::types::{Labels, ResourceName, Ttl};
 
 const CALLERS: usize = 1_000;
 const NODES: usize = 3;

@@ -8,8 +8,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::clock::Paused;
-use crate::manager::outcome::DeadlockEdge;
-use crate::redlock::types::ResourceName;
+use crate::manager::types::DeadlockEdge;
+use crate::types::ResourceName;
 
 /// How long ago something may have ended that a told deadlock is made of: it was looked at that long
 /// before the answer at most.

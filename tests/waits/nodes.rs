@@ -8,11 +8,12 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::clock::{Dice, Paused};
-use crate::nodes::machine::NodeMachine;
+use crate::protocol::reference::NodeMachine;
+use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::feed::{Feed, Hearing, LeaseTag, Liveness, Notice, Topic};
-use crate::redlock::node::{Answer, Node, Request, Stamp, Terms, Unreachable, UnreachableKind};
-use crate::redlock::types::{NodeId, ResourceName, TokenHash};
+use crate::redlock::node::Node;
+use crate::redlock::notifications::{LeaseTag, Notice, NotificationSource, SubscriptionState, Subscriptions, Topic};
+use crate::types::{NodeId, ResourceName, TokenHash};
 
 const RUN: &str = "0000000000000000000000000000000000000001";
 
@@ -37,7 +38,7 @@ pub(super) struct Weather {
 /// A node's server.
 pub(super) struct Server {
     machine: Mutex<NodeMachine>,
-    feeds: Mutex<Vec<Arc<Feed>>>,
+    feeds: Mutex<Vec<Arc<Subscriptions>>>,
     clock: Paused,
     dice: Dice,
     weather: Weather,
@@ -88,7 +89,7 @@ impl Server {
         machine.lease_of(self.clock.node_us(), resource).map(|(record, _)| record.token.clone())
     }
 
-    fn apply(&self, stamp: Stamp, terms: &Terms, request: &Request) -> Answer {
+    fn apply(&self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> NodeResult {
         let about = match request {
             Request::Release { resource, token, .. } => Some((resource, token, false)),
             Request::Cancel { resource, token, .. } => Some((resource, token, true)),
@@ -110,7 +111,7 @@ impl Server {
     fn publish(&self, resource: &ResourceName, notice: Notice) {
         let topic = Topic::Freed(resource.clone());
         for feed in self.feeds.lock().expect("no panic").iter() {
-            if !matches!(feed.liveness(&topic), Liveness::Live) || self.dice.chance(self.weather.lost) {
+            if !matches!(feed.liveness(&topic), SubscriptionState::Live) || self.dice.chance(self.weather.lost) {
                 continue;
             }
             let (feed, resource, clock) = (Arc::clone(feed), resource.clone(), self.clock);
@@ -127,7 +128,7 @@ impl Server {
     /// Instances that listen to this.
     fn audience(&self, topic: &Topic) -> usize {
         let feeds = self.feeds.lock().expect("no panic");
-        feeds.iter().filter(|f| matches!(f.liveness(topic), Liveness::Live)).count()
+        feeds.iter().filter(|f| matches!(f.liveness(topic), SubscriptionState::Live)).count()
     }
 
     fn way(&self) -> Duration {
@@ -138,15 +139,15 @@ impl Server {
 
 struct Parcel {
     arrives: BootTime,
-    stamp: Stamp,
+    stamp: RequestTime,
     request: Arc<Request>,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<NodeResult>,
 }
 
 /// A node as one instance sees it.
 pub(super) struct Link {
     id: NodeId,
-    feed: Arc<Feed>,
+    feed: Arc<Subscriptions>,
     server: Arc<Server>,
     last: Mutex<BootTime>,
     out: mpsc::UnboundedSender<Parcel>,
@@ -154,9 +155,9 @@ pub(super) struct Link {
 
 impl Link {
     /// Connects, and listens. Its tasks end with the runtime.
-    pub(super) fn open(number: usize, server: &Arc<Server>, terms: &Arc<Terms>) -> Arc<Self> {
+    pub(super) fn open(number: usize, server: &Arc<Server>, terms: &Arc<ClusterParams>) -> Arc<Self> {
         let (out, mut parcels) = mpsc::unbounded_channel::<Parcel>();
-        let (feed, clock) = (Arc::new(Feed::default()), server.clock);
+        let (feed, clock) = (Arc::new(Subscriptions::default()), server.clock);
         server.feeds.lock().expect("no panic").push(Arc::clone(&feed));
         let (far, terms) = (Arc::clone(server), Arc::clone(terms));
         tokio::spawn(async move {
@@ -193,7 +194,7 @@ impl Link {
 }
 
 /// What a node's subscriber does.
-async fn listen(feed: Arc<Feed>, server: Arc<Server>) {
+async fn listen(feed: Arc<Subscriptions>, server: Arc<Server>) {
     feed.live(&feed.begin());
     feed.opened();
     loop {
@@ -215,11 +216,11 @@ impl Node for Link {
         &self.id
     }
 
-    fn hearing(&self) -> Hearing<'_> {
-        Hearing::Feed(&self.feed)
+    fn hearing(&self) -> NotificationSource<'_> {
+        NotificationSource::Subscriptions(&self.feed)
     }
 
-    async fn call(self: Arc<Self>, stamp: Stamp, request: Arc<Request>) -> Answer {
+    async fn call(self: Arc<Self>, stamp: RequestTime, request: Arc<Request>) -> NodeResult {
         let (answer, said) = oneshot::channel();
         let is_acquire = matches!(&*request, Request::Acquire { .. });
         let acquires = &self.server.acquires;

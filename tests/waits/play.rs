@@ -10,17 +10,17 @@ use tokio::task::LocalSet;
 use super::clock::{Dice, Paused};
 use super::ledger::Ledger;
 use super::nodes::{Link, Server, Weather};
-use crate::manager::outcome::{AcquireError, AcquireRequest};
-use crate::manager::waiters::WaitLimits;
+use crate::manager::queue::WaitLimits;
+use crate::manager::types::{AcquireError, AcquireRequest};
 use crate::manager::{Granted, LockManager};
+use crate::mutant::{self, Mutant};
+use crate::protocol::{ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::Clock;
 use crate::redlock::engine::{Redlock, Settings};
-use crate::redlock::mutant::{self, Mutant};
-use crate::redlock::node::{Terms, quarantine_for};
-use crate::redlock::quarantine::Warden;
+use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::quorum::quorum_of;
-use crate::redlock::types::{Labels, ResourceName, Token, Ttl};
+use crate::types::{Labels, ResourceName, Token, Ttl};
 
 pub(super) type Manager = LockManager<Link, Paused, Dice>;
 
@@ -132,11 +132,11 @@ pub(super) fn play(seed: u64, bug: Option<Mutant>) -> Outcome {
 }
 
 /// What all instances of a world agree on.
-pub(super) fn terms() -> Arc<Terms> {
+pub(super) fn terms() -> Arc<ClusterParams> {
     let guard = Duration::from_millis(500);
     let quarantine = quarantine_for(Duration::from_millis(LONG_MS), LOCK_DELAY, guard);
     let fence_ttl = Duration::from_hours(1);
-    Arc::new(Terms { cluster: "waits".into(), guard, lock_delay: LOCK_DELAY, quarantine, fence_ttl })
+    Arc::new(ClusterParams { cluster: "waits".into(), guard, lock_delay: LOCK_DELAY, quarantine, fence_ttl })
 }
 
 /// An instance that may vote. The first one declares the cluster.
@@ -144,7 +144,7 @@ pub(super) async fn instance(
     own: Vec<Arc<Link>>,
     clock: Paused,
     dice: &Dice,
-    terms: &Arc<Terms>,
+    terms: &Arc<ClusterParams>,
     limits: WaitLimits,
     is_first: bool,
 ) -> Manager {
@@ -159,7 +159,7 @@ pub(super) async fn instance(
         cleanup_limit: 512,
     };
     let engine = Redlock::new(own, clock, dice.clone(), settings);
-    let warden = Warden::new(engine.clone());
+    let warden = NodeMonitor::new(engine.clone());
     if is_first {
         clock.sleep(Duration::from_millis(50)).await;
         while warden.init().await.is_err() {
@@ -358,7 +358,7 @@ async fn release(world: &World, mine: Mine) {
         let inst = world.dice.index(world.managers.len());
         match world.managers[inst].release(&mine.resource, &mine.token).await {
             Ok(()) => return,
-            Err(crate::manager::outcome::ReleaseError::Gone(_)) => return,
+            Err(crate::manager::types::ReleaseError::Gone(_)) => return,
             Err(_) => world.clock.sleep(world.dice.ms(5, 50)).await,
         }
     }

@@ -2,7 +2,7 @@
 #![expect(clippy::print_stdout, reason = "the seeds that find a bug are for whoever reads the run")]
 
 use super::play::play;
-use crate::redlock::mutant::Mutant;
+use crate::mutant::Mutant;
 
 const SEEDS: u64 = 200;
 /// Seeds that a planted bug may take.

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redlockd::nodes::keys::KeyTemplate;
-use redlockd::nodes::scripts::{self, By, Told};
+use redlockd::protocol::keys::KeyTemplate;
+use redlockd::protocol::scripts::{self, By, Told};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
-use redlockd::redlock::node::{EndReason, Request, Stamp, Terms};
-use redlockd::redlock::types::{ResourceName, Ttl};
+use redlockd::protocol::{EndReason, Request, RequestTime, ClusterParams};
+use redlockd::types::{ResourceName, Ttl};
 use tokio::task::LocalSet;
 
 use crate::Failure;
@@ -99,13 +99,13 @@ impl Plain {
 
 /// The commands of the service.
 struct Script {
-    terms: Terms,
+    terms: ClusterParams,
     template: KeyTemplate,
 }
 
 impl Script {
     fn new() -> Self {
-        let terms = Terms {
+        let terms = ClusterParams {
             cluster: String::new().into(), // stands in the pass
             guard: Duration::from_millis(500),
             lock_delay: Duration::from_secs(1),
@@ -128,7 +128,7 @@ impl Script {
 
     fn pack(&self, request: &Request, pass: &str) -> redis::Cmd {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let stamp = Stamp(u64::try_from(now.as_micros()).unwrap_or(0));
+        let stamp = RequestTime(u64::try_from(now.as_micros()).unwrap_or(0));
         let told = Told { terms: &self.terms, template: &self.template, pass, stamp };
         scripts::command(&told, request, By::Sha)
     }

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::manager::LockManager;
-use redlockd::manager::outcome::AcquireRequest;
-use redlockd::manager::waiters::WaitLimits;
+use redlockd::manager::types::AcquireRequest;
+use redlockd::manager::queue::WaitLimits;
 use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::SystemClock;
 use redlockd::redlock::engine::{Redlock, Settings};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
-use redlockd::redlock::node::{Terms, quarantine_for};
-use redlockd::redlock::quarantine::Warden;
-use redlockd::redlock::types::{Labels, NodeId, ResourceName, Ttl};
+use redlockd::protocol::{ClusterParams, quarantine_for};
+use redlockd::redlock::monitor::NodeMonitor;
+use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
 
 use crate::Failure;
 use crate::crew::{Until, repeat};
@@ -41,7 +41,7 @@ impl Within {
         let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
         let quarantine = quarantine_for(Duration::from_secs(300), lock_delay, guard);
         let fence_ttl = Duration::from_secs(3_600);
-        let terms = Terms { cluster: "bench".into(), guard, lock_delay, quarantine, fence_ttl };
+        let terms = ClusterParams { cluster: "bench".into(), guard, lock_delay, quarantine, fence_ttl };
         let id = NodeId::parse("embedded-1").map_err(|invalid| invalid.to_string())?;
         let (dir, clock) = (data.0.clone(), SystemClock);
         let node = EmbeddedNode::open(EmbeddedConfig { id, dir, terms: terms.clone(), clock })?;
@@ -56,7 +56,7 @@ impl Within {
             cleanup_limit: 4_096,
         };
         let engine = Redlock::new(vec![node], SystemClock, SystemEntropy, settings);
-        let warden = Warden::new(engine.clone());
+        let warden = NodeMonitor::new(engine.clone());
         warden.pass().await;
         let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
         let locks = LockManager::new(engine, warden, limits, Duration::from_secs(2));

@@ -2,16 +2,16 @@
 //! reads and changes nothing; the service's own probes are not used, because they would put a
 //! marker on a node that has none.
 
-mod judge;
-mod look;
+mod collect;
+mod diagnose;
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use super::exit;
-use super::say::say;
+use super::output::say;
 use crate::config::{Config, Loaded};
-use judge::{Judgement, Rules, judge};
+use diagnose::{Judgement, Rules, judge};
 
 /// Looks, judges, prints; the exit code.
 pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
@@ -26,7 +26,7 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
     let looks = prepare(config).and_then(|settings| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("the runtime cannot be made: {error}"))?;
-        Ok(runtime.block_on(look::everywhere(&settings)))
+        Ok(runtime.block_on(collect::everywhere(&settings)))
     });
     let looks = match looks {
         Ok(looks) => looks,
@@ -57,7 +57,7 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
 }
 
 /// Errors: a file with certificates or a password that cannot be read, in one sentence.
-fn prepare(config: &Config) -> Result<look::Settings, String> {
+fn prepare(config: &Config) -> Result<collect::Settings, String> {
     let read = |path: &Option<PathBuf>| match path {
         None => Ok(None),
         Some(path) => {
@@ -66,7 +66,7 @@ fn prepare(config: &Config) -> Result<look::Settings, String> {
     };
     let urls = config.node_urls().map_err(|error| error.to_string())?;
     let template = config.key_template.split_once("{resource}").unwrap_or_default();
-    Ok(look::Settings {
+    Ok(collect::Settings {
         nodes: config.nodes.iter().map(|n| n.id().to_string()).zip(urls).collect(),
         ca: read(&config.tls_ca)?,
         client: read(&config.tls_cert)?.zip(read(&config.tls_key)?),

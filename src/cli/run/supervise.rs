@@ -13,8 +13,8 @@ use super::signals::{News, Signals};
 use super::terminal::Terminal;
 use super::watchdog::Watchdog;
 use crate::cli::exit;
-use crate::cli::say::Voice;
-use crate::client::keep::{Keeper, Lost, look_until};
+use crate::cli::output::Voice;
+use crate::client::renewal::{Keeper, Lost, look_until};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// How often the group of a command that has ended is looked at, until nobody is left.

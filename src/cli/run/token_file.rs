@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::redlock::entropy::{Entropy, SystemEntropy};
-use crate::redlock::types::Token;
+use crate::types::Token;
 
 /// Only the owner.
 const MODE: u32 = 0o600;

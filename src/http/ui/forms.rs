@@ -6,36 +6,36 @@ use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use super::{form_token, pages, queries};
-use crate::http::asks::REASON_MAX_BYTES;
-use crate::http::extract::{self, Patch};
-use crate::http::locks;
-use crate::http::problem::{self, Problem};
-use crate::http::slug::Slug;
-use crate::http::state::DoorState;
-use crate::http::trail::Trail;
-use crate::manager::outcome::{ForceError, ForceMode, ForceRequest};
-use crate::redlock::types::ResourceName;
+use crate::http::api::extract::{self, Patch};
+use crate::http::api::locks;
+use crate::http::api::problem::{self, Problem};
+use crate::http::api::problem_kind::ProblemKind;
+use crate::http::api::requests::REASON_MAX_BYTES;
+use crate::http::middleware::audit::Trail;
+use crate::http::state::AppState;
+use crate::manager::types::{ForceError, ForceMode, ForceRequest};
+use crate::types::ResourceName;
 use crate::views::confirm::{Answered, ConfirmPage, Refused};
+use crate::views::layout::Tab;
 use crate::views::lock::Done;
-use crate::views::shell::Tab;
 
 /// `GET /ui/revoke/{resource}`. Cancel: nothing is left behind.
-pub async fn ask_revoke(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn ask_revoke(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     ask(door, request, ForceMode::Revoke).await
 }
 
 /// `GET /ui/release/{resource}`. Cancel: nothing is left behind.
-pub async fn ask_release(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn ask_release(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     ask(door, request, ForceMode::Now).await
 }
 
 /// `POST /ui/revoke/{resource}`. Cancel: what was sent to the nodes stays.
-pub async fn revoke(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn revoke(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     Box::pin(force(door, request, ForceMode::Revoke)).await
 }
 
 /// `POST /ui/release/{resource}`. Cancel: the release goes on in the background.
-pub async fn release(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn release(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     Box::pin(force(door, request, ForceMode::Now)).await
 }
 
@@ -46,7 +46,7 @@ fn prefix(mode: ForceMode) -> &'static str {
     }
 }
 
-async fn ask(door: DoorState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
+async fn ask(door: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
     let resource = queries::resource(request.uri(), prefix(mode))?;
     queries::nothing(request.uri())?;
     let (uri, headers) = (request.uri().clone(), request.headers().clone());
@@ -56,7 +56,7 @@ async fn ask(door: DoorState, request: Request, mode: ForceMode) -> Result<Respo
 
 /// The page that asks, about the holder that there is now; with what was wrong with the last answer.
 async fn show(
-    door: &DoorState,
+    door: &AppState,
     uri: &Uri,
     headers: &HeaderMap,
     mode: ForceMode,
@@ -77,7 +77,7 @@ async fn show(
     Ok(response)
 }
 
-async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
+async fn force(door: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
     let resource = queries::resource(request.uri(), prefix(mode))?;
     let trail = Trail::of(&request);
     trail.note(|record| record.resource = Some(resource.to_string()));
@@ -89,7 +89,7 @@ async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Res
     locks::note_force(&trail, mode, &reason);
     if !form_token::matches(&parts.headers, &token) {
         let detail = "this form is not one that this browser was given (are cookies off?); nothing was done";
-        return Err(Problem::new(Slug::Forbidden, detail));
+        return Err(Problem::new(ProblemKind::Forbidden, detail));
     }
     let refused = [
         reason.is_empty().then_some(Refused::NoReason),
@@ -99,13 +99,13 @@ async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Res
     ];
     let refused: Vec<Refused> = refused.into_iter().flatten().collect();
     // The answer is a page, not a problem: what a problem would be called is noted here.
-    let again = async |slug: Slug, refused: Vec<Refused>| {
+    let again = async |slug: ProblemKind, refused: Vec<Refused>| {
         trail.note(|record| record.outcome = slug.word().to_owned());
         let answered = Answered { tag: tag.clone(), reason: reason.clone(), refused };
         Box::pin(show(&door, &parts.uri, &parts.headers, mode, &resource, answered, slug.status())).await
     };
     if !refused.is_empty() {
-        return again(Slug::Invalid, refused).await;
+        return again(ProblemKind::Invalid, refused).await;
     }
     let request =
         ForceRequest { resource: resource.clone(), mode, reason: reason.clone(), if_match: Some(tag.clone()) };
@@ -114,8 +114,8 @@ async fn force(door: DoorState, request: Request, mode: ForceMode) -> Result<Res
             let done = if mode == ForceMode::Now { Done::Released } else { Done::Revoked };
             Ok(Redirect::to(&format!("/ui/locks/{resource}?done={}", done.word())).into_response())
         }
-        Err(ForceError::Changed { .. }) => again(Slug::Changed, vec![Refused::Changed]).await,
-        Err(ForceError::NotHeld) => again(Slug::NotHeld, vec![Refused::NotHeld]).await,
+        Err(ForceError::Changed { .. }) => again(ProblemKind::Changed, vec![Refused::Changed]).await,
+        Err(ForceError::NotHeld) => again(ProblemKind::NotHeld, vec![Refused::NotHeld]).await,
         Err(error) => Err(problem::force_refused(&resource, error)),
     }
 }

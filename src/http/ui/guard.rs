@@ -8,19 +8,19 @@ use axum::http::{HeaderMap, HeaderName, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use crate::http::host::{self, host_of};
-use crate::http::problem::Problem;
-use crate::http::slug::Slug;
-use crate::http::state::DoorSettings;
+use crate::http::api::problem::Problem;
+use crate::http::api::problem_kind::ProblemKind;
+use crate::http::middleware::host::{self, host_of};
+use crate::http::state::HttpSettings;
 
 /// Where browsers say from where a request comes. Source: W3C Fetch Metadata.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The layer that asks for a name that is allowed: see [`crate::http::host`]. Browsers name one, always.
+/// The layer that asks for a name that is allowed: see [`crate::http::middleware::host`]. Browsers name one, always.
 ///
 /// Errors: `host-not-allowed`.
 pub async fn host(
-    State(settings): State<Arc<DoorSettings>>,
+    State(settings): State<Arc<HttpSettings>>,
     request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
@@ -39,7 +39,7 @@ pub async fn same_origin(request: Request, next: Next) -> Result<Response, Probl
     if matches!(*request.method(), Method::GET | Method::HEAD) || is_same_origin(request.headers(), request.uri()) {
         return Ok(next.run(request).await);
     }
-    Err(Problem::new(Slug::Forbidden, "this form was not sent from a page of this service; nothing was done"))
+    Err(Problem::new(ProblemKind::Forbidden, "this form was not sent from a page of this service; nothing was done"))
 }
 
 /// Whether a browser says that this comes from a page of this service, or is none.

@@ -6,15 +6,15 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use super::{form_token, pages, queries};
-use crate::auth::book::Credential;
 use crate::auth::key::KeyHash;
-use crate::auth::session::{SESSION_LIFE, SessionWord};
-use crate::http::auth::Access;
-use crate::http::extract::{self, Patch};
-use crate::http::problem::Problem;
-use crate::http::slug::Slug;
-use crate::http::state::DoorState;
-use crate::http::trail::Trail;
+use crate::auth::principals::Credential;
+use crate::auth::session::{SESSION_LIFE, SessionToken};
+use crate::http::api::extract::{self, Patch};
+use crate::http::api::problem::Problem;
+use crate::http::api::problem_kind::ProblemKind;
+use crate::http::middleware::audit::Trail;
+use crate::http::middleware::auth::Access;
+use crate::http::state::AppState;
 use crate::redlock::entropy::SystemEntropy;
 use crate::views::login::LoginPage;
 
@@ -33,7 +33,7 @@ pub fn session_word(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// `GET /ui/login`.
-pub async fn ask(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn ask(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     if door.gate.is_open() {
         return Ok(Redirect::to(PAGES).into_response());
     }
@@ -42,7 +42,7 @@ pub async fn ask(State(door): State<DoorState>, request: Request) -> Result<Resp
     page(&door, request.headers(), who, false)
 }
 
-fn page(door: &DoorState, headers: &HeaderMap, who: Option<String>, has_failed: bool) -> Result<Response, Problem> {
+fn page(door: &AppState, headers: &HeaderMap, who: Option<String>, has_failed: bool) -> Result<Response, Problem> {
     let token = form_token::issue(headers, is_secure(door));
     let page = LoginPage { token: token.text, who: who.unwrap_or_default(), has_failed };
     let mut response = pages::html(if has_failed { StatusCode::FORBIDDEN } else { StatusCode::OK }, &page)?;
@@ -52,12 +52,12 @@ fn page(door: &DoorState, headers: &HeaderMap, who: Option<String>, has_failed: 
     Ok(response)
 }
 
-fn is_secure(door: &DoorState) -> bool {
+fn is_secure(door: &AppState) -> bool {
     door.ui.as_ref().is_some_and(|ui| ui.secure_cookies)
 }
 
 /// `POST /ui/login`. Errors: `forbidden` for a form that was not ours.
-pub async fn log_in(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn log_in(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let trail = Trail::of(&request);
     let (parts, mut fields) = extract::fields(request, &door.settings, Patch::No).await?;
     let mut field = |name: &str| fields.text(name).unwrap_or_default();
@@ -74,7 +74,7 @@ pub async fn log_in(State(door): State<DoorState>, request: Request) -> Result<R
 }
 
 /// `POST /ui/logout`. Errors: `forbidden` for a form that was not ours.
-pub async fn log_out(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn log_out(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (parts, mut fields) = extract::fields(request, &door.settings, Patch::No).await?;
     let token = fields.text(form_token::NAME).unwrap_or_default();
     fields.finish(&[form_token::NAME])?;
@@ -82,7 +82,7 @@ pub async fn log_out(State(door): State<DoorState>, request: Request) -> Result<
     if let Some(word) = session_word(&parts.headers) {
         door.gate.sessions().end(word);
     }
-    Ok(with_cookie(Redirect::to(HERE), &SessionWord::default(), 0, is_secure(&door)))
+    Ok(with_cookie(Redirect::to(HERE), &SessionToken::default(), 0, is_secure(&door)))
 }
 
 fn check_token(headers: &HeaderMap, token: &str) -> Result<(), Problem> {
@@ -90,10 +90,10 @@ fn check_token(headers: &HeaderMap, token: &str) -> Result<(), Problem> {
         return Ok(());
     }
     let detail = "this form is not one that this browser was given (are cookies off?); nothing was done";
-    Err(Problem::new(Slug::Forbidden, detail))
+    Err(Problem::new(ProblemKind::Forbidden, detail))
 }
 
-fn with_cookie(to: Redirect, word: &SessionWord, seconds: u64, is_secure: bool) -> Response {
+fn with_cookie(to: Redirect, word: &SessionToken, seconds: u64, is_secure: bool) -> Response {
     let secure = if is_secure { "; Secure" } else { "" };
     let word = word.reveal();
     let cookie = format!("{COOKIE}={word}; Path=/ui/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}");

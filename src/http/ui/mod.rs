@@ -2,10 +2,10 @@
 //! are made by [`crate::views`]; here are requests, forms and guards. Knows the manager's words, and
 //! no template.
 
-pub mod dress;
 pub mod form_token;
 pub mod forms;
 pub mod guard;
+pub mod html_response;
 pub mod login;
 pub mod pages;
 pub mod queries;
@@ -16,12 +16,12 @@ use axum::Router;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodRouter, get, post};
 
-use super::events;
+use super::api::events;
 use super::routes::{Operation, ROUTES, UiRoute};
-use super::state::{DoorSettings, DoorState};
+use super::state::{AppState, HttpSettings};
 
 /// All pages and what they are made of, behind their guards.
-pub fn router(settings: &Arc<DoorSettings>) -> Router<DoorState> {
+pub fn router(settings: &Arc<HttpSettings>) -> Router<AppState> {
     let (mut pages, mut assets) = (Router::new(), Router::new());
     for route in &ROUTES {
         match route.operation {
@@ -43,7 +43,7 @@ fn guarded<S: Clone + Send + Sync + 'static>(pages: Router<S>) -> Router<S> {
     ))
 }
 
-fn handler(part: UiRoute) -> MethodRouter<DoorState> {
+fn handler(part: UiRoute) -> MethodRouter<AppState> {
     match part {
         UiRoute::Home => get(pages::home),
         UiRoute::Locks => get(pages::locks),

@@ -11,21 +11,21 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use super::queries;
 use crate::api::Event;
 use crate::auth::rule::Right;
-use crate::http::auth::Access;
-use crate::http::host;
-use crate::http::problem::Problem;
-use crate::http::slug::Slug;
-use crate::http::state::DoorState;
-use crate::manager::glance::{Glance, Queued};
-use crate::redlock::types::ResourceName;
+use crate::http::api::problem::Problem;
+use crate::http::api::problem_kind::ProblemKind;
+use crate::http::middleware::auth::Access;
+use crate::http::middleware::host;
+use crate::http::state::AppState;
+use crate::manager::overview::{Overview, Queued};
+use crate::types::ResourceName;
 use crate::views::assets;
 use crate::views::events::EventsPage;
 use crate::views::latency::LatencyPage;
+use crate::views::layout::{Shell, Tab};
 use crate::views::lock::{Done, LockPage};
 use crate::views::locks::LocksPage;
 use crate::views::nodes::NodesPage;
 use crate::views::owners::OwnersPage;
-use crate::views::shell::{Shell, Tab};
 use crate::views::waiters::WaitersPage;
 
 /// Of what has its hash in its name: a year, the most that is honoured.
@@ -37,13 +37,13 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response,
         Ok(text) => Ok((status, Html(text)).into_response()),
         Err(error) => {
             tracing::error!(%error, "a page could not be written");
-            Err(Problem::new(Slug::Internal, "the page could not be written"))
+            Err(Problem::new(ProblemKind::Internal, "the page could not be written"))
         }
     }
 }
 
 /// The frame of a page under this address.
-pub(super) fn shell(door: &DoorState, tab: Tab, title: &str, uri: &Uri) -> Shell {
+pub(super) fn shell(door: &AppState, tab: Tab, title: &str, uri: &Uri) -> Shell {
     let here = uri.path_and_query().map_or("/ui/", |p| p.as_str());
     Shell::new(&door.manager.vote(), tab, title, here).open(door.settings.is_open_to_others)
 }
@@ -54,18 +54,18 @@ pub async fn home() -> Redirect {
 }
 
 /// `GET /ui/`. Cancel: nothing is left behind.
-pub async fn locks(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn locks(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::locks(request.uri())?;
     let frame = shell(&door, Tab::Locks, "Locks", request.uri());
     door.manager.events().look();
     let access = Access::of(&request);
     drop(request);
-    let (glance, _) = seen_by(&door, &access).await;
-    html(StatusCode::OK, &LocksPage::new(frame, &glance, query, door.manager.wall_ms()))
+    let (overview, _) = seen_by(&door, &access).await;
+    html(StatusCode::OK, &LocksPage::new(frame, &overview, query, door.manager.wall_ms()))
 }
 
 /// `GET /ui/locks/{resource}`: 503 where nobody can say who holds it. Cancel: nothing is left behind.
-pub async fn lock(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn lock(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = queries::resource(request.uri(), "/ui/locks/")?;
     let done = Done::parse(queries::word(request.uri(), "done", &Done::WORDS)?);
     let frame = shell(&door, Tab::Other, resource.as_str(), request.uri());
@@ -81,14 +81,14 @@ pub async fn lock(State(door): State<DoorState>, request: Request) -> Result<Res
 }
 
 /// The list and the queues, with what the caller may read.
-async fn seen_by(door: &DoorState, access: &Access) -> (Glance, Vec<Queued>) {
-    let (glance, mut queued) = (Box::pin(door.manager.glance()).await, door.manager.queued());
+async fn seen_by(door: &AppState, access: &Access) -> (Overview, Vec<Queued>) {
+    let (overview, mut queued) = (Box::pin(door.manager.overview()).await, door.manager.queued());
     if access.may_all() {
-        return (glance, queued);
+        return (overview, queued);
     }
     let seen = |name: &ResourceName| access.may(Right::Read, name);
     queued.retain(|waiter| seen(&waiter.resource));
-    (glance.only(seen, &queued), queued)
+    (overview.only(seen, &queued), queued)
 }
 
 /// Whether an event is the caller's to hear: as in `GET /events`.
@@ -100,36 +100,36 @@ fn may_hear(access: &Access, event: &Event) -> bool {
 }
 
 /// What stands before the path in a line to paste. The host was checked by [`super::guard::host`].
-fn base(door: &DoorState, request: &Request) -> String {
+fn base(door: &AppState, request: &Request) -> String {
     let is_secure = door.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
     let host = host::host_of(request.headers(), request.uri()).unwrap_or("127.0.0.1:5625");
     format!("{}://{host}", if is_secure { "https" } else { "http" })
 }
 
 /// `GET /ui/waiters`.
-pub async fn waiters(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn waiters(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
     let frame = shell(&door, Tab::Waiters, "Waiters", request.uri());
     door.manager.events().look();
     let access = Access::of(&request);
     drop(request);
-    let (glance, queued) = seen_by(&door, &access).await;
-    html(StatusCode::OK, &WaitersPage::new(frame, &glance, &queued, page))
+    let (overview, queued) = seen_by(&door, &access).await;
+    html(StatusCode::OK, &WaitersPage::new(frame, &overview, &queued, page))
 }
 
 /// `GET /ui/owners`.
-pub async fn owners(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn owners(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
     let frame = shell(&door, Tab::Owners, "Owners", request.uri());
     door.manager.events().look();
     let access = Access::of(&request);
     drop(request);
-    let (glance, queued) = seen_by(&door, &access).await;
-    html(StatusCode::OK, &OwnersPage::new(frame, &glance, &queued, page, door.manager.wall_ms()))
+    let (overview, queued) = seen_by(&door, &access).await;
+    html(StatusCode::OK, &OwnersPage::new(frame, &overview, &queued, page, door.manager.wall_ms()))
 }
 
 /// `GET /ui/nodes`.
-pub async fn nodes(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn nodes(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
     let frame = shell(&door, Tab::Nodes, "Nodes", request.uri());
     let now = door.manager.now();
@@ -142,14 +142,14 @@ pub async fn nodes(State(door): State<DoorState>, request: Request) -> Result<Re
 }
 
 /// `GET /ui/latency`.
-pub async fn latency(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn latency(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
     let frame = shell(&door, Tab::Latency, "Latency", request.uri());
     html(StatusCode::OK, &LatencyPage::new(frame, &door.manager.rounds()))
 }
 
 /// `GET /ui/events`.
-pub async fn events(State(door): State<DoorState>, request: Request) -> Result<Response, Problem> {
+pub async fn events(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::events(request.uri())?;
     let frame = shell(&door, Tab::Events, "Events", request.uri());
     let hub = Arc::clone(door.manager.events());
@@ -163,7 +163,7 @@ pub async fn events(State(door): State<DoorState>, request: Request) -> Result<R
 /// `GET /ui/static/{file}`. Errors: `not-found`.
 pub async fn asset(request: Request) -> Result<Response, Problem> {
     let name = request.uri().path().rsplit('/').next().unwrap_or_default();
-    let asset = assets::find(name).ok_or_else(|| Problem::new(Slug::NotFound, "there is no such file"))?;
+    let asset = assets::find(name).ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no such file"))?;
     let kind = HeaderValue::from_static(asset.kind);
     let keep = HeaderValue::from_static(FOR_EVER);
     Ok(([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, keep)], asset.bytes).into_response())

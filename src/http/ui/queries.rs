@@ -4,9 +4,9 @@
 use axum::http::Uri;
 use percent_encoding::percent_decode_str;
 
-use crate::http::fields::Fields;
-use crate::http::problem::Problem;
-use crate::redlock::types::ResourceName;
+use crate::http::api::fields::Fields;
+use crate::http::api::problem::Problem;
+use crate::types::ResourceName;
 use crate::views::{events, locks};
 
 /// The pages that can be asked for: more than any table has.

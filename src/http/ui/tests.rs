@@ -11,8 +11,8 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::audit::Audit;
-use crate::http::frame::Frame;
-use crate::http::host::Hosts;
+use crate::http::middleware::host::Hosts;
+use crate::http::middleware::request_layer::Frame;
 use crate::metrics::Metrics;
 
 fn app() -> Router {
@@ -21,7 +21,7 @@ fn app() -> Router {
 
 fn app_that(is_open: bool) -> Router {
     let hosts = Hosts::of(vec!["locks.example".into()]);
-    let settings = DoorSettings { hosts, ..DoorSettings::default() };
+    let settings = HttpSettings { hosts, ..HttpSettings::default() };
     let pages = Router::new().route("/ui/x", get(|| async { "page" }).post(|| async { "done" }));
     let assets = Router::new().route("/ui/static/{file}", get(pages::asset));
     let host = from_fn_with_state(Arc::new(settings), guard::host);

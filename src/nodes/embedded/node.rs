@@ -16,13 +16,14 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use super::ledger::Span;
 use super::state::{BootId, OpenError, Record, StateFile};
-use crate::nodes::machine::{NodeMachine, Resumed, Sizes};
+use super::write_bound::Span;
+use crate::protocol::reference::{NodeMachine, Resumed, Sizes};
+use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::feed::Hearing;
-use crate::redlock::node::{Answer, Node, Request, Stamp, Terms, Unreachable, UnreachableKind};
-use crate::redlock::types::NodeId;
+use crate::redlock::node::Node;
+use crate::redlock::notifications::NotificationSource;
+use crate::types::NodeId;
 
 /// After the state file could not be written, the next attempt waits this long: a full disk must not
 /// be met by every request.
@@ -38,7 +39,7 @@ pub struct EmbeddedConfig<C> {
     /// The data directory. Several nodes may share one.
     pub dir: PathBuf,
     /// What all instances must agree on (there is one).
-    pub terms: Terms,
+    pub terms: ClusterParams,
     /// The boot clock. Its wall clock is read once, at the start.
     pub clock: C,
 }
@@ -47,7 +48,7 @@ pub struct EmbeddedConfig<C> {
 #[derive(Debug)]
 pub struct EmbeddedNode<C = SystemClock> {
     id: NodeId,
-    terms: Terms,
+    terms: ClusterParams,
     clock: C,
     boot: BootId,
     /// Node time minus boot time, fixed at the start. Microseconds.
@@ -99,7 +100,7 @@ pub struct EmbeddedReport {
 
 /// What becomes of a request right now.
 enum Step {
-    Done(Answer),
+    Done(NodeResult),
     /// The file must say this much first; or, with `None`, others wait already.
     Wait(Option<Span>),
 }
@@ -203,7 +204,7 @@ impl<C: Clock> EmbeddedNode<C> {
     }
 
     /// Answers if it can be done at once. `is_in_turn`: it has waited, and none may go before it.
-    fn step(self: &Arc<Self>, stamp: Stamp, request: &Request, is_in_turn: bool) -> Step {
+    fn step(self: &Arc<Self>, stamp: RequestTime, request: &Request, is_in_turn: bool) -> Step {
         let mut inner = self.inner();
         if inner.is_closed {
             return Step::Done(Err(Unreachable::new(UnreachableKind::Disconnected, "the node is closed")));
@@ -235,7 +236,7 @@ impl<C: Clock> EmbeddedNode<C> {
     }
 
     /// The slow path: in turn, behind a write of the file.
-    async fn step_in_turn(self: &Arc<Self>, stamp: Stamp, request: &Request) -> Answer {
+    async fn step_in_turn(self: &Arc<Self>, stamp: RequestTime, request: &Request) -> NodeResult {
         let _place = Place(self); // counted by `step`
         let _turn = self.turns.lock().await;
         for _ in 0..WRITES_PER_REQUEST {
@@ -341,15 +342,15 @@ impl<C: Clock> Node for EmbeddedNode<C> {
     }
 
     /// Its leases live in this process, so each end of one is this process' own doing.
-    fn hearing(&self) -> Hearing<'_> {
-        Hearing::Local
+    fn hearing(&self) -> NotificationSource<'_> {
+        NotificationSource::Local
     }
 
     /// Runs on tokio. Where nothing has to be written it answers within its first poll.
     ///
     /// Errors: `Full` where the state file cannot be written (releases still pass), `Disconnected`
     /// after [`EmbeddedNode::close`].
-    async fn call(self: Arc<Self>, stamp: Stamp, request: Arc<Request>) -> Answer {
+    async fn call(self: Arc<Self>, stamp: RequestTime, request: Arc<Request>) -> NodeResult {
         match self.step(stamp, &request, false) {
             Step::Done(answer) => answer,
             Step::Wait(_) => self.step_in_turn(stamp, &request).await,

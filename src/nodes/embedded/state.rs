@@ -10,7 +10,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::redlock::types::NodeId;
+use crate::types::NodeId;
 
 /// Names the layout of the file; a newer one is refused, not guessed at.
 const FORMAT: u32 = 1;

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::*;
-use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::node::{
-    Answer, Barred, EndReason, Found, Node, Reply, Request, Stamp, Terms, UnreachableKind, Vote,
+use crate::protocol::{
+    ClusterParams, EndReason, Found, NoVote, NodeResult, Reply, Request, RequestTime, UnreachableKind, Vote,
 };
-use crate::redlock::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, Ttl};
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::node::Node;
+use crate::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, Ttl};
 
 const WALL_MS: u64 = 1_700_000_000_000;
 
@@ -58,7 +59,7 @@ impl Clock for Hands {
 }
 
 fn config(dir: &tempfile::TempDir, name: &str, clock: &Hands) -> EmbeddedConfig<Hands> {
-    let terms = Terms {
+    let terms = ClusterParams {
         cluster: "c".into(),
         guard: Duration::from_millis(500),
         lock_delay: Duration::from_secs(1),
@@ -110,16 +111,16 @@ fn release(i: u64, by: u64) -> Request {
     Request::Release { resource: name(i), token: token(by), reason: EndReason::Released }
 }
 
-async fn status(node: &TestNode) -> crate::redlock::node::NodeStatus {
+async fn status(node: &TestNode) -> crate::protocol::NodeStatus {
     // A probe is answered whatever its stamp; its clock is what the next stamps follow.
-    match node.clone().call(Stamp(0), Arc::new(Request::Probe)).await {
+    match node.clone().call(RequestTime(0), Arc::new(Request::Probe)).await {
         Ok(Reply::Status(status)) => status,
         other => panic!("{other:?}"),
     }
 }
 
-async fn ask(node: &TestNode, request: Request) -> Answer {
-    let stamp = Stamp(status(node).await.now_us);
+async fn ask(node: &TestNode, request: Request) -> NodeResult {
+    let stamp = RequestTime(status(node).await.now_us);
     node.clone().call(stamp, Arc::new(request)).await
 }
 
@@ -134,7 +135,7 @@ async fn quarantine_left(node: &TestNode) -> Option<Duration> {
     match ask(node, Request::Probe).await {
         Ok(Reply::Status(status)) => match status.vote {
             Vote::Active => None,
-            Vote::Barred(Barred::Quarantined { left_ms }) => Some(Duration::from_millis(left_ms)),
+            Vote::NoVote(NoVote::Quarantined { left_ms }) => Some(Duration::from_millis(left_ms)),
             other => panic!("{other:?}"),
         },
         other => panic!("{other:?}"),
@@ -164,7 +165,7 @@ async fn after_a_crash_it_waits_until_its_leases_are_over_and_its_fences_still_r
 
     let node = start(&dir, &clock);
     assert_eq!(quarantine_left(&node).await, Some(RESERVED - Duration::from_secs(11)));
-    assert!(matches!(ask(&node, acquire(1, 2, TTL)).await, Ok(Reply::Barred(Barred::Quarantined { .. }))));
+    assert!(matches!(ask(&node, acquire(1, 2, TTL)).await, Ok(Reply::NoVote(NoVote::Quarantined { .. }))));
     crash(node).await; // crashes again: the end does not move
     clock.pass(Duration::from_secs(10));
     let node = start(&dir, &clock);
@@ -215,7 +216,7 @@ async fn after_a_clean_stop_it_waits_for_the_leases_that_are_out_and_for_nothing
     let mut last = granted(&node, acquire(1, 1, TTL)).await;
     node.close().expect("written");
     node.close().expect("a second time does nothing");
-    let refused = node.clone().call(Stamp(0), Arc::new(release(1, 1))).await;
+    let refused = node.clone().call(RequestTime(0), Arc::new(release(1, 1))).await;
     assert_eq!(refused.map_err(|e| e.kind), Err(UnreachableKind::Disconnected));
     crash(node).await;
 
@@ -261,7 +262,7 @@ async fn a_lease_is_never_given_anew_before_its_end_whenever_the_crash_comes() {
         for _ in 0..200 {
             let is_over = clock.now().since(last_given_at) >= TTL;
             let answer = ask(&node, acquire(11, 2, TTL)).await.expect("an answer");
-            assert!(is_over || matches!(answer, Reply::Barred(_)), "{crash_after_ms}: {answer:?}");
+            assert!(is_over || matches!(answer, Reply::NoVote(_)), "{crash_after_ms}: {answer:?}");
             clock.pass(Duration::from_millis(250));
         }
     }
@@ -274,8 +275,8 @@ async fn steady_load_rewrites_the_file_at_most_every_five_seconds() {
     for i in 0..6_000 {
         granted(&node, acquire(i, i, TTL)).await;
         let hold =
-            Request::Hold { resource: name(i), token: token(i), ttl: None, fence: None, renewal: true, labels: None };
-        assert!(matches!(ask(&node, hold).await, Ok(Reply::Kept { .. })));
+            Request::Update { resource: name(i), token: token(i), ttl: None, fence: None, renewal: true, labels: None };
+        assert!(matches!(ask(&node, hold).await, Ok(Reply::Updated { .. })));
         ask(&node, release(i, i)).await.expect("an answer");
         clock.pass(Duration::from_millis(10)); // a minute in all
     }
@@ -341,7 +342,7 @@ async fn while_the_disk_is_full_nothing_is_given_and_releases_pass() {
     std::fs::create_dir(&in_the_way).expect("made");
 
     let longer = Duration::from_mins(4);
-    let hold = Request::Hold {
+    let hold = Request::Update {
         resource: name(1),
         token: token(1),
         ttl: Ttl::from_ms(240_000).ok(),
@@ -369,7 +370,7 @@ async fn while_the_disk_is_full_nothing_is_given_and_releases_pass() {
 async fn requests_that_come_while_the_file_is_written_keep_their_order() {
     let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
     let node = start(&dir, &clock);
-    let stamp = Stamp(status(&node).await.now_us);
+    let stamp = RequestTime(status(&node).await.now_us);
     let call = |request| node.clone().call(stamp, Arc::new(request));
     let answers = futures_util::future::join4(
         call(acquire(1, 1, TTL)),
@@ -389,7 +390,7 @@ async fn requests_that_come_while_the_file_is_written_keep_their_order() {
 async fn a_caller_that_leaves_while_the_file_is_written_holds_nobody_up() {
     let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
     let node = start(&dir, &clock);
-    let stamp = Stamp(status(&node).await.now_us);
+    let stamp = RequestTime(status(&node).await.now_us);
     for by in 0..50 {
         let mut gone = Box::pin(node.clone().call(stamp, Arc::new(acquire(1, by, Duration::from_secs(20 + by)))));
         let first_poll = futures_util::future::poll_immediate(&mut gone).await;

@@ -13,13 +13,13 @@ use deadpool_redis::redis::{
 use deadpool_redis::{Hook, HookError, Manager, Pool, Runtime, Timeouts};
 use tokio::time::timeout;
 
+use super::connection::{Bound, Lanes};
 use super::errors;
-use super::fitness::{self, Server};
-use super::lane::{Bound, Lanes};
+use super::server_checks::{self, Server};
 use super::url::NodeUrl;
-use crate::nodes::scripts;
-use crate::redlock::node::Terms;
-use crate::redlock::types::Invalid;
+use crate::protocol::ClusterParams;
+use crate::protocol::scripts;
+use crate::types::Invalid;
 
 /// The driver's own limit for an answer: a net below the caller's deadline, for a caller that has none.
 /// Far above it, so that a slow release is still heard.
@@ -57,7 +57,7 @@ pub struct Limits {
 pub struct Connector {
     client: Client,
     limits: Limits,
-    terms: Arc<Terms>,
+    terms: Arc<ClusterParams>,
     bind_run: bool,
 }
 
@@ -75,7 +75,7 @@ impl Connector {
         url: &NodeUrl,
         tls: Option<&NodeTls>,
         limits: Limits,
-        terms: Arc<Terms>,
+        terms: Arc<ClusterParams>,
         bind_run: bool,
     ) -> Result<Self, Invalid> {
         let info = url.info();
@@ -97,7 +97,7 @@ impl Connector {
     }
 
     /// The pool of one lane: at most one connection, which has passed its hand-shake when it is handed
-    /// out. What passed is left with the lane, see [`super::lane::Lane::prepare`].
+    /// out. What passed is left with the lane, see [`super::connection::Lane::prepare`].
     ///
     /// Errors: [`Invalid`], were the driver to refuse its own options.
     pub fn pool(&self, lanes: &Arc<Lanes>, lane: usize) -> Result<Pool, Invalid> {
@@ -175,5 +175,5 @@ pub async fn ask_server(connection: &mut MultiplexedConnection) -> Result<Server
     let info: String = cmd("INFO").query_async(connection).await?;
     let saves: Result<Vec<String>, RedisError> = cmd("CONFIG").arg("GET").arg("save").query_async(connection).await;
     let saves = saves.ok().and_then(|pair| pair.into_iter().nth(1));
-    Ok(fitness::read(&info, saves.as_deref()))
+    Ok(server_checks::read(&info, saves.as_deref()))
 }

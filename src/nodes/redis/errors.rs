@@ -6,7 +6,7 @@ use std::io;
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
 use deadpool_redis::{HookError, PoolError};
 
-use crate::redlock::node::{Unreachable, UnreachableKind};
+use crate::protocol::{Unreachable, UnreachableKind};
 
 /// Longer details are cut: they go to the log.
 const DETAIL_MAX_CHARS: usize = 300;
@@ -70,7 +70,7 @@ fn of_server(kind: ServerErrorKind, detail: &str) -> UnreachableKind {
         | ServerErrorKind::Ask
         | ServerErrorKind::ClusterDown
         | ServerErrorKind::CrossSlot
-        | ServerErrorKind::TryAgain => UnreachableKind::Unfit,
+        | ServerErrorKind::TryAgain => UnreachableKind::Unsuitable,
         ServerErrorKind::ResponseError => of_script(detail),
         _ => UnreachableKind::Protocol,
     }

@@ -11,12 +11,12 @@ use futures_util::future::{join, join_all};
 use tokio::time::timeout;
 
 use super::connect;
+use super::connection::{Lanes, Opened};
 use super::errors;
-use super::fitness::Finding;
-use super::lane::{Lanes, Opened};
+use super::server_checks::Finding;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::types::NodeId;
+use crate::types::NodeId;
 
 /// How often each lane's connection is checked: a node that died while idle is noticed within it.
 pub const CHECK_EVERY: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, parse_redis_url};
 
-use crate::redlock::types::{Invalid, NodeId};
+use crate::types::{Invalid, NodeId};
 
 const SHAPE: &str = "a node's address looks like redis://[user:password@]host[:port][/db], rediss://… (TLS) or \
                      unix:///path/of/socket[?db=1&user=…&pass=…]";

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redlockd::manager::outcome::ExtendError;
+use redlockd::manager::types::ExtendError;
 use redlockd::redlock::clock::{Clock, SystemClock};
 
 use crate::support::cluster::{Cluster, MUTE, SHORT, SILENT, Tempo, heal, slow_to_answer};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redlockd::manager::outcome::AcquireError;
+use redlockd::manager::types::AcquireError;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use redlockd::manager::outcome::{AcquireError, LockState};
+use redlockd::manager::types::{AcquireError, LockState};
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 
 use crate::support::chaos_proxy::{FAIR, Flow, Weather};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redlockd::manager::outcome::{AcquireError, GoneReason, LockState, ReleaseError};
+use redlockd::manager::types::{AcquireError, GoneReason, LockState, ReleaseError};
 use redlockd::redlock::clock::{Clock, SystemClock};
 
 use crate::support::chaos_proxy::FAIR;

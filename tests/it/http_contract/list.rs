@@ -1,4 +1,4 @@
-//! `GET /locks` and `GET /nodes`: the whole cluster at a glance, and how far it can be trusted.
+//! `GET /locks` and `GET /nodes`: the whole cluster at a overview, and how far it can be trusted.
 
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use deadpool_redis::redis::{Client, Script, Value, cmd};
 use futures_util::{StreamExt, stream};
 
-use redlockd::redlock::node::Request;
+use redlockd::protocol::Request;
 
 use super::{Rig, Who};
 use crate::support::redis_server::RedisServer;
@@ -82,5 +82,5 @@ async fn cost() {
 /// The second round's holders: other tokens, since the first round's were released.
 fn renamed(who: &Who) -> Who {
     let turned: String = who.token.as_str().chars().rev().collect();
-    Who { token: redlockd::redlock::types::TokenHash::parse(&turned).expect("hex"), ..who.clone() }
+    Who { token: redlockd::types::TokenHash::parse(&turned).expect("hex"), ..who.clone() }
 }

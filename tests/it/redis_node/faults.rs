@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redlockd::nodes::redis::{NodeObserver, RedisNode};
+use redlockd::protocol::{
+    EndReason, Found, NodeInspection, NodeResult, Released, Reply, Request, StoredLock, UnreachableKind,
+};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::redlock::entropy::SystemEntropy;
-use redlockd::redlock::node::{
-    Answer, EndReason, Found, Node, Released, Reply, Request, Seen, SeenLock, UnreachableKind,
-};
-use redlockd::redlock::types::NodeId;
+use redlockd::redlock::node::Node;
+use redlockd::types::NodeId;
 
 use super::{Rig, Who, config, now};
 use crate::support::chaos_proxy::{ChaosProxy, FAIR, Flow, Weather};
@@ -22,12 +23,12 @@ use crate::support::redis_server::{Options, RedisServer};
 const DEADLINE: Duration = Duration::from_millis(50);
 
 /// Asks with a caller's deadline; `None` where it passed.
-async fn in_time(rig: &Rig, request: Request) -> Option<Answer> {
+async fn in_time(rig: &Rig, request: Request) -> Option<NodeResult> {
     tokio::time::timeout(DEADLINE, Arc::clone(&rig.node).call(now(), Arc::new(request))).await.ok()
 }
 
 async fn is_free(rig: &Rig, who: &Who) -> bool {
-    matches!(rig.reply(who.inspect()).await, Reply::Seen(Seen { lock: SeenLock::Free, .. }))
+    matches!(rig.reply(who.inspect()).await, Reply::Inspected(NodeInspection { lock: StoredLock::Free, .. }))
 }
 
 /// A node behind a proxy, with short limits, that votes.
@@ -56,7 +57,7 @@ async fn a_killed_node_answers_at_once_that_it_is_gone_and_comes_back_by_itself(
     let report = rig.node.report();
     assert_ne!(report.run_id, run);
     assert_eq!((report.reconnects, report.refusal), (1, None));
-    assert!(matches!(rig.reply(Who::wanting("r").acquire(1_000)).await, Reply::Barred(_)), "it forgot its marker");
+    assert!(matches!(rig.reply(Who::wanting("r").acquire(1_000)).await, Reply::NoVote(_)), "it forgot its marker");
 }
 
 #[tokio::test]
@@ -81,7 +82,9 @@ async fn a_frozen_node_costs_the_caller_its_deadline_and_works_in_step_when_thaw
     server.thaw();
     // Three answers are on their way that nobody waits for: the fourth must not be taken for one of them.
     match rig.reply(a.inspect()).await {
-        Reply::Seen(Seen { lock: SeenLock::Lease { record, .. }, .. }) => assert_eq!(record.fence, fence),
+        Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record, .. }, .. }) => {
+            assert_eq!(record.fence, fence)
+        }
         reply => panic!("{reply:?}"),
     }
 }
@@ -211,7 +214,7 @@ async fn scripts_that_were_flushed_are_loaded_again_within_the_call() {
     type IsRight = fn(&Reply) -> bool;
     let requests: [(Request, IsRight); 4] = [
         (a.acquire(10_000), |r| matches!(r, Reply::Granted { .. })),
-        (a.extend(None), |r| matches!(r, Reply::Kept { .. })),
+        (a.extend(None), |r| matches!(r, Reply::Updated { .. })),
         (a.release(), |r| matches!(r, Reply::Released(Released { found: Found::Mine, .. }))),
         (Request::Probe, |r| matches!(r, Reply::Status(_))),
     ];
@@ -232,14 +235,14 @@ async fn a_full_node_grants_nothing_and_still_extends_and_releases() {
     rig.granted(&b, 10_000).await;
     server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_eq!(rig.error(Who::wanting("c").acquire(1_000)).await, UnreachableKind::Full);
-    assert!(matches!(rig.reply(a.extend(Some(60_000))).await, Reply::Kept { .. }));
+    assert!(matches!(rig.reply(a.extend(Some(60_000))).await, Reply::Updated { .. }));
     for (who, request) in [(&a, a.release()), (&b, b.cancel())] {
         let mine = Released { found: Found::Mine, earlier: None };
         assert_eq!(rig.reply(request).await, Reply::Released(mine));
         assert!(is_free(&rig, who).await);
     }
     server.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    assert_eq!(rig.reply(a.acquire(1_000)).await, Reply::Dead { reason: EndReason::Released }, "its tombstone stands");
+    assert_eq!(rig.reply(a.acquire(1_000)).await, Reply::Ended { reason: EndReason::Released }, "its tombstone stands");
 }
 
 #[tokio::test]
@@ -294,7 +297,7 @@ async fn requests_for_a_resource_take_effect_in_the_order_of_their_first_poll() 
         config.lanes = lanes;
         let rig = Rig::connected(config).await;
         rig.reply(Request::Init).await;
-        let mut calls: Vec<std::pin::Pin<Box<dyn Future<Output = Answer> + Send>>> = Vec::new();
+        let mut calls: Vec<std::pin::Pin<Box<dyn Future<Output = NodeResult> + Send>>> = Vec::new();
         // More than the driver's buffer takes at once, so that the later ones wait for room.
         let holders: Vec<Who> = (0..900).map(|i| Who::wanting(&format!("r{}", i % 7))).collect();
         for who in &holders {

@@ -1,8 +1,8 @@
 //! Who may be a node: passwords, users, TLS, sockets, replicas, eviction.
 
 use redlockd::nodes::redis::{Finding, NodeTls, NodeUrl, RedisNode};
+use redlockd::protocol::{Reply, Request, UnreachableKind};
 use redlockd::redlock::entropy::SystemEntropy;
-use redlockd::redlock::node::{Reply, Request, UnreachableKind};
 
 use super::{Rig, Who, config};
 use crate::support::poll;
@@ -14,7 +14,7 @@ async fn works(rig: &Rig) {
     rig.reply(Request::Init).await;
     let a = Who::wanting("r");
     rig.granted(&a, 10_000).await;
-    assert!(matches!(rig.reply(a.extend(None)).await, Reply::Kept { .. }));
+    assert!(matches!(rig.reply(a.extend(None)).await, Reply::Updated { .. }));
     assert!(
         matches!(rig.reply(Request::List { cursor: 0, count: 10 }).await, Reply::Page { leases, .. } if leases.len() == 1)
     );
@@ -95,7 +95,7 @@ async fn a_replica_has_no_vote_and_says_so_to_the_rest() {
     assert_eq!(rig.error(Who::wanting("r").acquire(1_000)).await, UnreachableKind::ReadOnly);
     let fresh = Rig::connected(config(&server.url())).await;
     assert_eq!((codes(&fresh), fresh.node.report().role.as_str()), (vec!["not-master", "no-persistence"], "slave"));
-    assert_eq!(fresh.error(Who::wanting("r").acquire(1_000)).await, UnreachableKind::Unfit);
+    assert_eq!(fresh.error(Who::wanting("r").acquire(1_000)).await, UnreachableKind::Unsuitable);
     assert_eq!(fresh.error(Who::wanting("r").release()).await, UnreachableKind::ReadOnly, "releases still pass");
     let above = Rig::connected(config(&master.url())).await;
     assert_eq!(codes(&above), ["has-replicas", "no-persistence"]);
@@ -109,7 +109,7 @@ async fn a_node_that_evicts_has_no_vote_until_it_stops() {
     rig.granted(&a, 10_000).await;
     server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
     poll::until_true("the finding is made", || codes(&rig).contains(&"evicts")).await;
-    assert_eq!(rig.error(Who::wanting("s").acquire(1_000)).await, UnreachableKind::Unfit);
+    assert_eq!(rig.error(Who::wanting("s").acquire(1_000)).await, UnreachableKind::Unsuitable);
     assert!(matches!(rig.reply(a.release()).await, Reply::Released(_)));
     server.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await;
     // A new connection looks at once; nobody need wait for the next round.
@@ -124,7 +124,7 @@ async fn a_cluster_node_has_no_vote() {
     let server = RedisServer::start_with(Options { more, ..Options::default() }).await;
     let rig = Rig::connected(config(&server.url())).await;
     assert!(codes(&rig).contains(&"cluster"));
-    assert_eq!(rig.error(Who::wanting("r").acquire(1_000)).await, UnreachableKind::Unfit);
+    assert_eq!(rig.error(Who::wanting("r").acquire(1_000)).await, UnreachableKind::Unsuitable);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Each request about a lease, in all its branches.
 
-use redlockd::redlock::node::{EndReason, Found, LeaseRecord, Released, Reply, Request, Seen, SeenLock};
-use redlockd::redlock::types::{Fence, ResourceName};
+use redlockd::protocol::{EndReason, Found, LeaseRecord, NodeInspection, Released, Reply, Request, StoredLock};
+use redlockd::types::{Fence, ResourceName};
 
 use super::{Rig, Who, now, ttl};
 use crate::support::redis_server::RedisServer;
@@ -10,16 +10,16 @@ fn released(found: Found, earlier: Option<EndReason>) -> Reply {
     Reply::Released(Released { found, earlier })
 }
 
-async fn seen(rig: &Rig, who: &Who) -> SeenLock {
+async fn seen(rig: &Rig, who: &Who) -> StoredLock {
     match rig.reply(who.inspect()).await {
-        Reply::Seen(Seen { barred: None, lock }) => lock,
+        Reply::Inspected(NodeInspection { no_vote: None, lock }) => lock,
         reply => panic!("{reply:?}"),
     }
 }
 
 async fn lease(rig: &Rig, who: &Who) -> (LeaseRecord, u64) {
     match seen(rig, who).await {
-        SeenLock::Lease { record, left_ms } => (record, left_ms),
+        StoredLock::Lease { record, left_ms } => (record, left_ms),
         other => panic!("{other:?}"),
     }
 }
@@ -80,7 +80,7 @@ async fn a_foreigners_key_of_any_kind_is_held_and_left_alone() {
         let other = Reply::Other { fence: None };
         assert_eq!(rig.reply(Who::wanting(name).extend(None)).await, other);
         assert_eq!(rig.reply(Who::wanting(name).revoke()).await, other);
-        let SeenLock::Foreign { left_ms, fingerprint } = seen(&rig, &who).await else { panic!("{name}") };
+        let StoredLock::Foreign { left_ms, fingerprint } = seen(&rig, &who).await else { panic!("{name}") };
         assert_eq!(left_ms.is_some(), has_ttl);
         assert_eq!(&*fingerprint == "type:hash", name == "hash");
         assert!(!fingerprint.contains("f00"));
@@ -96,7 +96,7 @@ async fn released_cancelled_and_revoked_leases_stay_ended() {
     let fence = rig.granted(&a, 10_000).await;
     assert_eq!(rig.reply(a.end(EndReason::Forced)).await, released(Found::Mine, None));
     assert_eq!(rig.reply(a.release()).await, released(Found::Nothing, Some(EndReason::Forced)), "idempotent");
-    let dead = Reply::Dead { reason: EndReason::Forced };
+    let dead = Reply::Ended { reason: EndReason::Forced };
     assert_eq!(rig.reply(a.acquire(10_000)).await, dead);
     assert_eq!(rig.reply(a.again().acquire(10_000)).await, dead);
     assert_eq!(rig.reply(a.extend(None)).await, dead);
@@ -108,17 +108,17 @@ async fn released_cancelled_and_revoked_leases_stay_ended() {
         claims: "p,".into(),
         labels: "{}".into(),
     };
-    assert_eq!(rig.reply(Request::Plant { resource: a.resource.clone(), record, left_ms: 5_000 }).await, dead);
+    assert_eq!(rig.reply(Request::Restore { resource: a.resource.clone(), record, left_ms: 5_000 }).await, dead);
 
     let b = Who::wanting("r");
     assert_eq!(rig.reply(b.cancel()).await, released(Found::Nothing, None), "before its acquire arrived");
-    assert_eq!(rig.reply(b.acquire(10_000)).await, Reply::Dead { reason: EndReason::Cancelled });
+    assert_eq!(rig.reply(b.acquire(10_000)).await, Reply::Ended { reason: EndReason::Cancelled });
     assert!(matches!(rig.reply(b.again().acquire(10_000)).await, Reply::Granted { joined: false, .. }));
     assert!(matches!(rig.reply(b.revoke()).await, Reply::Revoked { left_ms: 1..=11_000 }));
-    let revoked = Reply::Dead { reason: EndReason::Revoked };
+    let revoked = Reply::Ended { reason: EndReason::Revoked };
     assert_eq!(rig.reply(b.extend(None)).await, revoked);
     assert_eq!(rig.reply(b.again().acquire(10_000)).await, revoked);
-    assert!(matches!(seen(&rig, &b).await, SeenLock::Lease { .. }), "it keeps its end");
+    assert!(matches!(seen(&rig, &b).await, StoredLock::Lease { .. }), "it keeps its end");
     assert_eq!(rig.reply(b.release()).await, released(Found::Mine, Some(EndReason::Revoked)));
     assert_eq!(rig.reply(b.release()).await, released(Found::Nothing, Some(EndReason::Released)));
     assert_eq!(rig.reply(b.revoke()).await, Reply::Missing);
@@ -141,7 +141,7 @@ async fn a_cancel_takes_its_own_claim_and_the_lease_with_the_last() {
     let (record, _) = lease(&rig, &first).await;
     assert_eq!(*record.claims, format!("{},", second.attempt.as_str()));
     assert_eq!(rig.reply(second.cancel()).await, released(Found::Mine, None));
-    assert_eq!(seen(&rig, &first).await, SeenLock::Free);
+    assert_eq!(seen(&rig, &first).await, StoredLock::Free);
     assert_eq!(rig.reply(second.cancel()).await, released(Found::Nothing, Some(EndReason::Cancelled)));
 }
 
@@ -153,7 +153,7 @@ async fn an_extend_never_creates_never_shortens_and_counts() {
     assert_eq!(rig.reply(a.extend(None)).await, Reply::Missing);
     let fence = rig.granted(&a, 10_000).await;
     let kept = |reply| match reply {
-        Reply::Kept { record, before_ms } => (record, before_ms),
+        Reply::Updated { record, before_ms } => (record, before_ms),
         reply => panic!("{reply:?}"),
     };
     let (record, before) = kept(rig.reply(a.extend(Some(60_000))).await);
@@ -178,17 +178,17 @@ async fn a_fence_is_written_back_upwards_only_and_never_from_the_future() {
     let fence = rig.granted(&a, 10_000).await;
     let higher = Fence(fence.0 + 7);
     assert!(
-        matches!(rig.reply(a.hold(None, Some(higher), false, None)).await, Reply::Kept { record, .. } if record.fence == higher)
+        matches!(rig.reply(a.hold(None, Some(higher), false, None)).await, Reply::Updated { record, .. } if record.fence == higher)
     );
     assert_eq!(rig.reply(a.hold(None, Some(fence), false, None)).await, Reply::Other { fence: Some(higher) });
     let future = Fence(fence.0 + 3_600_000_000);
-    assert_eq!(rig.reply(a.hold(None, Some(future), false, None)).await, Reply::Future);
+    assert_eq!(rig.reply(a.hold(None, Some(future), false, None)).await, Reply::FenceTooFarAhead);
     let (record, _) = lease(&rig, &a).await;
     assert_eq!(record.fence, higher);
     rig.reply(a.release()).await;
     // A stamp that lies before the last fence: the counter keeps the fences rising all the same.
     let b = Who::wanting("r");
-    let next = rig.ask_at(redlockd::redlock::node::Stamp(fence.0 - 1_000), b.acquire(10_000)).await;
+    let next = rig.ask_at(redlockd::protocol::RequestTime(fence.0 - 1_000), b.acquire(10_000)).await;
     assert_eq!(next, Ok(Reply::Granted { fence: Fence(higher.0 + 1), joined: false }));
 }
 
@@ -206,16 +206,16 @@ async fn a_missing_lease_is_planted_once_and_extended() {
         claims: "p,".into(),
         labels: "{}".into(),
     };
-    let plant = Request::Plant { resource: a.resource.clone(), record: record.clone(), left_ms: 9_000 };
-    assert_eq!(rig.reply(plant.clone()).await, Reply::Planted);
+    let plant = Request::Restore { resource: a.resource.clone(), record: record.clone(), left_ms: 9_000 };
+    assert_eq!(rig.reply(plant.clone()).await, Reply::Restored);
     assert_eq!(rig.reply(plant).await, Reply::Other { fence: None });
     let (found, left) = lease(&rig, &a).await;
     assert_eq!(found, record);
     assert!((1..=9_000).contains(&left), "{left}");
-    assert!(matches!(rig.reply(a.extend(None)).await, Reply::Kept { .. }));
+    assert!(matches!(rig.reply(a.extend(None)).await, Reply::Updated { .. }));
     let future = LeaseRecord { fence: Fence(fence.0 + 3_600_000_000), ..record };
-    let late = Request::Plant { resource: ResourceName::parse("s").expect("valid"), record: future, left_ms: 9_000 };
-    assert_eq!(rig.reply(late).await, Reply::Future);
+    let late = Request::Restore { resource: ResourceName::parse("s").expect("valid"), record: future, left_ms: 9_000 };
+    assert_eq!(rig.reply(late).await, Reply::FenceTooFarAhead);
 }
 
 #[tokio::test]
@@ -223,13 +223,13 @@ async fn an_eviction_needs_the_very_value_that_was_seen() {
     let server = RedisServer::start().await;
     let rig = Rig::voting(&server).await;
     let who = Who::wanting("r");
-    let evict = |print: &str| Request::Evict { resource: who.resource.clone(), fingerprint: print.into() };
+    let evict = |print: &str| Request::DeleteForeign { resource: who.resource.clone(), fingerprint: print.into() };
     assert_eq!(rig.reply(evict("type:hash")).await, released(Found::Nothing, None));
     server.ask::<()>(&["SET", "r", "foreign"]).await;
-    let SeenLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
+    let StoredLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
     server.ask::<()>(&["SET", "r", "another"]).await;
     assert_eq!(rig.reply(evict(&fingerprint)).await, released(Found::Other, None));
-    let SeenLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
+    let StoredLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
     assert_eq!(rig.reply(evict(&fingerprint)).await, released(Found::Mine, None));
     server.ask::<()>(&["HSET", "r", "f", "v"]).await;
     assert_eq!(rig.reply(evict("type:hash")).await, released(Found::Mine, None));
@@ -343,6 +343,6 @@ async fn one_token_for_two_resources_ends_on_each_by_itself() {
     rig.granted(&b, 10_000).await;
     rig.reply(a.release()).await;
     rig.reply(a.cancel()).await;
-    assert!(matches!(rig.reply(b.extend(None)).await, Reply::Kept { .. }));
+    assert!(matches!(rig.reply(b.extend(None)).await, Reply::Updated { .. }));
     assert!(matches!(rig.reply(b.acquire(10_000)).await, Reply::Granted { joined: true, .. }));
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::nodes::redis::Identity;
-use redlockd::redlock::node::{Barred, NodeStatus, Reply, Request, Seen, SeenLock, Stamp, Terms, Vote};
-use redlockd::redlock::types::Fence;
+use redlockd::protocol::{
+    ClusterParams, NoVote, NodeInspection, NodeStatus, Reply, Request, RequestTime, StoredLock, Vote,
+};
+use redlockd::types::Fence;
 
 use super::{Rig, Who, config, now, terms};
 use crate::support::redis_server::{Options, RedisServer};
@@ -18,12 +20,12 @@ async fn status(rig: &Rig, request: Request) -> NodeStatus {
 }
 
 fn is_quarantined(status: &NodeStatus, why: &str) -> bool {
-    matches!(status.vote, Vote::Barred(Barred::Quarantined { left_ms }) if left_ms > 0) && status.why == why
+    matches!(status.vote, Vote::NoVote(NoVote::Quarantined { left_ms }) if left_ms > 0) && status.why == why
 }
 
-/// Terms whose quarantine is over as soon as it began.
-fn brief() -> Arc<Terms> {
-    Arc::new(Terms { quarantine: Duration::from_millis(1), ..terms() })
+/// ClusterParams whose quarantine is over as soon as it began.
+fn brief() -> Arc<ClusterParams> {
+    Arc::new(ClusterParams { quarantine: Duration::from_millis(1), ..terms() })
 }
 
 #[tokio::test]
@@ -38,9 +40,9 @@ async fn a_blank_node_has_no_vote_until_it_is_declared() {
     server.ask::<()>(&["FLUSHALL"]).await;
     assert!(is_quarantined(&status(&rig, Request::Probe).await, "blank"));
     let a = Who::wanting("r");
-    assert!(matches!(rig.reply(a.acquire(1_000)).await, Reply::Barred(Barred::Quarantined { .. })));
-    let Reply::Seen(Seen { barred, lock }) = rig.reply(a.inspect()).await else { panic!("not seen") };
-    assert!(matches!((barred, lock), (Some(Barred::Quarantined { .. }), SeenLock::Free)));
+    assert!(matches!(rig.reply(a.acquire(1_000)).await, Reply::NoVote(NoVote::Quarantined { .. })));
+    let Reply::Inspected(NodeInspection { no_vote, lock }) = rig.reply(a.inspect()).await else { panic!("not seen") };
+    assert!(matches!((no_vote, lock), (Some(NoVote::Quarantined { .. }), StoredLock::Free)));
 }
 
 #[tokio::test]
@@ -48,22 +50,22 @@ async fn a_request_from_an_hour_ago_or_ahead_is_refused_and_changes_nothing() {
     let server = RedisServer::start().await;
     let rig = Rig::connected(config(&server.url())).await;
     let hour = Duration::from_hours(1).as_micros() as u64;
-    let early = Stamp(now().0 - hour);
-    for stamp in [early, Stamp(now().0 + hour)] {
+    let early = RequestTime(now().0 - hour);
+    for stamp in [early, RequestTime(now().0 + hour)] {
         let Ok(Reply::Status(status)) = rig.ask_at(stamp, Request::Init).await else { panic!("no status") };
         assert!(
-            matches!(status.vote, Vote::Barred(Barred::ClockOff { node_us }) if node_us.abs_diff(now().0) < hour / 2)
+            matches!(status.vote, Vote::NoVote(NoVote::ClockOff { node_us }) if node_us.abs_diff(now().0) < hour / 2)
         );
     }
     rig.reply(Request::Init).await;
     let a = Who::wanting("r");
-    for stamp in [early, Stamp(now().0 + hour)] {
+    for stamp in [early, RequestTime(now().0 + hour)] {
         let answer = rig.ask_at(stamp, a.acquire(1_000)).await;
-        assert!(matches!(answer, Ok(Reply::Barred(Barred::ClockOff { .. }))), "{answer:?}");
+        assert!(matches!(answer, Ok(Reply::NoVote(NoVote::ClockOff { .. }))), "{answer:?}");
     }
     rig.granted(&a, 10_000).await;
     let answer = rig.ask_at(early, a.extend(None)).await;
-    assert!(matches!(answer, Ok(Reply::Barred(Barred::ClockOff { .. }))), "{answer:?}");
+    assert!(matches!(answer, Ok(Reply::NoVote(NoVote::ClockOff { .. }))), "{answer:?}");
     assert!(matches!(rig.ask_at(early, a.release()).await, Ok(Reply::Released(_))), "giving back is always allowed");
 }
 
@@ -72,11 +74,11 @@ async fn another_cluster_gets_no_vote_and_takes_no_node_over() {
     let server = RedisServer::start().await;
     let rig = Rig::voting(&server).await;
     let mut other = config(&server.url());
-    other.terms = Arc::new(Terms { cluster: "c2".into(), ..terms() });
+    other.terms = Arc::new(ClusterParams { cluster: "c2".into(), ..terms() });
     let other = Rig::connected(other).await;
-    let theirs = Reply::Barred(Barred::OtherCluster { theirs: "c1".into() });
+    let theirs = Reply::NoVote(NoVote::OtherCluster { theirs: "c1".into() });
     assert_eq!(other.reply(Who::wanting("r").acquire(1_000)).await, theirs);
-    assert!(matches!(status(&other, Request::Probe).await.vote, Vote::Barred(Barred::OtherCluster { .. })));
+    assert!(matches!(status(&other, Request::Probe).await.vote, Vote::NoVote(NoVote::OtherCluster { .. })));
     rig.granted(&Who::wanting("r"), 1_000).await;
     assert!(is_quarantined(&status(&other, Request::Quarantine).await, "ordered"));
     assert_eq!(other.reply(Who::wanting("s").acquire(1_000)).await, theirs);
@@ -99,25 +101,25 @@ async fn a_restart_costs_the_vote_until_the_quarantine_is_served_and_seeded() {
         report.connected && report.run_id != before.run
     })
     .await;
-    let Reply::Barred(Barred::Quarantined { .. }) = rig.reply(Who::wanting("s").acquire(1_000)).await else {
+    let Reply::NoVote(NoVote::Quarantined { .. }) = rig.reply(Who::wanting("s").acquire(1_000)).await else {
         panic!("it voted")
     };
     let served = crate::support::poll::until("the quarantine is served", || async {
         match status(&rig, Request::Probe).await {
-            NodeStatus { vote: Vote::Barred(Barred::Unseeded { high_water }), why, .. } => Some((high_water, why)),
+            NodeStatus { vote: Vote::NoVote(NoVote::Unseeded { high_water }), why, .. } => Some((high_water, why)),
             _ => None,
         }
     })
     .await;
     assert_eq!(served.1, "restart");
     assert!(
-        matches!(rig.reply(a.extend(None)).await, Reply::Barred(Barred::Unseeded { .. })),
+        matches!(rig.reply(a.extend(None)).await, Reply::NoVote(NoVote::Unseeded { .. })),
         "extended, without a vote"
     );
     let seed = Fence(served.0.0 + 5_000_000);
     assert_eq!(status(&rig, Request::Activate { seed }).await.vote, Vote::Active);
     assert_eq!(rig.granted(&Who::wanting("s"), 1_000).await, Fence(seed.0 + 1));
-    assert!(matches!(rig.reply(a.extend(None)).await, Reply::Kept { .. }));
+    assert!(matches!(rig.reply(a.extend(None)).await, Reply::Updated { .. }));
 }
 
 #[tokio::test]
@@ -126,13 +128,13 @@ async fn a_longer_quarantine_of_one_instance_counts_for_all() {
     let rig = Rig::voting(&server).await;
     let mut longer = config(&server.url());
     let quarantine = terms().quarantine.saturating_mul(2);
-    longer.terms = Arc::new(Terms { quarantine, ..terms() });
+    longer.terms = Arc::new(ClusterParams { quarantine, ..terms() });
     let longer = Rig::connected(longer).await;
     rig.granted(&Who::wanting("a"), 1_000).await;
     longer.granted(&Who::wanting("b"), 1_000).await;
     rig.granted(&Who::wanting("c"), 1_000).await;
     let ordered = status(&rig, Request::Quarantine).await;
-    assert_eq!(ordered.vote, Vote::Barred(Barred::Quarantined { left_ms: quarantine.as_millis() as u64 }));
+    assert_eq!(ordered.vote, Vote::NoVote(NoVote::Quarantined { left_ms: quarantine.as_millis() as u64 }));
 }
 
 #[tokio::test]
@@ -149,7 +151,7 @@ async fn a_quarantine_that_another_replaced_is_owed_where_its_clock_returns() {
     let quarantine = terms().quarantine.as_micros() as u64;
     server.ask::<()>(&["HSET", meta, "owed", &(now().0 + 3 * quarantine).to_string()]).await;
     let high_water = match status(&rig, Request::Probe).await.vote {
-        Vote::Barred(Barred::Unseeded { high_water }) => high_water,
+        Vote::NoVote(NoVote::Unseeded { high_water }) => high_water,
         vote => panic!("{vote:?}"),
     };
     let seed = Fence(high_water.0 + 1);
@@ -161,9 +163,9 @@ async fn a_quarantine_that_another_replaced_is_owed_where_its_clock_returns() {
 async fn a_quarantine_that_was_ordered_by_another_clock_is_owed_by_that_one() {
     let server = RedisServer::start().await;
     let rig = Rig::voting(&server).await;
-    let hour_ahead = Stamp(now().0 + 3_600_000_000);
+    let hour_ahead = RequestTime(now().0 + 3_600_000_000);
     let ordered = rig.ask_at(hour_ahead, Request::Quarantine).await.expect("an answer");
-    assert!(matches!(ordered, Reply::Status(NodeStatus { vote: Vote::Barred(Barred::Quarantined { .. }), .. })));
+    assert!(matches!(ordered, Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::Quarantined { .. }), .. })));
     let quarantine = terms().quarantine.as_micros() as u64;
     assert_eq!(server.ask::<u64>(&["HGET", "redlockd:meta", "owed"]).await, hour_ahead.0 + quarantine);
 }
@@ -194,6 +196,6 @@ async fn a_marker_of_nonsense_is_an_error_and_no_vote() {
     let server = RedisServer::start().await;
     let rig = Rig::voting(&server).await;
     server.ask::<()>(&["SET", "redlockd:meta", "nonsense"]).await;
-    use redlockd::redlock::node::UnreachableKind;
+    use redlockd::protocol::UnreachableKind;
     assert_eq!(rig.error(Who::wanting("r").acquire(1_000)).await, UnreachableKind::Protocol);
 }

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
+use redlockd::protocol::{
+    ClusterParams, EndReason, NodeResult, Reply, Request, RequestTime, Unreachable, UnreachableKind, quarantine_for,
+};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
-use redlockd::redlock::node::{
-    Answer, EndReason, Node, Reply, Request, Stamp, Terms, Unreachable, UnreachableKind, quarantine_for,
-};
-use redlockd::redlock::types::{AttemptId, Fence, NodeId, ResourceName, TokenHash, Ttl};
+use redlockd::redlock::node::Node;
+use redlockd::types::{AttemptId, Fence, NodeId, ResourceName, TokenHash, Ttl};
 use tokio::task::JoinHandle;
 
 use crate::support::poll;
@@ -33,10 +34,10 @@ impl Drop for Rig {
     }
 }
 
-/// Terms with a guard so wide that a slow machine makes no request late.
-pub fn terms() -> Terms {
+/// ClusterParams with a guard so wide that a slow machine makes no request late.
+pub fn terms() -> ClusterParams {
     let (guard, lock_delay) = (Duration::from_secs(10), Duration::from_secs(1));
-    Terms {
+    ClusterParams {
         cluster: "c1".into(),
         guard,
         lock_delay,
@@ -79,11 +80,11 @@ impl Rig {
         poll::until_true("the node is connected", || self.node.report().connected).await;
     }
 
-    pub async fn ask(&self, request: Request) -> Answer {
+    pub async fn ask(&self, request: Request) -> NodeResult {
         self.ask_at(now(), request).await
     }
 
-    pub async fn ask_at(&self, stamp: Stamp, request: Request) -> Answer {
+    pub async fn ask_at(&self, stamp: RequestTime, request: Request) -> NodeResult {
         let call = Arc::clone(&self.node).call(stamp, Arc::new(request));
         tokio::time::timeout(poll::PATIENCE, call).await.expect("no call hangs")
     }
@@ -111,8 +112,8 @@ impl Rig {
 }
 
 /// The host's clock, which is also the servers'.
-pub fn now() -> Stamp {
-    Stamp(SystemClock.wall_ms() * 1_000)
+pub fn now() -> RequestTime {
+    RequestTime(SystemClock.wall_ms() * 1_000)
 }
 
 /// Somebody who wants a resource.
@@ -150,7 +151,7 @@ impl Who {
 
     pub fn hold(&self, ttl_ms: Option<u64>, fence: Option<Fence>, renewal: bool, labels: Option<&str>) -> Request {
         let (resource, token) = (self.resource.clone(), self.token.clone());
-        Request::Hold { resource, token, ttl: ttl_ms.map(ttl), fence, renewal, labels: labels.map(Arc::from) }
+        Request::Update { resource, token, ttl: ttl_ms.map(ttl), fence, renewal, labels: labels.map(Arc::from) }
     }
 
     pub fn cancel(&self) -> Request {

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redlockd::manager::LockManager;
-use redlockd::manager::outcome::{
+use redlockd::manager::queue::WaitLimits;
+use redlockd::manager::types::{
     AcquireError, AcquireRequest, ExtendError, ExtendRequest, Extended, Inspection, Lease, ReleaseError,
 };
-use redlockd::manager::waiters::WaitLimits;
 use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
+use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::redlock::engine::{Redlock, Settings};
 use redlockd::redlock::entropy::SystemEntropy;
-use redlockd::redlock::node::{Terms, quarantine_for};
-use redlockd::redlock::quarantine::Warden;
-use redlockd::redlock::types::{Labels, NodeId, ResourceName, Token, Ttl};
+use redlockd::redlock::monitor::NodeMonitor;
+use redlockd::types::{Labels, NodeId, ResourceName, Token, Ttl};
 use tokio::task::JoinHandle;
 
 use super::chaos_proxy::{ChaosProxy, FAIR, Flow, Weather};
@@ -121,7 +121,7 @@ impl Cluster {
             tasks.push(tokio::spawn(supervisor));
         }
         let engine = Redlock::new(nodes, clock, SystemEntropy, tempo.settings(terms));
-        let warden = Warden::new(engine.clone());
+        let warden = NodeMonitor::new(engine.clone());
         let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, Duration::from_secs(2));
         poll::until("all nodes vote", || async {
@@ -215,8 +215,8 @@ impl Tempo {
         self.guard * 2
     }
 
-    fn terms(self) -> Terms {
-        Terms {
+    fn terms(self) -> ClusterParams {
+        ClusterParams {
             cluster: "test".into(),
             guard: self.guard,
             lock_delay: self.lock_delay(),
@@ -225,7 +225,7 @@ impl Tempo {
         }
     }
 
-    fn settings(self, terms: Arc<Terms>) -> Settings {
+    fn settings(self, terms: Arc<ClusterParams>) -> Settings {
         Settings {
             terms,
             node_timeout: self.node_timeout,

@@ -1,0 +1,266 @@
+//! The access file: principals, the hashes of their keys, and their rules, as TOML. A file of its
+//! own, apart from the settings, since it changes while the service runs and belongs to other
+//! people. No message repeats a value that may be a secret in the wrong place.
+
+use std::path::{Path, PathBuf};
+
+use super::key::{KEY_PREFIX, KeyHash};
+use super::principal::{CertificateName, KeyEntry, Limits, Principal, PrincipalName};
+use super::principals::PrincipalStore;
+use super::rule::{Rule, Rules};
+use crate::types::Invalid;
+
+/// The largest file that is read: ten thousand keys fit.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+/// The most principals; every request with a key compares it with all of them.
+pub const PRINCIPALS_MAX: usize = 1_000;
+/// The most keys of one principal: the one in use, the next one, and some that people forgot.
+pub const KEYS_MAX: usize = 8;
+/// The most rules of one principal.
+pub const RULES_MAX: usize = 64;
+
+/// Why the file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AccessFileError {
+    /// It cannot be read.
+    #[error("the access file {path} cannot be read: {why}")]
+    Unreadable {
+        /// Which.
+        path: PathBuf,
+        /// The operating system's word.
+        why: String,
+    },
+    /// Something in it is wrong.
+    #[error("the access file {path} {}", .wrong.join("; "))]
+    Wrong {
+        /// Which.
+        path: PathBuf,
+        /// One half-sentence each, that goes on after "the access file".
+        wrong: Vec<String>,
+    },
+}
+
+/// Reads a file.
+///
+/// Errors: [`AccessFileError`], with everything that is wrong at once.
+pub fn read(path: &Path) -> Result<PrincipalStore, AccessFileError> {
+    let unreadable =
+        |error: std::io::Error| AccessFileError::Unreadable { path: path.to_owned(), why: error.to_string() };
+    let wrong = |wrong| AccessFileError::Wrong { path: path.to_owned(), wrong };
+    let size = std::fs::metadata(path).map_err(unreadable)?.len();
+    if size > FILE_MAX_BYTES {
+        return Err(wrong(vec![format!("has {size} bytes, but must have at most {FILE_MAX_BYTES}")]));
+    }
+    parse(&std::fs::read_to_string(path).map_err(unreadable)?).map_err(wrong)
+}
+
+/// Reads a text.
+///
+/// Errors: everything that is wrong, each a half-sentence that goes on after "the access file".
+pub fn parse(text: &str) -> Result<PrincipalStore, Vec<String>> {
+    let table: toml::Table = toml::from_str(text).map_err(|e| {
+        let line = e.span().map_or(1, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
+        // The parser's own words may quote the line.
+        vec![format!("is not TOML: see line {line}")]
+    })?;
+    let mut wrong = Vec::new();
+    for key in table.keys().filter(|key| *key != "principal") {
+        wrong.push(format!("has the key {}, but knows only [[principal]] tables", shown(key)));
+    }
+    let entries = match table.get("principal") {
+        None => &[][..],
+        Some(toml::Value::Array(entries)) => entries,
+        Some(_) => {
+            wrong.push("must have [[principal]] in double brackets".to_owned());
+            &[]
+        }
+    };
+    if entries.len() > PRINCIPALS_MAX {
+        wrong.push(format!("has {} principals, but must have at most {PRINCIPALS_MAX}", entries.len()));
+    }
+    let mut principals: Vec<Principal> = Vec::new();
+    for (i, entry) in entries.iter().take(PRINCIPALS_MAX).enumerate() {
+        let mut reader = Reader { place: format!("principal {}", i + 1), wrong: &mut wrong };
+        if let Some(principal) = reader.principal(entry) {
+            reader.unique(&principal, &principals);
+            principals.push(principal);
+        }
+    }
+    if wrong.is_empty() { Ok(PrincipalStore::new(principals)) } else { Err(wrong) }
+}
+
+/// A word of the file's, as a message may repeat it: never what looks like a key.
+fn shown(text: &str) -> String {
+    const SHOWN_MAX_CHARS: usize = 40;
+    if text.contains(KEY_PREFIX) || text.chars().count() > SHOWN_MAX_CHARS {
+        return "(not shown)".to_owned();
+    }
+    format!("`{}`", text.escape_debug())
+}
+
+/// A message, with what looks like a key left out of it: people put keys where hashes, names and rules
+/// belong, and messages go to the log.
+fn without_keys(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once(KEY_PREFIX) {
+        out.push_str(before);
+        out.push_str("(a key, not shown)");
+        let end = behind.find(|c: char| c.is_whitespace() || c == '`').unwrap_or(behind.len());
+        rest = &behind[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Reads one principal, and notes what is wrong with it.
+struct Reader<'a> {
+    place: String,
+    wrong: &'a mut Vec<String>,
+}
+
+impl Reader<'_> {
+    fn say(&mut self, what: impl std::fmt::Display) {
+        self.wrong.push(without_keys(&format!("has a mistake in {}: {what}", self.place)));
+    }
+
+    fn check<T>(&mut self, what: &str, read: Result<T, Invalid>) -> Option<T> {
+        read.map_err(|why| self.say(format_args!("{what}: {why}"))).ok()
+    }
+
+    fn principal(&mut self, entry: &toml::Value) -> Option<Principal> {
+        const KNOWN: [&str; 7] = ["name", "keys", "certificates", "allow", "requests_per_second", "leases", "waiters"];
+        let Some(table) = entry.as_table() else {
+            self.say("it must be a table that begins with [[principal]]");
+            return None;
+        };
+        let name = match table.get("name").and_then(toml::Value::as_str) {
+            Some(text) => self.check("`name`", PrincipalName::parse(text)),
+            None => {
+                self.say("it needs a `name`");
+                None
+            }
+        };
+        if let Some(name) = &name {
+            self.place = format!("principal `{name}`");
+        }
+        for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
+            self.say(format_args!("{} is not known; there are {}", shown(key), KNOWN.join(", ")));
+        }
+        let keys = self.keys(table.get("keys"));
+        let certificates = self.texts("certificates", table.get("certificates"), KEYS_MAX);
+        let certificates: Vec<_> =
+            certificates.iter().filter_map(|text| self.check("`certificates`", CertificateName::parse(text))).collect();
+        if keys.is_empty() && certificates.is_empty() && table.get("keys").is_none() {
+            self.say("it needs `keys` or `certificates`, or nobody can be it");
+        }
+        let rules = self.texts("allow", table.get("allow"), RULES_MAX);
+        let rules = rules.iter().filter_map(|text| self.check("`allow`", text.parse::<Rule>())).collect();
+        let limits = Limits {
+            requests_per_second: self
+                .number("requests_per_second", table, 1_000_000)
+                .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+            leases: self.number("leases", table, 1_000_000),
+            waiters: self.number("waiters", table, 1_000_000),
+        };
+        Some(Principal { name: name?, keys, certificates, rules: Rules(rules), limits })
+    }
+
+    fn texts(&mut self, what: &str, value: Option<&toml::Value>, most: usize) -> Vec<String> {
+        let Some(value) = value else { return Vec::new() };
+        let texts: Option<Vec<String>> =
+            value.as_array().and_then(|items| items.iter().map(|item| item.as_str().map(str::to_owned)).collect());
+        match texts {
+            Some(texts) if texts.len() <= most => texts,
+            Some(texts) => {
+                self.say(format_args!("`{what}` has {} entries, but must have at most {most}", texts.len()));
+                Vec::new()
+            }
+            None => {
+                self.say(format_args!("`{what}` must be a list of texts"));
+                Vec::new()
+            }
+        }
+    }
+
+    fn number(&mut self, what: &str, table: &toml::Table, most: usize) -> Option<usize> {
+        let value = table.get(what)?;
+        let number = value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=most).contains(n));
+        if number.is_none() {
+            self.say(format_args!("`{what}` must be a whole number from 1 to {most}"));
+        }
+        number
+    }
+
+    fn keys(&mut self, value: Option<&toml::Value>) -> Vec<KeyEntry> {
+        const FORM: &str = "`keys` must be a list such as [{ sha256 = \"…\", expires = 2027-01-31T00:00:00Z }]";
+        let Some(value) = value else { return Vec::new() };
+        let Some(items) = value.as_array() else {
+            self.say(FORM);
+            return Vec::new();
+        };
+        if items.len() > KEYS_MAX {
+            self.say(format_args!("`keys` has {} entries, but must have at most {KEYS_MAX}", items.len()));
+            return Vec::new();
+        }
+        let mut keys = Vec::new();
+        for item in items {
+            let table = item.as_table().filter(|t| t.keys().all(|k| matches!(k.as_str(), "sha256" | "expires")));
+            let Some((table, text)) = table.and_then(|t| Some((t, t.get("sha256")?.as_str()?))) else {
+                self.say(FORM);
+                continue;
+            };
+            let hash = self.check("`sha256`", KeyHash::parse(text));
+            let expires = match table.get("expires") {
+                None => Some(None),
+                Some(value) => self.check("`expires`", instant(value)).map(Some),
+            };
+            if let (Some(hash), Some(expires_ms)) = (hash, expires) {
+                keys.push(KeyEntry { hash, expires_ms });
+            }
+        }
+        keys
+    }
+
+    /// Two principals with one key would be one of them by chance.
+    fn unique(&mut self, new: &Principal, others: &[Principal]) {
+        if others.iter().any(|other| other.name == new.name) {
+            self.say("another one has the same name");
+        }
+        let all = || others.iter().chain([new]);
+        for key in &new.keys {
+            if all().flat_map(|p| &p.keys).filter(|k| k.hash == key.hash).count() > 1 {
+                self.say(format_args!("the key {:?} is there twice", key.hash));
+            }
+        }
+        for name in &new.certificates {
+            if all().flat_map(|p| &p.certificates).filter(|n| *n == name).count() > 1 {
+                self.say("one of its `certificates` is there twice");
+            }
+        }
+    }
+}
+
+/// A time with its zone, or a day, which ends at midnight UTC when it begins. Milliseconds since 1970.
+///
+/// Errors: [`Invalid`].
+pub fn instant(value: &toml::Value) -> Result<u64, Invalid> {
+    let text = match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Datetime(time) => time.to_string(),
+        _ => String::new(),
+    };
+    moment(&text)
+}
+
+/// The same from a text. Errors: [`Invalid`].
+pub fn moment(text: &str) -> Result<u64, Invalid> {
+    let day = text.len() == "2027-01-31".len();
+    let full = if day { format!("{text}T00:00:00Z") } else { text.to_owned() };
+    let read = full.parse::<jiff::Timestamp>().ok().and_then(|t| u64::try_from(t.as_millisecond()).ok());
+    read.ok_or_else(|| Invalid("must be a time with its zone, such as 2027-01-31T12:00:00Z, or a day".to_owned()))
+}
+
+#[cfg(test)]
+#[path = "access_file_tests.rs"]
+mod tests;

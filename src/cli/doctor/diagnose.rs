@@ -1,0 +1,229 @@
+//! From what the nodes showed to what an operator should do. Pure: no node, no clock, no printing.
+//! A problem costs locks or safety now, or will; a remark is worth knowing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::collect::{Look, Seen};
+use crate::client::error::one_line;
+use crate::redlock::quorum::quorum_of;
+
+/// The most keys that are named in one sentence.
+const NAMED_MAX: usize = 5;
+/// A node that needs more than this part of node_timeout will often be late …
+const SLOW: u32 = 2;
+/// … and one that needs more than this part may be now and then.
+const SLOWISH: u32 = 5;
+
+/// What the findings are held against.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// How long a node may take to answer.
+    pub node_timeout: Duration,
+    /// How far clocks may be apart.
+    pub guard: Duration,
+}
+
+/// What there is to say.
+#[derive(Debug, Default)]
+pub struct Judgement {
+    /// One for each node.
+    pub lines: Vec<String>,
+    /// To be acted on.
+    pub problems: Vec<String>,
+    /// Worth knowing.
+    pub remarks: Vec<String>,
+}
+
+/// Judges all nodes, one by one and together.
+pub fn judge(looks: &[Look], rules: &Rules) -> Judgement {
+    let mut all = Judgement::default();
+    for look in looks {
+        match &look.seen {
+            Err(why) => {
+                all.lines.push(format!("{}: unreachable", look.node));
+                all.problems.push(format!("{}: {}", look.node, one_line(why)));
+            }
+            Ok(seen) => {
+                all.lines.push(line(&look.node, seen));
+                alone(&look.node, seen, rules, &mut all);
+            }
+        }
+    }
+    let seen: Vec<(&str, &Seen)> =
+        looks.iter().filter_map(|l| Some((l.node.as_str(), l.seen.as_ref().ok()?))).collect();
+    clocks(&seen, rules, &mut all);
+    identities(&seen, &mut all);
+    votes(&seen, looks.len(), &mut all);
+    leftovers(&seen, looks.len(), &mut all);
+    all
+}
+
+fn line(node: &str, seen: &Seen) -> String {
+    let state = match &seen.marker {
+        None => "new".to_owned(),
+        Some(marker) if marker.state == "a" => "votes".to_owned(),
+        Some(marker) => {
+            let left = marker.until_us.saturating_sub(marker.now_us).div_ceil(1_000_000);
+            format!("no vote ({}), {left} s of quarantine left", one_line(&marker.why))
+        }
+    };
+    format!(
+        "{node}: Redis {}, {state}, answers in {} us, clock {:+} ms, {} lease(s)",
+        one_line(&seen.server.version),
+        seen.latency.as_micros(),
+        seen.offset_us / 1_000,
+        seen.leases.len()
+    )
+}
+
+/// What one node shows by itself.
+fn alone(node: &str, seen: &Seen, rules: &Rules, all: &mut Judgement) {
+    for finding in &seen.server.findings {
+        let text = format!("{node}: {}", finding.sentence());
+        if finding.takes_vote_away() { all.problems.push(text) } else { all.remarks.push(text) }
+    }
+    let (took, most) = (seen.latency.as_micros(), rules.node_timeout.as_micros());
+    let text =
+        format!("{node}: an answer takes {took} us, and node_timeout is {most} us: raise it, or move the node closer");
+    if seen.latency > rules.node_timeout / SLOW {
+        all.problems.push(text);
+    } else if seen.latency > rules.node_timeout / SLOWISH {
+        all.remarks.push(text);
+    }
+    let immortal: Vec<&str> = seen.foreign.iter().filter(|f| f.immortal).map(|f| f.key.as_str()).collect();
+    let mortal: Vec<&str> = seen.foreign.iter().filter(|f| !f.immortal).map(|f| f.key.as_str()).collect();
+    if !immortal.is_empty() {
+        all.problems.push(format!(
+            "{node}: {} foreign key(s) without a TTL stand where locks would: resources of these names can never be \
+             acquired here: {}. Delete them, or keep other data on another server (or see key_template)",
+            immortal.len(),
+            named(&immortal)
+        ));
+    }
+    if !mortal.is_empty() {
+        all.remarks.push(format!(
+            "{node}: {} lock(s) of other Redlock clients, or other data: {}",
+            mortal.len(),
+            named(&mortal)
+        ));
+    }
+    if seen.more_keys {
+        all.remarks.push(format!("{node}: it has more keys than were looked at: it is used for other data, too"));
+    }
+    if let Some(marker) = &seen.marker
+        && !seen.server.run_id.is_empty()
+        && marker.run != seen.server.run_id
+    {
+        all.problems.push(format!(
+            "{node}: it was restarted and no service has looked at it since: it may have forgotten leases, and will have \
+             no vote for a while"
+        ));
+    }
+}
+
+fn named(keys: &[&str]) -> String {
+    let mut text = keys.iter().take(NAMED_MAX).map(|key| one_line(key)).collect::<Vec<_>>().join(", ");
+    if keys.len() > NAMED_MAX {
+        text.push_str(", …");
+    }
+    text
+}
+
+fn clocks(seen: &[(&str, &Seen)], rules: &Rules, all: &mut Judgement) {
+    let mut offsets: Vec<i64> = seen.iter().map(|(_, s)| s.offset_us).collect();
+    offsets.sort_unstable();
+    let Some(median) = offsets.get(offsets.len().saturating_sub(1) / 2).copied() else { return };
+    let guard_us = i64::try_from(rules.guard.as_micros()).unwrap_or(i64::MAX);
+    for (node, seen) in seen {
+        let off = seen.offset_us.saturating_sub(median);
+        let text = format!(
+            "{node}: its clock is {:+} ms off the other nodes' (guard is {} ms): run NTP",
+            off / 1_000,
+            guard_us / 1_000
+        );
+        if off.saturating_abs() > guard_us {
+            all.problems.push(text);
+        } else if off.saturating_abs() > guard_us / 2 {
+            all.remarks.push(text);
+        }
+    }
+    if median.saturating_abs() > guard_us {
+        all.remarks.push(format!("this machine's clock is {:+} ms off the nodes'", median.saturating_neg() / 1_000));
+    }
+}
+
+/// Two names for one server, and nodes of different clusters.
+fn identities(seen: &[(&str, &Seen)], all: &mut Judgement) {
+    let mut runs: BTreeMap<&str, &str> = BTreeMap::new();
+    for (node, seen) in seen.iter().filter(|(_, s)| !s.server.run_id.is_empty()) {
+        if let Some(other) = runs.insert(&seen.server.run_id, node) {
+            all.problems
+                .push(format!("{other} and {node} are one and the same server: its one vote would count twice"));
+        }
+    }
+    let mut clusters: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (node, seen) in seen {
+        if let Some(marker) = &seen.marker {
+            clusters.entry(&marker.cluster).or_default().push(node);
+        }
+    }
+    if clusters.len() > 1 {
+        let groups: Vec<String> = clusters.values().map(|nodes| nodes.join(" and ")).collect();
+        all.problems.push(format!(
+            "the nodes were declared with different settings (node list, guard, lock_delay, key_template): {}",
+            groups.join("; ")
+        ));
+    }
+}
+
+fn votes(seen: &[(&str, &Seen)], nodes: usize, all: &mut Judgement) {
+    let need = quorum_of(nodes);
+    let new = seen.iter().filter(|(_, s)| s.marker.is_none()).count();
+    if new > 0 && new == nodes {
+        all.problems
+            .push("all nodes are new: declare them once, with `redlockd init` and the same settings".to_owned());
+        return;
+    }
+    if new > 0 {
+        all.remarks.push(format!(
+            "{new} node(s) carry no marker: they are new, or were wiped, and wait out a quarantine first"
+        ));
+    }
+    let votes = seen
+        .iter()
+        .filter(|(_, s)| s.marker.as_ref().is_some_and(|m| m.state == "a" && m.run == s.server.run_id))
+        .count();
+    if votes < need {
+        all.problems.push(format!("{votes} of {nodes} nodes vote and {need} are needed: nobody gets a lock"));
+    } else if votes < nodes {
+        all.remarks.push(format!("{votes} of {nodes} nodes vote, {need} are needed: {} more may fail", votes - need));
+    }
+    if nodes.is_multiple_of(2) {
+        all.remarks.push(format!("{nodes} nodes tolerate no more failures than {}: use an odd number", nodes - 1));
+    }
+}
+
+/// Leases that no quorum holds: an acquire that is under way, or what is left of one.
+fn leftovers(seen: &[(&str, &Seen)], nodes: usize, all: &mut Judgement) {
+    if seen.len() < nodes {
+        return; // nobody knows what the others hold
+    }
+    let mut holders: BTreeMap<(&str, &str), (usize, i64)> = BTreeMap::new();
+    for lease in seen.iter().flat_map(|(_, s)| &s.leases) {
+        let entry = holders.entry((&lease.key, &lease.token_id)).or_default();
+        *entry = (entry.0 + 1, entry.1.max(lease.left_ms));
+    }
+    for ((key, token_id), (count, left_ms)) in holders.into_iter().filter(|(_, (count, _))| *count < quorum_of(nodes)) {
+        all.remarks.push(format!(
+            "{}: the lease {token_id} is on {count} of {nodes} nodes, less than a quorum: under way, or left over; it ends \
+             in {} s at the latest",
+            one_line(key),
+            left_ms.max(0) / 1_000 + 1
+        ));
+    }
+}
+
+#[cfg(test)]
+#[path = "diagnose_tests.rs"]
+mod tests;

@@ -1,0 +1,239 @@
+//! From raw HTTP to names, headers and fields: the path is decoded exactly once and checked, the
+//! body is bounded in size and time, and query, form and JSON become one set of fields. Knows what
+//! HTTP is and nothing of any endpoint.
+
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, Uri, header};
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use percent_encoding::percent_decode_str;
+
+use super::fields::Fields;
+use super::negotiation::{self, Format, Stream, negotiate};
+use super::problem::Problem;
+use super::problem_kind::ProblemKind;
+use crate::http::state::HttpSettings;
+use crate::types::{ResourceName, Token};
+
+/// Where a lock's path begins.
+pub const LOCKS_PREFIX: &str = "/locks/";
+/// Where a token travels.
+pub const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
+/// Where preferences travel (RFC 7240).
+pub const PREFER: HeaderName = HeaderName::from_static("prefer");
+/// The most tags of an `If-Match`: people end one lease at a time.
+pub const IF_MATCH_MAX: usize = 16;
+
+/// The resource in a lock's path, from the raw path: percent-decoded once, then checked.
+///
+/// Errors: `invalid`, naming `resource`.
+pub fn resource(uri: &Uri) -> Result<ResourceName, Problem> {
+    resource_behind(uri, LOCKS_PREFIX)
+}
+
+/// The same behind another prefix. Errors: `invalid`, naming `resource`.
+pub fn resource_behind(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem> {
+    let wrong = |detail: String| Problem::invalid_field("resource", detail);
+    let raw = uri.path().strip_prefix(prefix).unwrap_or_default();
+    let decoded = percent_decode_str(raw).decode_utf8();
+    let name = decoded.map_err(|_| wrong("the resource name is not UTF-8".to_owned()))?;
+    ResourceName::parse(&name).map_err(|invalid| wrong(invalid.0))
+}
+
+/// The form of the answer. Errors: `not-acceptable`.
+pub fn accepted(headers: &HeaderMap, offered: &[Format]) -> Result<Format, Problem> {
+    negotiate(headers, offered).ok_or_else(|| {
+        let names = offered.iter().map(|f| match f {
+            Format::Json => "application/json",
+            Format::Text => "text/plain",
+        });
+        let names = names.collect::<Vec<_>>().join(" or ");
+        Problem::new(
+            ProblemKind::NotAcceptable,
+            format!("this path answers {names}, and the Accept header excludes it"),
+        )
+    })
+}
+
+/// The form of a stream. Errors: `not-acceptable`.
+pub fn accepted_stream(headers: &HeaderMap) -> Result<Stream, Problem> {
+    negotiation::stream(headers).ok_or_else(|| {
+        let detail = "this answer is application/x-ndjson or text/event-stream, and the Accept header excludes both";
+        Problem::new(ProblemKind::NotAcceptable, detail)
+    })
+}
+
+/// What a body may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patch {
+    /// `application/merge-patch+json` as well.
+    Yes,
+    /// JSON or a form.
+    No,
+}
+
+/// How the bytes of a body are to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BodyKind {
+    Json,
+    Form,
+    /// No Content-Type: only an empty body will do.
+    Untyped,
+}
+
+/// Errors: `unsupported-media-type`.
+fn body_kind(headers: &HeaderMap, patch: Patch) -> Result<BodyKind, Problem> {
+    let refused = |detail: &str| Err(Problem::new(ProblemKind::UnsupportedMediaType, detail));
+    let identity = |v: &axum::http::HeaderValue| v.as_bytes().eq_ignore_ascii_case(b"identity");
+    if headers.get(header::CONTENT_ENCODING).is_some_and(|v| !identity(v)) {
+        return refused("compressed bodies are not read: send it without Content-Encoding");
+    }
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(BodyKind::Untyped) };
+    let essence = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match (essence.as_str(), patch) {
+        ("application/json", _) | ("application/merge-patch+json", Patch::Yes) => Ok(BodyKind::Json),
+        ("application/x-www-form-urlencoded", _) => Ok(BodyKind::Form),
+        _ => refused(
+            "the body must be application/json or application/x-www-form-urlencoded \
+             (PATCH: also application/merge-patch+json)",
+        ),
+    }
+}
+
+/// All fields of a request with a body; the body is read and dropped.
+///
+/// Errors: `invalid`, `token-in-url`, `unsupported-media-type`, `body-too-large`.
+/// Cancel: nothing is left behind.
+pub async fn fields(request: Request, settings: &HttpSettings, patch: Patch) -> Result<(Parts, Fields), Problem> {
+    let (parts, body) = request.into_parts();
+    let mut fields = Fields::default();
+    fields.add_query(parts.uri.query().unwrap_or_default())?;
+    // An empty body has no type to be wrong, so its header is looked at only once there are bytes
+    // or some are announced: the refusal must come before a large body is taken in.
+    let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    let kind = body_kind(&parts.headers, patch);
+    if announced.is_some_and(|n| n > 0) {
+        kind.clone()?;
+    }
+    if announced.is_some_and(|n| n > u64::try_from(settings.body_limit).unwrap_or(u64::MAX)) {
+        return Err(too_large(settings.body_limit));
+    }
+    let bytes = read(body, settings.body_limit, settings.body_timeout).await?;
+    if !bytes.is_empty() {
+        match kind? {
+            BodyKind::Json => fields.add_json(&bytes)?,
+            BodyKind::Form => fields.add_form(&bytes)?,
+            BodyKind::Untyped => {
+                let detail = "the body has no Content-Type: send application/json or \
+                              application/x-www-form-urlencoded";
+                return Err(Problem::new(ProblemKind::UnsupportedMediaType, detail));
+            }
+        }
+    }
+    Ok((parts, fields))
+}
+
+async fn read(body: axum::body::Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {
+    match tokio::time::timeout(within, Limited::new(body, limit).collect()).await {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
+        Ok(Err(_)) => Err(Problem::invalid_field("body", "broke off before its end").closing()),
+        Err(_) => {
+            let detail = format!("did not arrive within {} s", within.as_secs());
+            Err(Problem::invalid_field("body", detail).closing())
+        }
+    }
+}
+
+/// The rest of the body is not read, so the connection cannot be used again.
+fn too_large(limit: usize) -> Problem {
+    Problem::new(ProblemKind::BodyTooLarge, format!("a body has at most {limit} bytes")).closing()
+}
+
+/// The token in the `Lock-Token` header, if there is one.
+///
+/// Errors: `invalid` for a malformed one, and for more than one header, which never quotes it.
+pub fn lock_token(headers: &HeaderMap) -> Result<Option<Token>, Problem> {
+    let wrong = |detail: String| Problem::invalid_field("Lock-Token", detail);
+    let mut values = headers.get_all(LOCK_TOKEN).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(wrong("is given twice".to_owned()));
+    }
+    let text = value.to_str().map_err(|_| wrong("a token is made of A-Z a-z 0-9 . _ ~ -".to_owned()))?;
+    Token::parse(text.trim()).map(Some).map_err(|invalid| wrong(invalid.0))
+}
+
+/// As [`lock_token`], where there must be one. Errors: `invalid`, naming `Lock-Token`.
+pub fn lock_token_needed(headers: &HeaderMap) -> Result<Token, Problem> {
+    lock_token(headers)?.ok_or_else(|| {
+        Problem::invalid_field("Lock-Token", "this header is missing: it proves that the lease is yours")
+    })
+}
+
+/// The `wait` of a `Prefer` header in seconds; preferences that cannot be read are ignored, as the
+/// RFC wants. Source: RFC 7240, section 4.3.
+pub fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
+    let values = headers.get_all(PREFER).iter().filter_map(|v| v.to_str().ok());
+    values.flat_map(|v| v.split(',')).find_map(|preference| {
+        let (name, value) = preference.split(';').next()?.split_once('=')?;
+        let seconds = value.trim().trim_matches('"');
+        let digits = !seconds.is_empty() && seconds.bytes().all(|b| b.is_ascii_digit());
+        (name.trim().eq_ignore_ascii_case("wait") && digits)
+            .then(|| Duration::from_secs(seconds.parse().unwrap_or(u64::MAX)))
+    })
+}
+
+/// What `If-Match` asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IfMatch {
+    /// Nothing, or `*`: any holder will do, and where there is none the answer says so anyway.
+    Any,
+    /// One of these tags, without their quotes. Weak ones are left out, as they never match, so the
+    /// list may be empty.
+    OneOf(Vec<String>),
+}
+
+/// Reads `If-Match`. Errors: `invalid` for what is no list of tags.
+/// Source: RFC 9110, sections 8.8.3 and 13.1.1.
+pub fn if_match(headers: &HeaderMap) -> Result<IfMatch, Problem> {
+    let wrong = |detail: &str| Problem::invalid_field("If-Match", detail);
+    let (mut tags, mut seen, mut any) = (Vec::new(), 0, !headers.contains_key(header::IF_MATCH));
+    for value in headers.get_all(header::IF_MATCH) {
+        let mut rest = value.to_str().map_err(|_| wrong("is not ASCII"))?.trim_start_matches([' ', '\t', ',']);
+        while !rest.is_empty() {
+            seen += 1;
+            if seen > IF_MATCH_MAX {
+                return Err(wrong("has too many tags"));
+            }
+            if let Some(after) = rest.strip_prefix('*') {
+                any = true;
+                rest = after;
+            } else {
+                let (weak, quoted) = rest.strip_prefix("W/").map_or((false, rest), |r| (true, r));
+                let inner = quoted.strip_prefix('"').and_then(|q| q.split_once('"'));
+                let (tag, after) = inner.ok_or_else(|| wrong("a tag is written in double quotes, as the ETag was"))?;
+                if !weak {
+                    tags.push(tag.to_owned());
+                }
+                rest = after;
+            }
+            let next = rest.trim_start_matches([' ', '\t']);
+            if !next.is_empty() && !next.starts_with(',') {
+                return Err(wrong("tags are separated by commas"));
+            }
+            rest = next.trim_start_matches([' ', '\t', ',']);
+        }
+    }
+    if seen == 0 && headers.contains_key(header::IF_MATCH) {
+        return Err(wrong("is empty"));
+    }
+    Ok(if any { IfMatch::Any } else { IfMatch::OneOf(tags) })
+}
+
+#[cfg(test)]
+#[path = "extract_tests.rs"]
+mod tests;

@@ -1,0 +1,334 @@
+//! The fields of a request: query string, form and JSON merged into one set under one rule. Raw
+//! values go in, checked ones come out, and every error names its field; whatever is not asked for
+//! in the end is unknown and refused. Knows no endpoint.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::problem::Problem;
+use super::problem_kind::ProblemKind;
+use crate::api::FieldError;
+use crate::duration::parse_duration;
+use crate::types::Invalid;
+
+/// The most fields of one request, several times what any endpoint knows: more are not a typing
+/// error, and each unknown one would be repeated in the answer.
+pub const FIELDS_MAX: usize = 32;
+/// The most characters of a field's name that are repeated in an answer.
+const NAME_SHOWN_MAX_CHARS: usize = 40;
+/// Spellings under which a token might be put into a URL.
+const TOKEN_NAMES: [&str; 3] = ["token", "lock-token", "lock_token"];
+
+/// The members of a JSON object; `None` stands for null, `Err` names a wrong type.
+type Pairs = Vec<(String, Result<Option<String>, &'static str>)>;
+
+/// A value as it was given.
+#[derive(Debug, Clone, PartialEq)]
+enum Given {
+    Text(String),
+    /// As it was written, for hints.
+    Number(String),
+    Bool(bool),
+    Null,
+    Array,
+    Pairs(Pairs),
+}
+
+impl Given {
+    fn type_name(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "a string",
+            Self::Number(_) => "a number",
+            Self::Bool(_) => "a boolean",
+            Self::Null => "null",
+            Self::Array => "an array",
+            Self::Pairs(_) => "an object",
+        }
+    }
+}
+
+/// Reads any JSON value, keeping of it what a field can be.
+impl<'de> Deserialize<'de> for Given {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnyValue;
+        impl<'de> Visitor<'de> for AnyValue {
+            type Value = Given;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON value")
+            }
+            fn visit_str<E>(self, v: &str) -> Result<Given, E> {
+                Ok(Given::Text(v.to_owned()))
+            }
+            fn visit_bool<E>(self, v: bool) -> Result<Given, E> {
+                Ok(Given::Bool(v))
+            }
+            fn visit_u64<E>(self, v: u64) -> Result<Given, E> {
+                Ok(Given::Number(v.to_string()))
+            }
+            fn visit_i64<E>(self, v: i64) -> Result<Given, E> {
+                Ok(Given::Number(v.to_string()))
+            }
+            fn visit_f64<E>(self, v: f64) -> Result<Given, E> {
+                Ok(Given::Number(v.to_string()))
+            }
+            fn visit_unit<E>(self) -> Result<Given, E> {
+                Ok(Given::Null)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Given, A::Error> {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Given::Array)
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Given, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, Given>()? {
+                    let value = match value {
+                        Given::Text(text) => Ok(Some(text)),
+                        Given::Null => Ok(None),
+                        other => Err(other.type_name()),
+                    };
+                    pairs.push((key, value));
+                }
+                Ok(Given::Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+/// The top level of a JSON body: all members in order, so that a repeated one is seen.
+struct Members(Vec<(String, Given)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Members;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    members.push(entry);
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// All fields of one request, and what was found wrong with them so far.
+#[derive(Debug, Default)]
+pub struct Fields {
+    given: BTreeMap<String, Given>,
+    errors: Vec<FieldError>,
+}
+
+impl Fields {
+    /// Takes the query string.
+    ///
+    /// Errors: `token-in-url` for a token, however its name is encoded or capitalised; `invalid`
+    /// for bytes that are no UTF-8 and for too many fields.
+    pub fn add_query(&mut self, query: &str) -> Result<(), Problem> {
+        let pairs = decode_pairs(query, "query")?;
+        if pairs.iter().any(|(name, _)| TOKEN_NAMES.contains(&name.trim().to_ascii_lowercase().as_str())) {
+            let detail = "a token was sent in the URL, where it gets logged: send it in the Lock-Token header \
+                          (with POST: in the header or in the body)";
+            return Err(Problem::new(ProblemKind::TokenInUrl, detail));
+        }
+        pairs.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value)))
+    }
+
+    /// Takes a form body. Errors: `invalid`.
+    pub fn add_form(&mut self, body: &[u8]) -> Result<(), Problem> {
+        let text = std::str::from_utf8(body).map_err(|_| Problem::invalid_field("body", "is not UTF-8"))?;
+        decode_pairs(text, "body")?.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value)))
+    }
+
+    /// Takes a JSON body. Errors: `invalid`, which never quotes the body.
+    pub fn add_json(&mut self, body: &[u8]) -> Result<(), Problem> {
+        let Members(members) = serde_json::from_slice(body).map_err(|error| {
+            let detail = match error.classify() {
+                serde_json::error::Category::Data => "must be a JSON object".to_owned(),
+                _ => format!("is not valid JSON at line {}, column {}", error.line(), error.column()),
+            };
+            Problem::invalid_field("body", detail)
+        })?;
+        members.into_iter().try_for_each(|(name, value)| self.add(name, value))
+    }
+
+    /// Takes one more value of text, as from a header. Errors: `invalid` for too many fields.
+    pub fn add_text(&mut self, name: &str, value: &str) -> Result<(), Problem> {
+        self.add(name.to_owned(), Given::Text(value.to_owned()))
+    }
+
+    fn add(&mut self, name: String, value: Given) -> Result<(), Problem> {
+        match self.given.get(&name) {
+            Some(earlier) if *earlier != value => self.wrong(&shown(&name), "is given twice, with different values"),
+            Some(_) => {}
+            None if self.given.len() >= FIELDS_MAX => {
+                return Err(Problem::invalid_field("body", format!("more than {FIELDS_MAX} fields")));
+            }
+            None => drop(self.given.insert(name, value)),
+        }
+        Ok(())
+    }
+
+    /// Notes an error; [`Fields::finish`] reports it. Only the first of each field is kept: a body
+    /// that repeats one name ten thousand times gets one line of answer.
+    pub fn wrong(&mut self, field: &str, detail: impl Into<String>) {
+        if self.errors.iter().all(|e| e.field != field) {
+            self.errors.push(FieldError { field: field.to_owned(), detail: detail.into() });
+        }
+    }
+
+    /// Notes the error of a check and hands its value on.
+    pub fn check<T>(&mut self, field: &str, checked: Result<T, Invalid>) -> Option<T> {
+        checked.map_err(|invalid| self.wrong(field, invalid.0)).ok()
+    }
+
+    /// Whether the field was given, null included; takes it.
+    pub fn take(&mut self, field: &str) -> bool {
+        self.given.remove(field).is_some()
+    }
+
+    /// Whether the field is there and null; takes it then.
+    pub fn take_null(&mut self, field: &str) -> bool {
+        let null = self.given.get(field) == Some(&Given::Null);
+        null && self.take(field)
+    }
+
+    /// A field of text. Null counts as not given; another type is noted.
+    pub fn text(&mut self, field: &str) -> Option<String> {
+        match self.given.remove(field)? {
+            Given::Text(text) => Some(text),
+            Given::Null => None,
+            other => {
+                self.wrong(field, format!("must be a string, not {}", other.type_name()));
+                None
+            }
+        }
+    }
+
+    /// A field that is yes or no: `true`, `false`, or (in JSON) a boolean. Not given is no.
+    pub fn flag(&mut self, field: &str) -> bool {
+        if let Some(Given::Bool(flag)) = self.given.get(field) {
+            let flag = *flag;
+            self.given.remove(field);
+            return flag;
+        }
+        match self.text(field).as_deref() {
+            Some("true") => true,
+            None | Some("false") => false,
+            Some(_) => {
+                self.wrong(field, "must be true or false");
+                false
+            }
+        }
+    }
+
+    /// A field with a duration. A bare number, quoted or not, is noted with a hint.
+    pub fn duration(&mut self, field: &str) -> Option<Duration> {
+        if let Some(Given::Number(number)) = self.given.get(field) {
+            let hint = parse_duration(number).err().map_or_else(|| "has no unit".to_owned(), |i| i.0);
+            self.given.remove(field);
+            self.wrong(field, hint);
+            return None;
+        }
+        let text = self.text(field)?;
+        self.check(field, parse_duration(&text))
+    }
+
+    /// A field with a whole number, as text or (in JSON) as a number.
+    pub fn number(&mut self, field: &str) -> Option<u64> {
+        let text = match self.given.get(field) {
+            Some(Given::Number(number)) => {
+                let number = number.clone();
+                self.given.remove(field);
+                number
+            }
+            _ => self.text(field)?,
+        };
+        self.check(field, text.parse().map_err(|_| Invalid("must be a whole number".to_owned())))
+    }
+
+    /// A field with pairs of strings: a JSON object, also as the text of a form field. Pairs whose
+    /// value is null keep it.
+    pub fn pairs(&mut self, field: &str) -> Vec<(String, Option<String>)> {
+        let given = match self.given.remove(field) {
+            None | Some(Given::Null) => return Vec::new(),
+            Some(Given::Text(text)) => serde_json::from_str(&text).unwrap_or(Given::Text(text)),
+            Some(other) => other,
+        };
+        let Given::Pairs(pairs) = given else {
+            let text = format!("must be an object of strings such as {{\"build\":\"17\"}}, not {}", given.type_name());
+            self.wrong(field, text);
+            return Vec::new();
+        };
+        let mut checked = BTreeMap::new();
+        for (key, value) in pairs {
+            let value = match value {
+                Ok(value) => value,
+                Err(type_name) => {
+                    self.wrong(field, format!("the value of \"{}\" must be a string, not {type_name}", shown(&key)));
+                    return Vec::new();
+                }
+            };
+            if checked.get(&key).is_some_and(|earlier| *earlier != value) {
+                self.wrong(field, format!("\"{}\" is given twice, with different values", shown(&key)));
+                return Vec::new();
+            }
+            checked.insert(key, value);
+        }
+        checked.into_iter().collect()
+    }
+
+    /// Everything that was asked for has been taken: what is left is unknown.
+    ///
+    /// Errors: `invalid` with all that was noted, and each unknown field.
+    pub fn finish(mut self, known: &[&str]) -> Result<(), Problem> {
+        for name in std::mem::take(&mut self.given).into_keys() {
+            let detail = if known.is_empty() {
+                "is unknown: no fields are taken here".to_owned()
+            } else {
+                format!("is unknown: the fields here are {}", known.join(", "))
+            };
+            self.wrong(&shown(&name), detail);
+        }
+        if self.errors.is_empty() { Ok(()) } else { Err(Problem::invalid(self.errors)) }
+    }
+}
+
+/// A name as an answer may repeat it: short, and on one line.
+fn shown(name: &str) -> String {
+    let mut text: String = name.chars().take(NAME_SHOWN_MAX_CHARS).flat_map(char::escape_debug).collect();
+    if name.chars().nth(NAME_SHOWN_MAX_CHARS).is_some() {
+        text.push('…');
+    }
+    text
+}
+
+/// `a=b&c=d` with `+` for blanks and percent-encoding, strictly UTF-8.
+fn decode_pairs(text: &str, place: &str) -> Result<Vec<(String, String)>, Problem> {
+    let decode = |part: &str| {
+        let spaced = part.replace('+', " ");
+        let decoded = percent_decode_str(&spaced).decode_utf8().map(String::from);
+        decoded.map_err(|_| Problem::invalid_field(place, "is not UTF-8 when percent-decoded"))
+    };
+    let parts = text.split('&').filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            Ok((decode(name)?, decode(value)?))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "fields_tests.rs"]
+mod tests;

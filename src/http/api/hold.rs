@@ -1,0 +1,262 @@
+//! `POST /locks/{resource}?hold=true`: the answer is a stream that lives as long as the lease does.
+//! Apart from the other handlers, since it answers in lines and not with a body. The lease belongs to
+//! the stream: whatever drops the one gives back the other.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use tracing::Instrument;
+
+use super::locks::{measure, moment};
+use super::negotiation::Stream;
+use super::problem;
+use super::{convert, responses};
+use crate::api;
+use crate::auth::quota::{self, QuotaPermit};
+use crate::http::middleware::audit::Trail;
+use crate::http::server::socket::Caller;
+use crate::http::state::AppState;
+use crate::manager::Granted;
+use crate::manager::renewal::Held;
+use crate::manager::types::{AcquireError, AcquireRequest, HoldEvent, Lease};
+use crate::metrics::leases::AcquireWatch;
+use crate::metrics::requests::{Flight, InFlight};
+use crate::nodes::any::AnyNode;
+use crate::redlock::clock::{Clock, SystemClock};
+use crate::redlock::entropy::SystemEntropy;
+use crate::types::ResourceName;
+
+/// Who is granted or refused within this time is answered with that; everybody else is told the
+/// place in the queue first.
+const QUEUED_AFTER: Duration = Duration::from_millis(20);
+/// A caller that was unplugged is noticed within one part in this many of the TTL after a renewal
+/// was sent to it.
+const LOSS_PARTS_OF_TTL: u32 = 2;
+/// Proxies are not to collect the lines.
+const NO_BUFFERING: (HeaderName, HeaderValue) =
+    (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+
+type Acquiring = Pin<Box<dyn Future<Output = Result<Lease, AcquireError>> + Send>>;
+
+/// What is asked.
+pub struct HoldAsk {
+    /// For the manager.
+    pub request: AcquireRequest,
+    /// In which form it is told.
+    pub form: Stream,
+    /// Its connection, where it came on one.
+    pub caller: Option<Caller>,
+    /// Among what its principal may have out, where that is counted.
+    pub place: Option<Box<QuotaPermit>>,
+    /// Where its fate is written down.
+    pub trail: Trail,
+}
+
+/// Answers with a stream once the lease is granted or queued for; with a problem before that.
+///
+/// Cancel, and the end of the stream: the place in the queue is given up, the lease released.
+pub async fn hold(door: AppState, ask: HoldAsk) -> Response {
+    let HoldAsk { request, form, caller, place, trail } = ask;
+    if let Some(caller) = &caller {
+        caller.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
+    }
+    let (resource, waits) = (request.resource.clone(), !request.wait.is_zero());
+    let mut watch = door.metrics.watch_acquire(waits);
+    let manager = door.manager.clone();
+    let mut acquiring: Acquiring = Box::pin(async move { manager.acquire(request).await.and_then(Granted::keep) });
+    let soon = if waits { QUEUED_AFTER } else { Duration::MAX };
+    let first = tokio::select! {
+        biased;
+        outcome = &mut acquiring => Some(outcome),
+        () = door.clock.sleep(soon) => None,
+    };
+    let step = match first {
+        Some(outcome) => {
+            watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
+            match outcome {
+                Ok(lease) => {
+                    trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+                    Step::Granted(door.manager.hold(lease, door.settings.max_hold))
+                }
+                Err(error) => return problem::acquire_refused(&resource, error).into_response(),
+            }
+        }
+        None => {
+            watch.leave_to_stream();
+            trail.note(|record| record.outcome = "queued".to_owned());
+            Step::Queued(acquiring, watch)
+        }
+    };
+    let on_drop = if matches!(step, Step::Queued(..)) { ABANDONED } else { DISCONNECTED };
+    let _flight = door.metrics.watch_stream(Flight::Hold);
+    let span = tracing::Span::current();
+    let fate = Fate { trail, on_drop: Some(on_drop) };
+    let mut line = Line { door, resource, form, span, fate, count: Count::Asking(place), _flight };
+    if matches!(step, Step::Granted(_)) {
+        line.counts();
+    }
+    let body = Body::from_stream(stream::unfold((step, line), |(step, mut line)| async move {
+        // The answer's body is asked for outside of the request's span.
+        let span = line.span.clone();
+        let (told, next) = line.step(step).instrument(span).await?;
+        Some((told, (next, line)))
+    }));
+    let kind = match form {
+        Stream::Lines => "application/x-ndjson",
+        Stream::Events => "text/event-stream",
+    };
+    let (name, value) = NO_BUFFERING;
+    (StatusCode::OK, [(header::CONTENT_TYPE, HeaderValue::from_static(kind)), (name, value)], body).into_response()
+}
+
+/// Where a stream is.
+enum Step {
+    Queued(Acquiring, AcquireWatch),
+    Waiting(Acquiring, AcquireWatch),
+    Granted(Held<AnyNode, SystemClock, SystemEntropy>),
+    Holding(Held<AnyNode, SystemClock, SystemEntropy>),
+    /// The body is broken off, so that the caller sees that this was no good end.
+    Broken,
+}
+
+struct Line {
+    door: AppState,
+    resource: ResourceName,
+    form: Stream,
+    span: tracing::Span,
+    fate: Fate,
+    count: Count,
+    _flight: InFlight,
+}
+
+/// How the lease counts for its principal; until the stream ends.
+enum Count {
+    Asking(Option<Box<QuotaPermit>>),
+    Held { _held: quota::Held },
+}
+
+/// In the queue: nothing that was granted is left behind.
+const ABANDONED: &str = "abandoned";
+/// The lease is given back in the background.
+const DISCONNECTED: &str = "disconnected";
+
+/// What becomes of a stream, for the audit log: one line for each thing that happens to its lease,
+/// and one where it is dropped before its end.
+struct Fate {
+    trail: Trail,
+    on_drop: Option<&'static str>,
+}
+
+impl Fate {
+    /// It goes on, and a drop would mean something else from now on.
+    fn granted(&mut self, lease: &Lease) {
+        self.trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        self.trail.tell(if lease.replay { "replayed" } else { "granted" }, None);
+        self.on_drop = Some(DISCONNECTED);
+    }
+
+    fn ended(&mut self, outcome: &str, reason: Option<&str>) {
+        self.trail.tell(outcome, reason);
+        self.on_drop = None;
+    }
+}
+
+impl Drop for Fate {
+    fn drop(&mut self) {
+        if let Some(outcome) = self.on_drop {
+            self.trail.tell(outcome, None);
+        }
+    }
+}
+
+impl Line {
+    fn counts(&mut self) {
+        if let Count::Asking(place) = &mut self.count
+            && let Some(place) = place.take()
+        {
+            self.count = Count::Held { _held: place.held(&self.resource) };
+        }
+    }
+
+    /// The next thing to say; `None` ends the body well.
+    async fn step(&mut self, step: Step) -> Option<(io::Result<Bytes>, Step)> {
+        match step {
+            Step::Queued(acquiring, watch) => {
+                // Whoever came after it in the last few milliseconds is counted as well.
+                let position = self.door.manager.waiting(&self.resource).max(1);
+                Some((self.say(&api::HoldEvent::Queued { position }), Step::Waiting(acquiring, watch)))
+            }
+            Step::Waiting(acquiring, watch) => {
+                let outcome = acquiring.await;
+                watch.ended(outcome.as_ref().map(|lease| measure(&self.door, lease)));
+                match outcome {
+                    Ok(lease) => {
+                        self.counts();
+                        self.fate.granted(&lease);
+                        self.granted(self.door.manager.hold(lease, self.door.settings.max_hold))
+                    }
+                    Err(error) => {
+                        let problem = problem::acquire_refused(&self.resource, error);
+                        self.fate.ended(problem.slug().word(), problem.reason());
+                        Some((self.say(&api::HoldEvent::Refused(problem.body(""))), Step::Broken))
+                    }
+                }
+            }
+            Step::Granted(held) => self.granted(held),
+            Step::Holding(mut held) => {
+                let event = held.next().await;
+                self.note(event);
+                let valid_for_ms = convert::ms(held.lease().deadline.since(self.door.manager.now()));
+                let (told, next) = match event {
+                    HoldEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
+                    HoldEvent::AtRisk => (api::HoldEvent::AtRisk { valid_for_ms }, Step::Holding(held)),
+                    HoldEvent::Released => return None,
+                    HoldEvent::Lost(reason) => {
+                        (api::HoldEvent::Lost { reason: reason.as_str().to_owned() }, Step::Broken)
+                    }
+                };
+                Some((self.say(&told), next))
+            }
+            Step::Broken => {
+                // A connection writes what it has when its body has nothing for it: the last event first.
+                tokio::task::yield_now().await;
+                Some((Err(io::Error::other("the lease is not held")), Step::Broken))
+            }
+        }
+    }
+
+    /// For metrics, log and audit log.
+    fn note(&mut self, event: HoldEvent) {
+        let metrics = &self.door.metrics;
+        match event {
+            HoldEvent::Renewed => metrics.held_on("extended"),
+            HoldEvent::AtRisk => metrics.held_on("quorum-unavailable"),
+            HoldEvent::Lost(reason) => {
+                metrics.lost(reason);
+                let (resource, reason) = (&self.resource, reason.as_str());
+                tracing::warn!(%resource, reason, "a connection lost the lease that it held");
+                self.fate.ended("lost", Some(reason));
+            }
+            HoldEvent::Released => self.fate.ended("released", None),
+        }
+    }
+
+    fn granted(&self, held: Held<AnyNode, SystemClock, SystemEntropy>) -> Option<(io::Result<Bytes>, Step)> {
+        let lease = responses::lease_with_token(held.lease(), moment(&self.door));
+        Some((self.say(&api::HoldEvent::Acquired(lease)), Step::Holding(held)))
+    }
+
+    fn say(&self, event: &api::HoldEvent) -> io::Result<Bytes> {
+        let json = serde_json::to_string(event).expect("events are plain data");
+        Ok(Bytes::from(match self.form {
+            Stream::Lines => format!("{json}\n"),
+            Stream::Events => format!("event: {}\ndata: {json}\n\n", event.word()),
+        }))
+    }
+}

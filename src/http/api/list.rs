@@ -1,0 +1,20 @@
+//! The handler of `GET /locks`: held leases of the whole cluster, waiters of this instance.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+
+use super::problem::Problem;
+use super::{requests, responses};
+use crate::auth::rule::Right;
+use crate::http::middleware::auth::Access;
+use crate::http::state::AppState;
+use crate::types::ResourceName;
+
+/// Answers from the manager's snapshot, with what the caller may read. Cancel: nothing is left behind.
+pub async fn list(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let (query, access) = (requests::list(&request)?, Access::of(&request));
+    drop(request);
+    let seen = |name: &ResourceName| access.may(Right::Read, name);
+    let seen = (!access.may_all()).then_some(&seen as _);
+    Ok(responses::listed(&Box::pin(door.manager.list_of(query, seen)).await))
+}

@@ -1,0 +1,14 @@
+//! The handler of `GET /nodes`: each node's state, votes, latency and findings.
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+
+use super::problem::Problem;
+use super::{requests, responses};
+use crate::http::state::AppState;
+
+/// Answers from what the manager knows; asks no node.
+pub async fn nodes(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+    requests::nodes(&request)?;
+    Ok(responses::nodes(&door.manager.nodes()))
+}

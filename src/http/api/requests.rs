@@ -1,0 +1,255 @@
+//! From fields to what is asked of the manager: which fields each endpoint knows, their defaults
+//! and bounds. Everything here is decided before a node or a queue is touched. Knows the manager's
+//! words, not the manager.
+
+use std::time::Duration;
+
+use axum::extract::Request;
+use axum::http::request::Parts;
+
+use super::extract::{self, IfMatch, Patch};
+use super::fields::Fields;
+use super::negotiation::{Format, Stream};
+use super::problem::Problem;
+use crate::duration::format_duration;
+use crate::http::state::HttpSettings;
+use crate::manager::types::{
+    AcquireRequest, ExtendRequest, ForceMode, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
+};
+use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl};
+
+/// What an answer under `/locks/{resource}` can be.
+pub const BOTH: [Format; 2] = [Format::Json, Format::Text];
+/// The longest `reason` of a forced end: as long as a note.
+pub const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
+
+/// A checked acquire.
+#[derive(Debug)]
+pub struct AcquireAsk {
+    /// For the manager.
+    pub request: AcquireRequest,
+    /// How the answer is wanted.
+    pub format: Format,
+    /// The `Prefer: wait` that was honoured. Seconds.
+    pub applied: Option<u64>,
+    /// The answer is a stream in this form, and the lease lives as long as it does.
+    pub hold: Option<Stream>,
+}
+
+/// Reads `POST /locks/{resource}`.
+///
+/// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
+/// Cancel: nothing is left behind.
+pub async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireAsk, Problem> {
+    let resource = extract::resource(request.uri())?;
+    let format = extract::accepted(request.headers(), &BOTH);
+    let (parts, mut fields) = extract::fields(request, settings, Patch::No).await?;
+    let hold = match fields.flag("hold") {
+        true => Some(extract::accepted_stream(&parts.headers)?),
+        false => None,
+    };
+    let format = if hold.is_some() { Format::Json } else { format? };
+    let ttl = ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
+    let (wait, applied) = wait(&mut fields, &parts, settings);
+    let labels = labels(&mut fields);
+    let token = own_token(&mut fields, &parts)?;
+    fields.finish(&["ttl", "wait", "owner", "note", "metadata", "token", "hold"])?;
+    Ok(AcquireAsk { request: AcquireRequest { resource, ttl, wait, labels, token }, format, applied, hold })
+}
+
+fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
+    let asked = fields.duration("ttl")?;
+    let (least, most) = (settings.min_ttl.as_duration(), settings.max_ttl.as_duration());
+    let bounded = if (least..=most).contains(&asked) {
+        Ttl::from_ms(u64::try_from(asked.as_millis()).unwrap_or(u64::MAX))
+    } else {
+        let bounds = format!("must be from {} to {}", format_duration(least), format_duration(most));
+        Err(Invalid(if asked > most { bounds + "; longer work extends its lease with PATCH" } else { bounds }))
+    };
+    fields.check("ttl", bounded)
+}
+
+/// The field decides where it is there; else the preference, which is a wish and is cut to its bound.
+fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u64>) {
+    match (fields.duration("wait"), extract::preferred_wait(&parts.headers)) {
+        (Some(wait), _) if wait > settings.max_wait => {
+            fields.wrong("wait", format!("must be at most {}", format_duration(settings.max_wait)));
+            (Duration::ZERO, None)
+        }
+        (Some(wait), preferred) => (wait, preferred.filter(|p| *p == wait).map(|p| p.as_secs())),
+        (None, Some(preferred)) => {
+            let seconds = preferred.min(settings.max_wait).as_secs();
+            (Duration::from_secs(seconds), Some(seconds))
+        }
+        (None, None) => (Duration::ZERO, None),
+    }
+}
+
+fn labels(fields: &mut Fields) -> Labels {
+    let owner = fields.text("owner").unwrap_or_default();
+    let note = fields.text("note").unwrap_or_default();
+    let mut labels = Labels { owner, note, ..Labels::default() };
+    for (key, value) in fields.pairs("metadata") {
+        match value {
+            Some(value) => drop(labels.metadata.insert(key, value)),
+            None => fields.wrong("metadata", "values are strings: null removes a key, with PATCH only"),
+        }
+    }
+    if let Err((field, invalid)) = labels.check() {
+        fields.wrong(field, invalid.0);
+    }
+    labels
+}
+
+/// The client's own token: as a field of the body or, as everywhere else, in its header.
+fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Problem> {
+    let from_header = extract::lock_token(&parts.headers)?;
+    let from_field = fields.text("token").and_then(|text| fields.check("token", Token::parse(&text)));
+    if let (Some(a), Some(b)) = (&from_header, &from_field)
+        && a != b
+    {
+        fields.wrong("token", "differs from the Lock-Token header");
+    }
+    Ok(from_field.or(from_header))
+}
+
+/// A checked extend; `fence` of the request is still open where `if_match` has tags.
+#[derive(Debug)]
+pub struct ExtendAsk {
+    /// For the manager.
+    pub request: ExtendRequest,
+    /// The precondition.
+    pub if_match: IfMatch,
+    /// How the answer is wanted.
+    pub format: Format,
+}
+
+/// Reads `PATCH /locks/{resource}`, a merge-patch. Errors, Cancel: as [`acquire`].
+pub async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendAsk, Problem> {
+    let resource = extract::resource(request.uri())?;
+    let format = extract::accepted(request.headers(), &BOTH)?;
+    let (parts, mut fields) = extract::fields(request, settings, Patch::Yes).await?;
+    let token = extract::lock_token_needed(&parts.headers)?;
+    let if_match = extract::if_match(&parts.headers)?;
+    for field in ["ttl", "metadata"] {
+        if fields.take_null(field) {
+            fields.wrong(field, "cannot be removed; `metadata: {\"key\": null}` removes one key");
+        }
+    }
+    let ttl = ttl(&mut fields, settings);
+    let note = if fields.take_null("note") { Some(String::new()) } else { fields.text("note") };
+    if let Some(note) = &note
+        && let Err((field, invalid)) = (Labels { note: note.clone(), ..Labels::default() }).check()
+    {
+        fields.wrong(field, invalid.0);
+    }
+    let metadata = fields.pairs("metadata");
+    if fields.take("token") {
+        fields.wrong("token", "belongs in the Lock-Token header");
+    }
+    fields.finish(&["ttl", "note", "metadata"])?;
+    let request = ExtendRequest { resource, token, ttl, fence: None, note, metadata };
+    Ok(ExtendAsk { request, if_match, format })
+}
+
+/// A checked release or forced end.
+#[derive(Debug)]
+pub enum ReleaseAsk {
+    /// By its holder.
+    Release { resource: ResourceName, token: Token, if_match: IfMatch },
+    /// By an operator.
+    Force { resource: ResourceName, mode: ForceMode, reason: String, if_match: IfMatch },
+}
+
+/// Reads `DELETE /locks/{resource}`. What it answers is never a reason to refuse a release, so the
+/// Accept header is not held against it. Errors, Cancel: as [`acquire`].
+pub async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseAsk, Problem> {
+    let resource = extract::resource(request.uri())?;
+    let (parts, mut fields) = extract::fields(request, settings, Patch::No).await?;
+    let if_match = extract::if_match(&parts.headers)?;
+    // A malformed one is a mistake even where none is needed.
+    let token = extract::lock_token(&parts.headers)?;
+    if fields.take("token") {
+        fields.wrong("token", "belongs in the Lock-Token header");
+    }
+    let Some(force) = fields.text("force") else {
+        if fields.take("reason") {
+            fields.wrong("reason", "is for a forced end: add force=revoke or force=now");
+        }
+        fields.finish(&["force", "reason"])?;
+        let token = token.map_or_else(|| extract::lock_token_needed(&parts.headers), Ok)?;
+        return Ok(ReleaseAsk::Release { resource, token, if_match });
+    };
+    let mode = match force.as_str() {
+        "revoke" => Some(ForceMode::Revoke),
+        "now" => Some(ForceMode::Now),
+        _ => None,
+    };
+    if mode.is_none() {
+        fields.wrong("force", "must be revoke (safe: ends with the lease) or now (unsafe: at once)");
+    }
+    let reason = fields.text("reason").unwrap_or_default();
+    if reason.trim().is_empty() {
+        fields.wrong("reason", "is needed: why somebody's lease is ended, for the log");
+    } else if reason.len() > REASON_MAX_BYTES {
+        fields.wrong("reason", format!("{} bytes; at most {REASON_MAX_BYTES} are allowed", reason.len()));
+    }
+    fields.finish(&["force", "reason"])?;
+    let mode = mode.ok_or_else(|| Problem::invalid_field("force", "must be revoke or now"))?;
+    Ok(ReleaseAsk::Force { resource, mode, reason, if_match })
+}
+
+/// Reads `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
+pub fn inspect(request: &Request) -> Result<(ResourceName, Format), Problem> {
+    let resource = extract::resource(request.uri())?;
+    let format = extract::accepted(request.headers(), &BOTH)?;
+    no_fields(request)?;
+    Ok((resource, format))
+}
+
+/// Reads `GET /nodes`. Errors: as [`inspect`].
+pub fn nodes(request: &Request) -> Result<(), Problem> {
+    extract::accepted(request.headers(), &[Format::Json])?;
+    no_fields(request)
+}
+
+fn no_fields(request: &Request) -> Result<(), Problem> {
+    let mut fields = Fields::default();
+    fields.add_query(request.uri().query().unwrap_or_default())?;
+    fields.finish(&[])
+}
+
+/// Reads `GET /locks`. Errors: as [`inspect`].
+pub fn list(request: &Request) -> Result<ListQuery, Problem> {
+    extract::accepted(request.headers(), &[Format::Json])?;
+    let mut fields = Fields::default();
+    fields.add_query(request.uri().query().unwrap_or_default())?;
+    let prefix = fields.text("prefix").unwrap_or_default();
+    if prefix.len() > RESOURCE_MAX_BYTES {
+        fields.wrong("prefix", format!("{} bytes; at most {RESOURCE_MAX_BYTES} are allowed", prefix.len()));
+    }
+    let owner = fields.text("owner");
+    let state = fields.text("state").and_then(|word| {
+        let state = match word.as_str() {
+            "held" => Ok(ListState::Held),
+            "waited" => Ok(ListState::Waited),
+            "lock-delay" => Ok(ListState::LockDelay),
+            _ => Err(Invalid("must be held, waited or lock-delay".to_owned())),
+        };
+        fields.check("state", state)
+    });
+    let after = fields.text("cursor").and_then(|text| {
+        let cursor = ResourceName::parse(&text).map_err(|_| Invalid("is not a `next_cursor` of a list".to_owned()));
+        fields.check("cursor", cursor).map(|name| name.as_str().to_owned())
+    });
+    let limit = fields.number("limit").map_or(LIST_LIMIT_DEFAULT, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    if !(1..=LIST_LIMIT_MAX).contains(&limit) {
+        fields.wrong("limit", format!("must be from 1 to {LIST_LIMIT_MAX}"));
+    }
+    fields.finish(&["prefix", "owner", "state", "cursor", "limit"])?;
+    Ok(ListQuery { prefix, owner, state, after, limit })
+}
+
+#[cfg(test)]
+#[path = "requests_tests.rs"]
+mod tests;

@@ -1,0 +1,237 @@
+//! Defaults, bounds and combinations of fields, endpoint by endpoint.
+
+use axum::body::Body;
+use axum::http::header;
+
+use super::*;
+use crate::http::api::problem_kind::ProblemKind;
+
+const TOKEN: &str = "abcdefghijklmnopqrstuv";
+
+/// A request with a form (or JSON, if it begins with a brace) for a body.
+fn request(path: &str, body: &str, headers: &[(&str, &str)]) -> Request {
+    let mut builder = Request::builder().method("POST").uri(path);
+    let kind = if body.starts_with('{') { "application/json" } else { "application/x-www-form-urlencoded" };
+    if !body.is_empty() {
+        builder = builder.header(header::CONTENT_TYPE, kind);
+    }
+    for (name, value) in headers {
+        builder = builder.header(*name, *value);
+    }
+    builder.body(Body::from(body.to_owned())).expect("a request")
+}
+
+fn settings() -> HttpSettings {
+    HttpSettings::default()
+}
+
+async fn acquired(body: &str, headers: &[(&str, &str)]) -> Result<AcquireAsk, Problem> {
+    acquire(request("/locks/deploy/prod", body, headers), &settings()).await
+}
+
+async fn extended(body: &str, headers: &[(&str, &str)]) -> Result<ExtendAsk, Problem> {
+    let with_token: Vec<_> = [("Lock-Token", TOKEN)].into_iter().chain(headers.iter().copied()).collect();
+    extend(request("/locks/deploy/prod", body, &with_token), &settings()).await
+}
+
+/// The field that is complained about first.
+fn field<T: std::fmt::Debug>(result: Result<T, Problem>) -> String {
+    let problem = result.expect_err("something is wrong");
+    assert_eq!(problem.slug(), ProblemKind::Invalid, "{problem:?}");
+    problem.body("r").members.errors.expect("fields are named")[0].field.clone()
+}
+
+#[tokio::test]
+async fn an_acquire_without_a_body_takes_the_defaults() {
+    let ask = acquired("", &[]).await.expect("sane");
+    assert_eq!(ask.request.resource.as_str(), "deploy/prod");
+    assert_eq!(ask.request.ttl.as_ms(), 30_000);
+    assert_eq!(ask.request.wait, Duration::ZERO);
+    assert_eq!(ask.request.labels, Labels::default());
+    assert_eq!((ask.request.token.is_none(), ask.format, ask.applied), (true, Format::Json, None));
+}
+
+#[tokio::test]
+async fn an_acquire_reads_every_field_from_form_json_and_query() {
+    let form = "ttl=2m&wait=1m&owner=ann%40pc&note=release+1.9&metadata=%7B%22build%22:%2217%22%7D&token=abcdefghijklmnopqrstuv";
+    let json = r#"{"ttl":"2m","wait":"1m","owner":"ann@pc","note":"release 1.9","metadata":{"build":"17"},"token":"abcdefghijklmnopqrstuv"}"#;
+    for body in [form, json] {
+        let ask = acquired(body, &[("Accept", "text/plain")]).await.expect("sane");
+        let AcquireRequest { ttl, wait, labels, token, .. } = ask.request;
+        assert_eq!((ttl.as_ms(), wait), (120_000, Duration::from_secs(60)));
+        assert_eq!((labels.owner.as_str(), labels.note.as_str()), ("ann@pc", "release 1.9"));
+        assert_eq!(labels.metadata["build"], "17");
+        assert_eq!(token.expect("given").reveal(), TOKEN);
+        assert_eq!(ask.format, Format::Text);
+    }
+    let mixed = acquire(request("/locks/x?ttl=2m&owner=a", r#"{"ttl":"2m","wait":"1s"}"#, &[]), &settings()).await;
+    assert_eq!(mixed.expect("sane").request.ttl.as_ms(), 120_000);
+}
+
+#[tokio::test]
+async fn an_acquire_out_of_bounds_names_its_field() {
+    let long = "x".repeat(129);
+    for (body, name) in [
+        ("ttl=99ms".to_owned(), "ttl"),
+        ("ttl=301s".to_owned(), "ttl"),
+        ("ttl=18446744073709551615ms".to_owned(), "ttl"),
+        ("ttl=30".to_owned(), "ttl"),
+        ("ttl=".to_owned(), "ttl"),
+        ("wait=301s".to_owned(), "wait"),
+        ("wait=-1s".to_owned(), "wait"),
+        (format!("owner={long}"), "owner"),
+        ("token=short".to_owned(), "token"),
+        ("hold=maybe".to_owned(), "hold"),
+        (r#"{"hold":1}"#.to_owned(), "hold"),
+        ("mode=shared".to_owned(), "mode"),
+        (r#"{"metadata":{"k":null}}"#.to_owned(), "metadata"),
+        (r#"{"wait":10}"#.to_owned(), "wait"),
+    ] {
+        assert_eq!(field(acquired(&body, &[]).await), name, "{body}");
+    }
+    let problem = acquired("ttl=1h&tll=1s&owner=a", &[]).await.expect_err("two errors");
+    assert_eq!(problem.body("r").members.errors.map(|e| e.len()), Some(2), "all errors are told at once");
+    assert!(acquired("ttl=100ms&wait=5m", &[]).await.is_ok(), "the bounds themselves are allowed");
+}
+
+#[tokio::test]
+async fn a_hold_is_asked_for_by_a_field_and_has_streams_for_answers() {
+    assert_eq!(acquired("hold=true", &[]).await.expect("sane").hold, Some(Stream::Lines));
+    assert_eq!(acquired(r#"{"hold":true}"#, &[]).await.expect("sane").hold, Some(Stream::Lines));
+    assert_eq!(acquired("hold=false", &[]).await.expect("sane").hold, None);
+    let events = [("Accept", "text/event-stream")];
+    assert_eq!(acquired("hold=true", &events).await.expect("sane").hold, Some(Stream::Events));
+    assert_eq!(acquired("", &events).await.expect_err("no stream").slug(), ProblemKind::NotAcceptable);
+    let text = [("Accept", "text/plain")];
+    assert_eq!(acquired("hold=true", &text).await.expect_err("a stream").slug(), ProblemKind::NotAcceptable);
+}
+
+#[tokio::test]
+async fn prefer_wait_is_an_alias_that_the_field_overrides() {
+    let prefer = |text| [("Prefer", text)];
+    let ask = acquired("", &prefer("wait=10")).await.expect("sane");
+    assert_eq!((ask.request.wait, ask.applied), (Duration::from_secs(10), Some(10)));
+    let ask = acquired("", &prefer("wait=3600")).await.expect("a wish is cut to its bound");
+    assert_eq!((ask.request.wait, ask.applied), (Duration::from_secs(300), Some(300)));
+    let ask = acquired("wait=5s", &prefer("wait=10")).await.expect("sane");
+    assert_eq!((ask.request.wait, ask.applied), (Duration::from_secs(5), None));
+    let ask = acquired("wait=10s", &prefer("wait=10")).await.expect("sane");
+    assert_eq!(ask.applied, Some(10));
+}
+
+#[tokio::test]
+async fn a_token_of_ones_own_may_come_in_the_header_but_not_as_two() {
+    let ask = acquired("", &[("Lock-Token", TOKEN)]).await.expect("sane");
+    assert_eq!(ask.request.token.expect("given").reveal(), TOKEN);
+    assert!(acquired(&format!("token={TOKEN}"), &[("Lock-Token", TOKEN)]).await.is_ok());
+    assert_eq!(field(acquired(&format!("token={TOKEN}x"), &[("Lock-Token", TOKEN)]).await), "token");
+    let in_url = acquire(request(&format!("/locks/x?token={TOKEN}"), "", &[]), &settings()).await;
+    assert_eq!(in_url.expect_err("in the URL").slug(), ProblemKind::TokenInUrl);
+}
+
+#[tokio::test]
+async fn what_cannot_be_answered_is_refused_before_anything_is_done() {
+    let problem = acquired("ttl=30s", &[("Accept", "image/png")]).await.expect_err("no such form");
+    assert_eq!(problem.slug(), ProblemKind::NotAcceptable);
+}
+
+#[tokio::test]
+async fn an_empty_extend_renews_by_the_leases_own_ttl() {
+    let ask = extended("", &[]).await.expect("sane");
+    assert_eq!((ask.request.ttl, ask.request.fence, ask.request.note), (None, None, None));
+    assert!(ask.request.metadata.is_empty());
+    assert_eq!((ask.request.token.reveal(), ask.if_match), (TOKEN, IfMatch::Any));
+}
+
+#[tokio::test]
+async fn an_extend_is_a_merge_patch() {
+    let body = r#"{"ttl":"1m","note":null,"metadata":{"a":"1","b":null}}"#;
+    let request = extended(body, &[("If-Match", "\"17\"")]).await.expect("sane");
+    assert_eq!(request.if_match, IfMatch::OneOf(vec!["17".to_owned()]));
+    let request = request.request;
+    assert_eq!(request.ttl.map(Ttl::as_ms), Some(60_000));
+    assert_eq!(request.note.as_deref(), Some(""), "null removes the note");
+    assert_eq!(request.metadata, [("a".to_owned(), Some("1".to_owned())), ("b".to_owned(), None)]);
+}
+
+#[tokio::test]
+async fn an_extend_refuses_what_it_cannot_change() {
+    for (body, name) in [
+        (r#"{"ttl":null}"#, "ttl"),
+        (r#"{"metadata":null}"#, "metadata"),
+        ("owner=x", "owner"),
+        ("wait=1s", "wait"),
+        ("token=abcdefghijklmnopqrstuv", "token"),
+        ("ttl=1h", "ttl"),
+    ] {
+        assert_eq!(field(extended(body, &[]).await), name, "{body}");
+    }
+    let long = format!("note={}", "x".repeat(513));
+    assert_eq!(field(extended(&long, &[]).await), "note");
+    let without = extend(request("/locks/x", "", &[]), &settings()).await;
+    assert_eq!(field(without), "Lock-Token");
+}
+
+#[tokio::test]
+async fn a_release_needs_its_token_and_nothing_else() {
+    let ask = release(request("/locks/x", "", &[("Lock-Token", TOKEN), ("Accept", "image/png")]), &settings()).await;
+    assert!(matches!(ask, Ok(ReleaseAsk::Release { token, if_match: IfMatch::Any, .. }) if token.reveal() == TOKEN));
+    assert_eq!(field(release(request("/locks/x", "", &[]), &settings()).await), "Lock-Token");
+    let reason = request("/locks/x?reason=r", "", &[("Lock-Token", TOKEN)]);
+    assert_eq!(field(release(reason, &settings()).await), "reason", "a reason alone would be ignored");
+}
+
+#[tokio::test]
+async fn a_forced_end_needs_a_reason_from_query_or_body() {
+    let by_query = request("/locks/x?force=revoke&reason=runner+died", "", &[("If-Match", "\"4711\"")]);
+    let by_body = request("/locks/x?force=revoke", "reason=runner died", &[("If-Match", "\"4711\"")]);
+    for asked in [by_query, by_body] {
+        let ask = release(asked, &settings()).await.expect("sane");
+        let ReleaseAsk::Force { mode, reason, if_match, .. } = ask else { panic!("forced: {ask:?}") };
+        assert_eq!((mode, reason.as_str()), (ForceMode::Revoke, "runner died"));
+        assert_eq!(if_match, IfMatch::OneOf(vec!["4711".to_owned()]));
+    }
+    for (path, name) in [
+        ("/locks/x?force=now", "reason"),
+        ("/locks/x?force=now&reason=+", "reason"),
+        ("/locks/x?force=later&reason=r", "force"),
+        ("/locks/x?force=&reason=r", "force"),
+        ("/locks/x?force=now&reason=r&why=x", "why"),
+    ] {
+        assert_eq!(field(release(request(path, "", &[]), &settings()).await), name, "{path}");
+    }
+    let long = format!("reason={}", "x".repeat(REASON_MAX_BYTES + 1));
+    assert_eq!(field(release(request("/locks/x?force=now", &long, &[]), &settings()).await), "reason");
+}
+
+#[test]
+fn a_list_is_filtered_and_paged() {
+    let query = list(&request("/locks?prefix=deploy/&owner=a%20b&state=lock-delay&cursor=deploy/a&limit=7", "", &[]));
+    let query = query.expect("sane");
+    assert_eq!((query.prefix.as_str(), query.owner.as_deref()), ("deploy/", Some("a b")));
+    assert_eq!((query.state, query.after.as_deref(), query.limit), (Some(ListState::LockDelay), Some("deploy/a"), 7));
+    assert_eq!(list(&request("/locks", "", &[])).expect("sane").limit, LIST_LIMIT_DEFAULT);
+    for (path, name) in [
+        ("/locks?limit=0", "limit"),
+        ("/locks?limit=1001", "limit"),
+        ("/locks?limit=18446744073709551616", "limit"),
+        ("/locks?state=free", "state"),
+        ("/locks?cursor=a//b", "cursor"),
+        ("/locks?sort=name", "sort"),
+        (&format!("/locks?prefix={}", "x".repeat(256)), "prefix"),
+    ] {
+        assert_eq!(field(list(&request(path, "", &[]))), name, "{path}");
+    }
+    let text = list(&request("/locks", "", &[("Accept", "text/plain")]));
+    assert_eq!(text.expect_err("JSON only").slug(), ProblemKind::NotAcceptable);
+}
+
+#[test]
+fn looking_takes_no_fields_and_no_token_in_the_url() {
+    let (resource, format) = inspect(&request("/locks/a%2Fb", "", &[("Accept", "text/plain")])).expect("sane");
+    assert_eq!((resource.as_str(), format), ("a/b", Format::Text));
+    assert_eq!(field(inspect(&request("/locks/a?wait=1s", "", &[]))), "wait");
+    assert_eq!(inspect(&request("/locks/a?token=x", "", &[])).expect_err("token").slug(), ProblemKind::TokenInUrl);
+    assert_eq!(field(nodes(&request("/nodes?x=1", "", &[]))), "x");
+    assert!(nodes(&request("/nodes", "", &[])).is_ok());
+}

@@ -1,0 +1,300 @@
+//! Domain outcomes as answers: pure functions, so that every header and member can be tested
+//! without a manager. Time comes in as a parameter, read by the handler at the last moment. Errors
+//! are [`super::problem`]'s.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use super::convert;
+use super::extract::{LOCK_TOKEN, LOCKS_PREFIX};
+use super::negotiation::Format;
+use super::problem::{self, Problem};
+use super::problem_kind::ProblemKind;
+use crate::api;
+use crate::manager::types::{
+    Extended, Forced, HolderView, Inspection, Lease, ListPage, LockState, NodeReport, QuorumCount, Readiness,
+};
+use crate::redlock::clock::BootTime;
+use crate::redlock::quorum::quorum_of;
+use crate::types::ResourceName;
+
+/// Where a fencing token is repeated for those who do not read bodies.
+pub const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+/// What was made of a `Prefer` header (RFC 7240).
+pub const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+/// What an unsafe end says of itself.
+const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not told and may still be working\"";
+
+/// The two clocks at the moment of an answer.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// For what is promised.
+    pub now: BootTime,
+    /// For people. Milliseconds since 1970.
+    pub wall_ms: u64,
+}
+
+/// A body of JSON, with a newline for terminals.
+fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let text = serde_json::to_string(body).expect("answers are plain data") + "\n";
+    (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// A body of text.
+pub fn text(status: StatusCode, body: impl Into<Body>) -> Response {
+    (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
+}
+
+/// The lease as it is sent, without its token. Labels without a time of grant were not read from
+/// the nodes: they are left out rather than shown as empty.
+fn lease_body(lease: &Lease, at: Moment) -> api::Lease {
+    let valid_for = lease.deadline.since(at.now);
+    let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
+    api::Lease {
+        resource: lease.resource.to_string(),
+        mode: api::MODE_EXCLUSIVE.to_owned(),
+        token: None,
+        token_id: lease.token.hash().id().to_string(),
+        fence: lease.fence.0,
+        owner: labels.map(|l| l.owner.clone()),
+        note: labels.map(|l| l.note.clone()),
+        metadata: labels.map(|l| l.metadata.clone()),
+        acquired_at: labels.map(|l| convert::time(l.acquired_at_ms)),
+        expires_at: convert::time(at.wall_ms.saturating_add(convert::ms(valid_for))),
+        ttl_ms: lease.ttl.as_ms(),
+        valid_for_ms: convert::ms(valid_for),
+        waited_ms: None,
+        renewals: None,
+        quorum: convert::quorum(lease.quorum),
+    }
+}
+
+/// The lease with its token, for a stream that holds it.
+pub fn lease_with_token(lease: &Lease, at: Moment) -> api::Lease {
+    let token = Some(api::Secret(lease.token.reveal().to_owned()));
+    api::Lease { token, waited_ms: Some(convert::ms(lease.waited)), ..lease_body(lease, at) }
+}
+
+fn put(response: &mut Response, name: HeaderName, value: Option<HeaderValue>) {
+    if let Some(value) = value {
+        response.headers_mut().insert(name, value);
+    }
+}
+
+/// Fence and ETag of whoever holds it.
+fn put_fence(response: &mut Response, fence: u64) {
+    put(response, FENCING_TOKEN, Some(fence.into()));
+    put(response, header::ETAG, problem::etag(&fence.to_string()));
+}
+
+/// 201, or 200 for a replay. The one answer that has the token.
+pub fn acquired(lease: &Lease, at: Moment, format: Format) -> Response {
+    let status = if lease.replay { StatusCode::OK } else { StatusCode::CREATED };
+    let mut response = match format {
+        Format::Text => text(status, format!("{}\n", lease.token.reveal())),
+        Format::Json => json(status, &lease_with_token(lease, at)),
+    };
+    put_fence(&mut response, lease.fence.0);
+    put(&mut response, header::LOCATION, HeaderValue::try_from(format!("{LOCKS_PREFIX}{}", lease.resource)).ok());
+    let secret = HeaderValue::from_str(lease.token.reveal()).ok().map(|mut value| {
+        value.set_sensitive(true);
+        value
+    });
+    put(&mut response, LOCK_TOKEN, secret);
+    response
+}
+
+/// Says in an answer, granted or not, that `Prefer: wait` was honoured. Units: seconds.
+pub fn put_preference(response: &mut Response, applied: Option<u64>) {
+    let applied = applied.and_then(|s| HeaderValue::try_from(format!("wait={s}")).ok());
+    put(response, PREFERENCE_APPLIED, applied);
+}
+
+/// 200 for an extend: the lease without its token.
+pub fn extended(extended: &Extended, at: Moment, format: Format) -> Response {
+    let renewals = Some(extended.renewals).filter(|n| *n > 0);
+    let body = api::Lease { renewals, ..lease_body(&extended.lease, at) };
+    let mut response = match format {
+        Format::Json => json(StatusCode::OK, &body),
+        Format::Text => {
+            let pairs = [
+                ("resource", Some(body.resource.clone())),
+                ("token_id", Some(body.token_id.clone())),
+                ("fence", Some(body.fence.to_string())),
+                ("owner", body.owner.clone()),
+                ("note", body.note.clone()),
+                ("acquired_at", body.acquired_at.clone()),
+                ("ttl_ms", Some(body.ttl_ms.to_string())),
+                ("valid_for_ms", Some(body.valid_for_ms.to_string())),
+                ("expires_at", Some(body.expires_at.clone())),
+                ("renewals", body.renewals.map(|n| n.to_string())),
+            ];
+            let known = pairs.into_iter().filter_map(|(key, value)| Some((key, value?)));
+            text(StatusCode::OK, convert::lines(known))
+        }
+    };
+    put_fence(&mut response, body.fence);
+    response
+}
+
+/// 204 for a release.
+pub fn released() -> Response {
+    StatusCode::NO_CONTENT.into_response()
+}
+
+/// 204 with a warning where it was ended at once, 202 where it ends with its lease.
+pub fn forced(resource: &ResourceName, forced: &Forced, wall_ms: u64) -> Response {
+    match forced {
+        Forced::Freed => (StatusCode::NO_CONTENT, [(header::WARNING, FORCED_NOW_WARNING)]).into_response(),
+        Forced::FreesIn(left) => {
+            let frees_in_ms = convert::ms_up(*left);
+            let frees_at = convert::time(wall_ms.saturating_add(frees_in_ms));
+            json(StatusCode::ACCEPTED, &api::Revoked { resource: resource.to_string(), frees_at, frees_in_ms })
+        }
+    }
+}
+
+/// 200 with everything that is known. Errors: `not-held`.
+pub fn inspected(seen: &Inspection, wall_ms: u64, format: Format) -> Result<Response, Problem> {
+    let (state, foreign, holder) = match &seen.state {
+        LockState::Free => {
+            let problem = problem::not_held(&seen.resource).with(|m| m.waiting = Some(seen.waiters.len()));
+            return Err(problem);
+        }
+        LockState::Held(holder) => (convert::held_state(holder), false, Some(holder)),
+        LockState::Foreign { .. } => ("held", true, None),
+    };
+    let body = api::Lock {
+        resource: seen.resource.to_string(),
+        state: state.to_owned(),
+        mode: api::MODE_EXCLUSIVE.to_owned(),
+        foreign,
+        holders: holder.map(convert::holder).into_iter().collect(),
+        waiters: seen.waiters.iter().map(convert::waiter).collect(),
+        nodes: seen.nodes.iter().map(convert::node_hold).collect(),
+        quorum: convert::quorum(seen.quorum),
+        observed_at: convert::time(wall_ms),
+    };
+    let mut response = match format {
+        Format::Json => json(StatusCode::OK, &body),
+        Format::Text => text(StatusCode::OK, lock_lines(&body, holder)),
+    };
+    if let Some(holder) = holder {
+        put(&mut response, FENCING_TOKEN, Some(holder.fence.0.into()));
+    }
+    put(&mut response, header::ETAG, seen.etag().as_deref().and_then(problem::etag));
+    Ok(response)
+}
+
+fn lock_lines(body: &api::Lock, holder: Option<&HolderView>) -> String {
+    let count = body.quorum;
+    let mut pairs = vec![
+        ("resource", body.resource.clone()),
+        ("state", body.state.clone()),
+        ("mode", body.mode.clone()),
+        ("foreign", body.foreign.to_string()),
+    ];
+    if let Some(shown) = holder.map(convert::holder) {
+        pairs.extend([
+            ("token_id", shown.token_id),
+            ("owner", shown.owner),
+            ("note", shown.note),
+            ("fence", shown.fence.to_string()),
+            ("acquired_at", shown.acquired_at),
+            ("valid_for_ms", shown.valid_for_ms.to_string()),
+            ("renewals", shown.renewals.to_string()),
+        ]);
+    }
+    pairs.extend([
+        ("waiters", body.waiters.len().to_string()),
+        ("quorum", format!("{}/{}/{}", count.granted, count.needed, count.nodes)),
+        ("observed_at", body.observed_at.clone()),
+    ]);
+    convert::lines(pairs)
+}
+
+/// 200 with a page of leases.
+pub fn listed(page: &ListPage) -> Response {
+    let items = page.items.iter().map(|item| api::ListEntry {
+        resource: item.resource.to_string(),
+        state: item.holder.as_ref().map_or("waited", convert::held_state).to_owned(),
+        mode: api::MODE_EXCLUSIVE.to_owned(),
+        holders: item.holder.iter().map(convert::holder).collect(),
+        waiting: item.waiting,
+    });
+    let body = api::List {
+        items: items.collect(),
+        next_cursor: page.next.clone(),
+        complete: page.complete,
+        age_ms: convert::ms_up(page.age),
+        total: page.total,
+    };
+    json(StatusCode::OK, &body)
+}
+
+fn voting(reports: &[NodeReport]) -> QuorumCount {
+    let granted = reports.iter().filter(|r| r.votes).count();
+    QuorumCount { granted, needed: quorum_of(reports.len()), nodes: reports.len() }
+}
+
+/// 200 with all nodes.
+pub fn nodes(reports: &[NodeReport]) -> Response {
+    let nodes = reports.iter().map(convert::node_state).collect();
+    json(StatusCode::OK, &api::Nodes { nodes, quorum: convert::quorum(voting(reports)) })
+}
+
+/// 200: all is well.
+pub fn health(status: &'static str, format: Format) -> Response {
+    match format {
+        Format::Text => text(StatusCode::OK, format!("{status}\n")),
+        Format::Json => json(StatusCode::OK, &api::Health { status: status.to_owned() }),
+    }
+}
+
+/// `; n1, n2: why they have no vote`, each reason once: what an operator has to do is in it.
+pub fn why_not(reports: &[NodeReport]) -> String {
+    let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for report in reports.iter().filter(|r| !r.votes) {
+        if let Some(why) = &report.why {
+            nodes.entry(why).or_default().push(report.node.as_str());
+        }
+    }
+    nodes.iter().map(|(why, nodes)| format!("; {}: {why}", nodes.join(", "))).collect()
+}
+
+/// 200 where requests can be served. Errors: `draining`, `quorum-unavailable`; `in_full` with each
+/// node that has no vote.
+pub fn ready(readiness: Readiness, reports: &[NodeReport], format: Format, in_full: bool) -> Result<Response, Problem> {
+    match readiness {
+        Readiness::Ready => Ok(health("ready", format)),
+        Readiness::Draining => Err(problem::draining()),
+        Readiness::NoQuorum { voting: votes, ready_in } => {
+            let count = QuorumCount { granted: votes, ..voting(reports) };
+            let silent = reports.iter().filter(|r| !r.votes).map(|r| api::NodeOutcome {
+                node: r.node.to_string(),
+                outcome: r.state.clone(),
+                left_ms: None,
+                holds: None,
+                seconds_left: r.votes_in.map(convert::seconds_up),
+            });
+            let nodes: Vec<_> = silent.collect();
+            let why = if in_full { why_not(reports) } else { String::new() };
+            let detail = format!("{votes} of {} nodes can vote, {} are needed{why}", count.nodes, count.needed);
+            let problem = Problem::new(ProblemKind::QuorumUnavailable, detail).with(|m| {
+                m.quorum = Some(convert::quorum(count));
+                m.nodes = Some(nodes).filter(|_| in_full);
+                m.ready_in_seconds = ready_in.map(convert::seconds_up);
+            });
+            Err(problem.retry_after(ready_in.unwrap_or(Duration::ZERO)))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "responses_tests.rs"]
+mod tests;

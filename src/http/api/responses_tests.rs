@@ -1,0 +1,294 @@
+//! Answers from domain values: status, headers, members.
+
+use std::collections::BTreeMap;
+
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::manager::types::{FindingView, ListItem, NodeView, WaiterView};
+use crate::redlock::quorum::Verdict;
+use crate::types::{Fence, Labels, NodeId, Token, Ttl};
+
+const TOKEN: &str = "abcdefghijklmnopqrstuv";
+const TOKEN_ID: &str = "f69f9b70";
+/// 2026-11-20T18:07:03.120Z
+const WALL_MS: u64 = 1_795_198_023_120;
+
+fn at(now_ms: u64) -> Moment {
+    Moment { now: BootTime::from_nanos(now_ms * 1_000_000), wall_ms: WALL_MS }
+}
+
+fn labels() -> Labels {
+    Labels {
+        owner: "ci-4711".to_owned(),
+        note: "release\n1.9".to_owned(),
+        metadata: BTreeMap::from([("build".to_owned(), "17".to_owned())]),
+        acquired_at_ms: WALL_MS,
+    }
+}
+
+fn lease(replay: bool) -> Lease {
+    Lease {
+        resource: ResourceName::parse("deploy/prod").expect("valid"),
+        token: Token::parse(TOKEN).expect("valid"),
+        fence: Fence(1_763_660_823_123_456),
+        labels: labels(),
+        ttl: Ttl::from_ms(30_000).expect("valid"),
+        deadline: BootTime::from_nanos(30_695_999_999),
+        replay,
+        waited: Duration::from_micros(1_204_900),
+        quorum: QuorumCount { granted: 5, needed: 3, nodes: 5 },
+    }
+}
+
+fn holder(valid_for: Duration) -> HolderView {
+    let lease = lease(false);
+    HolderView { token_id: lease.token.hash().id(), fence: lease.fence, labels: lease.labels, valid_for, renewals: 3 }
+}
+
+fn inspection(state: LockState) -> Inspection {
+    let node = NodeId::parse("n1").expect("valid");
+    let holds = Some(lease(false).token.hash().id());
+    Inspection {
+        resource: lease(false).resource,
+        state,
+        waiters: vec![WaiterView { position: 1, owner: "bob".to_owned(), waiting: Duration::from_millis(1_500) }],
+        nodes: vec![NodeView { node, holds, foreign: false, ttl_ms: Some(13_000), verdict: Verdict::Granted }],
+        quorum: QuorumCount { granted: 3, needed: 2, nodes: 3 },
+    }
+}
+
+async fn body(response: Response) -> String {
+    let bytes = response.into_body().collect().await.expect("a body").to_bytes();
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+async fn value(response: Response) -> Value {
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "application/json");
+    serde_json::from_str(&body(response).await).expect("JSON")
+}
+
+#[tokio::test]
+async fn an_acquired_lease_is_the_contracts_example() {
+    let response = acquired(&lease(false), at(1_000), Format::Json);
+    assert_eq!(response.status(), StatusCode::CREATED);
+    for (name, expected) in [
+        (header::LOCATION, "/locks/deploy/prod"),
+        (LOCK_TOKEN, TOKEN),
+        (FENCING_TOKEN, "1763660823123456"),
+        (header::ETAG, "\"1763660823123456\""),
+    ] {
+        assert_eq!(response.headers()[&name], expected, "{name}");
+    }
+    assert!(response.headers()[LOCK_TOKEN].is_sensitive());
+    let expected = json!({
+        "resource": "deploy/prod", "mode": "exclusive", "token": TOKEN, "token_id": TOKEN_ID,
+        "fence": 1_763_660_823_123_456_u64, "owner": "ci-4711", "note": "release\n1.9", "metadata": {"build": "17"},
+        "acquired_at": "2026-11-20T18:07:03.120Z", "expires_at": "2026-11-20T18:07:32.815Z",
+        "ttl_ms": 30_000, "valid_for_ms": 29_695, "waited_ms": 1_204,
+        "quorum": {"granted": 5, "needed": 3, "nodes": 5}
+    });
+    assert_eq!(value(response).await, expected);
+}
+
+#[tokio::test]
+async fn what_is_promised_shrinks_until_the_answer_is_written() {
+    for (now_ms, left) in [(1_000, 29_695), (30_695, 0), (30_696, 0), (99_999, 0)] {
+        let body = value(acquired(&lease(false), at(now_ms), Format::Json)).await;
+        assert_eq!(body["valid_for_ms"], left, "at {now_ms}");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_is_200_and_repeats_the_token() {
+    let response = acquired(&lease(true), at(1_000), Format::Json);
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(value(response).await["token"], TOKEN);
+}
+
+#[tokio::test]
+async fn as_text_an_acquire_is_the_bare_token() {
+    let response = acquired(&lease(false), at(1_000), Format::Text);
+    assert_eq!(response.status(), StatusCode::CREATED);
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/plain; charset=utf-8");
+    assert_eq!(response.headers()[LOCK_TOKEN], TOKEN);
+    assert_eq!(body(response).await, format!("{TOKEN}\n"));
+}
+
+#[tokio::test]
+async fn the_token_is_in_no_other_answer() {
+    let renewed = Extended { lease: lease(false), renewals: 4 };
+    for format in [Format::Json, Format::Text] {
+        let held = LockState::Held(holder(Duration::from_secs(12)));
+        for response in
+            [extended(&renewed, at(1_000), format), inspected(&inspection(held), WALL_MS, format).expect("held")]
+        {
+            assert_eq!(response.status(), StatusCode::OK);
+            assert_eq!(response.headers()[header::ETAG], "\"1763660823123456\"");
+            assert!(!format!("{:?}", response.headers()).contains(TOKEN));
+            let text = body(response).await;
+            assert!(!text.contains(TOKEN) && text.contains(TOKEN_ID), "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_extend_answers_the_lease_and_its_renewals() {
+    let renewed = Extended { lease: lease(false), renewals: 4 };
+    let json = value(extended(&renewed, at(1_000), Format::Json)).await;
+    assert_eq!((&json["renewals"], &json["valid_for_ms"]), (&json!(4), &json!(29_695)));
+    assert!(json.get("token").is_none() && json.get("waited_ms").is_none());
+    let text = body(extended(&renewed, at(1_000), Format::Text)).await;
+    assert!(text.lines().any(|l| l == "valid_for_ms=29695"), "{text}");
+}
+
+#[tokio::test]
+async fn an_extend_that_did_not_read_the_labels_makes_none_up() {
+    let blind = Extended { lease: Lease { labels: Labels::default(), ..lease(false) }, renewals: 0 };
+    let json = value(extended(&blind, at(1_000), Format::Json)).await;
+    for member in ["owner", "note", "metadata", "acquired_at", "renewals"] {
+        assert!(json.get(member).is_none(), "{member}: {json}");
+    }
+    let text = body(extended(&blind, at(1_000), Format::Text)).await;
+    assert!(!text.contains("owner") && text.contains("valid_for_ms=29695"), "{text}");
+}
+
+#[test]
+fn an_honoured_preference_is_said_in_any_answer() {
+    let mut response = problem::draining().into_response();
+    put_preference(&mut response, None);
+    assert!(!response.headers().contains_key(PREFERENCE_APPLIED));
+    put_preference(&mut response, Some(10));
+    assert_eq!(response.headers()[PREFERENCE_APPLIED], "wait=10");
+}
+
+#[tokio::test]
+async fn releases_have_no_body_and_revocations_say_when() {
+    assert_eq!(released().status(), StatusCode::NO_CONTENT);
+    assert_eq!(body(released()).await, "");
+    let name = lease(false).resource;
+    let freed = forced(&name, &Forced::Freed, WALL_MS);
+    assert_eq!(
+        (freed.status(), &freed.headers()[header::WARNING]),
+        (StatusCode::NO_CONTENT, &HeaderValue::from_static(FORCED_NOW_WARNING))
+    );
+    let revoked = forced(&name, &Forced::FreesIn(Duration::from_micros(1_000_001)), WALL_MS);
+    assert_eq!(revoked.status(), StatusCode::ACCEPTED);
+    let expected = json!({"resource": "deploy/prod", "frees_at": "2026-11-20T18:07:04.121Z", "frees_in_ms": 1_001});
+    assert_eq!(value(revoked).await, expected);
+}
+
+#[tokio::test]
+async fn a_held_lock_shows_holder_waiters_and_nodes() {
+    let held = LockState::Held(holder(Duration::from_millis(12_040)));
+    let json = value(inspected(&inspection(held), WALL_MS, Format::Json).expect("held")).await;
+    assert_eq!((&json["state"], &json["mode"], json.get("foreign")), (&json!("held"), &json!("exclusive"), None));
+    assert_eq!(json["holders"][0]["token_id"], TOKEN_ID);
+    assert_eq!(json["waiters"], json!([{"position": 1, "owner": "bob", "mode": "exclusive", "waiting_ms": 1_500}]));
+    assert_eq!(json["nodes"], json!([{"node": "n1", "holds": TOKEN_ID, "ttl_ms": 13_000, "state": "granted"}]));
+    assert_eq!(json["observed_at"], "2026-11-20T18:07:03.120Z");
+    let delay = LockState::Held(holder(Duration::ZERO));
+    assert_eq!(value(inspected(&inspection(delay), WALL_MS, Format::Json).expect("held")).await["state"], "lock-delay");
+}
+
+#[tokio::test]
+async fn as_text_a_lock_is_lines_that_a_label_cannot_break() {
+    let held = LockState::Held(holder(Duration::from_millis(12_040)));
+    let text = body(inspected(&inspection(held), WALL_MS, Format::Text).expect("held")).await;
+    assert!(text.lines().all(|line| line.contains('=')), "{text}");
+    for line in
+        ["resource=deploy/prod", "state=held", "owner=ci-4711", "note=release\\n1.9", "valid_for_ms=12040", "waiters=1"]
+    {
+        assert!(text.lines().any(|l| l == line), "{line} is missing in {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_foreign_lock_is_held_without_details() {
+    let foreign = LockState::Foreign { left: None, fingerprint: "type:list".to_owned() };
+    let response = inspected(&inspection(foreign), WALL_MS, Format::Json).expect("held");
+    assert_eq!(response.headers()[header::ETAG], "\"type:list\"");
+    assert!(!response.headers().contains_key(FENCING_TOKEN));
+    let json = value(response).await;
+    assert_eq!((&json["state"], &json["foreign"], &json["holders"]), (&json!("held"), &json!(true), &json!([])));
+}
+
+#[test]
+fn a_free_lock_is_404() {
+    let problem = inspected(&inspection(LockState::Free), WALL_MS, Format::Json).expect_err("free");
+    assert_eq!(problem.slug(), ProblemKind::NotHeld);
+    assert_eq!(problem.body("r").members.waiting, Some(1));
+}
+
+#[tokio::test]
+async fn a_page_of_leases_has_a_state_for_each() {
+    let item =
+        |name: &str, holder, waiting| ListItem { resource: ResourceName::parse(name).expect("valid"), holder, waiting };
+    let page = ListPage {
+        items: vec![
+            item("a", Some(holder(Duration::from_secs(1))), 0),
+            item("b", Some(holder(Duration::ZERO)), 0),
+            item("c", None, 2),
+        ],
+        next: Some("c".to_owned()),
+        complete: true,
+        age: Duration::from_micros(340_001),
+        total: 9,
+    };
+    let json = value(listed(&page)).await;
+    let states: Vec<_> = json["items"].as_array().expect("items").iter().map(|i| i["state"].clone()).collect();
+    assert_eq!(states, ["held", "lock-delay", "waited"]);
+    assert_eq!((&json["next_cursor"], &json["complete"], &json["total"]), (&json!("c"), &json!(true), &json!(9)));
+    assert_eq!(json["age_ms"], 341, "never younger than it is");
+    assert_eq!(json["items"][2]["holders"], json!([]));
+    assert!(value(listed(&ListPage::default())).await["next_cursor"].is_null());
+}
+
+fn report(name: &str, votes: bool) -> NodeReport {
+    NodeReport {
+        node: NodeId::parse(name).expect("valid"),
+        state: if votes { "up" } else { "quarantined" }.to_owned(),
+        votes,
+        since: Duration::from_secs(2),
+        votes_in: (!votes).then(|| Duration::from_millis(4_200)),
+        why: None,
+        latency: Some(Duration::from_micros(310)),
+        clock_offset_ms: Some(-3),
+        run_id: None,
+        version: Some("7.0.15".to_owned()),
+        restarts: 1,
+        findings: vec![FindingView { code: "evicts".to_owned(), detail: "set noeviction".to_owned(), bars: true }],
+    }
+}
+
+#[tokio::test]
+async fn nodes_are_shown_with_the_vote_that_they_make() {
+    let json = value(nodes(&[report("n1", true), report("n2", false), report("n3", true)])).await;
+    assert_eq!(json["quorum"], json!({"granted": 2, "needed": 2, "nodes": 3}));
+    let second = &json["nodes"][1];
+    assert_eq!((&second["state"], &second["votes_in_ms"]), (&json!("quarantined"), &json!(4_200)));
+    assert_eq!((&second["latency_us"], &second["clock_offset_ms"]), (&json!(310), &json!(-3)));
+    assert_eq!(second["findings"][0]["bars"], true);
+}
+
+#[tokio::test]
+async fn readiness_is_200_or_says_what_is_missing() {
+    let reports = [report("n1", true), report("n2", false), report("n3", false)];
+    let ok = ready(Readiness::Ready, &reports, Format::Text, true).expect("ready");
+    assert_eq!(body(ok).await, "ready\n");
+    let ready_in = Some(Duration::from_millis(4_200));
+    let problem =
+        ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, Format::Json, true).expect_err("not ready");
+    let seen = serde_json::to_value(problem.body("r")).expect("plain data");
+    assert_eq!((&seen["status"], &seen["ready_in_seconds"]), (&json!(503), &json!(5)));
+    assert_eq!(
+        seen["nodes"],
+        json!([
+            {"node": "n2", "outcome": "quarantined", "seconds_left": 5},
+            {"node": "n3", "outcome": "quarantined", "seconds_left": 5}
+        ])
+    );
+    let problem = ready(Readiness::Draining, &reports, Format::Json, true).expect_err("draining");
+    assert_eq!(problem.slug(), ProblemKind::Draining);
+}

@@ -1,0 +1,272 @@
+//! How long things took over the last quarter of an hour, and what failed: rings of histograms, one
+//! for quorum rounds and one per node, for the pages. Bounded in time and space whatever happens.
+//! Apart from the metrics, which count for ever and cannot be asked what was lately. Knows no clock:
+//! every reading comes in.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::protocol::UnreachableKind;
+use crate::redlock::clock::BootTime;
+use crate::types::NodeId;
+
+/// The time that one slot covers: as fine as a line of sixty points can show.
+pub const SLOT: Duration = Duration::from_secs(15);
+/// Slots that are kept: a quarter of an hour.
+pub const SLOTS: usize = 60;
+/// Buckets of a histogram. Eight to each power of two of microseconds, so that a quantile is off by
+/// at most an eighth; the last one ends at 8.4 s, far beyond every timeout.
+pub const BUCKETS: usize = 168;
+
+const SUB_BITS: u32 = 3;
+const MICROS_MAX: u64 = (1 << 23) - 1;
+const KINDS: usize = UnreachableKind::ALL.len();
+
+fn bucket(took: Duration) -> usize {
+    let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).min(MICROS_MAX);
+    if micros < 1 << SUB_BITS {
+        return usize::try_from(micros).unwrap_or(0);
+    }
+    let power = micros.ilog2();
+    let sub = (micros >> (power - SUB_BITS)) & ((1 << SUB_BITS) - 1);
+    usize::try_from(u64::from((power - SUB_BITS + 1) << SUB_BITS) + sub).unwrap_or(BUCKETS - 1)
+}
+
+/// Where a bucket begins and where the next one does. Units: microseconds.
+pub fn bounds(bucket: usize) -> (u64, u64) {
+    let bucket = u32::try_from(bucket).unwrap_or(u32::MAX);
+    if bucket < 1 << SUB_BITS {
+        return (u64::from(bucket), u64::from(bucket) + 1);
+    }
+    let shift = (bucket >> SUB_BITS) - 1;
+    let low = (u64::from(bucket & ((1 << SUB_BITS) - 1)) + (1 << SUB_BITS)) << shift;
+    (low, low + (1 << shift))
+}
+
+/// Durations, counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Histogram {
+    /// How many fell into each bucket; see [`bounds`].
+    pub counts: [u32; BUCKETS],
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self { counts: [0; BUCKETS] }
+    }
+}
+
+impl Histogram {
+    /// How many in all.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().map(|n| u64::from(*n)).sum()
+    }
+
+    /// The duration that this share (0 to 1) of them did not exceed, to within an eighth; `None`
+    /// where there is none.
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let total = self.total();
+        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let rank = ((total as f64 * share).ceil() as u64).clamp(1, total.max(1));
+        let mut seen = 0;
+        for (i, count) in self.counts.iter().enumerate() {
+            seen += u64::from(*count);
+            if seen >= rank {
+                let (low, high) = bounds(i);
+                // The middle of the bucket errs least.
+                return Some(Duration::from_micros(u64::midpoint(low, high)));
+            }
+        }
+        None
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, more) in self.counts.iter_mut().zip(&other.counts) {
+            *mine = mine.saturating_add(*more);
+        }
+    }
+}
+
+/// What happened within one [`SLOT`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Slot {
+    number: u64,
+    /// Of what succeeded.
+    pub took: Histogram,
+    /// What failed, in the order of [`UnreachableKind::ALL`].
+    pub failed: [u32; KINDS],
+}
+
+impl Slot {
+    /// All failures together.
+    pub fn failures(&self) -> u64 {
+        self.failed.iter().map(|n| u64::from(*n)).sum()
+    }
+}
+
+/// One ring.
+#[derive(Default)]
+pub struct Series {
+    slots: Mutex<VecDeque<Slot>>,
+}
+
+/// The last quarter of an hour.
+#[derive(Debug, Clone, Default)]
+pub struct Window {
+    /// Exactly [`SLOTS`], the oldest first, the last one being the present; empty where nothing happened.
+    pub slots: Vec<Option<Slot>>,
+    /// All of them together.
+    pub all: Slot,
+}
+
+impl Series {
+    /// Something took this long.
+    pub fn took(&self, now: BootTime, took: Duration) {
+        self.with(now, |slot| {
+            let count = &mut slot.took.counts[bucket(took)];
+            *count = count.saturating_add(1);
+        });
+    }
+
+    /// Something failed.
+    pub fn failed(&self, now: BootTime, kind: UnreachableKind) {
+        let index = UnreachableKind::ALL.iter().position(|k| *k == kind).unwrap_or(0);
+        self.with(now, |slot| slot.failed[index] = slot.failed[index].saturating_add(1));
+    }
+
+    fn with(&self, now: BootTime, note: impl FnOnce(&mut Slot)) {
+        let (number, mut slots) = (number(now), self.lock());
+        // Readings of several threads may arrive in another order: the newest slot takes them.
+        if slots.back().is_none_or(|slot| slot.number < number) {
+            while slots.len() >= SLOTS {
+                slots.pop_front();
+            }
+            slots.push_back(Slot { number, ..Slot::default() });
+        }
+        if let Some(slot) = slots.back_mut() {
+            note(slot);
+        }
+    }
+
+    /// What is known of the last quarter of an hour.
+    pub fn window(&self, now: BootTime) -> Window {
+        let last = number(now);
+        let first = (last + 1).saturating_sub(SLOTS as u64);
+        let mut window = Window { slots: vec![None; SLOTS], all: Slot::default() };
+        for slot in self.lock().iter().filter(|slot| slot.number >= first) {
+            window.all.took.add(&slot.took);
+            for (all, more) in window.all.failed.iter_mut().zip(slot.failed) {
+                *all = all.saturating_add(more);
+            }
+            let back = usize::try_from(last.saturating_sub(slot.number)).unwrap_or(SLOTS);
+            if let Some(place) = (SLOTS - 1).checked_sub(back) {
+                window.slots[place] = Some(slot.clone());
+            }
+        }
+        window
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Slot>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn number(now: BootTime) -> u64 {
+    now.as_micros() / u64::try_from(SLOT.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A [`Series`] for each node.
+pub struct NodeHistory {
+    nodes: Vec<(NodeId, Series)>,
+}
+
+impl NodeHistory {
+    /// For these nodes; others are not noted.
+    pub fn new(nodes: &[NodeId]) -> Self {
+        Self { nodes: nodes.iter().map(|id| (id.clone(), Series::default())).collect() }
+    }
+
+    /// One call to a node. Cheap: on the path of every request.
+    pub fn note(&self, node: &NodeId, now: BootTime, took: Duration, answer: Result<(), UnreachableKind>) {
+        let Some(series) = self.of(node) else { return };
+        match answer {
+            Ok(()) => series.took(now, took),
+            Err(kind) => series.failed(now, kind),
+        }
+    }
+
+    /// The ring of one node.
+    pub fn of(&self, node: &NodeId) -> Option<&Series> {
+        self.nodes.iter().find(|(id, _)| id == node).map(|(_, series)| series)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(seconds: u64) -> BootTime {
+        BootTime::default().plus(Duration::from_secs(seconds))
+    }
+
+    proptest! {
+        #[test]
+        fn every_duration_has_a_bucket_that_contains_it(micros in 0..=MICROS_MAX) {
+            let index = bucket(Duration::from_micros(micros));
+            prop_assert!(index < BUCKETS);
+            let (low, high) = bounds(index);
+            prop_assert!((low..high).contains(&micros), "{micros} in {low}..{high}");
+            prop_assert!(high - low <= (low / 8).max(1));
+        }
+
+        #[test]
+        fn a_quantile_is_off_by_an_eighth_at_most(mut times in proptest::collection::vec(1u64..8_000_000, 1..200)) {
+            let series = Series::default();
+            for micros in &times {
+                series.took(at(1), Duration::from_micros(*micros));
+            }
+            times.sort_unstable();
+            let all = series.window(at(1)).all.took;
+            for (share, index) in [(0.5, (times.len() - 1) / 2), (1.0, times.len() - 1)] {
+                let said = u64::try_from(all.quantile(share).expect("some").as_micros()).expect("small");
+                let truth = times[index];
+                prop_assert!(said.abs_diff(truth) <= truth / 8 + 1, "{said} for {truth}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_duration_falls_into_the_last_bucket() {
+        assert_eq!(bucket(Duration::MAX), BUCKETS - 1);
+        assert_eq!(bounds(BUCKETS - 1).1, MICROS_MAX + 1);
+    }
+
+    #[test]
+    fn a_window_is_the_last_quarter_of_an_hour_and_no_more_is_kept() {
+        let series = Series::default();
+        for slot in 0..200 {
+            series.took(at(slot * 15), Duration::from_millis(1));
+        }
+        assert_eq!(series.lock().len(), SLOTS);
+        let window = series.window(at(199 * 15 + 14));
+        assert_eq!((window.slots.iter().flatten().count(), window.all.took.total()), (SLOTS, 60));
+        let later = series.window(at((199 + 10) * 15));
+        assert_eq!(later.slots.iter().flatten().count(), SLOTS - 10);
+        assert!(later.slots[SLOTS - 1].is_none() && later.slots[SLOTS - 11].is_some());
+        assert!(series.window(at(1_000_000)).all.took.quantile(0.5).is_none());
+    }
+
+    #[test]
+    fn failures_are_counted_by_kind_and_unknown_nodes_are_not() {
+        let id = |name| NodeId::parse(name).expect("valid");
+        let history = NodeHistory::new(&[id("n1")]);
+        history.note(&id("n1"), at(1), Duration::ZERO, Err(UnreachableKind::Timeout));
+        history.note(&id("n1"), at(2), Duration::ZERO, Err(UnreachableKind::Full));
+        history.note(&id("n2"), at(2), Duration::ZERO, Err(UnreachableKind::Full));
+        let all = history.of(&id("n1")).expect("known").window(at(2)).all;
+        assert_eq!((all.failures(), all.failed[0]), (2, 1));
+        assert!(history.of(&id("n2")).is_none());
+    }
+}

@@ -1,0 +1,49 @@
+//! What all instances over one set of nodes agree on, and what follows from it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What all instances over one set of nodes must agree on, and what each script is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterParams {
+    /// Fingerprint of node names, guard, lock delay, fence TTL and key template. A node that has another one
+    /// does not vote for us.
+    pub cluster: Arc<str>,
+    /// Clock offset, or age of a request, beyond which a node does not vote.
+    pub guard: Duration,
+    /// Added to each TTL on the nodes, never promised.
+    pub lock_delay: Duration,
+    /// How long a node that lost its memory has no vote. See [`quarantine_for`].
+    pub quarantine: Duration,
+    /// How long an unused resource's fence counter is kept.
+    pub fence_ttl: Duration,
+}
+
+impl ClusterParams {
+    /// How long the tombstone of an attempt stays: longer than an acquire can be late and still be
+    /// accepted (`guard`, on a clock that may be off by `guard`).
+    pub fn attempt_tombstone(&self) -> Duration {
+        self.guard.saturating_mul(2).saturating_add(Duration::from_secs(1))
+    }
+}
+
+/// ⌈1.01·(max_ttl + lock_delay)⌉ + 2·guard: every lease that a node may have voted for is over by
+/// then, with clock rates up to 1 % apart.
+pub fn quarantine_for(max_ttl: Duration, lock_delay: Duration, guard: Duration) -> Duration {
+    let lease_ms = u64::try_from(max_ttl.saturating_add(lock_delay).as_millis()).unwrap_or(u64::MAX);
+    let padded_ms = lease_ms.saturating_add(lease_ms.div_ceil(100));
+    Duration::from_millis(padded_ms).saturating_add(guard.saturating_mul(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quarantine_outlasts_the_longest_lease_by_a_percent_and_two_guards() {
+        let q = quarantine_for(Duration::from_mins(5), Duration::from_secs(1), Duration::from_millis(500));
+        assert_eq!(q, Duration::from_millis(301_000 + 3_010 + 1_000));
+        let saturated = quarantine_for(Duration::MAX, Duration::MAX, Duration::ZERO);
+        assert_eq!(saturated, Duration::from_millis(u64::MAX));
+    }
+}

@@ -1,0 +1,93 @@
+//! The record that a lock's value on a node carries.
+
+use std::sync::Arc;
+
+use crate::types::{Fence, Labels, TokenHash, Ttl};
+
+/// A renewal count stops here: it has six digits in the lock's value.
+pub const MAX_RENEWALS: u32 = 999_999;
+
+/// The lease as it stands in a lock's value:
+/// `token hash|renewals (6 digits)|ttl_ms|fence|attempt,attempt,|labels`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// Whose.
+    pub token: TokenHash,
+    /// How often it was extended, as far as the nodes counted.
+    pub renewals: u32,
+    /// The TTL it was acquired with.
+    pub ttl: Ttl,
+    /// Its fencing token here.
+    pub fence: Fence,
+    /// The attempts that claim it, each followed by a comma; `p,` once it was extended or planted.
+    pub claims: Arc<str>,
+    /// Encoded [`Labels`].
+    pub labels: Arc<str>,
+}
+
+impl LeaseRecord {
+    /// Reads a lock's value; `None` for a foreigner's.
+    pub fn parse(value: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(value).ok()?;
+        let mut parts = text.splitn(6, '|');
+        let token = TokenHash::parse(parts.next()?)?;
+        let renewals = parts.next()?.parse().ok()?;
+        let ttl = Ttl::from_ms(parts.next()?.parse().ok()?).ok()?;
+        let fence = Fence(parts.next()?.parse().ok()?);
+        let claims = parts.next()?.into();
+        Some(Self { token, renewals, ttl, fence, claims, labels: parts.next()?.into() })
+    }
+
+    /// The lock's value.
+    pub fn encode(&self) -> String {
+        format!(
+            "{}|{:06}|{}|{}|{}|{}",
+            self.token.as_str(),
+            self.renewals.min(MAX_RENEWALS),
+            self.ttl.as_ms(),
+            self.fence,
+            self.claims,
+            self.labels
+        )
+    }
+
+    /// The labels; empty ones where they cannot be read.
+    pub fn labels(&self) -> Labels {
+        serde_json::from_str(&self.labels).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn foreign_values_are_not_leases() {
+        let rslock = [0xff_u8; 20];
+        let zeros = format!("{}|", "0".repeat(64));
+        for foreign in [&b""[..], b"a3f1", &rslock, zeros.as_bytes(), &[b'|'; 80]] {
+            assert_eq!(LeaseRecord::parse(foreign), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_comes_back_from_its_value(renewals in 0..=MAX_RENEWALS, ttl in 1u64..1 << 40, fence in 0u64..1 << 53, labels in ".{0,80}") {
+            let record = LeaseRecord {
+                token: TokenHash::parse(&"0f".repeat(32)).expect("hex"),
+                renewals,
+                ttl: Ttl::from_ms(ttl).expect("in range"),
+                fence: Fence(fence),
+                claims: "a0123456789abcdef,p,".into(),
+                labels: labels.into(),
+            };
+            prop_assert_eq!(LeaseRecord::parse(record.encode().as_bytes()), Some(record));
+        }
+
+        #[test]
+        fn parsing_any_bytes_never_panics(bytes: Vec<u8>) {
+            let _ = LeaseRecord::parse(&bytes);
+        }
+    }
+}

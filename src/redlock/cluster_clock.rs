@@ -1,0 +1,71 @@
+//! The stamp clock: the instance's estimate of the time on the nodes, carried by every request.
+//! It is the boot clock plus an offset that was learnt from the nodes, so a step of the host's own
+//! wall clock changes nothing. Knows no node; the warden ([`super::monitor`]) feeds it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use super::clock::{BootTime, Clock};
+use crate::mutant::{self, Mutant};
+use crate::protocol::RequestTime;
+
+/// Shared by all requests of an instance.
+#[derive(Debug, Clone)]
+pub struct ClusterClock<C> {
+    clock: C,
+    offset_us: Arc<AtomicI64>,
+}
+
+impl<C: Clock> ClusterClock<C> {
+    /// Anchored at the host's wall clock until a quorum of nodes has been heard.
+    pub fn new(clock: C) -> Self {
+        let offset = offset_between(clock.now(), clock.wall_ms().saturating_mul(1_000));
+        Self { clock, offset_us: Arc::new(AtomicI64::new(offset)) }
+    }
+
+    /// The estimate of now. Microseconds since 1970, below 2^53 until the year 2255.
+    pub fn stamp(&self) -> RequestTime {
+        self.at(self.clock.now())
+    }
+
+    /// The estimate of a boot-clock reading.
+    pub fn at(&self, reading: BootTime) -> RequestTime {
+        if mutant::is(Mutant::StampFollowsWall) {
+            return RequestTime(self.clock.wall_ms().saturating_mul(1_000));
+        }
+        let offset = self.offset_us.load(Ordering::Relaxed);
+        let us = i64::try_from(reading.as_micros()).unwrap_or(i64::MAX).saturating_add(offset);
+        RequestTime(u64::try_from(us).unwrap_or(0))
+    }
+
+    /// Moves the anchor so that `reading` maps to `node_us`.
+    pub fn anchor(&self, reading: BootTime, node_us: u64) {
+        self.offset_us.store(offset_between(reading, node_us), Ordering::Relaxed);
+    }
+
+    /// Moves the anchor by `by_us` microseconds.
+    pub fn slew(&self, by_us: i64) {
+        self.offset_us.fetch_add(by_us, Ordering::Relaxed);
+    }
+}
+
+fn offset_between(reading: BootTime, us: u64) -> i64 {
+    i64::try_from(us).unwrap_or(i64::MAX).saturating_sub(i64::try_from(reading.as_micros()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redlock::clock::SystemClock;
+
+    #[test]
+    fn it_follows_its_anchor_and_not_the_wall() {
+        let stamps = ClusterClock::new(SystemClock);
+        let reading = SystemClock.now();
+        stamps.anchor(reading, 1_000_000_000);
+        assert_eq!(stamps.at(reading), RequestTime(1_000_000_000));
+        stamps.slew(-5);
+        assert_eq!(stamps.at(reading), RequestTime(999_999_995));
+        assert_eq!(stamps.at(reading.plus(std::time::Duration::from_millis(3))), RequestTime(1_000_002_995));
+    }
+}
