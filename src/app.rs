@@ -26,7 +26,7 @@ use crate::http::server::{self, ServeLimits};
 use crate::http::server::{fd_limit, socket};
 use crate::http::state::{AppState, HttpSettings, LockManager, UiState};
 use crate::http::{self, routes};
-use crate::manager::latency::NodeHistory;
+use crate::manager::latency::NodeLatencies;
 use crate::manager::queue::WaitLimits;
 use crate::manager::types::Readiness;
 use crate::metrics::Metrics;
@@ -153,7 +153,7 @@ impl App {
         let ids: Vec<NodeId> = node_ids(config)?;
         let metrics = Metrics::new(&ids, &routes::labels());
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-        let history = Arc::new(NodeHistory::new(&ids));
+        let history = Arc::new(NodeLatencies::new(&ids));
         let (nodes, embedded) = open_nodes(config, &ids, &observer(&metrics, &history), &tasks, &stop)?;
         let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
         let warden = NodeMonitor::new(engine.clone());
@@ -164,7 +164,7 @@ impl App {
         };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, config.list_refresh);
         let ends = Arc::clone(&metrics);
-        manager.observe_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
+        manager.observe_lease_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let gate = Arc::new(gate(config)?);
         let (tls, limits) = (door_tls(config)?.map(Arc::new), serve_limits(config));
         let door = AppState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
@@ -180,8 +180,8 @@ impl App {
         if let Some((a, b)) = app.warden.same_server() {
             return Err(AppError::SameServer(a, b));
         }
-        app.spawn(manager.clone().keep_list());
-        app.spawn(manager.keep_house());
+        app.spawn(manager.clone().run_snapshot_refresh());
+        app.spawn(manager.run_maintenance());
         Ok(app)
     }
 
@@ -366,7 +366,7 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     let ids = node_ids(config)?;
     let metrics = Metrics::new(&ids, &[]);
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let observer = observer(&metrics, &Arc::new(NodeHistory::new(&ids)));
+    let observer = observer(&metrics, &Arc::new(NodeLatencies::new(&ids)));
     let (nodes, _) = open_nodes(config, &ids, &observer, &tasks, &stop)?;
     let count = nodes.len();
     let engine = Engine::new(nodes, SystemClock, SystemEntropy, settings(config, &ids));
@@ -433,7 +433,7 @@ fn open_nodes(
 }
 
 /// Who is told of each call to a node: what is counted for ever, and what is kept of late.
-fn observer(metrics: &Arc<Metrics>, history: &Arc<NodeHistory>) -> Arc<dyn NodeObserver> {
+fn observer(metrics: &Arc<Metrics>, history: &Arc<NodeLatencies>) -> Arc<dyn NodeObserver> {
     let (metrics, history) = (Arc::clone(metrics), Arc::clone(history));
     Arc::new(move |node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), _>| {
         metrics.node_call(node, verb, took, outcome);
@@ -442,8 +442,8 @@ fn observer(metrics: &Arc<Metrics>, history: &Arc<NodeHistory>) -> Arc<dyn NodeO
 }
 
 /// What the pages need, where there are to be any.
-fn ui(config: &Config, node_history: Arc<NodeHistory>) -> Option<UiState> {
-    config.ui.then_some(UiState { node_history, secure_cookies: config.listen_tls_cert.is_some() })
+fn ui(config: &Config, node_latencies: Arc<NodeLatencies>) -> Option<UiState> {
+    config.ui.then_some(UiState { node_latencies, secure_cookies: config.listen_tls_cert.is_some() })
 }
 
 fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {

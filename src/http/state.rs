@@ -11,7 +11,7 @@ use super::middleware::host::Hosts;
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
 use crate::manager;
-use crate::manager::latency::NodeHistory;
+use crate::manager::latency::NodeLatencies;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::redlock::clock::SystemClock;
@@ -78,7 +78,7 @@ impl Default for HttpSettings {
 /// What the pages under `/ui/` need besides.
 pub struct UiState {
     /// How long the nodes took lately.
-    pub node_history: Arc<NodeHistory>,
+    pub node_latencies: Arc<NodeLatencies>,
     /// Cookies travel over TLS only. Set it where the listener speaks TLS.
     pub secure_cookies: bool,
 }

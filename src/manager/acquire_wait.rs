@@ -10,7 +10,7 @@ use super::events::{EventKind, of_lease};
 use super::queue::{Call, HandOver, Ring, Ticket, Turn};
 use super::service::LockManager;
 use super::subscriptions::SubscriptionHealth;
-use super::types::{AcquireError, DeadlockEdge, LeaseEnd};
+use super::types::{AcquireError, CycleEdge, LeaseOutcome};
 use crate::mutant::{self, Mutant};
 use crate::protocol::EndReason;
 use crate::redlock::acquire::{Grant, Patience, Refusal, RefusalKind, Want};
@@ -48,7 +48,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let passes = queued && brings_token && self.holds(&want.resource, &want.token).await;
         if until <= started || passes {
             if queued && !passes {
-                return Err(AcquireError::Locked(self.locked_by_queue(&want.resource).await?));
+                return Err(AcquireError::Held(self.locked_by_queue(&want.resource).await?));
             }
             let grant = self.ask_once(want, started).await?;
             room.taken(&want.resource, self.keys_gone(grant.deadline));
@@ -74,7 +74,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     let Some(asking) = self.may_ask(until).await else { return Err(self.nobody_asked()) };
                     let locked = Box::pin(self.locked_by_queue(&want.resource)).await?;
                     drop(asking);
-                    return Err(AcquireError::WaitTimeout { locked, waited: self.now().since(started), position });
+                    return Err(AcquireError::WaitTimeout {
+                        held: locked,
+                        waited: self.now().since(started),
+                        position,
+                    });
                 }
                 Some(Turn::Head) => Box::pin(self.contend(want, &mut ticket, started, until)).await?,
                 Some(Turn::SameToken) => match Box::pin(self.join(want, started)).await? {
@@ -308,7 +312,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             return Ok(());
         }
-        let told = |edge: Edge| DeadlockEdge {
+        let told = |edge: Edge| CycleEdge {
             owner: edge.owner.to_string(),
             waits_for: edge.place.resource,
             held_by: edge.holder.owner.to_string(),
@@ -343,7 +347,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         &self,
         resource: &ResourceName,
         hash: &TokenHash,
-        how: LeaseEnd,
+        how: LeaseOutcome,
     ) -> ReleaseOutcome {
         let (room, lease) = (&self.shared.room, LeaseTag::of(hash));
         // Only for a lease that this instance gave: a made-up token is not to wake anybody.

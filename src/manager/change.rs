@@ -20,7 +20,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// More time, or other labels, for a lease that is still there.
     ///
     /// Cancel (drop): it may or may not have taken effect; the old deadline stands.
-    pub async fn extend(&self, request: ExtendRequest) -> Result<Extended, ExtendError> {
+    pub async fn extend(&self, request: ExtendRequest) -> Result<ExtendedLease, ExtendError> {
         let hash = request.token.hash();
         let labels = match request.note.is_some() || !request.metadata.is_empty() {
             true => Some(self.edited_labels(&request, &hash).await?),
@@ -49,7 +49,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             event.fence = Some(extended.record.fence.0);
             event.valid_for_ms = u64::try_from(extended.deadline.since(self.now()).as_millis()).ok();
         });
-        let lease = Lease {
+        let lease = GrantedLease {
             resource: request.resource,
             token: request.token,
             fence: extended.record.fence,
@@ -60,7 +60,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             waited: Duration::ZERO,
             quorum: self.count(extended.granted),
         };
-        Ok(Extended { lease, renewals: extended.record.renewals })
+        Ok(ExtendedLease { lease, renewals: extended.record.renewals })
     }
 
     /// The labels that a quorum has, with the request's changes.
@@ -108,7 +108,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel (drop): the release goes on in the background.
     pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<(), ReleaseError> {
         let hash = token.hash();
-        match self.release_in_turn(resource, &hash, LeaseEnd::Released).await {
+        match self.release_in_turn(resource, &hash, LeaseOutcome::Released).await {
             ReleaseOutcome::Released => Ok(()),
             ReleaseOutcome::NotHolder => Err(ReleaseError::NotHolder),
             ReleaseOutcome::Gone(reason) => Err(ReleaseError::Gone(gone(reason))),
@@ -143,7 +143,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             (LockHolding::Lease { record, .. }, ForceMode::Now) => {
                 let since = self.shared.own.forget(&record.token);
-                self.tell_end_of(since, LeaseEnd::Forced);
+                self.tell_end_of(since, LeaseOutcome::Forced);
                 (self.engine().release(&request.resource, &record.token, EndReason::Forced).await, None)
             }
             (LockHolding::Lease { record, .. }, ForceMode::Revoke) => {
@@ -184,11 +184,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
-fn ended_by(reason: GoneReason) -> LeaseEnd {
+fn ended_by(reason: GoneReason) -> LeaseOutcome {
     match reason {
-        GoneReason::Released => LeaseEnd::Released,
-        GoneReason::Forced => LeaseEnd::Forced,
-        GoneReason::Expired | GoneReason::Unknown => LeaseEnd::Lapsed,
+        GoneReason::Released => LeaseOutcome::Released,
+        GoneReason::Forced => LeaseOutcome::Forced,
+        GoneReason::Expired | GoneReason::Unknown => LeaseOutcome::Lapsed,
     }
 }
 

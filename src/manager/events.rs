@@ -16,16 +16,16 @@ use crate::types::{ResourceName, TokenHash};
 
 /// Events to resume from, and how far a listener may lag: some seconds of a busy cluster, a few
 /// hundred KiB.
-pub const RING: usize = 1_024;
+pub const EVENTS_MAX: usize = 1_024;
 /// The most listeners of one instance: pages and log collectors, not every caller.
 pub const LISTENERS_MAX: usize = 256;
 /// Events that are remembered for pages, whoever listens: renewals are not among them.
 pub const PAST_MAX: usize = 1_024;
 /// Names of events that were heard, so that those of other nodes are told once.
-const HEARD_MAX: usize = 4 * RING;
+const HEARD_MAX: usize = 4 * EVENTS_MAX;
 /// The longest text that is taken from a channel: anybody who may publish could write there.
 const TEXT_MAX: usize = 4_096;
-/// Listening goes on for so long after the last listener, so that one who comes back misses nothing.
+/// EventSubscription goes on for so long after the last listener, so that one who comes back misses nothing.
 const LINGER: Duration = Duration::from_secs(60);
 
 /// What can happen to a lease or a node.
@@ -83,7 +83,7 @@ impl EventKind {
 
 /// An event as listeners of this instance get it.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct NumberedEvent {
     /// Its place in this instance's ring.
     pub number: u64,
     /// What happened.
@@ -97,13 +97,13 @@ pub struct EventHub {
     feeds: OnceLock<Vec<Arc<Subscriptions>>>,
     listeners: AtomicUsize,
     sent: AtomicU64,
-    live: broadcast::Sender<Told>,
+    live: broadcast::Sender<NumberedEvent>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    ring: VecDeque<Told>,
+    ring: VecDeque<NumberedEvent>,
     past: VecDeque<Arc<Event>>,
     next: u64,
     heard: HashSet<String>,
@@ -123,21 +123,21 @@ impl State {
 }
 
 /// A listener's start.
-pub struct Listening {
+pub struct EventSubscription {
     /// What it missed.
-    pub backlog: Vec<Told>,
+    pub backlog: Vec<NumberedEvent>,
     /// Something between its last event and the backlog is no longer known.
     pub has_gap: bool,
     /// What follows.
-    pub live: broadcast::Receiver<Told>,
+    pub live: broadcast::Receiver<NumberedEvent>,
     /// Counts it while it lives.
-    pub seat: Seat,
+    pub seat: ListenerPermit,
 }
 
 /// A listener's place.
-pub struct Seat(Arc<EventHub>);
+pub struct ListenerPermit(Arc<EventHub>);
 
-impl Drop for Seat {
+impl Drop for ListenerPermit {
     fn drop(&mut self) {
         self.0.listeners.fetch_sub(1, Ordering::Relaxed);
     }
@@ -151,7 +151,7 @@ impl EventHub {
             feeds: OnceLock::new(),
             listeners: AtomicUsize::new(0),
             sent: AtomicU64::new(0),
-            live: broadcast::Sender::new(RING),
+            live: broadcast::Sender::new(EVENTS_MAX),
             state: Mutex::default(),
         }
     }
@@ -205,12 +205,12 @@ impl EventHub {
 
     /// What is remembered, the newest first: what this instance did since it started, and what the
     /// whole cluster did while somebody listened or looked.
-    pub fn past(&self) -> Vec<Arc<Event>> {
+    pub fn recent(&self) -> Vec<Arc<Event>> {
         self.lock().past.iter().rev().cloned().collect()
     }
 
     /// Somebody looks at the past: for a while, what the whole cluster does is heard.
-    pub fn look(&self) {
+    pub fn follow_cluster(&self) {
         self.want(&mut self.lock());
     }
 
@@ -263,9 +263,9 @@ impl EventHub {
                 state.heard.remove(&oldest);
             }
         }
-        let told = Told { number: state.next, event: Arc::new(event) };
+        let told = NumberedEvent { number: state.next, event: Arc::new(event) };
         state.next += 1;
-        if state.ring.len() == RING {
+        if state.ring.len() == EVENTS_MAX {
             state.ring.pop_front();
         }
         state.ring.push_back(told.clone());
@@ -279,27 +279,29 @@ impl EventHub {
     /// Begins to listen, behind the event that `last` names (`Last-Event-ID`).
     ///
     /// Errors: `None` where [`LISTENERS_MAX`] listen already.
-    pub fn listen(self: &Arc<Self>, last: Option<&str>) -> Option<Listening> {
+    pub fn subscribe(self: &Arc<Self>, last: Option<&str>) -> Option<EventSubscription> {
         let before = self.listeners.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat(Arc::clone(self));
+        let seat = ListenerPermit(Arc::clone(self));
         if before >= LISTENERS_MAX {
             return None;
         }
         let mut state = self.lock();
         self.want(&mut state);
         let live = self.live.subscribe();
-        let Some(last) = last else { return Some(Listening { backlog: Vec::new(), has_gap: false, live, seat }) };
+        let Some(last) = last else {
+            return Some(EventSubscription { backlog: Vec::new(), has_gap: false, live, seat });
+        };
         let number = last.strip_prefix(&self.name).and_then(|n| n.strip_prefix('.')?.parse::<u64>().ok());
         let known = number.filter(|n| *n < state.next);
         let oldest = state.ring.front().map_or(state.next, |t| t.number);
         let has_gap = known.is_none_or(|n| n + 1 < oldest);
         let from = known.map_or(u64::MAX, |n| n + 1);
         let backlog = state.ring.iter().filter(|t| t.number >= from).cloned().collect();
-        Some(Listening { backlog, has_gap, live, seat })
+        Some(EventSubscription { backlog, has_gap, live, seat })
     }
 
     /// What a listener is to send as `Last-Event-ID` to resume behind this event.
-    pub fn id(&self, told: &Told) -> String {
+    pub fn id(&self, told: &NumberedEvent) -> String {
         format!("{}.{}", self.name, told.number)
     }
 
@@ -348,7 +350,7 @@ mod tests {
         hub.tell(EventKind::Acquired, 1, |e| e.resource = Some(name.into()));
     }
 
-    fn names(told: &[Told]) -> Vec<&str> {
+    fn names(told: &[NumberedEvent]) -> Vec<&str> {
         told.iter().filter_map(|t| t.event.resource.as_deref()).collect()
     }
 
@@ -361,7 +363,7 @@ mod tests {
         }
         hub.tell_here(EventKind::NodeDown, 2, |e| e.node = Some("n1".into()));
         assert!(!hub.is_heard() && hub.lock().ring.is_empty());
-        let past = hub.past();
+        let past = hub.recent();
         assert_eq!((past.len(), past[0].event.as_str(), past[1].at_ms), (PAST_MAX, "node_down", 1));
         assert_eq!(past.last().and_then(|e| e.resource.as_deref()), Some("2"));
     }
@@ -369,7 +371,7 @@ mod tests {
     #[test]
     fn the_past_outlives_its_listeners_and_has_each_event_once() {
         let (hub, teller) = (hub(), EventHub::new(9));
-        drop(hub.listen(None).expect("room"));
+        drop(hub.subscribe(None).expect("room"));
         let event = teller.event(EventKind::Acquired, 5, |e| e.resource = Some("a".into()));
         let text = serde_json::to_vec(&event).expect("plain data");
         hub.told(&text);
@@ -378,27 +380,27 @@ mod tests {
         hub.sweep(at(1));
         hub.sweep(at(62));
         assert!(!hub.is_wanted());
-        assert_eq!(hub.past().len(), 1);
-        hub.look();
+        assert_eq!(hub.recent().len(), 1);
+        hub.follow_cluster();
         assert!(hub.is_wanted());
     }
 
     #[test]
     fn one_who_comes_back_gets_what_it_missed_and_is_told_of_a_gap() {
         let hub = hub();
-        let mut first = hub.listen(None).expect("room");
+        let mut first = hub.subscribe(None).expect("room");
         happen(&hub, "a");
         happen(&hub, "b");
         let seen = first.live.try_recv().expect("heard");
-        let again = hub.listen(Some(&hub.id(&seen))).expect("room");
+        let again = hub.subscribe(Some(&hub.id(&seen))).expect("room");
         assert_eq!((names(&again.backlog), again.has_gap), (vec!["b"], false));
-        for _ in 0..RING {
+        for _ in 0..EVENTS_MAX {
             happen(&hub, "c");
         }
-        let late = hub.listen(Some(&hub.id(&seen))).expect("room");
-        assert!(late.has_gap && late.backlog.len() == RING);
+        let late = hub.subscribe(Some(&hub.id(&seen))).expect("room");
+        assert!(late.has_gap && late.backlog.len() == EVENTS_MAX);
         for unknown in ["", "other.3", "0000000000000007.99999999", "0000000000000007.x"] {
-            let stranger = hub.listen(Some(unknown)).expect("room");
+            let stranger = hub.subscribe(Some(unknown)).expect("room");
             assert!(stranger.has_gap && stranger.backlog.is_empty(), "{unknown}");
         }
     }
@@ -406,7 +408,7 @@ mod tests {
     #[test]
     fn what_several_nodes_pass_on_is_told_once_and_nonsense_never() {
         let (hub, teller) = (hub(), EventHub::new(9));
-        let mut listening = hub.listen(None).expect("room");
+        let mut listening = hub.subscribe(None).expect("room");
         let event = teller.event(EventKind::Released, 5, |e| e.resource = Some("a/b".into()));
         let text = serde_json::to_vec(&event).expect("plain data");
         for _ in 0..5 {
@@ -426,18 +428,18 @@ mod tests {
     #[test]
     fn listeners_are_bounded_and_their_seats_come_back() {
         let hub = hub();
-        let seats: Vec<_> = (0..LISTENERS_MAX).map_while(|_| hub.listen(None)).collect();
+        let seats: Vec<_> = (0..LISTENERS_MAX).map_while(|_| hub.subscribe(None)).collect();
         assert_eq!(seats.len(), LISTENERS_MAX);
-        assert!(hub.listen(None).is_none());
+        assert!(hub.subscribe(None).is_none());
         drop(seats);
         assert_eq!(hub.listeners(), 0);
-        assert!(hub.listen(None).is_some());
+        assert!(hub.subscribe(None).is_some());
     }
 
     #[test]
     fn a_hub_that_nobody_listens_to_forgets_after_a_while() {
         let hub = hub();
-        drop(hub.listen(None).expect("room"));
+        drop(hub.subscribe(None).expect("room"));
         let at = |s| BootTime::default().plus(Duration::from_secs(s));
         hub.sweep(at(1));
         hub.sweep(at(30));

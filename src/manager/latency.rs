@@ -90,7 +90,7 @@ impl Histogram {
 
 /// What happened within one [`SLOT`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Slot {
+pub struct TimeSlot {
     number: u64,
     /// Of what succeeded.
     pub took: Histogram,
@@ -98,7 +98,7 @@ pub struct Slot {
     pub failed: [u32; KINDS],
 }
 
-impl Slot {
+impl TimeSlot {
     /// All failures together.
     pub fn failures(&self) -> u64 {
         self.failed.iter().map(|n| u64::from(*n)).sum()
@@ -107,22 +107,22 @@ impl Slot {
 
 /// One ring.
 #[derive(Default)]
-pub struct Series {
-    slots: Mutex<VecDeque<Slot>>,
+pub struct LatencySeries {
+    slots: Mutex<VecDeque<TimeSlot>>,
 }
 
 /// The last quarter of an hour.
 #[derive(Debug, Clone, Default)]
-pub struct Window {
+pub struct LatencyWindow {
     /// Exactly [`SLOTS`], the oldest first, the last one being the present; empty where nothing happened.
-    pub slots: Vec<Option<Slot>>,
+    pub slots: Vec<Option<TimeSlot>>,
     /// All of them together.
-    pub all: Slot,
+    pub all: TimeSlot,
 }
 
-impl Series {
+impl LatencySeries {
     /// Something took this long.
-    pub fn took(&self, now: BootTime, took: Duration) {
+    pub fn record_success(&self, now: BootTime, took: Duration) {
         self.with(now, |slot| {
             let count = &mut slot.took.counts[bucket(took)];
             *count = count.saturating_add(1);
@@ -130,19 +130,19 @@ impl Series {
     }
 
     /// Something failed.
-    pub fn failed(&self, now: BootTime, kind: UnreachableKind) {
+    pub fn record_failure(&self, now: BootTime, kind: UnreachableKind) {
         let index = UnreachableKind::ALL.iter().position(|k| *k == kind).unwrap_or(0);
         self.with(now, |slot| slot.failed[index] = slot.failed[index].saturating_add(1));
     }
 
-    fn with(&self, now: BootTime, note: impl FnOnce(&mut Slot)) {
+    fn with(&self, now: BootTime, note: impl FnOnce(&mut TimeSlot)) {
         let (number, mut slots) = (number(now), self.lock());
         // Readings of several threads may arrive in another order: the newest slot takes them.
         if slots.back().is_none_or(|slot| slot.number < number) {
             while slots.len() >= SLOTS {
                 slots.pop_front();
             }
-            slots.push_back(Slot { number, ..Slot::default() });
+            slots.push_back(TimeSlot { number, ..TimeSlot::default() });
         }
         if let Some(slot) = slots.back_mut() {
             note(slot);
@@ -150,10 +150,10 @@ impl Series {
     }
 
     /// What is known of the last quarter of an hour.
-    pub fn window(&self, now: BootTime) -> Window {
+    pub fn window(&self, now: BootTime) -> LatencyWindow {
         let last = number(now);
         let first = (last + 1).saturating_sub(SLOTS as u64);
-        let mut window = Window { slots: vec![None; SLOTS], all: Slot::default() };
+        let mut window = LatencyWindow { slots: vec![None; SLOTS], all: TimeSlot::default() };
         for slot in self.lock().iter().filter(|slot| slot.number >= first) {
             window.all.took.add(&slot.took);
             for (all, more) in window.all.failed.iter_mut().zip(slot.failed) {
@@ -167,7 +167,7 @@ impl Series {
         window
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Slot>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<TimeSlot>> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -176,28 +176,28 @@ fn number(now: BootTime) -> u64 {
     now.as_micros() / u64::try_from(SLOT.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A [`Series`] for each node.
-pub struct NodeHistory {
-    nodes: Vec<(NodeId, Series)>,
+/// A [`LatencySeries`] for each node.
+pub struct NodeLatencies {
+    nodes: Vec<(NodeId, LatencySeries)>,
 }
 
-impl NodeHistory {
+impl NodeLatencies {
     /// For these nodes; others are not noted.
     pub fn new(nodes: &[NodeId]) -> Self {
-        Self { nodes: nodes.iter().map(|id| (id.clone(), Series::default())).collect() }
+        Self { nodes: nodes.iter().map(|id| (id.clone(), LatencySeries::default())).collect() }
     }
 
     /// One call to a node. Cheap: on the path of every request.
     pub fn note(&self, node: &NodeId, now: BootTime, took: Duration, answer: Result<(), UnreachableKind>) {
         let Some(series) = self.of(node) else { return };
         match answer {
-            Ok(()) => series.took(now, took),
-            Err(kind) => series.failed(now, kind),
+            Ok(()) => series.record_success(now, took),
+            Err(kind) => series.record_failure(now, kind),
         }
     }
 
     /// The ring of one node.
-    pub fn of(&self, node: &NodeId) -> Option<&Series> {
+    pub fn of(&self, node: &NodeId) -> Option<&LatencySeries> {
         self.nodes.iter().find(|(id, _)| id == node).map(|(_, series)| series)
     }
 }
@@ -223,9 +223,9 @@ mod tests {
 
         #[test]
         fn a_quantile_is_off_by_an_eighth_at_most(mut times in proptest::collection::vec(1u64..8_000_000, 1..200)) {
-            let series = Series::default();
+            let series = LatencySeries::default();
             for micros in &times {
-                series.took(at(1), Duration::from_micros(*micros));
+                series.record_success(at(1), Duration::from_micros(*micros));
             }
             times.sort_unstable();
             let all = series.window(at(1)).all.took;
@@ -245,9 +245,9 @@ mod tests {
 
     #[test]
     fn a_window_is_the_last_quarter_of_an_hour_and_no_more_is_kept() {
-        let series = Series::default();
+        let series = LatencySeries::default();
         for slot in 0..200 {
-            series.took(at(slot * 15), Duration::from_millis(1));
+            series.record_success(at(slot * 15), Duration::from_millis(1));
         }
         assert_eq!(series.lock().len(), SLOTS);
         let window = series.window(at(199 * 15 + 14));
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn failures_are_counted_by_kind_and_unknown_nodes_are_not() {
         let id = |name| NodeId::parse(name).expect("valid");
-        let history = NodeHistory::new(&[id("n1")]);
+        let history = NodeLatencies::new(&[id("n1")]);
         history.note(&id("n1"), at(1), Duration::ZERO, Err(UnreachableKind::Timeout));
         history.note(&id("n1"), at(2), Duration::ZERO, Err(UnreachableKind::Full));
         history.note(&id("n2"), at(2), Duration::ZERO, Err(UnreachableKind::Full));

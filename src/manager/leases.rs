@@ -160,12 +160,12 @@ pub struct Snapshot {
     /// A quorum of nodes told all they have.
     pub complete: bool,
     took: Duration,
-    facts: OnceLock<Vec<Facts>>,
+    facts: OnceLock<Vec<LabelSummary>>,
 }
 
 /// What lists are sorted and filtered by, read out of a lease's labels.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Facts {
+pub struct LabelSummary {
     /// Who the holder says it is.
     #[serde(rename = "o", default)]
     pub owner: Box<str>,
@@ -187,7 +187,7 @@ impl Snapshot {
     }
 
     /// The facts of each lease, in the order of `leases`: read once for all pages that show it.
-    pub fn facts(&self) -> &[Facts] {
+    pub fn facts(&self) -> &[LabelSummary] {
         let read = |lease: &SnapshotLease| serde_json::from_str(&lease.record.labels).unwrap_or_default();
         self.facts.get_or_init(|| self.leases.values().map(read).collect())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::events::{EventKind, of_lease};
 use super::service::{LockManager, Marks};
-use super::types::{LeaseEnd, NodeReport};
+use super::types::{LeaseOutcome, NodeSummary};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendRefusal, Extension};
@@ -49,7 +49,7 @@ struct End {
     token: TokenHash,
 }
 
-fn log_node(report: &NodeReport, before: &str) {
+fn log_node(report: &NodeSummary, before: &str) {
     let (node, state, why) = (report.node.as_str(), report.state.as_str(), report.why.as_deref().unwrap_or_default());
     if state == "up" {
         tracing::info!(node, before, "the node is up");
@@ -60,7 +60,7 @@ fn log_node(report: &NodeReport, before: &str) {
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Drops what has run out, again and again. Never returns; dropping it stops it.
-    pub async fn keep_house(self) {
+    pub async fn run_maintenance(self) {
         let (mut ends, mut states) = (VecDeque::new(), Vec::new());
         let (mut pendulum, mut had_quorum) = (Pendulum::default(), None);
         loop {
@@ -70,7 +70,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let observer = self.shared.ends.get();
             let swept = self.shared.own.sweep(now, |held| {
                 if let Some(observer) = observer {
-                    observer(LeaseEnd::Lapsed, held);
+                    observer(LeaseOutcome::Lapsed, held);
                 }
             });
             for (resource, token) in swept.over {

@@ -20,4 +20,4 @@ mod subscriptions;
 pub mod types;
 mod wake_filter;
 
-pub use service::{EndObserver, Gauges, Granted, LockManager};
+pub use service::{EndObserver, Gauges, LockManager, PendingGrant};

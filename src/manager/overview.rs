@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::latency::Window;
+use super::latency::LatencyWindow;
 use super::leases::Snapshot;
 use super::queue::Seated;
 use super::service::LockManager;
-use super::types::{NodeReport, QuorumCount};
+use super::types::{NodeSummary, QuorumCount};
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
@@ -33,7 +33,7 @@ pub struct Overview {
 impl Overview {
     /// What may be seen of it; `queued` are the waiters that may be seen.
     #[must_use]
-    pub fn only(self, seen: impl Fn(&ResourceName) -> bool, queued: &[Queued]) -> Self {
+    pub fn only(self, seen: impl Fn(&ResourceName) -> bool, queued: &[ListedWaiter]) -> Self {
         let mut waiting = self.waiting;
         waiting.retain(|name, _| seen(name));
         let longest_wait = queued.iter().map(|waiter| waiter.waiting).max();
@@ -43,7 +43,7 @@ impl Overview {
 
 /// One waiter of this instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Queued {
+pub struct ListedWaiter {
     /// For what.
     pub resource: ResourceName,
     /// 1 is next.
@@ -56,9 +56,9 @@ pub struct Queued {
 
 /// The nodes and the vote that they make up.
 #[derive(Debug, Clone)]
-pub struct Vote {
+pub struct ClusterStatus {
     /// In configured order.
-    pub nodes: Vec<NodeReport>,
+    pub nodes: Vec<NodeSummary>,
     /// `granted` counts those that vote.
     pub quorum: QuorumCount,
     /// The service is shutting down.
@@ -82,14 +82,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Keeps the snapshot fresh while pages are looked at. Never returns; dropping it stops it.
-    pub async fn keep_list(self) {
+    pub async fn run_snapshot_refresh(self) {
         self.shared.snapshots.keep_fresh(self.engine()).await;
     }
 
     /// Every waiter of this instance, the oldest first.
-    pub fn queued(&self) -> Vec<Queued> {
+    pub fn waiters(&self) -> Vec<ListedWaiter> {
         let now = self.now();
-        let queued = |(resource, position, seat): (ResourceName, usize, Seated)| Queued {
+        let queued = |(resource, position, seat): (ResourceName, usize, Seated)| ListedWaiter {
             resource,
             position,
             owner: seat.owner,
@@ -99,14 +99,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Asks no node.
-    pub fn vote(&self) -> Vote {
+    pub fn cluster_status(&self) -> ClusterStatus {
         let nodes = self.nodes();
         let granted = nodes.iter().filter(|node| node.votes).count();
-        Vote { quorum: self.count(granted), nodes, draining: self.shared.draining.is_cancelled() }
+        ClusterStatus { quorum: self.count(granted), nodes, draining: self.shared.draining.is_cancelled() }
     }
 
     /// How long quorums took to decide, over the last quarter of an hour.
-    pub fn rounds(&self) -> Window {
+    pub fn round_latency(&self) -> LatencyWindow {
         self.shared.rounds.window(self.now())
     }
 

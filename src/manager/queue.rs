@@ -27,7 +27,7 @@ pub const STAND_BACK: Duration = Duration::from_millis(20);
 /// Waiters that may ask the nodes at a time, each for another resource; the others have their turn in order.
 /// Thousands that come at once, or whose leases end at once, would otherwise fill the queues to the nodes, and
 /// nobody could acquire, extend or release until all of them had tried. 64 keep the nodes busy.
-pub const ASKING_MAX: usize = 64;
+pub const CONCURRENT_ATTEMPTS_MAX: usize = 64;
 
 /// How many may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use super::events::{EventKind, of_lease};
 use super::queue::SubscriptionGuard;
 use super::service::LockManager;
-use super::types::{ExtendError, ExtendRequest, GoneReason, HoldEvent, Lease, LeaseEnd, LostReason};
+use super::types::{ExtendError, ExtendRequest, GoneReason, GrantedLease, HeldLeaseEvent, LeaseOutcome, LostReason};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
@@ -27,12 +27,12 @@ const RETRY_MIN: Duration = Duration::from_millis(10);
 
 /// Who is to hear of which lease's end. Bounded by the connections that hold.
 #[derive(Default)]
-pub struct Holds {
+pub struct HeldLeases {
     ends: Mutex<HashMap<LeaseTag, Vec<Arc<Notify>>>>,
     count: AtomicUsize,
 }
 
-impl Holds {
+impl HeldLeases {
     /// A lease may have ended: whoever holds it looks.
     pub fn stir(&self, lease: LeaseTag) {
         for end in self.lock().get(&lease).into_iter().flatten() {
@@ -69,9 +69,9 @@ impl Holds {
 }
 
 /// A lease that is held on to. Dropped, it is released in the background, unless it has ended.
-pub struct Held<N: Node, C: Clock, E: Entropy> {
+pub struct HeldLease<N: Node, C: Clock, E: Entropy> {
     manager: LockManager<N, C, E>,
-    lease: Lease,
+    lease: GrantedLease,
     tag: LeaseTag,
     end: Arc<Notify>,
     renew_at: BootTime,
@@ -83,11 +83,11 @@ pub struct Held<N: Node, C: Clock, E: Entropy> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Holds on to a lease that was just granted, for at most `max_hold`.
-    pub fn hold(&self, lease: Lease, max_hold: Duration) -> Held<N, C, E> {
+    /// HeldLeases on to a lease that was just granted, for at most `max_hold`.
+    pub fn hold(&self, lease: GrantedLease, max_hold: Duration) -> HeldLease<N, C, E> {
         let now = self.now();
         let tag = LeaseTag::of(&lease.token.hash());
-        Held {
+        HeldLease {
             manager: self.clone(),
             tag,
             end: self.shared.holds.enter(tag),
@@ -101,19 +101,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
-impl<N: Node, C: Clock, E: Entropy> Held<N, C, E> {
+impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
     /// What holds it on to, as it was granted; its deadline moves with the renewals.
-    pub fn lease(&self) -> &Lease {
+    pub fn lease(&self) -> &GrantedLease {
         &self.lease
     }
 
-    /// Keeps the lease until there is something to tell. After [`HoldEvent::Lost`] and
-    /// [`HoldEvent::Released`] nothing follows.
+    /// Keeps the lease until there is something to tell. After [`HeldLeaseEvent::Lost`] and
+    /// [`HeldLeaseEvent::Released`] nothing follows.
     ///
     /// Cancel: a renewal under way may or may not take effect; call it again.
-    pub async fn next(&mut self) -> HoldEvent {
+    pub async fn next(&mut self) -> HeldLeaseEvent {
         let event = self.keep_on().await;
-        if let HoldEvent::Lost(reason) = event {
+        if let HeldLeaseEvent::Lost(reason) = event {
             let (events, lease) = (&self.manager.shared.events, &self.lease);
             events.tell(EventKind::Lost, self.manager.wall_ms(), |event| {
                 of_lease(event, &lease.resource, &lease.token.hash());
@@ -123,12 +123,12 @@ impl<N: Node, C: Clock, E: Entropy> Held<N, C, E> {
         event
     }
 
-    async fn keep_on(&mut self) -> HoldEvent {
+    async fn keep_on(&mut self) -> HeldLeaseEvent {
         let draining = self.manager.shared.draining.clone();
         loop {
             let now = self.manager.now();
             if self.is_at_risk && now >= self.lease.deadline {
-                return HoldEvent::Lost(LostReason::Quorum);
+                return HeldLeaseEvent::Lost(LostReason::Quorum);
             }
             if now >= self.end_at {
                 return self.give_back(LostReason::MaxHold).await;
@@ -152,7 +152,7 @@ impl<N: Node, C: Clock, E: Entropy> Held<N, C, E> {
         }
     }
 
-    async fn renew(&mut self) -> HoldEvent {
+    async fn renew(&mut self) -> HeldLeaseEvent {
         let request = ExtendRequest {
             resource: self.lease.resource.clone(),
             token: self.lease.token.clone(),
@@ -169,37 +169,37 @@ impl<N: Node, C: Clock, E: Entropy> Held<N, C, E> {
                 self.is_at_risk = false;
                 self.lease.deadline = self.lease.deadline.max(extended.lease.deadline);
                 self.renew_at = now.plus(ttl / RENEWALS_PER_TTL);
-                HoldEvent::Renewed
+                HeldLeaseEvent::Renewed
             }
             Err(ExtendError::Gone(GoneReason::Released)) => {
                 self.is_over = true;
-                HoldEvent::Released
+                HeldLeaseEvent::Released
             }
-            Err(ExtendError::Gone(GoneReason::Forced)) => HoldEvent::Lost(LostReason::Forced),
+            Err(ExtendError::Gone(GoneReason::Forced)) => HeldLeaseEvent::Lost(LostReason::Forced),
             Err(ExtendError::Gone(_) | ExtendError::NotHolder | ExtendError::Changed { .. }) => {
                 self.is_over = true;
-                HoldEvent::Lost(LostReason::Expired)
+                HeldLeaseEvent::Lost(LostReason::Expired)
             }
             Err(ExtendError::NoQuorum { .. } | ExtendError::Invalid(..)) => {
                 self.is_at_risk = true;
                 self.renew_at = now.plus((ttl / RETRIES_PER_TTL).max(RETRY_MIN));
                 if now >= self.lease.deadline {
-                    return HoldEvent::Lost(LostReason::Quorum);
+                    return HeldLeaseEvent::Lost(LostReason::Quorum);
                 }
-                HoldEvent::AtRisk
+                HeldLeaseEvent::AtRisk
             }
         }
     }
 
     /// Ends the lease before it is said to be lost, so that the next need not wait.
-    async fn give_back(&mut self, reason: LostReason) -> HoldEvent {
+    async fn give_back(&mut self, reason: LostReason) -> HeldLeaseEvent {
         self.is_over = true;
-        self.manager.release_in_turn(&self.lease.resource, &self.lease.token.hash(), LeaseEnd::GivenBack).await;
-        HoldEvent::Lost(reason)
+        self.manager.release_in_turn(&self.lease.resource, &self.lease.token.hash(), LeaseOutcome::GivenBack).await;
+        HeldLeaseEvent::Lost(reason)
     }
 }
 
-impl<N: Node, C: Clock, E: Entropy> Drop for Held<N, C, E> {
+impl<N: Node, C: Clock, E: Entropy> Drop for HeldLease<N, C, E> {
     fn drop(&mut self) {
         self.manager.shared.holds.leave(self.tag, &self.end);
         if self.is_over {
@@ -209,7 +209,7 @@ impl<N: Node, C: Clock, E: Entropy> Drop for Held<N, C, E> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (manager, resource, hash) = (self.manager.clone(), self.lease.resource.clone(), self.lease.token.hash());
         let work = async move {
-            manager.release_in_turn(&resource, &hash, LeaseEnd::Disconnected).await;
+            manager.release_in_turn(&resource, &hash, LeaseOutcome::Disconnected).await;
         };
         self.manager.engine().tasks.spawn_on(work, &runtime);
     }

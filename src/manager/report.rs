@@ -36,7 +36,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     pub(super) fn inspection(&self, resource: &ResourceName, view: View) -> Inspection {
         let now = self.now();
-        let waiter = |(i, seat): (usize, super::queue::Seated)| WaiterView {
+        let waiter = |(i, seat): (usize, super::queue::Seated)| WaiterInfo {
             position: i + 1,
             owner: seat.owner.to_string(),
             waiting: now.since(seat.since),
@@ -56,13 +56,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ///
     /// Cancel: nothing is left behind.
     pub async fn list(&self, query: ListQuery) -> ListPage {
-        self.list_of(query, None).await
+        self.list_visible(query, None).await
     }
 
     /// The same of those names only that `seen` lets through: pages are full, and others are not told of.
     ///
     /// Cancel: nothing is left behind.
-    pub async fn list_of(&self, query: ListQuery, seen: Option<Seen<'_>>) -> ListPage {
+    pub async fn list_visible(&self, query: ListQuery, seen: Option<Seen<'_>>) -> ListPage {
         let snapshot = self.shared.snapshots.get(self.engine()).await;
         let age = self.now().since(snapshot.taken);
         let lock_delay = self.engine().settings.terms.lock_delay;
@@ -122,19 +122,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// All nodes, in configured order.
-    pub fn nodes(&self) -> Vec<NodeReport> {
+    pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
         let health = self.shared.warden.health();
         let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
             let details = node.details();
             let (state, votes_in, why) = describe(&health, now);
-            let findings = details.findings.into_iter().map(|f| FindingView {
+            let findings = details.findings.into_iter().map(|f| NodeFinding {
                 code: f.code.to_owned(),
                 detail: f.detail,
                 bars: f.bars,
             });
-            let findings: Vec<FindingView> = findings.collect();
-            NodeReport {
+            let findings: Vec<NodeFinding> = findings.collect();
+            NodeSummary {
                 node: node.id().clone(),
                 votes: health.votes(now) && !findings.iter().any(|f| f.bars),
                 state,
@@ -153,7 +153,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// How many wait for a resource in this instance.
-    pub fn waiting(&self, resource: &ResourceName) -> usize {
+    pub fn waiter_count(&self, resource: &ResourceName) -> usize {
         self.shared.room.waiting(resource)
     }
 
@@ -180,7 +180,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let since = |mark: Option<BootTime>| mark.map(|at| now.since(at)).unwrap_or_default();
         Gauges {
             leases_held: self.shared.own.count(),
-            holds: self.shared.holds.count(),
+            holding_connections: self.shared.holds.count(),
             listeners: self.shared.events.listeners(),
             listeners_limit: LISTENERS_MAX,
             longest_held: since(marks.longest_held_since),
@@ -195,15 +195,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    pub(super) fn locked(&self, resource: &ResourceName, refusal: Refusal) -> Locked {
+    pub(super) fn locked(&self, resource: &ResourceName, refusal: Refusal) -> HeldRefusal {
         let left = refusal.holder_left.unwrap_or_default();
         let holder = refusal.holder.map(|record| self.holder(&record, left));
         let reason = match &holder {
-            None => LockedReason::Foreign,
-            Some(holder) if holder.valid_for.is_zero() => LockedReason::LockDelay,
-            Some(_) => LockedReason::Held,
+            None => HeldReason::Foreign,
+            Some(holder) if holder.valid_for.is_zero() => HeldReason::LockDelay,
+            Some(_) => HeldReason::Lease,
         };
-        Locked {
+        HeldRefusal {
             reason,
             holders: holder.into_iter().collect(),
             waiting: self.shared.room.waiting(resource),
@@ -213,25 +213,25 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// For callers who may not ask the nodes because others of this instance were first.
-    pub(super) async fn locked_by_queue(&self, resource: &ResourceName) -> Result<Locked, AcquireError> {
+    pub(super) async fn locked_by_queue(&self, resource: &ResourceName) -> Result<HeldRefusal, AcquireError> {
         let inspection = self.inspect(resource).await.map_err(AcquireError::NoQuorum)?;
         let (reason, holders, free_in) = match inspection.state {
-            LockState::Free => (LockedReason::Held, Vec::new(), None),
-            LockState::Foreign { left, .. } => (LockedReason::Foreign, Vec::new(), left),
+            LockState::Free => (HeldReason::Lease, Vec::new(), None),
+            LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),
             LockState::Held(holder) => {
                 let left = holder.valid_for.saturating_add(self.engine().settings.terms.lock_delay);
                 let delayed = holder.valid_for.is_zero();
-                let reason = if delayed { LockedReason::LockDelay } else { LockedReason::Held };
+                let reason = if delayed { HeldReason::LockDelay } else { HeldReason::Lease };
                 (reason, vec![holder], Some(left))
             }
         };
         let nodes = inspection.nodes.into_iter().map(|n| NodeOutcome { node: n.node, verdict: n.verdict }).collect();
-        Ok(Locked { reason, holders, waiting: self.shared.room.waiting(resource), free_in, nodes })
+        Ok(HeldRefusal { reason, holders, waiting: self.shared.room.waiting(resource), free_in, nodes })
     }
 
     /// `left` is the TTL of the key: the promise ends a lock delay earlier.
-    fn holder(&self, record: &LeaseRecord, left: Duration) -> HolderView {
-        HolderView {
+    fn holder(&self, record: &LeaseRecord, left: Duration) -> HolderInfo {
+        HolderInfo {
             token_id: record.token.id(),
             fence: record.fence,
             labels: record.labels(),
@@ -274,8 +274,8 @@ fn matches(query: &ListQuery, item: &ListItem, lock_delay: Duration) -> bool {
     }
 }
 
-fn node_view<N: Node>(node: &N, answer: &Option<NodeResult>) -> NodeView {
-    let mut view = NodeView {
+fn node_view<N: Node>(node: &N, answer: &Option<NodeResult>) -> ResourceOnNode {
+    let mut view = ResourceOnNode {
         node: node.id().clone(),
         holds: None,
         foreign: false,

@@ -9,10 +9,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::events::{EventHub, EventKind, of_lease};
-use super::latency::Series;
+use super::latency::LatencySeries;
 use super::leases::{OwnLeases, Snapshots};
-use super::queue::{ASKING_MAX, WaitLimits, WaitQueues};
-use super::renewal::Holds;
+use super::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits, WaitQueues};
+use super::renewal::HeldLeases;
 use super::subscriptions::Wakeups;
 use super::types::*;
 use crate::mutant::{self, Mutant};
@@ -41,14 +41,14 @@ pub(super) struct Shared<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
     pub(super) warden: NodeMonitor<N, C, E>,
     pub(super) room: WaitQueues,
-    /// Waiters that ask the nodes: see [`ASKING_MAX`].
+    /// Waiters that ask the nodes: see [`CONCURRENT_ATTEMPTS_MAX`].
     pub(super) asking: Semaphore,
     pub(super) wakeups: Wakeups,
-    pub(super) holds: Arc<Holds>,
+    pub(super) holds: Arc<HeldLeases>,
     pub(super) events: Arc<EventHub>,
     pub(super) own: OwnLeases,
     pub(super) snapshots: Snapshots,
-    pub(super) rounds: Series,
+    pub(super) rounds: LatencySeries,
     pub(super) marks: Mutex<Marks>,
     pub(super) ends: OnceLock<EndObserver>,
     pub(super) draining: CancellationToken,
@@ -56,7 +56,7 @@ pub(super) struct Shared<N, C, E> {
 
 /// Told of the end of leases that this instance knew: how, and how long it was promised here. Called
 /// on the path of releases and, for leases that lapse, under a lock: it must be cheap and never wait.
-pub type EndObserver = Box<dyn Fn(LeaseEnd, Duration) + Send + Sync>;
+pub type EndObserver = Box<dyn Fn(LeaseOutcome, Duration) + Send + Sync>;
 
 /// What house-keeping measures once a second, so that a scrape need not.
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,16 +66,16 @@ pub(super) struct Marks {
     pub(super) clock_jumps: Duration,
 }
 
-/// A grant that has not been answered yet. Dropped without [`Granted::keep`], it is undone on all
+/// A grant that has not been answered yet. Dropped without [`PendingGrant::commit`], it is undone on all
 /// nodes in the background: that is what happens when the caller hangs up.
-pub struct Granted<N: Node, C: Clock, E: Entropy> {
+pub struct PendingGrant<N: Node, C: Clock, E: Entropy> {
     /// Read it to prepare the answer.
-    pub lease: Lease,
+    pub lease: GrantedLease,
     grant: Option<Grant<N, C, E>>,
     manager: LockManager<N, C, E>,
 }
 
-impl<N: Node, C: Clock, E: Entropy> Drop for Granted<N, C, E> {
+impl<N: Node, C: Clock, E: Entropy> Drop for PendingGrant<N, C, E> {
     fn drop(&mut self) {
         if let Some(grant) = self.grant.take() {
             if mutant::is(Mutant::GrantUnanswered) {
@@ -89,12 +89,12 @@ impl<N: Node, C: Clock, E: Entropy> Drop for Granted<N, C, E> {
     }
 }
 
-impl<N: Node, C: Clock, E: Entropy> Granted<N, C, E> {
+impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
     /// Takes responsibility for the lease: call it as the last thing before the answer is written.
     ///
     /// Errors: [`AcquireError::NoQuorum`] where less than the least validity is left; the lease is
     /// undone.
-    pub fn keep(mut self) -> Result<Lease, AcquireError> {
+    pub fn commit(mut self) -> Result<GrantedLease, AcquireError> {
         let granted = self.lease.quorum.granted;
         match self.grant.take().map(Grant::keep) {
             Some(Ok(())) => {
@@ -125,7 +125,7 @@ pub struct Gauges {
     /// Leases granted or extended here that are still running, to the second.
     pub leases_held: usize,
     /// Connections that hold a lease here.
-    pub holds: usize,
+    pub holding_connections: usize,
     /// Listeners to events.
     pub listeners: usize,
     /// Bound of `listeners`.
@@ -158,7 +158,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         limits: WaitLimits,
         list_refresh: Duration,
     ) -> Self {
-        let (room, holds) = (WaitQueues::new(limits), Arc::new(Holds::default()));
+        let (room, holds) = (WaitQueues::new(limits), Arc::new(HeldLeases::default()));
         let events = Arc::new(EventHub::new(engine.entropy.bits()));
         let wakeups = Wakeups::new(&engine.nodes, room.clone(), Arc::clone(&holds), Arc::clone(&events));
         events.attach(wakeups.feeds().cloned().collect());
@@ -169,10 +169,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             engine,
             warden,
             room,
-            asking: Semaphore::new(ASKING_MAX),
+            asking: Semaphore::new(CONCURRENT_ATTEMPTS_MAX),
             own: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
-            rounds: Series::default(),
+            rounds: LatencySeries::default(),
             marks: Mutex::default(),
             ends: OnceLock::new(),
             draining: CancellationToken::new(),
@@ -181,12 +181,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Has somebody told of the ends of leases. Only the first call counts.
-    pub fn observe_ends(&self, observer: EndObserver) {
+    pub fn observe_lease_ends(&self, observer: EndObserver) {
         let _ = self.shared.ends.set(observer);
     }
 
     /// A lease that was promised here since `since` has ended now.
-    pub(super) fn tell_end_of(&self, since: Option<BootTime>, how: LeaseEnd) {
+    pub(super) fn tell_end_of(&self, since: Option<BootTime>, how: LeaseOutcome) {
         if let (Some(since), Some(observer)) = (since, self.shared.ends.get()) {
             observer(how, self.now().since(since));
         }
@@ -196,7 +196,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ///
     /// Cancel (drop): the place in the queue is given up at once; whatever was or may have been
     /// acquired is released in the background.
-    pub async fn acquire(&self, request: AcquireRequest) -> Result<Granted<N, C, E>, AcquireError> {
+    pub async fn acquire(&self, request: AcquireRequest) -> Result<PendingGrant<N, C, E>, AcquireError> {
         let draining = self.shared.draining.clone();
         if draining.is_cancelled() {
             return Err(AcquireError::Draining);
@@ -219,7 +219,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         {
             labels = stored;
         }
-        let lease = Lease {
+        let lease = GrantedLease {
             resource: want.resource,
             token,
             fence: grant.fence,
@@ -230,7 +230,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             waited: self.now().since(started),
             quorum: self.count(grant.granted),
         };
-        Ok(Granted { lease, grant: Some(grant), manager: self.clone() })
+        Ok(PendingGrant { lease, grant: Some(grant), manager: self.clone() })
     }
 
     /// A promise was given here, and its end is to be told.
@@ -241,7 +241,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// A quorum decided, one way or the other.
     pub(super) fn round_took(&self, begun: BootTime) {
         let now = self.now();
-        self.shared.rounds.took(now, now.since(begun));
+        self.shared.rounds.record_success(now, now.since(begun));
     }
 
     pub(super) fn acquire_error(&self, want: &Want, refusal: Refusal, waited: bool, started: BootTime) -> AcquireError {
@@ -256,8 +256,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 // It still has its seat, but does not wait any more.
                 locked.waiting = locked.waiting.saturating_sub(usize::from(waited));
                 match waited {
-                    true => AcquireError::WaitTimeout { locked, waited: self.now().since(started), position: 1 },
-                    false => AcquireError::Locked(locked),
+                    true => AcquireError::WaitTimeout { held: locked, waited: self.now().since(started), position: 1 },
+                    false => AcquireError::Held(locked),
                 }
             }
         }

@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::events::EventHub;
 use super::queue::{Needed, SubscriptionGuard, WaitQueues};
-use super::renewal::Holds;
+use super::renewal::HeldLeases;
 use crate::mutant::{self, Mutant};
 use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
@@ -36,7 +36,7 @@ pub struct Wakeups {
 
 struct Shared {
     room: WaitQueues,
-    holds: Arc<Holds>,
+    holds: Arc<HeldLeases>,
     events: Arc<EventHub>,
     nodes: usize,
     /// Nodes that are heard, a bit each.
@@ -77,7 +77,7 @@ impl SubscriptionHealth {
 
 impl Wakeups {
     /// Attaches itself to every node's feed.
-    pub fn new<N: Node>(nodes: &[Arc<N>], room: WaitQueues, holds: Arc<Holds>, events: Arc<EventHub>) -> Self {
+    pub fn new<N: Node>(nodes: &[Arc<N>], room: WaitQueues, holds: Arc<HeldLeases>, events: Arc<EventHub>) -> Self {
         let sources: Vec<Source> = nodes
             .iter()
             .map(|node| match node.hearing() {

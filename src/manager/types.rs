@@ -26,7 +26,7 @@ pub struct AcquireRequest {
 
 /// A granted lease.
 #[derive(Debug, Clone)]
-pub struct Lease {
+pub struct GrantedLease {
     /// What is protected.
     pub resource: ResourceName,
     /// The proof.
@@ -60,7 +60,7 @@ pub struct QuorumCount {
 
 /// Somebody's lease as others may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HolderView {
+pub struct HolderInfo {
     /// Names the lease.
     pub token_id: TokenId,
     /// Its fencing token: also the ETag.
@@ -75,7 +75,7 @@ pub struct HolderView {
 
 /// A place in this instance's queue as others may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WaiterView {
+pub struct WaiterInfo {
     /// 1 is next.
     pub position: usize,
     /// Who waits, as it says itself.
@@ -86,9 +86,9 @@ pub struct WaiterView {
 
 /// Why a resource is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LockedReason {
+pub enum HeldReason {
     /// A lease is running.
-    Held,
+    Lease,
     /// Another Redlock client has it.
     Foreign,
     /// The last lease ran out; its safety margin is passing.
@@ -97,11 +97,11 @@ pub enum LockedReason {
 
 /// The resource is taken.
 #[derive(Debug, Clone)]
-pub struct Locked {
+pub struct HeldRefusal {
     /// Why.
-    pub reason: LockedReason,
+    pub reason: HeldReason,
     /// By whom; empty for a foreigner.
-    pub holders: Vec<HolderView>,
+    pub holders: Vec<HolderInfo>,
     /// How many queue for it in this instance.
     pub waiting: usize,
     /// The earliest time at which a quorum can be free, where that is known.
@@ -125,11 +125,11 @@ pub struct NoQuorum {
 #[derive(Debug, Clone)]
 pub enum AcquireError {
     /// Taken, and the request did not want to wait.
-    Locked(Locked),
+    Held(HeldRefusal),
     /// Taken, and the wait ran out.
     WaitTimeout {
         /// The last that was heard.
-        locked: Locked,
+        held: HeldRefusal,
         /// How long it queued.
         waited: Duration,
         /// Its place at the end: 1 was next.
@@ -144,7 +144,7 @@ pub enum AcquireError {
     /// The owners in this circle wait for each other, and nobody in it asked later than this one.
     Deadlock {
         /// From this request's owner back to it.
-        cycle: Vec<DeadlockEdge>,
+        cycle: Vec<CycleEdge>,
         /// How long it queued.
         waited: Duration,
     },
@@ -161,7 +161,7 @@ pub enum AcquireError {
 
 /// One owner waits for what the next one in the circle has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadlockEdge {
+pub struct CycleEdge {
     /// Who waits.
     pub owner: String,
     /// For what.
@@ -191,9 +191,9 @@ pub struct ExtendRequest {
 
 /// An extended lease.
 #[derive(Debug, Clone)]
-pub struct Extended {
+pub struct ExtendedLease {
     /// The lease; `waited` is zero, `replay` false.
-    pub lease: Lease,
+    pub lease: GrantedLease,
     /// How often it was extended, this time included.
     pub renewals: u32,
 }
@@ -251,7 +251,7 @@ impl GoneReason {
 
 /// What happens to a lease that is held on to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldEvent {
+pub enum HeldLeaseEvent {
     /// It has its whole TTL again.
     Renewed,
     /// A renewal failed; the deadline stands, and the next try follows soon.
@@ -295,7 +295,7 @@ impl LostReason {
 
 /// How a lease ended, as far as this instance saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LeaseEnd {
+pub enum LeaseOutcome {
     /// Its holder gave it back.
     Released,
     /// The connection that held it ended.
@@ -309,7 +309,7 @@ pub enum LeaseEnd {
     Lapsed,
 }
 
-impl LeaseEnd {
+impl LeaseOutcome {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Released, Self::Disconnected, Self::GivenBack, Self::Forced, Self::Lapsed];
 
@@ -345,9 +345,9 @@ pub struct Inspection {
     /// The quorum's view.
     pub state: LockState,
     /// Who queues in this instance.
-    pub waiters: Vec<WaiterView>,
+    pub waiters: Vec<WaiterInfo>,
     /// What each node says.
-    pub nodes: Vec<NodeView>,
+    pub nodes: Vec<ResourceOnNode>,
     /// Nodes that answered and hold it, needed, configured.
     pub quorum: QuorumCount,
 }
@@ -370,7 +370,7 @@ pub enum LockState {
     /// Nobody, or nobody on a quorum of nodes.
     Free,
     /// A lease of ours.
-    Held(HolderView),
+    Held(HolderInfo),
     /// Another Redlock client. `left` is `None` for a key without a TTL.
     Foreign {
         /// The q-th largest TTL.
@@ -382,7 +382,7 @@ pub enum LockState {
 
 /// One node's word on one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeView {
+pub struct ResourceOnNode {
     /// Which node.
     pub node: NodeId,
     /// The lease it holds, `None` if it holds none or a foreigner's.
@@ -447,14 +447,14 @@ pub struct ListItem {
     /// What is held, or waited for.
     pub resource: ResourceName,
     /// By whom; `None` if it is only waited for.
-    pub holder: Option<HolderView>,
+    pub holder: Option<HolderInfo>,
     /// How many wait in this instance.
     pub waiting: usize,
 }
 
 /// One node as operators see it.
 #[derive(Debug, Clone)]
-pub struct NodeReport {
+pub struct NodeSummary {
     /// Its name.
     pub node: NodeId,
     /// `up`, `down`, or why it has no vote; see [`crate::redlock::quorum::Verdict::word`].
@@ -478,12 +478,12 @@ pub struct NodeReport {
     /// How often another process answered than before.
     pub restarts: u64,
     /// What makes it unfit or worth a look.
-    pub findings: Vec<FindingView>,
+    pub findings: Vec<NodeFinding>,
 }
 
 /// Something about a node that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FindingView {
+pub struct NodeFinding {
     /// Stable word.
     pub code: String,
     /// One sentence, with what to do.

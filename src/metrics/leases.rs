@@ -10,7 +10,7 @@ use prometheus::{Histogram, IntCounter, Registry};
 use super::register::{counters, histogram, histograms};
 use super::requests::{Requests, Waiting};
 use crate::manager::types::{
-    AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseEnd, LostReason, ReleaseError,
+    AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseOutcome, LostReason, ReleaseError,
 };
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
@@ -97,7 +97,7 @@ impl Leases {
             releases: by_outcome("lock_release_total", "Releases asked for, by outcome.", &RELEASE_OUTCOMES),
             forces: both.map(|(how, o)| ((how, o), forces.with_label_values(&[how, o]))).collect(),
             lost: LostReason::ALL.iter().map(|l| (l.as_str(), lost.with_label_values(&[l.as_str()]))).collect(),
-            held: LeaseEnd::ALL.iter().map(|e| (e.as_str(), held.with_label_values(&[e.as_str()]))).collect(),
+            held: LeaseOutcome::ALL.iter().map(|e| (e.as_str(), held.with_label_values(&[e.as_str()]))).collect(),
         }
     }
 
@@ -151,7 +151,7 @@ impl Leases {
     }
 
     /// A lease ended that was held for so long.
-    pub fn ended(&self, end: LeaseEnd, held: Duration) {
+    pub fn ended(&self, end: LeaseOutcome, held: Duration) {
         observe(&self.held, end.as_str(), held);
     }
 }
@@ -217,7 +217,7 @@ impl AcquireWatch {
         let word = match outcome {
             Ok(GrantMeasure { is_replay: false, .. }) => "granted",
             Ok(GrantMeasure { is_replay: true, .. }) => "replayed",
-            Err(AcquireError::Locked(_)) => "locked",
+            Err(AcquireError::Held(_)) => "locked",
             Err(AcquireError::WaitTimeout { .. }) => "wait-timeout",
             Err(AcquireError::NoQuorum(_)) => "quorum-unavailable",
             Err(AcquireError::Ended(_)) => "lease-expired",

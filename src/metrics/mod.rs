@@ -18,7 +18,7 @@ use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry, TextEncoder};
 
 use crate::manager::Gauges;
 use crate::manager::types::{
-    ExtendError, ForceError, ForceMode, Forced, LeaseEnd, LostReason, NodeReport, ReleaseError,
+    ExtendError, ForceError, ForceMode, Forced, LeaseOutcome, LostReason, NodeSummary, ReleaseError,
 };
 use crate::protocol::UnreachableKind;
 use crate::types::NodeId;
@@ -68,7 +68,7 @@ pub struct Scrape<'a> {
     /// Numbers of the manager.
     pub gauges: Gauges,
     /// All nodes.
-    pub nodes: &'a [NodeReport],
+    pub nodes: &'a [NodeSummary],
     /// The service is shutting down.
     pub draining: bool,
     /// What became of audit records.
@@ -170,7 +170,7 @@ impl Metrics {
     }
 
     /// A lease ended that was held for so long. Cheap: called under a lock.
-    pub fn lease_ended(&self, end: LeaseEnd, held: Duration) {
+    pub fn lease_ended(&self, end: LeaseOutcome, held: Duration) {
         self.leases.ended(end, held);
     }
 
@@ -221,7 +221,7 @@ impl State {
     fn set(&self, now: &Gauges, draining: bool) {
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.locks_held.set(count(now.leases_held));
-        self.holds.set(count(now.holds));
+        self.holds.set(count(now.holding_connections));
         self.longest_held.set(now.longest_held.as_secs_f64());
         self.waiters.set(count(now.waiters));
         self.waiters_limit.set(count(now.waiters_limit));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use prometheus::{Gauge, Histogram, IntCounter, IntGauge, IntGaugeVec, Registry};
 
 use super::register::{counters, gauge, gauges, histograms, quantities, raise};
-use crate::manager::types::NodeReport;
+use crate::manager::types::NodeSummary;
 use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
@@ -97,7 +97,7 @@ impl Nodes {
     }
 
     /// What is known of them now. One caller at a time.
-    pub fn set(&self, reports: &[NodeReport]) {
+    pub fn set(&self, reports: &[NodeSummary]) {
         for report in reports {
             let Some(series) = self.series.get(&report.node) else { continue };
             series.up.set(i64::from(report.state != "down"));

@@ -15,8 +15,8 @@ fn metrics() -> Arc<Metrics> {
     Metrics::new(&["n1", "n2", "n3"].map(node), &ROUTES)
 }
 
-fn report(name: &str, state: &str, votes: bool) -> NodeReport {
-    NodeReport {
+fn report(name: &str, state: &str, votes: bool) -> NodeSummary {
+    NodeSummary {
         node: node(name),
         state: state.to_owned(),
         votes,
@@ -32,7 +32,7 @@ fn report(name: &str, state: &str, votes: bool) -> NodeReport {
     }
 }
 
-fn text(metrics: &Metrics, nodes: &[NodeReport]) -> String {
+fn text(metrics: &Metrics, nodes: &[NodeSummary]) -> String {
     let gauges = Gauges { leases_held: 7, waiters: 2, waiters_limit: 20_000, cleanups: 1, ..Gauges::default() };
     metrics.scrape(&Scrape { gauges, nodes, ..Scrape::default() }).expect("encodes")
 }
@@ -60,7 +60,7 @@ fn every_series_is_there_from_the_start() {
     for kind in Flight::ALL {
         has(&text, &format!("redlockd_http_requests_in_flight{{kind=\"{}\"}} 0", kind.as_str()));
     }
-    for end in LeaseEnd::ALL {
+    for end in LeaseOutcome::ALL {
         has(&text, &format!("redlockd_lock_held_duration_seconds_count{{end=\"{}\"}} 0", end.as_str()));
     }
     for kind in UnreachableKind::ALL {
@@ -182,7 +182,7 @@ fn whatever_is_asked_the_series_are_those_of_the_start() {
     }
     metrics.released(&Err(ReleaseError::Gone(GoneReason::Released)));
     metrics.forced(ForceMode::Now, Err(&ForceError::NotHeld));
-    metrics.lease_ended(LeaseEnd::Lapsed, Duration::from_secs(2));
+    metrics.lease_ended(LeaseOutcome::Lapsed, Duration::from_secs(2));
     metrics.lost(LostReason::MaxHold);
     metrics.held_on("extended");
     metrics.held_on("no such word");
@@ -241,7 +241,7 @@ fn totals_kept_elsewhere_only_rise() {
     let scrape = |skipped: u64, jumps: u64| {
         let gauges = Gauges { skipped_cleanups: skipped, clock_jumps: Duration::from_secs(jumps), ..Gauges::default() };
         let audit = AuditTotals { written: skipped, dropped: 1, ..AuditTotals::default() };
-        let node = NodeReport { restarts: skipped, clock_offset_ms: Some(-1_500), ..report("n1", "up", true) };
+        let node = NodeSummary { restarts: skipped, clock_offset_ms: Some(-1_500), ..report("n1", "up", true) };
         metrics.scrape(&Scrape { gauges, nodes: &[node], audit, ..Scrape::default() }).expect("encodes")
     };
     scrape(3, 2);

@@ -1,7 +1,7 @@
 //! Words, tones and shapes of states: of leases, nodes and the vote. In one place, so that one thing
 //! looks alike on every page, and never by its colour alone. Knows no page.
 
-use crate::manager::types::NodeReport;
+use crate::manager::types::NodeSummary;
 
 /// How much something wants to be looked at. Its name is the class in the style sheet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub struct Mark {
 }
 
 /// What an operator should make of a node.
-pub fn node_badge(report: &NodeReport) -> Badge {
+pub fn node_badge(report: &NodeSummary) -> Badge {
     match report.state.as_str() {
         // Findings that cost no vote stand on the page of the nodes; here they would only tire.
         "up" if report.votes => badge("votes", Tone::Good),
@@ -70,7 +70,7 @@ pub fn node_badge(report: &NodeReport) -> Badge {
 }
 
 /// The mark of a node in the strip.
-pub fn mark(report: &NodeReport) -> Mark {
+pub fn mark(report: &NodeSummary) -> Mark {
     let badge = node_badge(report);
     Mark { node: report.node.to_string(), words: badge.word, tone: badge.tone }
 }

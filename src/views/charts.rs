@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::format;
-use crate::manager::latency::{BUCKETS, Histogram, SLOT, SLOTS, Slot, Window, bounds};
+use crate::manager::latency::{BUCKETS, Histogram, LatencyWindow, SLOT, SLOTS, TimeSlot, bounds};
 
 /// Width and height of the large drawings. Units: of the drawing.
 pub const WIDTH: f64 = 960.0;
@@ -64,13 +64,13 @@ pub struct Spark {
     pub top: String,
 }
 
-fn quantiles(window: &Window, share: f64) -> Vec<Option<f64>> {
-    let of = |slot: &Option<Slot>| slot.as_ref().and_then(|s| s.took.quantile(share)).map(micros);
+fn quantiles(window: &LatencyWindow, share: f64) -> Vec<Option<f64>> {
+    let of = |slot: &Option<TimeSlot>| slot.as_ref().and_then(|s| s.took.quantile(share)).map(micros);
     window.slots.iter().map(of).collect()
 }
 
 /// Medians and 99th percentiles over time, in a box of this size.
-pub fn spark(window: &Window, width: f64, height: f64) -> Spark {
+pub fn spark(window: &LatencyWindow, width: f64, height: f64) -> Spark {
     let (median, slow) = (quantiles(window, 0.5), quantiles(window, 0.99));
     let most = slow.iter().flatten().fold(0.0_f64, |a, b| a.max(*b));
     let top = if most > 0.0 { format::latency(Duration::from_secs_f64(most / 1e6)) } else { String::new() };
@@ -94,10 +94,10 @@ pub struct Cell {
 const LEVELS: [(u32, u8); 3] = [(20, 1), (5, 2), (2, 3)];
 
 /// One cell per slot, judged against the time that a node may take.
-pub fn heat(window: &Window, node_timeout: Duration) -> Vec<Cell> {
-    let cell = |(i, slot): (usize, &Option<Slot>)| {
+pub fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<Cell> {
+    let cell = |(i, slot): (usize, &Option<TimeSlot>)| {
         let slow = slot.as_ref().and_then(|s| s.took.quantile(0.99));
-        let failures = slot.as_ref().map_or(0, Slot::failures);
+        let failures = slot.as_ref().map_or(0, TimeSlot::failures);
         let level = slow.map_or(0, |took| {
             LEVELS.iter().find(|(part, _)| took <= node_timeout / *part).map_or(4, |(_, level)| *level)
         });
@@ -205,17 +205,17 @@ pub fn distribution(all: &Histogram) -> Option<Distribution> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manager::latency::Series;
+    use crate::manager::latency::LatencySeries;
     use crate::protocol::UnreachableKind;
     use crate::redlock::clock::BootTime;
 
-    fn window() -> Window {
-        let (series, now) = (Series::default(), BootTime::default().plus(SLOT * 70));
+    fn window() -> LatencyWindow {
+        let (series, now) = (LatencySeries::default(), BootTime::default().plus(SLOT * 70));
         for i in 1..=100 {
-            series.took(now.minus(SLOT * 2), Duration::from_micros(i * 100));
+            series.record_success(now.minus(SLOT * 2), Duration::from_micros(i * 100));
         }
-        series.took(now, Duration::from_millis(3));
-        series.failed(now, UnreachableKind::Timeout);
+        series.record_success(now, Duration::from_millis(3));
+        series.record_failure(now, UnreachableKind::Timeout);
         series.window(now)
     }
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn spark_of_nothing() -> Spark {
-        spark(&Series::default().window(BootTime::default()), 10.0, 10.0)
+        spark(&LatencySeries::default().window(BootTime::default()), 10.0, 10.0)
     }
 
     #[test]

@@ -6,7 +6,7 @@ use askama::Template;
 use super::charts::{self, Distribution, Spark};
 use super::format;
 use super::layout::Shell;
-use crate::manager::latency::Window;
+use crate::manager::latency::LatencyWindow;
 
 /// A quantile in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct LatencyPage {
 
 impl LatencyPage {
     /// The page.
-    pub fn new(shell: Shell, rounds: &Window) -> Self {
+    pub fn new(shell: Shell, rounds: &LatencyWindow) -> Self {
         let all = &rounds.all.took;
         let meanings = ["half were faster", "19 of 20 were faster", "99 of 100 were faster"];
         let quantile = |((name, share), meaning): (&(&'static str, f64), &'static str)| Quantile {

@@ -3,7 +3,7 @@
 
 use super::assets::{self, Assets};
 use super::badges::{self, Badge, Mark, Tone};
-use crate::manager::overview::Vote;
+use crate::manager::overview::ClusterStatus;
 
 /// A page of the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct Shell {
 
 impl Shell {
     /// For a page with this title, under this address.
-    pub fn new(vote: &Vote, tab: Tab, title: &str, here: &str) -> Self {
+    pub fn new(vote: &ClusterStatus, tab: Tab, title: &str, here: &str) -> Self {
         let (quorum, sentence) = badges::quorum(vote.quorum.granted, vote.quorum.needed, vote.quorum.nodes);
         Self {
             title: title.to_owned(),

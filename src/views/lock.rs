@@ -10,7 +10,7 @@ use super::events::{self, Row as EventRow};
 use super::format;
 use super::layout::Shell;
 use crate::api::Event;
-use crate::manager::types::{HolderView, Inspection, LockState, NoQuorum, NodeView, WaiterView};
+use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo};
 use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::ResourceName;
@@ -79,7 +79,7 @@ pub struct Holder {
 }
 
 /// A holder as pages show it. Units of `wall_ms`: milliseconds since 1970.
-pub fn holder(view: &HolderView, wall_ms: u64) -> Holder {
+pub fn holder(view: &HolderInfo, wall_ms: u64) -> Holder {
     let held = format::since(wall_ms, view.labels.acquired_at_ms);
     let pair = |(k, v): (&String, &String)| (format::visible(k), format::visible(v));
     Holder {
@@ -132,7 +132,7 @@ fn verdict(verdict: &Verdict) -> Badge {
     }
 }
 
-fn node_row(view: &NodeView, holder: Option<&HolderView>) -> NodeRow {
+fn node_row(view: &ResourceOnNode, holder: Option<&HolderInfo>) -> NodeRow {
     let is_silent = matches!(view.verdict, Verdict::Unreachable(_) | Verdict::NotAwaited);
     let says = match (&view.holds, view.foreign) {
         (Some(id), _) if holder.is_some_and(|h| h.token_id == *id) => "holds this lease".to_owned(),
@@ -169,7 +169,7 @@ pub struct WaiterRow {
     pub waiting_ms: u64,
 }
 
-fn waiter_row(view: &WaiterView) -> WaiterRow {
+fn waiter_row(view: &WaiterInfo) -> WaiterRow {
     WaiterRow {
         position: view.position,
         owner: format::visible(&view.owner),
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_a_node_says_is_put_into_words() {
-        let view = |foreign, verdict| NodeView {
+        let view = |foreign, verdict| ResourceOnNode {
             node: NodeId::parse("n1").expect("valid"),
             holds: None,
             foreign,
@@ -301,7 +301,7 @@ mod tests {
         let quorum = QuorumCount { granted: 0, needed: 2, nodes: 3 };
         let page = |state| {
             let seen = Inspection { resource: resource.clone(), state, waiters: vec![], nodes: vec![], quorum };
-            let vote = crate::manager::overview::Vote { nodes: vec![], quorum, draining: false };
+            let vote = crate::manager::overview::ClusterStatus { nodes: vec![], quorum, draining: false };
             let shell = Shell::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");
             let page = LockPage::new(shell, &resource, Ok(&seen), &[], None, "http://h", 0);
             (page.can_end, page.render().expect("a page"))

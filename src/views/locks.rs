@@ -11,7 +11,7 @@ use super::badges::{Badge, Tone, badge};
 use super::format;
 use super::layout::Shell;
 use super::paging::Paging;
-use crate::manager::leases::{Facts, SnapshotLease};
+use crate::manager::leases::{LabelSummary, SnapshotLease};
 use crate::manager::overview::Overview;
 use crate::types::ResourceName;
 
@@ -228,7 +228,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn facts(&self, candidate: &Candidate<'_>) -> Option<&'a Facts> {
+    fn facts(&self, candidate: &Candidate<'_>) -> Option<&'a LabelSummary> {
         candidate.lease.and_then(|(_, i)| self.overview.leases.facts().get(i))
     }
 

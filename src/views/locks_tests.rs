@@ -36,10 +36,15 @@ fn overview(leases: Vec<(&str, SnapshotLease)>, waiting: &[(&str, usize)]) -> Ov
 }
 
 fn shell() -> Shell {
-    use crate::manager::overview::Vote;
+    use crate::manager::overview::ClusterStatus;
     use crate::manager::types::QuorumCount;
     let quorum = QuorumCount { granted: 5, needed: 3, nodes: 5 };
-    Shell::new(&Vote { nodes: Vec::new(), quorum, draining: false }, crate::views::layout::Tab::Locks, "Locks", "/ui/")
+    Shell::new(
+        &ClusterStatus { nodes: Vec::new(), quorum, draining: false },
+        crate::views::layout::Tab::Locks,
+        "Locks",
+        "/ui/",
+    )
 }
 
 fn page(overview: &Overview, query: Query) -> LocksPage {

@@ -9,9 +9,9 @@ use super::badges::{self, Badge, Tone, badge};
 use super::charts::{self, Cell, Spark};
 use super::format;
 use super::layout::Shell;
-use crate::manager::latency::Window;
-use crate::manager::overview::Vote;
-use crate::manager::types::{FindingView, NodeReport};
+use crate::manager::latency::LatencyWindow;
+use crate::manager::overview::ClusterStatus;
+use crate::manager::types::{NodeFinding, NodeSummary};
 use crate::protocol::UnreachableKind;
 use crate::types::NodeId;
 
@@ -72,7 +72,7 @@ pub struct Finding {
 /// Letters of a run id that tell runs apart.
 const RUN_SHOWN: usize = 8;
 
-fn finding(view: &FindingView) -> Finding {
+fn finding(view: &NodeFinding) -> Finding {
     let tone = if view.bars { Tone::Bad } else { Tone::Warn };
     Finding { badge: badge(&view.code, tone), detail: format::visible(&view.detail) }
 }
@@ -81,7 +81,7 @@ fn or_dash(took: Option<Duration>) -> String {
     took.map_or_else(|| "-".to_owned(), format::latency)
 }
 
-fn node(report: &NodeReport, window: &Window, node_timeout: Duration) -> NodeView {
+fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration) -> NodeView {
     let kinds = UnreachableKind::ALL.iter().zip(window.all.failed).filter(|(_, n)| *n > 0);
     NodeView {
         node: report.node.to_string(),
@@ -118,7 +118,12 @@ pub struct NodesPage {
 
 impl NodesPage {
     /// The page; `window` has each node's last quarter of an hour.
-    pub fn new(shell: Shell, vote: &Vote, window: impl Fn(&NodeId) -> Window, node_timeout: Duration) -> Self {
+    pub fn new(
+        shell: Shell,
+        vote: &ClusterStatus,
+        window: impl Fn(&NodeId) -> LatencyWindow,
+        node_timeout: Duration,
+    ) -> Self {
         let nodes = vote.nodes.iter().map(|report| node(report, &window(&report.node), node_timeout)).collect();
         Self { shell, nodes, node_timeout: format::time(node_timeout) }
     }
@@ -127,11 +132,11 @@ impl NodesPage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::manager::latency::Series;
+    use crate::manager::latency::LatencySeries;
     use crate::redlock::clock::BootTime;
 
-    fn report(state: &str, votes: bool) -> NodeReport {
-        NodeReport {
+    fn report(state: &str, votes: bool) -> NodeSummary {
+        NodeSummary {
             node: NodeId::parse("n1").expect("valid"),
             state: state.into(),
             votes,
@@ -143,14 +148,14 @@ mod tests {
             run_id: Some("0123456789abcdef".into()),
             version: Some("7.0.15".into()),
             restarts: 2,
-            findings: vec![FindingView { code: "maxmemory-policy".into(), detail: "<b>set</b> it".into(), bars: true }],
+            findings: vec![NodeFinding { code: "maxmemory-policy".into(), detail: "<b>set</b> it".into(), bars: true }],
         }
     }
 
     #[test]
     fn a_node_says_why_it_has_no_vote_and_what_to_do() {
-        let (series, now) = (Series::default(), BootTime::default());
-        series.failed(now, UnreachableKind::Timeout);
+        let (series, now) = (LatencySeries::default(), BootTime::default());
+        series.record_failure(now, UnreachableKind::Timeout);
         let view = node(&report("quarantined", false), &series.window(now), Duration::from_millis(50));
         assert_eq!((view.state.word.as_str(), view.votes_in.as_str()), ("in quarantine", "2 m 10 s"));
         assert_eq!((view.kinds.as_slice(), view.failures), (&[("timeout", "1".to_owned())][..], 1));
@@ -160,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_down_has_no_latency_now() {
-        let view = node(&report("down", false), &Window::default(), Duration::from_millis(50));
+        let view = node(&report("down", false), &LatencyWindow::default(), Duration::from_millis(50));
         assert_eq!((view.latency.as_str(), view.median.as_str()), ("-", "-"));
     }
 }

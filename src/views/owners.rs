@@ -9,7 +9,7 @@ use askama::Template;
 use super::format;
 use super::layout::Shell;
 use super::paging::Paging;
-use crate::manager::overview::{Overview, Queued};
+use crate::manager::overview::{ListedWaiter, Overview};
 
 /// Resources that are named for each owner.
 const NAMED: usize = 3;
@@ -58,7 +58,7 @@ struct Sum<'a> {
 
 impl OwnersPage {
     /// The page: who has most comes first. Units of `wall_ms`: milliseconds since 1970.
-    pub fn new(shell: Shell, overview: &Overview, queued: &[Queued], page: usize, wall_ms: u64) -> Self {
+    pub fn new(shell: Shell, overview: &Overview, queued: &[ListedWaiter], page: usize, wall_ms: u64) -> Self {
         let snapshot = &overview.leases;
         let mut sums: HashMap<&str, Sum<'_>> = HashMap::new();
         let held = snapshot.leases.iter().zip(snapshot.facts()).filter(|((_, lease), _)| lease.left > overview.age);

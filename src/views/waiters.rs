@@ -5,7 +5,7 @@ use askama::Template;
 use super::format;
 use super::layout::Shell;
 use super::paging::Paging;
-use crate::manager::overview::{Overview, Queued};
+use crate::manager::overview::{ListedWaiter, Overview};
 
 /// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,9 +38,9 @@ pub struct WaitersPage {
 
 impl WaitersPage {
     /// The page; `queued` is the oldest first.
-    pub fn new(shell: Shell, overview: &Overview, queued: &[Queued], page: usize) -> Self {
+    pub fn new(shell: Shell, overview: &Overview, queued: &[ListedWaiter], page: usize) -> Self {
         let paging = Paging::new(queued.len(), page, "/ui/waiters".to_owned());
-        let row = |q: &Queued| {
+        let row = |q: &ListedWaiter| {
             let lease = overview.leases.leases.get(&q.resource).filter(|lease| lease.left > overview.age);
             Row {
                 resource: q.resource.to_string(),

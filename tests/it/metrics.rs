@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use redlockd::http::routes;
 use redlockd::http::state::LockManager;
-use redlockd::manager::Granted;
+use redlockd::manager::PendingGrant;
 use redlockd::manager::queue::WaitLimits;
 use redlockd::manager::types::AcquireRequest;
 use redlockd::metrics::{Metrics, Scrape};
@@ -203,7 +203,7 @@ async fn a_scrape_costs_the_same_at_ten_and_at_a_hundred_thousand_leases() {
             let (ttl, labels) = (Ttl::from_ms(300_000).expect("valid"), Labels::default());
             let request = AcquireRequest { resource, ttl, wait: Duration::ZERO, labels, token: None };
             let manager = manager.clone();
-            async move { manager.acquire(request).await.and_then(Granted::keep).expect("granted") }
+            async move { manager.acquire(request).await.and_then(PendingGrant::commit).expect("granted") }
         };
         futures_util::stream::iter(from..to).map(one).buffer_unordered(64).for_each(|_| async {}).await;
     };

@@ -8,9 +8,9 @@ use tokio::task::LocalSet;
 use super::clock::{Dice, Paused};
 use super::nodes::{Link, Server, Weather};
 use super::play::{Manager, instance, terms};
-use crate::manager::Granted;
-use crate::manager::queue::{ASKING_MAX, WaitLimits};
-use crate::manager::types::{AcquireError, AcquireRequest, Lease};
+use crate::manager::PendingGrant;
+use crate::manager::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits};
+use crate::manager::types::{AcquireError, AcquireRequest, GrantedLease};
 use crate::redlock::clock::Clock;
 use crate::types::{Labels, ResourceName, Ttl};
 
@@ -19,7 +19,7 @@ const NODES: usize = 3;
 /// Each way takes just this long, so that the answers of all nodes come together.
 const WEATHER: Weather = Weather { latency_ms: 1, spikes: 0, blind: 0, lost: 0, notice_ms: 1 };
 
-async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<Lease, AcquireError> {
+async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<GrantedLease, AcquireError> {
     let request = AcquireRequest {
         resource: ResourceName::parse(&format!("r{number}")).expect("valid"),
         token: None,
@@ -27,7 +27,7 @@ async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<Lease,
         wait: Duration::from_secs(wait_s),
         labels: Labels::default(),
     };
-    manager.acquire(request).await.and_then(Granted::keep)
+    manager.acquire(request).await.and_then(PendingGrant::commit)
 }
 
 async fn run() {
@@ -63,7 +63,7 @@ async fn run() {
     }
     let most = servers.iter().map(|s| s.most_acquires()).max().unwrap_or_default();
     // Two answers of three decide: the third of one try may be under way beside the next one.
-    assert!((2..=2 * ASKING_MAX).contains(&most), "{most} acquires were under way to a node at once");
+    assert!((2..=2 * CONCURRENT_ATTEMPTS_MAX).contains(&most), "{most} acquires were under way to a node at once");
 }
 
 #[test]

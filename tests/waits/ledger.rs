@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use super::clock::Paused;
-use crate::manager::types::DeadlockEdge;
+use crate::manager::types::CycleEdge;
 use crate::types::ResourceName;
 
 /// How long ago something may have ended that a told deadlock is made of: it was looked at that long
@@ -146,7 +146,7 @@ impl Ledger {
     }
 
     /// A refusal says that these wait for each other: there was an instant, lately, at which they did.
-    pub(super) fn told_deadlock(&mut self, number: u64, cycle: &[DeadlockEdge]) {
+    pub(super) fn told_deadlock(&mut self, number: u64, cycle: &[CycleEdge]) {
         self.deadlocks += 1;
         let since = self.clock.elapsed().saturating_sub(LOOKED_AT);
         let lately = |ended: &Option<Duration>| ended.is_none_or(|at| at >= since);

@@ -12,7 +12,7 @@ use super::ledger::Ledger;
 use super::nodes::{Link, Server, Weather};
 use crate::manager::queue::WaitLimits;
 use crate::manager::types::{AcquireError, AcquireRequest};
-use crate::manager::{Granted, LockManager};
+use crate::manager::{LockManager, PendingGrant};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
@@ -327,7 +327,7 @@ async fn acquire(world: &World, inst: usize, which: usize, owner: &str, stays: b
     } else {
         outcome.map(Some)
     };
-    match outcome.and_then(|granted| granted.map(Granted::keep).transpose()) {
+    match outcome.and_then(|granted| granted.map(PendingGrant::commit).transpose()) {
         Ok(Some(lease)) => {
             world.ledger().granted(number, lease.deadline.since(world.clock.now()));
             Some(Mine { number, resource, token: lease.token })

@@ -78,7 +78,7 @@ impl Within {
                 labels: Labels::default(),
                 token: None,
             };
-            let Ok(lease) = within.locks.acquire(wanted).await.and_then(|granted| granted.keep()) else { return false };
+            let Ok(lease) = within.locks.acquire(wanted).await.and_then(|granted| granted.commit()) else { return false };
             let released = within.locks.release(&resource, &lease.token).await.is_ok();
             // Nothing here waits for anything: the others would not get their turns.
             tokio::task::yield_now().await;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::api;
-use crate::manager::types::{DeadlockEdge, HolderView, NodeReport, NodeView, QuorumCount, WaiterView};
+use crate::manager::types::{CycleEdge, HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo};
 use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 
@@ -36,7 +36,7 @@ pub fn quorum(count: QuorumCount) -> api::Quorum {
 }
 
 /// A holder.
-pub fn holder(view: &HolderView) -> api::Holder {
+pub fn holder(view: &HolderInfo) -> api::Holder {
     api::Holder {
         token_id: view.token_id.to_string(),
         owner: view.labels.owner.clone(),
@@ -50,12 +50,12 @@ pub fn holder(view: &HolderView) -> api::Holder {
 }
 
 /// The word for a lease that the nodes still have.
-pub fn held_state(view: &HolderView) -> &'static str {
+pub fn held_state(view: &HolderInfo) -> &'static str {
     if view.valid_for.is_zero() { "lock-delay" } else { "held" }
 }
 
 /// A waiter.
-pub fn waiter(view: &WaiterView) -> api::Waiter {
+pub fn waiter(view: &WaiterInfo) -> api::Waiter {
     api::Waiter {
         position: view.position,
         owner: view.owner.clone(),
@@ -65,7 +65,7 @@ pub fn waiter(view: &WaiterView) -> api::Waiter {
 }
 
 /// A node's word on a resource.
-pub fn node_hold(view: &NodeView) -> api::NodeHold {
+pub fn node_hold(view: &ResourceOnNode) -> api::NodeHold {
     api::NodeHold {
         node: view.node.to_string(),
         holds: view.holds.as_ref().map(ToString::to_string),
@@ -76,7 +76,7 @@ pub fn node_hold(view: &NodeView) -> api::NodeHold {
 }
 
 /// One step of a deadlock.
-pub fn deadlock_edge(edge: &DeadlockEdge) -> api::DeadlockEdge {
+pub fn deadlock_edge(edge: &CycleEdge) -> api::DeadlockEdge {
     api::DeadlockEdge {
         owner: edge.owner.clone(),
         waits_for: edge.waits_for.to_string(),
@@ -100,8 +100,8 @@ pub fn node_outcome(outcome: &NodeOutcome) -> api::NodeOutcome {
 }
 
 /// A node's own affairs.
-pub fn node_state(report: &NodeReport) -> api::NodeState {
-    let finding = |f: &crate::manager::types::FindingView| api::Finding {
+pub fn node_state(report: &NodeSummary) -> api::NodeState {
+    let finding = |f: &crate::manager::types::NodeFinding| api::Finding {
         code: f.code.clone(),
         detail: f.detail.clone(),
         bars: f.bars,

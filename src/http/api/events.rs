@@ -21,7 +21,7 @@ use crate::api::Event;
 use crate::auth::rule::Right;
 use crate::http::middleware::auth::Access;
 use crate::http::state::AppState;
-use crate::manager::events::{EventHub, EventKind, LISTENERS_MAX, Listening, Told};
+use crate::manager::events::{EventHub, EventKind, EventSubscription, LISTENERS_MAX, NumberedEvent};
 use crate::metrics::requests::{Flight, InFlight};
 use crate::redlock::clock::Clock;
 
@@ -48,7 +48,7 @@ pub async fn events(State(door): State<AppState>, request: Request) -> Result<Re
     let last = request.headers().get(LAST_EVENT_ID).map(|v| v.to_str().unwrap_or_default());
     let access = Access::of(&request);
     let hub = Arc::clone(door.manager.events());
-    let listening = hub.listen(last).ok_or_else(|| {
+    let listening = hub.subscribe(last).ok_or_else(|| {
         Problem::new(ProblemKind::QuotaExceeded, format!("{LISTENERS_MAX} listen to this instance already"))
             .retry_after(Duration::from_secs(30))
     })?;
@@ -78,7 +78,7 @@ struct Reader {
     hub: Arc<EventHub>,
     prefix: String,
     renewals: bool,
-    listening: Listening,
+    listening: EventSubscription,
     said: Said,
     _flight: InFlight,
 }
@@ -149,7 +149,7 @@ impl Reader {
     }
 
     /// `None` for what this reader did not ask for or may not hear. Events of nodes pass every prefix.
-    fn show(&self, told: &Told) -> Option<String> {
+    fn show(&self, told: &NumberedEvent) -> Option<String> {
         let event = told.event.as_ref();
         let may_hear = match event.resource.as_deref() {
             Some(name) => self.access.may_text(Right::Events, name),

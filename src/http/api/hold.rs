@@ -22,9 +22,9 @@ use crate::auth::quota::{self, QuotaPermit};
 use crate::http::middleware::audit::Trail;
 use crate::http::server::socket::Caller;
 use crate::http::state::AppState;
-use crate::manager::Granted;
-use crate::manager::renewal::Held;
-use crate::manager::types::{AcquireError, AcquireRequest, HoldEvent, Lease};
+use crate::manager::PendingGrant;
+use crate::manager::renewal::HeldLease;
+use crate::manager::types::{AcquireError, AcquireRequest, GrantedLease, HeldLeaseEvent};
 use crate::metrics::leases::AcquireWatch;
 use crate::metrics::requests::{Flight, InFlight};
 use crate::nodes::any::AnyNode;
@@ -42,7 +42,7 @@ const LOSS_PARTS_OF_TTL: u32 = 2;
 const NO_BUFFERING: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
-type Acquiring = Pin<Box<dyn Future<Output = Result<Lease, AcquireError>> + Send>>;
+type Acquiring = Pin<Box<dyn Future<Output = Result<GrantedLease, AcquireError>> + Send>>;
 
 /// What is asked.
 pub struct HoldAsk {
@@ -69,7 +69,8 @@ pub async fn hold(door: AppState, ask: HoldAsk) -> Response {
     let (resource, waits) = (request.resource.clone(), !request.wait.is_zero());
     let mut watch = door.metrics.watch_acquire(waits);
     let manager = door.manager.clone();
-    let mut acquiring: Acquiring = Box::pin(async move { manager.acquire(request).await.and_then(Granted::keep) });
+    let mut acquiring: Acquiring =
+        Box::pin(async move { manager.acquire(request).await.and_then(PendingGrant::commit) });
     let soon = if waits { QUEUED_AFTER } else { Duration::MAX };
     let first = tokio::select! {
         biased;
@@ -119,8 +120,8 @@ pub async fn hold(door: AppState, ask: HoldAsk) -> Response {
 enum Step {
     Queued(Acquiring, AcquireWatch),
     Waiting(Acquiring, AcquireWatch),
-    Granted(Held<AnyNode, SystemClock, SystemEntropy>),
-    Holding(Held<AnyNode, SystemClock, SystemEntropy>),
+    Granted(HeldLease<AnyNode, SystemClock, SystemEntropy>),
+    Holding(HeldLease<AnyNode, SystemClock, SystemEntropy>),
     /// The body is broken off, so that the caller sees that this was no good end.
     Broken,
 }
@@ -155,7 +156,7 @@ struct Fate {
 
 impl Fate {
     /// It goes on, and a drop would mean something else from now on.
-    fn granted(&mut self, lease: &Lease) {
+    fn granted(&mut self, lease: &GrantedLease) {
         self.trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
         self.trail.tell(if lease.replay { "replayed" } else { "granted" }, None);
         self.on_drop = Some(DISCONNECTED);
@@ -189,7 +190,7 @@ impl Line {
         match step {
             Step::Queued(acquiring, watch) => {
                 // Whoever came after it in the last few milliseconds is counted as well.
-                let position = self.door.manager.waiting(&self.resource).max(1);
+                let position = self.door.manager.waiter_count(&self.resource).max(1);
                 Some((self.say(&api::HoldEvent::Queued { position }), Step::Waiting(acquiring, watch)))
             }
             Step::Waiting(acquiring, watch) => {
@@ -214,10 +215,10 @@ impl Line {
                 self.note(event);
                 let valid_for_ms = convert::ms(held.lease().deadline.since(self.door.manager.now()));
                 let (told, next) = match event {
-                    HoldEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
-                    HoldEvent::AtRisk => (api::HoldEvent::AtRisk { valid_for_ms }, Step::Holding(held)),
-                    HoldEvent::Released => return None,
-                    HoldEvent::Lost(reason) => {
+                    HeldLeaseEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
+                    HeldLeaseEvent::AtRisk => (api::HoldEvent::AtRisk { valid_for_ms }, Step::Holding(held)),
+                    HeldLeaseEvent::Released => return None,
+                    HeldLeaseEvent::Lost(reason) => {
                         (api::HoldEvent::Lost { reason: reason.as_str().to_owned() }, Step::Broken)
                     }
                 };
@@ -232,22 +233,22 @@ impl Line {
     }
 
     /// For metrics, log and audit log.
-    fn note(&mut self, event: HoldEvent) {
+    fn note(&mut self, event: HeldLeaseEvent) {
         let metrics = &self.door.metrics;
         match event {
-            HoldEvent::Renewed => metrics.held_on("extended"),
-            HoldEvent::AtRisk => metrics.held_on("quorum-unavailable"),
-            HoldEvent::Lost(reason) => {
+            HeldLeaseEvent::Renewed => metrics.held_on("extended"),
+            HeldLeaseEvent::AtRisk => metrics.held_on("quorum-unavailable"),
+            HeldLeaseEvent::Lost(reason) => {
                 metrics.lost(reason);
                 let (resource, reason) = (&self.resource, reason.as_str());
                 tracing::warn!(%resource, reason, "a connection lost the lease that it held");
                 self.fate.ended("lost", Some(reason));
             }
-            HoldEvent::Released => self.fate.ended("released", None),
+            HeldLeaseEvent::Released => self.fate.ended("released", None),
         }
     }
 
-    fn granted(&self, held: Held<AnyNode, SystemClock, SystemEntropy>) -> Option<(io::Result<Bytes>, Step)> {
+    fn granted(&self, held: HeldLease<AnyNode, SystemClock, SystemEntropy>) -> Option<(io::Result<Bytes>, Step)> {
         let lease = responses::lease_with_token(held.lease(), moment(&self.door));
         Some((self.say(&api::HoldEvent::Acquired(lease)), Step::Holding(held)))
     }

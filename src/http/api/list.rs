@@ -16,5 +16,5 @@ pub async fn list(State(door): State<AppState>, request: Request) -> Result<Resp
     drop(request);
     let seen = |name: &ResourceName| access.may(Right::Read, name);
     let seen = (!access.may_all()).then_some(&seen as _);
-    Ok(responses::listed(&Box::pin(door.manager.list_of(query, seen)).await))
+    Ok(responses::listed(&Box::pin(door.manager.list_visible(query, seen)).await))
 }

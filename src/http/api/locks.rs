@@ -17,8 +17,8 @@ use crate::http::middleware::audit::Trail;
 use crate::http::middleware::auth::Access;
 use crate::http::server::socket::Caller;
 use crate::http::state::AppState;
-use crate::manager::Granted;
-use crate::manager::types::{ForceError, ForceMode, ForceRequest, Forced, Lease};
+use crate::manager::PendingGrant;
+use crate::manager::types::{ForceError, ForceMode, ForceRequest, Forced, GrantedLease};
 use crate::metrics::leases::GrantMeasure;
 use crate::types::{Fence, ResourceName};
 
@@ -32,7 +32,7 @@ pub(super) fn moment(door: &AppState) -> Moment {
 }
 
 /// What metrics take of a grant that is about to be answered. The deadline says when its round began.
-pub(super) fn measure(door: &AppState, lease: &Lease) -> GrantMeasure {
+pub(super) fn measure(door: &AppState, lease: &GrantedLease) -> GrantMeasure {
     let now = door.manager.now();
     let whole = door.manager.engine().deadline(now, lease.ttl).since(now);
     GrantMeasure {
@@ -63,7 +63,7 @@ async fn acquire_on(door: AppState, request: Request, trail: Trail) -> Response 
     };
     let resource = request.resource.clone();
     let watch = door.metrics.watch_acquire(!request.wait.is_zero());
-    let outcome = Box::pin(door.manager.acquire(request)).await.and_then(Granted::keep);
+    let outcome = Box::pin(door.manager.acquire(request)).await.and_then(PendingGrant::commit);
     let waited = watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
     if let Ok(lease) = &outcome {
         trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);

@@ -16,7 +16,7 @@ use super::problem_kind::ProblemKind;
 use crate::api;
 use crate::http::middleware::request_id::RequestId;
 use crate::manager::types::{
-    AcquireError, ExtendError, ForceError, GoneReason, Locked, LockedReason, NoQuorum, ReleaseError,
+    AcquireError, ExtendError, ForceError, GoneReason, HeldReason, HeldRefusal, NoQuorum, ReleaseError,
 };
 use crate::protocol::EndReason;
 use crate::types::ResourceName;
@@ -162,11 +162,11 @@ pub fn etag(tag: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("\"{tag}\"")).ok()
 }
 
-fn locked_members(slug: ProblemKind, resource: &ResourceName, locked: &Locked, detail: String) -> Problem {
+fn locked_members(slug: ProblemKind, resource: &ResourceName, locked: &HeldRefusal, detail: String) -> Problem {
     let reason = match locked.reason {
-        LockedReason::Held => "held",
-        LockedReason::Foreign => "foreign",
-        LockedReason::LockDelay => "lock-delay",
+        HeldReason::Lease => "held",
+        HeldReason::Foreign => "foreign",
+        HeldReason::LockDelay => "lock-delay",
     };
     Problem::new(slug, detail)
         .with(|m| {
@@ -180,18 +180,18 @@ fn locked_members(slug: ProblemKind, resource: &ResourceName, locked: &Locked, d
 }
 
 /// Who has it, in a sentence.
-fn held_by(resource: &ResourceName, locked: &Locked) -> String {
+fn held_by(resource: &ResourceName, locked: &HeldRefusal) -> String {
     match (locked.reason, locked.holders.first()) {
-        (LockedReason::Foreign, _) => format!("{resource} is held by another Redlock client"),
-        (LockedReason::LockDelay, _) => {
+        (HeldReason::Foreign, _) => format!("{resource} is held by another Redlock client"),
+        (HeldReason::LockDelay, _) => {
             format!("the last lease of {resource} has run out and its safety margin is passing")
         }
-        (LockedReason::Held, Some(holder)) => {
+        (HeldReason::Lease, Some(holder)) => {
             let owner =
                 Some(holder.labels.owner.as_str()).filter(|o| !o.is_empty()).unwrap_or("a holder without a name");
             format!("{resource} is held by {owner} for {} s more", convert::seconds_up(holder.valid_for))
         }
-        (LockedReason::Held, None) => format!("{resource} is held"),
+        (HeldReason::Lease, None) => format!("{resource} is held"),
     }
 }
 
@@ -218,11 +218,11 @@ pub fn draining() -> Problem {
 /// Why an acquire was not granted.
 pub fn acquire_refused(resource: &ResourceName, error: AcquireError) -> Problem {
     match error {
-        AcquireError::Locked(locked) => {
+        AcquireError::Held(locked) => {
             let detail = held_by(resource, &locked);
             locked_members(ProblemKind::Locked, resource, &locked, detail)
         }
-        AcquireError::WaitTimeout { locked, waited, position } => {
+        AcquireError::WaitTimeout { held: locked, waited, position } => {
             let detail =
                 format!("{} ms of waiting were not enough: {}", convert::ms(waited), held_by(resource, &locked));
             locked_members(ProblemKind::WaitTimeout, resource, &locked, detail).with(|m| {

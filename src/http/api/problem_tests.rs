@@ -10,7 +10,7 @@ use tower::ServiceExt;
 use super::*;
 use crate::audit::Audit;
 use crate::http::middleware::request_layer::Frame;
-use crate::manager::types::{HolderView, QuorumCount};
+use crate::manager::types::{HolderInfo, QuorumCount};
 use crate::metrics::Metrics;
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
@@ -20,17 +20,17 @@ fn resource() -> ResourceName {
     ResourceName::parse("deploy/prod").expect("valid")
 }
 
-fn locked(reason: LockedReason, owner: &str, free_in: Option<Duration>) -> Locked {
+fn locked(reason: HeldReason, owner: &str, free_in: Option<Duration>) -> HeldRefusal {
     let token = Token::parse("abcdefghijklmnopqrstuv").expect("valid");
-    let holder = HolderView {
+    let holder = HolderInfo {
         token_id: token.hash().id(),
         fence: Fence(4_711),
         labels: Labels { owner: owner.to_owned(), acquired_at_ms: 1_795_198_023_120, ..Labels::default() },
         valid_for: Duration::from_millis(12_040),
         renewals: 3,
     };
-    let holders = if reason == LockedReason::Foreign { vec![] } else { vec![holder] };
-    Locked { reason, holders, waiting: 2, free_in, nodes: outcomes() }
+    let holders = if reason == HeldReason::Foreign { vec![] } else { vec![holder] };
+    HeldRefusal { reason, holders, waiting: 2, free_in, nodes: outcomes() }
 }
 
 fn outcomes() -> Vec<NodeOutcome> {
@@ -61,7 +61,7 @@ fn retry_after(headers: &HeaderMap) -> Option<&str> {
 
 #[test]
 fn locked_says_by_whom_and_until_when() {
-    let error = AcquireError::Locked(locked(LockedReason::Held, "ci-4711", Some(Duration::from_millis(12_001))));
+    let error = AcquireError::Held(locked(HeldReason::Lease, "ci-4711", Some(Duration::from_millis(12_001))));
     let (status, body, headers) = seen(acquire_refused(&resource(), error));
     assert_eq!((status, retry_after(&headers)), (423, Some("13")));
     assert_eq!(body["type"], "/problems/locked");
@@ -84,12 +84,11 @@ fn locked_says_by_whom_and_until_when() {
 #[test]
 fn the_three_reasons_of_locked_have_their_words() {
     for (reason, word, part) in [
-        (LockedReason::Held, "held", "a holder without a name"),
-        (LockedReason::Foreign, "foreign", "another Redlock client"),
-        (LockedReason::LockDelay, "lock-delay", "safety margin"),
+        (HeldReason::Lease, "held", "a holder without a name"),
+        (HeldReason::Foreign, "foreign", "another Redlock client"),
+        (HeldReason::LockDelay, "lock-delay", "safety margin"),
     ] {
-        let (status, body, headers) =
-            seen(acquire_refused(&resource(), AcquireError::Locked(locked(reason, "", None))));
+        let (status, body, headers) = seen(acquire_refused(&resource(), AcquireError::Held(locked(reason, "", None))));
         assert_eq!((status, body["reason"].as_str()), (423, Some(word)));
         assert!(body["detail"].as_str().is_some_and(|d| d.contains(part)), "{body}");
         assert_eq!(retry_after(&headers), Some("30"), "nothing is known of its end");
@@ -107,8 +106,8 @@ fn retry_after_is_rounded_up_and_within_its_bounds() {
 
 #[test]
 fn a_wait_that_ran_out_says_how_long_and_where() {
-    let locked = locked(LockedReason::Held, "ci", Some(Duration::from_secs(3)));
-    let error = AcquireError::WaitTimeout { locked, waited: Duration::from_millis(10_002), position: 3 };
+    let locked = locked(HeldReason::Lease, "ci", Some(Duration::from_secs(3)));
+    let error = AcquireError::WaitTimeout { held: locked, waited: Duration::from_millis(10_002), position: 3 };
     let (status, body, _) = seen(acquire_refused(&resource(), error));
     assert_eq!((status, body["type"].as_str()), (423, Some("/problems/wait-timeout")));
     assert_eq!((&body["waited_ms"], &body["position"]), (&json!(10_002), &json!(3)));

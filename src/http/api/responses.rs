@@ -17,7 +17,8 @@ use super::problem::{self, Problem};
 use super::problem_kind::ProblemKind;
 use crate::api;
 use crate::manager::types::{
-    Extended, Forced, HolderView, Inspection, Lease, ListPage, LockState, NodeReport, QuorumCount, Readiness,
+    ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListPage, LockState, NodeSummary, QuorumCount,
+    Readiness,
 };
 use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::quorum_of;
@@ -52,7 +53,7 @@ pub fn text(status: StatusCode, body: impl Into<Body>) -> Response {
 
 /// The lease as it is sent, without its token. Labels without a time of grant were not read from
 /// the nodes: they are left out rather than shown as empty.
-fn lease_body(lease: &Lease, at: Moment) -> api::Lease {
+fn lease_body(lease: &GrantedLease, at: Moment) -> api::Lease {
     let valid_for = lease.deadline.since(at.now);
     let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
     api::Lease {
@@ -75,7 +76,7 @@ fn lease_body(lease: &Lease, at: Moment) -> api::Lease {
 }
 
 /// The lease with its token, for a stream that holds it.
-pub fn lease_with_token(lease: &Lease, at: Moment) -> api::Lease {
+pub fn lease_with_token(lease: &GrantedLease, at: Moment) -> api::Lease {
     let token = Some(api::Secret(lease.token.reveal().to_owned()));
     api::Lease { token, waited_ms: Some(convert::ms(lease.waited)), ..lease_body(lease, at) }
 }
@@ -93,7 +94,7 @@ fn put_fence(response: &mut Response, fence: u64) {
 }
 
 /// 201, or 200 for a replay. The one answer that has the token.
-pub fn acquired(lease: &Lease, at: Moment, format: Format) -> Response {
+pub fn acquired(lease: &GrantedLease, at: Moment, format: Format) -> Response {
     let status = if lease.replay { StatusCode::OK } else { StatusCode::CREATED };
     let mut response = match format {
         Format::Text => text(status, format!("{}\n", lease.token.reveal())),
@@ -116,7 +117,7 @@ pub fn put_preference(response: &mut Response, applied: Option<u64>) {
 }
 
 /// 200 for an extend: the lease without its token.
-pub fn extended(extended: &Extended, at: Moment, format: Format) -> Response {
+pub fn extended(extended: &ExtendedLease, at: Moment, format: Format) -> Response {
     let renewals = Some(extended.renewals).filter(|n| *n > 0);
     let body = api::Lease { renewals, ..lease_body(&extended.lease, at) };
     let mut response = match format {
@@ -191,7 +192,7 @@ pub fn inspected(seen: &Inspection, wall_ms: u64, format: Format) -> Result<Resp
     Ok(response)
 }
 
-fn lock_lines(body: &api::Lock, holder: Option<&HolderView>) -> String {
+fn lock_lines(body: &api::Lock, holder: Option<&HolderInfo>) -> String {
     let count = body.quorum;
     let mut pairs = vec![
         ("resource", body.resource.clone()),
@@ -237,13 +238,13 @@ pub fn listed(page: &ListPage) -> Response {
     json(StatusCode::OK, &body)
 }
 
-fn voting(reports: &[NodeReport]) -> QuorumCount {
+fn voting(reports: &[NodeSummary]) -> QuorumCount {
     let granted = reports.iter().filter(|r| r.votes).count();
     QuorumCount { granted, needed: quorum_of(reports.len()), nodes: reports.len() }
 }
 
 /// 200 with all nodes.
-pub fn nodes(reports: &[NodeReport]) -> Response {
+pub fn nodes(reports: &[NodeSummary]) -> Response {
     let nodes = reports.iter().map(convert::node_state).collect();
     json(StatusCode::OK, &api::Nodes { nodes, quorum: convert::quorum(voting(reports)) })
 }
@@ -257,7 +258,7 @@ pub fn health(status: &'static str, format: Format) -> Response {
 }
 
 /// `; n1, n2: why they have no vote`, each reason once: what an operator has to do is in it.
-pub fn why_not(reports: &[NodeReport]) -> String {
+pub fn why_not(reports: &[NodeSummary]) -> String {
     let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for report in reports.iter().filter(|r| !r.votes) {
         if let Some(why) = &report.why {
@@ -269,7 +270,12 @@ pub fn why_not(reports: &[NodeReport]) -> String {
 
 /// 200 where requests can be served. Errors: `draining`, `quorum-unavailable`; `in_full` with each
 /// node that has no vote.
-pub fn ready(readiness: Readiness, reports: &[NodeReport], format: Format, in_full: bool) -> Result<Response, Problem> {
+pub fn ready(
+    readiness: Readiness,
+    reports: &[NodeSummary],
+    format: Format,
+    in_full: bool,
+) -> Result<Response, Problem> {
     match readiness {
         Readiness::Ready => Ok(health("ready", format)),
         Readiness::Draining => Err(problem::draining()),

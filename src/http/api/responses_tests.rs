@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::manager::types::{FindingView, ListItem, NodeView, WaiterView};
+use crate::manager::types::{ListItem, NodeFinding, ResourceOnNode, WaiterInfo};
 use crate::redlock::quorum::Verdict;
 use crate::types::{Fence, Labels, NodeId, Token, Ttl};
 
@@ -28,8 +28,8 @@ fn labels() -> Labels {
     }
 }
 
-fn lease(replay: bool) -> Lease {
-    Lease {
+fn lease(replay: bool) -> GrantedLease {
+    GrantedLease {
         resource: ResourceName::parse("deploy/prod").expect("valid"),
         token: Token::parse(TOKEN).expect("valid"),
         fence: Fence(1_763_660_823_123_456),
@@ -42,9 +42,9 @@ fn lease(replay: bool) -> Lease {
     }
 }
 
-fn holder(valid_for: Duration) -> HolderView {
+fn holder(valid_for: Duration) -> HolderInfo {
     let lease = lease(false);
-    HolderView { token_id: lease.token.hash().id(), fence: lease.fence, labels: lease.labels, valid_for, renewals: 3 }
+    HolderInfo { token_id: lease.token.hash().id(), fence: lease.fence, labels: lease.labels, valid_for, renewals: 3 }
 }
 
 fn inspection(state: LockState) -> Inspection {
@@ -53,8 +53,8 @@ fn inspection(state: LockState) -> Inspection {
     Inspection {
         resource: lease(false).resource,
         state,
-        waiters: vec![WaiterView { position: 1, owner: "bob".to_owned(), waiting: Duration::from_millis(1_500) }],
-        nodes: vec![NodeView { node, holds, foreign: false, ttl_ms: Some(13_000), verdict: Verdict::Granted }],
+        waiters: vec![WaiterInfo { position: 1, owner: "bob".to_owned(), waiting: Duration::from_millis(1_500) }],
+        nodes: vec![ResourceOnNode { node, holds, foreign: false, ttl_ms: Some(13_000), verdict: Verdict::Granted }],
         quorum: QuorumCount { granted: 3, needed: 2, nodes: 3 },
     }
 }
@@ -118,7 +118,7 @@ async fn as_text_an_acquire_is_the_bare_token() {
 
 #[tokio::test]
 async fn the_token_is_in_no_other_answer() {
-    let renewed = Extended { lease: lease(false), renewals: 4 };
+    let renewed = ExtendedLease { lease: lease(false), renewals: 4 };
     for format in [Format::Json, Format::Text] {
         let held = LockState::Held(holder(Duration::from_secs(12)));
         for response in
@@ -135,7 +135,7 @@ async fn the_token_is_in_no_other_answer() {
 
 #[tokio::test]
 async fn an_extend_answers_the_lease_and_its_renewals() {
-    let renewed = Extended { lease: lease(false), renewals: 4 };
+    let renewed = ExtendedLease { lease: lease(false), renewals: 4 };
     let json = value(extended(&renewed, at(1_000), Format::Json)).await;
     assert_eq!((&json["renewals"], &json["valid_for_ms"]), (&json!(4), &json!(29_695)));
     assert!(json.get("token").is_none() && json.get("waited_ms").is_none());
@@ -145,7 +145,7 @@ async fn an_extend_answers_the_lease_and_its_renewals() {
 
 #[tokio::test]
 async fn an_extend_that_did_not_read_the_labels_makes_none_up() {
-    let blind = Extended { lease: Lease { labels: Labels::default(), ..lease(false) }, renewals: 0 };
+    let blind = ExtendedLease { lease: GrantedLease { labels: Labels::default(), ..lease(false) }, renewals: 0 };
     let json = value(extended(&blind, at(1_000), Format::Json)).await;
     for member in ["owner", "note", "metadata", "acquired_at", "renewals"] {
         assert!(json.get(member).is_none(), "{member}: {json}");
@@ -245,8 +245,8 @@ async fn a_page_of_leases_has_a_state_for_each() {
     assert!(value(listed(&ListPage::default())).await["next_cursor"].is_null());
 }
 
-fn report(name: &str, votes: bool) -> NodeReport {
-    NodeReport {
+fn report(name: &str, votes: bool) -> NodeSummary {
+    NodeSummary {
         node: NodeId::parse(name).expect("valid"),
         state: if votes { "up" } else { "quarantined" }.to_owned(),
         votes,
@@ -258,7 +258,7 @@ fn report(name: &str, votes: bool) -> NodeReport {
         run_id: None,
         version: Some("7.0.15".to_owned()),
         restarts: 1,
-        findings: vec![FindingView { code: "evicts".to_owned(), detail: "set noeviction".to_owned(), bars: true }],
+        findings: vec![NodeFinding { code: "evicts".to_owned(), detail: "set noeviction".to_owned(), bars: true }],
     }
 }
 

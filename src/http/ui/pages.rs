@@ -16,7 +16,7 @@ use crate::http::api::problem_kind::ProblemKind;
 use crate::http::middleware::auth::Access;
 use crate::http::middleware::host;
 use crate::http::state::AppState;
-use crate::manager::overview::{Overview, Queued};
+use crate::manager::overview::{ListedWaiter, Overview};
 use crate::types::ResourceName;
 use crate::views::assets;
 use crate::views::events::EventsPage;
@@ -45,7 +45,7 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response,
 /// The frame of a page under this address.
 pub(super) fn shell(door: &AppState, tab: Tab, title: &str, uri: &Uri) -> Shell {
     let here = uri.path_and_query().map_or("/ui/", |p| p.as_str());
-    Shell::new(&door.manager.vote(), tab, title, here).open(door.settings.is_open_to_others)
+    Shell::new(&door.manager.cluster_status(), tab, title, here).open(door.settings.is_open_to_others)
 }
 
 /// `GET /ui`.
@@ -57,7 +57,7 @@ pub async fn home() -> Redirect {
 pub async fn locks(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::locks(request.uri())?;
     let frame = shell(&door, Tab::Locks, "Locks", request.uri());
-    door.manager.events().look();
+    door.manager.events().follow_cluster();
     let access = Access::of(&request);
     drop(request);
     let (overview, _) = seen_by(&door, &access).await;
@@ -71,18 +71,18 @@ pub async fn lock(State(door): State<AppState>, request: Request) -> Result<Resp
     let frame = shell(&door, Tab::Other, resource.as_str(), request.uri());
     let (base, access) = (base(&door, &request), Access::of(&request));
     drop(request);
-    door.manager.events().look();
+    door.manager.events().follow_cluster();
     let seen = Box::pin(door.manager.inspect(&resource)).await;
     let status = if seen.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut past = door.manager.events().past();
+    let mut past = door.manager.events().recent();
     past.retain(|event| may_hear(&access, event));
     let page = LockPage::new(frame, &resource, seen.as_ref(), &past, done, &base, door.manager.wall_ms());
     html(status, &page)
 }
 
 /// The list and the queues, with what the caller may read.
-async fn seen_by(door: &AppState, access: &Access) -> (Overview, Vec<Queued>) {
-    let (overview, mut queued) = (Box::pin(door.manager.overview()).await, door.manager.queued());
+async fn seen_by(door: &AppState, access: &Access) -> (Overview, Vec<ListedWaiter>) {
+    let (overview, mut queued) = (Box::pin(door.manager.overview()).await, door.manager.waiters());
     if access.may_all() {
         return (overview, queued);
     }
@@ -110,7 +110,7 @@ fn base(door: &AppState, request: &Request) -> String {
 pub async fn waiters(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
     let frame = shell(&door, Tab::Waiters, "Waiters", request.uri());
-    door.manager.events().look();
+    door.manager.events().follow_cluster();
     let access = Access::of(&request);
     drop(request);
     let (overview, queued) = seen_by(&door, &access).await;
@@ -121,7 +121,7 @@ pub async fn waiters(State(door): State<AppState>, request: Request) -> Result<R
 pub async fn owners(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
     let frame = shell(&door, Tab::Owners, "Owners", request.uri());
-    door.manager.events().look();
+    door.manager.events().follow_cluster();
     let access = Access::of(&request);
     drop(request);
     let (overview, queued) = seen_by(&door, &access).await;
@@ -134,10 +134,10 @@ pub async fn nodes(State(door): State<AppState>, request: Request) -> Result<Res
     let frame = shell(&door, Tab::Nodes, "Nodes", request.uri());
     let now = door.manager.now();
     let window = |node: &_| {
-        let history = door.ui.as_ref().map(|ui| &ui.node_history);
+        let history = door.ui.as_ref().map(|ui| &ui.node_latencies);
         history.and_then(|h| h.of(node)).map(|series| series.window(now)).unwrap_or_default()
     };
-    let vote = door.manager.vote();
+    let vote = door.manager.cluster_status();
     html(StatusCode::OK, &NodesPage::new(frame, &vote, window, door.manager.engine().settings.node_timeout))
 }
 
@@ -145,7 +145,7 @@ pub async fn nodes(State(door): State<AppState>, request: Request) -> Result<Res
 pub async fn latency(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
     let frame = shell(&door, Tab::Latency, "Latency", request.uri());
-    html(StatusCode::OK, &LatencyPage::new(frame, &door.manager.rounds()))
+    html(StatusCode::OK, &LatencyPage::new(frame, &door.manager.round_latency()))
 }
 
 /// `GET /ui/events`.
@@ -153,9 +153,9 @@ pub async fn events(State(door): State<AppState>, request: Request) -> Result<Re
     let query = queries::events(request.uri())?;
     let frame = shell(&door, Tab::Events, "Events", request.uri());
     let hub = Arc::clone(door.manager.events());
-    hub.look();
+    hub.follow_cluster();
     let access = Access::of(&request);
-    let mut past = hub.past();
+    let mut past = hub.recent();
     past.retain(|event| may_hear(&access, event));
     html(StatusCode::OK, &EventsPage::new(frame, &past, query))
 }

@@ -110,7 +110,7 @@ async fn t17_an_acquire_that_arrives_late_does_not_stay() {
     cluster.take_as_foreigner(&[0, 1], "x", 60_000).await;
     instance.proxies[2].set(Weather { to_node: Flow::Hold, to_client: Flow::Silent, ..FAIR });
     let refused = instance.acquire("x", LONG_TTL_MS, NO_WAIT).await;
-    assert!(matches!(refused, Err(AcquireError::Locked(_))), "{refused:?}");
+    assert!(matches!(refused, Err(AcquireError::Held(_))), "{refused:?}");
     // The connection breaks; what was sent on it is delivered all the same, and within the guard.
     instance.proxies[2].reset();
     instance.proxies[2].set(FAIR);

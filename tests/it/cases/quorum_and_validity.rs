@@ -35,7 +35,7 @@ async fn t01_a_tied_vote_is_answered_and_leaves_nothing() {
                 assert_eq!((split.quorum.needed, split.quorum.nodes), (count / 2 + 1, count));
             }
             // Decided before a slow node was heard, which may have been the foreigner's as well.
-            Err(AcquireError::Locked(locked)) => {
+            Err(AcquireError::Held(locked)) => {
                 assert!(locked.nodes.iter().any(|n| n.verdict.word() == "not-awaited"), "{locked:?}");
             }
             other => panic!("{count} nodes: {:?}", other.err()),
@@ -82,7 +82,7 @@ async fn t06_a_ttl_that_leaves_no_validity_is_refused() {
     for ttl_ms in [1, 2, 3] {
         match instance.acquire("brief", ttl_ms, NO_WAIT).await {
             Ok(lease) => assert!(lease.deadline > SystemClock.now().minus(ms(ttl_ms))),
-            Err(AcquireError::NoQuorum(_) | AcquireError::Locked(_)) => {}
+            Err(AcquireError::NoQuorum(_) | AcquireError::Held(_)) => {}
             Err(other) => panic!("{ttl_ms} ms: {other:?}"),
         }
         instance.until_settled().await;

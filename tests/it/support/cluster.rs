@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use redlockd::manager::LockManager;
 use redlockd::manager::queue::WaitLimits;
 use redlockd::manager::types::{
-    AcquireError, AcquireRequest, ExtendError, ExtendRequest, Extended, Inspection, Lease, ReleaseError,
+    AcquireError, AcquireRequest, ExtendError, ExtendRequest, ExtendedLease, GrantedLease, Inspection, ReleaseError,
 };
 use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
 use redlockd::protocol::{ClusterParams, quarantine_for};
@@ -255,19 +255,19 @@ impl<C: Clock> Drop for Instance<C> {
 
 impl<C: Clock> Instance<C> {
     /// Acquires with a token of the service's and keeps it.
-    pub async fn acquire(&self, resource: &str, ttl_ms: u64, wait: Duration) -> Result<Lease, AcquireError> {
+    pub async fn acquire(&self, resource: &str, ttl_ms: u64, wait: Duration) -> Result<GrantedLease, AcquireError> {
         let (resource, ttl) = (name(resource), Ttl::from_ms(ttl_ms).expect("a valid TTL"));
         let request = AcquireRequest { resource, ttl, wait, labels: Labels::default(), token: None };
-        self.manager.acquire(request).await.and_then(redlockd::manager::Granted::keep)
+        self.manager.acquire(request).await.and_then(redlockd::manager::PendingGrant::commit)
     }
 
     /// Acquires what is free.
-    pub async fn acquired(&self, resource: &str, ttl_ms: u64) -> Lease {
+    pub async fn acquired(&self, resource: &str, ttl_ms: u64) -> GrantedLease {
         self.acquire(resource, ttl_ms, Duration::ZERO).await.unwrap_or_else(|e| panic!("{resource}: {e:?}"))
     }
 
     /// Extends by a TTL from now.
-    pub async fn extend(&self, resource: &str, token: &Token, ttl_ms: u64) -> Result<Extended, ExtendError> {
+    pub async fn extend(&self, resource: &str, token: &Token, ttl_ms: u64) -> Result<ExtendedLease, ExtendError> {
         let (resource, ttl) = (name(resource), Ttl::from_ms(ttl_ms).expect("a valid TTL"));
         let token = token.clone();
         let request = ExtendRequest { resource, token, ttl: Some(ttl), fence: None, note: None, metadata: Vec::new() };
