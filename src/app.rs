@@ -397,11 +397,11 @@ fn open_nodes(
     tasks: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<OpenedNodes, AppError> {
-    let terms = Arc::new(terms(config, ids));
+    let params = Arc::new(cluster_params(config, ids));
     if config.nodes.is_empty() {
         let open = |id: &NodeId| {
             let (id, dir) = (id.clone(), config.data_dir.clone());
-            EmbeddedNode::open(EmbeddedConfig { id, dir, terms: (*terms).clone(), clock: SystemClock })
+            EmbeddedNode::open(EmbeddedConfig { id, dir, params: (*params).clone(), clock: SystemClock })
         };
         let embedded = ids.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let node = |n: &Arc<_>| Arc::new(AnyNode::Embedded(Arc::clone(n), Arc::clone(observer)));
@@ -423,7 +423,7 @@ fn open_nodes(
             connect_timeout: config.connect_timeout,
             lanes: config.lanes,
             max_in_flight: config.max_in_flight,
-            ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&terms), config.node_timeout)
+            ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&params), config.node_timeout)
         };
         let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(observer))).map_err(invalid)?;
         spawn(tasks, stop, supervisor);
@@ -457,7 +457,7 @@ fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
 
 /// What all instances must agree on is hashed into the cluster's fingerprint: the nodes' names in
 /// order of the alphabet, the guard, the lock delay, the life of fence counters and the key template.
-fn terms(config: &Config, ids: &[NodeId]) -> ClusterParams {
+fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     let mut names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
     names.sort_unstable();
     let text = format!(
@@ -481,7 +481,7 @@ fn terms(config: &Config, ids: &[NodeId]) -> ClusterParams {
 
 fn settings(config: &Config, ids: &[NodeId]) -> Settings {
     Settings {
-        terms: Arc::new(terms(config, ids)),
+        params: Arc::new(cluster_params(config, ids)),
         node_timeout: config.node_timeout,
         drift_ppm: config.drift_ppm,
         drift_floor: config.drift_floor,

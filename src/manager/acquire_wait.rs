@@ -97,7 +97,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     fn keys_gone(&self, deadline: BootTime) -> BootTime {
-        deadline.plus(self.engine().settings.terms.lock_delay)
+        deadline.plus(self.engine().settings.params.lock_delay)
     }
 
     /// For a caller that does not wait.
@@ -325,7 +325,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Whether a quorum says so of each lease in the circle, while all its seats are taken. False also where the
     /// nodes do not say.
     async fn is_standing(&self, ticket: &Ticket, circle: &[Edge]) -> bool {
-        let lock_delay = self.engine().settings.terms.lock_delay;
+        let lock_delay = self.engine().settings.params.lock_delay;
         for edge in circle {
             let seen = self.engine().inspect(&edge.place.resource).await;
             let is_held = seen.is_ok_and(|view| match view.lock {

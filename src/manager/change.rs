@@ -42,7 +42,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Err(refusal) => return Err(self.extend_error(&hash, refusal)),
         };
         self.note_own(&hash, &request.resource, extended.deadline);
-        let keys_gone = extended.deadline.plus(self.engine().settings.terms.lock_delay);
+        let keys_gone = extended.deadline.plus(self.engine().settings.params.lock_delay);
         self.shared.room.taken(&request.resource, keys_gone);
         self.shared.events.tell(EventKind::Extended, self.wall_ms(), |event| {
             of_lease(event, &request.resource, &hash);

@@ -66,7 +66,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         loop {
             self.clock().sleep(HOUSEKEEPING).await;
             let now = self.now();
-            let lock_delay = self.engine().settings.terms.lock_delay;
+            let lock_delay = self.engine().settings.params.lock_delay;
             let observer = self.shared.ends.get();
             let swept = self.shared.own.sweep(now, |held| {
                 if let Some(observer) = observer {

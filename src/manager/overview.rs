@@ -75,7 +75,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Overview {
             age: now.since(leases.taken),
             leases,
-            lock_delay: self.engine().settings.terms.lock_delay,
+            lock_delay: self.engine().settings.params.lock_delay,
             waiting: room.queues().into_iter().collect(),
             longest_wait: room.oldest().map(|since| now.since(since)),
         }
@@ -112,6 +112,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// What the nodes keep beyond the promise.
     pub fn lock_delay(&self) -> Duration {
-        self.engine().settings.terms.lock_delay
+        self.engine().settings.params.lock_delay
     }
 }

@@ -65,7 +65,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub async fn list_visible(&self, query: ListQuery, seen: Option<Seen<'_>>) -> ListPage {
         let snapshot = self.shared.snapshots.get(self.engine()).await;
         let age = self.now().since(snapshot.taken);
-        let lock_delay = self.engine().settings.terms.lock_delay;
+        let lock_delay = self.engine().settings.params.lock_delay;
         let mut waiting: std::collections::BTreeMap<_, _> = self.shared.room.queues().into_iter().collect();
         waiting.retain(|resource, _| resource.as_str().starts_with(&query.prefix));
         let after = query.after.as_deref().unwrap_or("");
@@ -219,7 +219,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             LockState::Free => (HeldReason::Lease, Vec::new(), None),
             LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),
             LockState::Held(holder) => {
-                let left = holder.valid_for.saturating_add(self.engine().settings.terms.lock_delay);
+                let left = holder.valid_for.saturating_add(self.engine().settings.params.lock_delay);
                 let delayed = holder.valid_for.is_zero();
                 let reason = if delayed { HeldReason::LockDelay } else { HeldReason::Lease };
                 (reason, vec![holder], Some(left))
@@ -235,7 +235,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             token_id: record.token.id(),
             fence: record.fence,
             labels: record.labels(),
-            valid_for: left.saturating_sub(self.engine().settings.terms.lock_delay),
+            valid_for: left.saturating_sub(self.engine().settings.params.lock_delay),
             renewals: record.renewals,
         }
     }

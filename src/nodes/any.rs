@@ -57,13 +57,13 @@ impl Node for AnyNode {
 
     fn call(
         self: Arc<Self>,
-        stamp: RequestTime,
+        sent_at: RequestTime,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static {
         match self.as_ref() {
-            Self::Redis(node) => Either::Left(Arc::clone(node).call(stamp, request)),
+            Self::Redis(node) => Either::Left(Arc::clone(node).call(sent_at, request)),
             Self::Embedded(node, observer) => {
-                Either::Right(observed(Arc::clone(node), Arc::clone(observer), stamp, request))
+                Either::Right(observed(Arc::clone(node), Arc::clone(observer), sent_at, request))
             }
         }
     }
@@ -73,11 +73,11 @@ impl Node for AnyNode {
 async fn observed(
     node: Arc<EmbeddedNode<SystemClock>>,
     observer: Arc<dyn NodeObserver>,
-    stamp: RequestTime,
+    sent_at: RequestTime,
     request: Arc<Request>,
 ) -> NodeResult {
-    let (begun, verb) = (SystemClock.now(), request.verb());
-    let answer = Arc::clone(&node).call(stamp, request).await;
+    let (begun, verb) = (SystemClock.now(), request.operation());
+    let answer = Arc::clone(&node).call(sent_at, request).await;
     observer.answered(node.id(), verb, SystemClock.now().since(begun), answer.as_ref().map(drop).map_err(|e| e.kind));
     answer
 }

@@ -107,13 +107,13 @@ pub fn fence(resource: &ResourceName) -> String {
 
 /// The tombstone of a token's lease of a resource: it was ended for good. Of this resource only: a
 /// client may use one token of its own for several, and releasing one must not end the others.
-pub fn gone_token(resource: &ResourceName, token: &TokenHash) -> String {
+pub fn token_tombstone(resource: &ResourceName, token: &TokenHash) -> String {
     [GONE_PREFIX, token.as_str(), ":", resource.as_str()].concat()
 }
 
 /// The tombstone of an attempt: it was given up. `#` is in no resource name, so it cannot be the
 /// tombstone of a token.
-pub fn gone_attempt(resource: &ResourceName, token: &TokenHash, attempt: &AttemptId) -> String {
+pub fn attempt_tombstone(resource: &ResourceName, token: &TokenHash, attempt: &AttemptId) -> String {
     [GONE_PREFIX, token.as_str(), ":", resource.as_str(), "#", attempt.as_str()].concat()
 }
 

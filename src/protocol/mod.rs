@@ -1,10 +1,10 @@
 //! The protocol between an instance and a node: requests, replies, the scripts that carry them out on
 //! Redis, and a reference implementation of the same scripts in Rust.
 
+pub mod commands;
 pub mod keys;
 pub mod reference;
 pub mod replies;
-pub mod scripts;
 
 mod params;
 mod record;

@@ -3,7 +3,7 @@
 
 use deadpool_redis::redis::Value;
 
-use super::scripts::shared;
+use super::commands::batch_kind;
 use crate::protocol::{
     EndReason, Found, LeaseRecord, ListedLease, NoVote, NodeInspection, NodeStatus, Released, Reply, Request,
     StoredLock, Unreachable, UnreachableKind, Vote,
@@ -24,7 +24,7 @@ pub fn parse(request: &Request, value: &Value) -> Result<Reply, Unreachable> {
 ///
 /// Errors: [`UnreachableKind::Protocol`] where it is none.
 pub fn parse_one_of(count: usize, index: usize, request: &Request, value: &Value) -> Result<Reply, Unreachable> {
-    let reply = match (shared(request), value) {
+    let reply = match (batch_kind(request), value) {
         (None, value) => read(request, value),
         (Some(_), Value::Array(items)) if items.len() == count => {
             items.get(index).map_or_else(|| odd("is missing"), |item| read(request, item))
@@ -33,7 +33,7 @@ pub fn parse_one_of(count: usize, index: usize, request: &Request, value: &Value
         (Some(_), _) => odd("is not a list"),
     };
     reply.map_err(|Odd(what)| {
-        Unreachable::new(UnreachableKind::Protocol, format!("{}: the answer {what}", request.verb()))
+        Unreachable::new(UnreachableKind::Protocol, format!("{}: the answer {what}", request.operation()))
     })
 }
 
@@ -52,7 +52,7 @@ fn read(request: &Request, value: &Value) -> Result<Reply, Odd> {
             return Ok(Reply::Granted { fence: Fence(in_range(*fence, "alone")?), joined: false });
         }
         (Request::Cancel { .. } | Request::Release { .. }, Value::Int(1)) => {
-            return Ok(Reply::Released(Released { found: Found::Mine, earlier: None }));
+            return Ok(Reply::Released(Released { found: Found::Match, earlier: None }));
         }
         _ => return odd("is not a list"),
     };
@@ -109,7 +109,7 @@ fn plant(items: &mut Items<'_>) -> Result<Reply, Odd> {
 
 fn release(items: &mut Items<'_>) -> Result<Reply, Odd> {
     let found = match items.text()? {
-        "R" => Found::Mine,
+        "R" => Found::Match,
         "M" => Found::Nothing,
         "O" => Found::Other,
         _ => return odd("has an unknown code"),
@@ -356,7 +356,7 @@ mod tests {
         for request in requests() {
             for shape in &shapes {
                 let answer = parse(&request, shape);
-                assert!(is_protocol(&answer), "{} {shape:?}: {answer:?}", request.verb());
+                assert!(is_protocol(&answer), "{} {shape:?}: {answer:?}", request.operation());
             }
         }
     }
@@ -408,7 +408,7 @@ mod tests {
         assert_eq!(parse_one_of(2, 1, acquire, &both), granted(5, true));
         assert!(is_protocol(&parse_one_of(3, 0, acquire, &both)));
         assert!(is_protocol(&parse_one_of(2, 2, acquire, &both)));
-        let mine = Reply::Released(Released { found: Found::Mine, earlier: None });
+        let mine = Reply::Released(Released { found: Found::Match, earlier: None });
         assert_eq!(parse(release, &list(&[Value::Int(1)])), Ok(mine));
         assert!(is_protocol(&parse(release, &list(&[Value::Int(2)]))));
     }

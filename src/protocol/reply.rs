@@ -56,7 +56,7 @@ pub struct Released {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     /// The lease (or claim) itself; it is gone now.
-    Mine,
+    Match,
     /// Nothing.
     Nothing,
     /// Another lease or a foreigner's lock, untouched.

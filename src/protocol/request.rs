@@ -99,7 +99,7 @@ pub enum Request {
 
 impl Request {
     /// The verb, for metrics and logs.
-    pub fn verb(&self) -> &'static str {
+    pub fn operation(&self) -> &'static str {
         match self {
             Self::Acquire { .. } => "acquire",
             Self::Update { .. } => "update",
@@ -118,7 +118,7 @@ impl Request {
     }
 }
 
-/// Every verb that [`Request::verb`] can give.
+/// Every verb that [`Request::operation`] can give.
 pub const OPERATIONS: [&str; 13] = [
     "acquire",
     "update",
@@ -145,6 +145,6 @@ mod tests {
         verbs.sort_unstable();
         verbs.dedup();
         assert_eq!(verbs.len(), OPERATIONS.len());
-        assert!(OPERATIONS.contains(&Request::Probe.verb()));
+        assert!(OPERATIONS.contains(&Request::Probe.operation()));
     }
 }

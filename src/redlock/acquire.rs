@@ -186,7 +186,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let attempt = self.entropy.attempt();
         let (resource, token) = (want.resource.clone(), want.token.clone());
         let cancel = Request::Cancel { resource, token, attempt: attempt.clone() };
-        let keys_gone = started.plus(want.ttl.as_duration()).plus(self.settings.terms.lock_delay);
+        let keys_gone = started.plus(want.ttl.as_duration()).plus(self.settings.params.lock_delay);
         let mut undo = Undo::new(self.clone(), cancel, keys_gone);
         let request = Request::Acquire {
             resource: want.resource.clone(),

@@ -22,7 +22,7 @@ use crate::types::Ttl;
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// What all instances agree on.
-    pub terms: Arc<ClusterParams>,
+    pub params: Arc<ClusterParams>,
     /// How long one round waits for one node.
     pub node_timeout: Duration,
     /// Clock-rate allowance, parts per million of the TTL.

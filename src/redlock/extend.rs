@@ -122,7 +122,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
         let missing: Vec<usize> = tally.heard().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
         if !missing.is_empty() {
-            let gone = started.plus(ttl.as_duration()).plus(self.settings.terms.lock_delay);
+            let gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, gone);
         }
         Ok(Extended { record, ttl, deadline, granted: tally.yes() })

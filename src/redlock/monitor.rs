@@ -223,7 +223,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let rtt = heard.since(sent);
                     let middle = self.engine.stamps.at(sent.plus(rtt / 2));
                     // A slow answer (or a process that was stopped in between) says little of the clock.
-                    let quick = rtt <= self.engine.settings.terms.guard / 4;
+                    let quick = rtt <= self.engine.settings.params.guard / 4;
                     health.offset_us = quick.then(|| difference(status.now_us, middle.0));
                     (health.latency, health.heard, health.error) = (Some(rtt), Some(heard), None);
                     if health.status.as_ref().is_some_and(|old| old.run != status.run) {
@@ -279,7 +279,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
         offsets.sort_unstable();
         let median_us = offsets[(offsets.len() - 1) / 2].0;
-        let guard_us = i64::try_from(self.engine.settings.terms.guard.as_micros()).unwrap_or(i64::MAX);
+        let guard_us = i64::try_from(self.engine.settings.params.guard.as_micros()).unwrap_or(i64::MAX);
         let agrees = |offset: i64| offset.saturating_sub(median_us).saturating_abs() <= guard_us;
         let agreeing = offsets.iter().filter(|(offset, _)| agrees(*offset)).count();
         if agreeing < self.engine.quorum() && !mutant::is(Mutant::FollowOneNode) {

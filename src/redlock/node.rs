@@ -55,7 +55,7 @@ pub trait Node: Send + Sync + 'static {
     /// [`Request::Cancel`] or [`Request::Release`], which travel behind it.
     fn call(
         self: Arc<Self>,
-        stamp: RequestTime,
+        sent_at: RequestTime,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static;
 }

@@ -148,7 +148,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             match answer {
                 Ok(Reply::Released(Released { found, earlier: before })) => {
                     match found {
-                        Found::Mine => mine += 1,
+                        Found::Match => mine += 1,
                         Found::Other if counts(index) => other += 1,
                         Found::Nothing if counts(index) => nothing += 1,
                         Found::Other | Found::Nothing => {}
@@ -190,5 +190,5 @@ fn may_vote(answer: &NodeResult) -> bool {
 }
 
 fn found_it(answer: &NodeResult) -> bool {
-    matches!(answer, Ok(Reply::Released(Released { found: Found::Mine, .. })))
+    matches!(answer, Ok(Reply::Released(Released { found: Found::Match, .. })))
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use redlockd::protocol::reference::{Foreign, NodeMachine, Victim};
+use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
     ClusterParams, EndReason, LeaseRecord, ListedLease, NoVote, NodeInspection, Reply, Request, RequestTime, StoredLock,
 };
@@ -51,8 +51,8 @@ fn ours(is_brief: bool) -> ClusterParams {
 /// Both nodes, and what the steps so far have shown.
 struct Pair<'a> {
     real: &'a mut RealServer,
-    machine: NodeMachine,
-    terms: ClusterParams,
+    machine: ReferenceNode,
+    params: ClusterParams,
     last_fence: u64,
     last_print: String,
     restarts: u32,
@@ -67,13 +67,13 @@ impl<'a> Pair<'a> {
     fn new(real: &'a mut RealServer, is_brief: bool) -> Self {
         real.flush_all();
         real.run = run_id(0);
-        let machine = NodeMachine::new(&run_id(0));
-        let terms = ours(is_brief);
+        let machine = ReferenceNode::new(&run_id(0));
+        let params = ours(is_brief);
         let slack_us = ROUNDING_MS * 1_000;
         Self {
             real,
             machine,
-            terms,
+            params,
             last_fence: 0,
             last_print: String::new(),
             restarts: 0,
@@ -151,39 +151,39 @@ impl<'a> Pair<'a> {
     fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         let now = self.clear_of_ends();
         match step {
-            Step::Ask { what, stamp, who } => {
-                let stamp = match stamp {
+            Step::Ask { what, sent_at, who } => {
+                let sent_at = match sent_at {
                     StampKind::Now => now,
                     StampKind::SlightlyOff(by) => now.saturating_add_signed(*by),
                     StampKind::Late => now - 6_000_000,
                     StampKind::Early => now + 6_000_000,
                 };
-                let mut terms = self.terms.clone();
+                let mut params = self.params.clone();
                 match who {
                     Who::Us => {}
-                    Who::OtherCluster => terms.cluster = "two".into(),
-                    Who::LongerTtl => terms.quarantine *= 2,
+                    Who::OtherCluster => params.cluster = "two".into(),
+                    Who::LongerTtl => params.quarantine *= 2,
                 }
                 if let Ask::Evict { resource, sees: true } = what {
                     self.ask(
                         RequestTime(now),
-                        &self.terms.clone(),
+                        &self.params.clone(),
                         &Request::Inspect { resource: name(RESOURCES[*resource]) },
                     )?;
                 }
                 let request = self.request(what);
-                self.ask(RequestTime(stamp), &terms, &request)?;
+                self.ask(RequestTime(sent_at), &params, &request)?;
             }
             Step::Foreign { resource, value, ttl_ms } => {
                 let r = name(RESOURCES[*resource]);
                 match FOREIGN.get(*value) {
                     Some(bytes) => {
                         self.real.foreign_set(&r, bytes, *ttl_ms);
-                        self.machine.foreign_set(now, &r, &Foreign::Bytes(bytes.to_vec()), *ttl_ms);
+                        self.machine.foreign_set(now, &r, &ForeignValue::Bytes(bytes.to_vec()), *ttl_ms);
                     }
                     None => {
                         self.real.foreign_list(&r, *ttl_ms);
-                        self.machine.foreign_set(now, &r, &Foreign::OtherType("list"), *ttl_ms);
+                        self.machine.foreign_set(now, &r, &ForeignValue::OtherType("list"), *ttl_ms);
                     }
                 }
             }
@@ -214,7 +214,7 @@ impl<'a> Pair<'a> {
     fn evict(&mut self, now: u64) {
         let script = "if redis.call('HEXISTS', KEYS[1], 'ev') == 1 then redis.call('HSET', KEYS[1], 'ev', 999) end";
         self.real.command::<()>(&[b"EVAL", script.as_bytes(), b"1", b"redlockd:meta"]);
-        self.machine.evict(now, &Victim::Counter(name("junk")));
+        self.machine.evict(now, &EvictedKey::Counter(name("junk")));
         self.was_evicted = true;
     }
 
@@ -251,7 +251,7 @@ impl<'a> Pair<'a> {
             [script.as_bytes(), b"1", b"redlockd:meta", ahead_text.as_bytes(), run.as_bytes(), span_text.as_bytes()];
         self.real.command::<()>(&[&[&b"EVAL"[..]], &args[..]].concat());
         let reply =
-            self.machine.apply(ahead, "", RequestTime(now), &self.terms, &Request::Inspect { resource: name("a") });
+            self.machine.apply(ahead, "", RequestTime(now), &self.params, &Request::Inspect { resource: name("a") });
         assert!(
             matches!(reply, Ok(Reply::Inspected(NodeInspection { no_vote: Some(NoVote::ClockOff { .. }), .. }))),
             "{reply:?}"
@@ -260,7 +260,7 @@ impl<'a> Pair<'a> {
 
     /// Waits until nothing ends within the slack, before or after; the node's time then.
     fn clear_of_ends(&mut self) -> u64 {
-        let period_us = u64::try_from(self.terms.fence_ttl.as_micros()).expect("short");
+        let period_us = u64::try_from(self.params.fence_ttl.as_micros()).expect("short");
         loop {
             let now = self.real.now_us();
             let early = now - self.slack_us;
@@ -273,20 +273,20 @@ impl<'a> Pair<'a> {
         }
     }
 
-    fn ask(&mut self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> Result<(), TestCaseError> {
-        let (before, real, after) = self.real.bracketed(stamp, terms, request);
+    fn ask(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> Result<(), TestCaseError> {
+        let (before, real, after) = self.real.bracketed(sent_at, params, request);
         self.slack_us += after - before;
         let mut later = self.machine.clone();
-        let twin = self.machine.apply(before, "", stamp, terms, request);
+        let twin = self.machine.apply(before, "", sent_at, params, request);
         if !agree(&real, &twin, self.slack_us) {
-            let at_the_end = later.apply(after, "", stamp, terms, request);
+            let at_the_end = later.apply(after, "", sent_at, params, request);
             prop_assert!(
                 agree(&real, &at_the_end, self.slack_us),
                 "{request:?} at {before}\n  redis:   {real:?}\n  machine: {twin:?}"
             );
             self.machine = later;
         }
-        *self.met.entry(format!("{} {}", request.verb(), kind_of(&real))).or_default() += 1;
+        *self.met.entry(format!("{} {}", request.operation(), kind_of(&real))).or_default() += 1;
         match &real {
             Ok(Reply::Granted { fence, .. } | Reply::Updated { record: LeaseRecord { fence, .. }, .. }) => {
                 self.last_fence = fence.0;
@@ -302,15 +302,15 @@ impl<'a> Pair<'a> {
     /// At the end both must hold the same.
     fn compare_all(&mut self) -> Result<(), TestCaseError> {
         for resource in RESOURCES {
-            let stamp = RequestTime(self.clear_of_ends());
-            let terms = self.terms.clone();
-            self.ask(stamp, &terms, &Request::Inspect { resource: name(resource) })?;
+            let sent_at = RequestTime(self.clear_of_ends());
+            let params = self.params.clone();
+            self.ask(sent_at, &params, &Request::Inspect { resource: name(resource) })?;
         }
         let (mut real, mut cursor) = (Vec::new(), 0);
         let now = self.clear_of_ends();
         for _ in 0..MAX_PAGES {
             let list = Request::List { cursor, count: 2 };
-            let Ok(Reply::Page { next, leases }) = self.real.ask_with(RequestTime(now), &self.terms, &list) else {
+            let Ok(Reply::Page { next, leases }) = self.real.ask_with(RequestTime(now), &self.params, &list) else {
                 panic!("no page")
             };
             real.extend(leases);
@@ -322,7 +322,7 @@ impl<'a> Pair<'a> {
         let (mut twin, mut cursor) = (Vec::new(), 0);
         for _ in 0..MAX_PAGES {
             let list = Request::List { cursor, count: 2 };
-            let Ok(Reply::Page { next, leases }) = self.machine.apply(now, "", RequestTime(now), &self.terms, &list)
+            let Ok(Reply::Page { next, leases }) = self.machine.apply(now, "", RequestTime(now), &self.params, &list)
             else {
                 panic!("no page")
             };
@@ -346,7 +346,7 @@ impl<'a> Pair<'a> {
     /// What no reply has shown yet: tombstones, and what the next fence is when the caller's clock is
     /// slow, so that the nodes' memory alone decides.
     fn compare_hidden(&mut self) -> Result<(), TestCaseError> {
-        let terms = self.terms.clone();
+        let params = self.params.clone();
         for resource in RESOURCES.map(name) {
             let now = self.clear_of_ends();
             self.real.foreign_delete(&resource);
@@ -355,8 +355,8 @@ impl<'a> Pair<'a> {
                 let reason = EndReason::Released;
                 let release = Request::Release { resource: resource.clone(), token: token(t), reason };
                 for _ in 0..2 {
-                    let stamp = RequestTime(self.clear_of_ends());
-                    self.ask(stamp, &terms, &release)?;
+                    let sent_at = RequestTime(self.clear_of_ends());
+                    self.ask(sent_at, &params, &release)?;
                 }
             }
             let acquire = Request::Acquire {
@@ -367,7 +367,7 @@ impl<'a> Pair<'a> {
                 labels: "{}".into(),
             };
             let slow = RequestTime(self.clear_of_ends() - 4_900_000);
-            self.ask(slow, &terms, &acquire)?;
+            self.ask(slow, &params, &acquire)?;
         }
         Ok(())
     }
@@ -386,8 +386,8 @@ fn the_machine_answers_as_redis_does_whatever_is_asked_and_whatever_happens() {
         let mut real = real.borrow_mut();
         let mut pair = Pair::new(&mut real, is_brief);
         if is_declared {
-            let stamp = RequestTime(pair.real.now_us());
-            pair.ask(stamp, &pair.terms.clone(), &Request::Init)?;
+            let sent_at = RequestTime(pair.real.now_us());
+            pair.ask(sent_at, &pair.params.clone(), &Request::Init)?;
         }
         for step in &steps {
             pair.step(step)?;

@@ -8,7 +8,7 @@ use redlockd::protocol::{
 use redlockd::types::{Fence, Labels};
 
 use super::subject::{
-    GUARD, Subject, acquire, attempt, cancel, extend, inspect, name, release, revoke, terms, token, ttl,
+    GUARD, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, revoke, token, ttl,
 };
 
 fn granted(node: &mut impl Subject, request: &Request) -> Fence {
@@ -43,7 +43,7 @@ fn is_free(node: &mut impl Subject, resource: &str) -> bool {
 }
 
 fn is_mine(reply: &Reply) -> bool {
-    matches!(reply, Reply::Released(Released { found: Found::Mine, .. }))
+    matches!(reply, Reply::Released(Released { found: Found::Match, .. }))
 }
 
 pub fn one_holder_and_the_others_learn_how_long(node: &mut impl Subject) {
@@ -73,7 +73,7 @@ pub fn fences_rise_over_releases_expiries_and_slow_clocks(node: &mut impl Subjec
     for by in 2..6 {
         node.pass(Duration::from_millis(23));
         let slow = RequestTime(node.now_us() - 400_000); // within the guard
-        match node.ask_with(slow, &terms(), &acquire("a", by, by, 1)) {
+        match node.ask_with(slow, &params(), &acquire("a", by, by, 1)) {
             Ok(Reply::Granted { fence, .. }) => {
                 assert_eq!(fence, Fence(last.0 + 1), "the counter is ahead of this caller's clock");
                 last = fence;
@@ -127,7 +127,7 @@ pub fn a_cancelled_attempt_that_arrives_late_is_dead_and_others_are_not(node: &m
 
 pub fn a_released_token_stays_dead_and_says_why(node: &mut impl Subject) {
     granted(node, &acquire("a", 1, 1, 20_000));
-    assert_eq!(node.ask(&release("a", 1)), Reply::Released(Released { found: Found::Mine, earlier: None }));
+    assert_eq!(node.ask(&release("a", 1)), Reply::Released(Released { found: Found::Match, earlier: None }));
     let again = Reply::Released(Released { found: Found::Nothing, earlier: Some(EndReason::Released) });
     assert_eq!(node.ask(&release("a", 1)), again);
     assert_eq!(node.ask(&acquire("a", 1, 2, 1_000)), Reply::Ended { reason: EndReason::Released });
@@ -153,7 +153,7 @@ pub fn the_first_reason_stays_save_that_a_release_ends_a_revocation(node: &mut i
     granted(node, &acquire("a", 1, 1, 20_000));
     assert!(matches!(node.ask(&revoke("a", 1)), Reply::Revoked { left_ms } if left_ms > 10_000));
     let earlier = Some(EndReason::Revoked);
-    assert_eq!(node.ask(&end(EndReason::Forced)), Reply::Released(Released { found: Found::Mine, earlier }));
+    assert_eq!(node.ask(&end(EndReason::Forced)), Reply::Released(Released { found: Found::Match, earlier }));
     let earlier = Some(EndReason::Forced);
     for reason in [EndReason::Released, EndReason::Forced] {
         assert_eq!(node.ask(&end(reason)), Reply::Released(Released { found: Found::Nothing, earlier }));
@@ -255,22 +255,22 @@ pub fn a_plant_with_a_small_fence_does_not_lower_the_counter(node: &mut impl Sub
     assert_eq!(node.ask(&Request::Restore { resource: name("a"), record: small, left_ms: 5_000 }), Reply::Restored);
     node.ask(&release("a", 2));
     let slow = RequestTime(node.now_us() - 400_000);
-    let next = node.ask_with(slow, &terms(), &acquire("a", 3, 3, 10_000));
+    let next = node.ask_with(slow, &params(), &acquire("a", 3, 3, 10_000));
     assert_eq!(next, Ok(Reply::Granted { fence: Fence(fence.0 + 1), joined: false }));
 }
 
 pub fn late_requests_and_clocks_that_are_off_get_no_vote(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 20_000));
     let off = u64::try_from(GUARD.as_micros()).expect("small") + 200_000;
-    for stamp in [RequestTime(node.now_us() - off), RequestTime(node.now_us() + off)] {
+    for sent_at in [RequestTime(node.now_us() - off), RequestTime(node.now_us() + off)] {
         for request in [acquire("b", 2, 2, 1_000), acquire("a", 1, 1, 1_000), extend("a", 1, None, Some(fence))] {
-            let reply = node.ask_with(stamp, &terms(), &request);
+            let reply = node.ask_with(sent_at, &params(), &request);
             assert!(matches!(reply, Ok(Reply::NoVote(NoVote::ClockOff { .. }))), "{reply:?}");
         }
     }
     assert_eq!(record(node, "a").renewals, 0);
     assert!(
-        is_mine(&node.ask_with(RequestTime(0), &terms(), &release("a", 1)).expect("an answer")),
+        is_mine(&node.ask_with(RequestTime(0), &params(), &release("a", 1)).expect("an answer")),
         "giving back needs no clock"
     );
 }

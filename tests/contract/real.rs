@@ -5,9 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, Connection, FromRedisValue, Value};
+use redlockd::protocol::commands::{self, ScriptContext, ScriptRef};
 use redlockd::protocol::keys::KeyTemplate;
 use redlockd::protocol::replies;
-use redlockd::protocol::scripts::{self, By, Told};
 use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::types::ResourceName;
@@ -46,14 +46,14 @@ impl RealServer {
     /// Runs the request's script with the time right before and right after it, in one transaction.
     pub fn bracketed(
         &mut self,
-        stamp: RequestTime,
-        terms: &ClusterParams,
+        sent_at: RequestTime,
+        params: &ClusterParams,
         request: &Request,
     ) -> (u64, NodeResult, u64) {
         let template = KeyTemplate::default();
-        let pass = scripts::pass(terms, &self.run);
-        let told = Told { terms, template: &template, pass: &pass, stamp };
-        let call = scripts::command(&told, request, By::Source);
+        let marker_fingerprint = commands::marker_fingerprint(params, &self.run);
+        let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
+        let call = commands::build(&context, sent_at, request, ScriptRef::Body);
         let mut pipe = redis::pipe();
         pipe.atomic().cmd("TIME").add_command(call).cmd("TIME").ignore_errors();
         let values: Vec<redis::RedisResult<Value>> = pipe.query(&mut self.connection).expect("a transaction");
@@ -70,12 +70,12 @@ impl RealServer {
     }
 
     /// Asks several at once, in one command, at one instant of the node's clock.
-    pub fn ask_several(&mut self, terms: &ClusterParams, asked: &[(RequestTime, Request)]) -> Vec<NodeResult> {
+    pub fn ask_several(&mut self, params: &ClusterParams, asked: &[(RequestTime, Request)]) -> Vec<NodeResult> {
         let template = KeyTemplate::default();
-        let pass = scripts::pass(terms, &self.run);
-        let told = Told { terms, template: &template, pass: &pass, stamp: RequestTime(0) };
-        let list: Vec<(RequestTime, &Request)> = asked.iter().map(|(stamp, request)| (*stamp, request)).collect();
-        let value = scripts::several(&told, &list, By::Source).query::<Value>(&mut self.connection);
+        let marker_fingerprint = commands::marker_fingerprint(params, &self.run);
+        let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
+        let list: Vec<(RequestTime, &Request)> = asked.iter().map(|(sent_at, request)| (*sent_at, request)).collect();
+        let value = commands::build_batch(&context, &list, ScriptRef::Body).query::<Value>(&mut self.connection);
         let parse = |(i, (_, request)): (usize, &(RequestTime, Request))| match &value {
             Ok(value) => replies::parse_one_of(asked.len(), i, request, value),
             Err(e) => Err(Unreachable::new(UnreachableKind::Protocol, e.to_string())),
@@ -122,8 +122,8 @@ impl Subject for RealServer {
         secs * 1_000_000 + micros
     }
 
-    fn ask_with(&mut self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> NodeResult {
-        self.bracketed(stamp, terms, request).1
+    fn ask_with(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult {
+        self.bracketed(sent_at, params, request).1
     }
 
     fn pass(&mut self, span: Duration) {

@@ -7,11 +7,11 @@ use redlockd::protocol::{
 };
 use redlockd::types::Fence;
 
-use super::subject::{Server, acquire, extend, inspect, name, release, terms};
+use super::subject::{Server, acquire, extend, inspect, name, params, release};
 
-fn status(node: &mut impl Server, terms: &ClusterParams, request: &Request) -> NodeStatus {
-    let stamp = RequestTime(node.now_us());
-    match node.ask_with(stamp, terms, request) {
+fn status(node: &mut impl Server, params: &ClusterParams, request: &Request) -> NodeStatus {
+    let sent_at = RequestTime(node.now_us());
+    match node.ask_with(sent_at, params, request) {
         Ok(Reply::Status(status)) => status,
         other => panic!("{other:?}"),
     }
@@ -85,7 +85,7 @@ pub fn an_operator_evicts_exactly_what_they_saw(node: &mut impl Server) {
     assert_eq!(node.ask(&evict(&print)), released(Found::Other));
     node.foreign_list(&name("a"), None);
     assert_eq!(&*seen(&mut |r| node.ask(r)), "type:list");
-    assert_eq!(node.ask(&evict("type:list")), released(Found::Mine));
+    assert_eq!(node.ask(&evict("type:list")), released(Found::Match));
     assert!(matches!(node.ask(&inspect("a")), Reply::Inspected(s) if s.lock == StoredLock::Free));
 }
 
@@ -110,49 +110,49 @@ pub fn lost_memory_costs_the_vote(node: &mut impl Server) {
     fence_of(&node.ask(&acquire("a", 1, 1, 20_000)));
     node.flush_all();
     assert_eq!(node.ask(&acquire("a", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { left_ms: 60_000 }));
-    assert_eq!(status(node, &terms(), &Request::Probe).why, "blank");
+    assert_eq!(status(node, &params(), &Request::Probe).why, "blank");
     node.restart_empty();
     assert!(matches!(node.ask(&acquire("a", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { .. })));
     assert!(matches!(node.ask(&extend("a", 1, None, None)), Reply::NoVote(NoVote::Quarantined { .. })));
     // Nothing has voted since it was blank: an operator may say that it is new, once.
-    assert_eq!(status(node, &terms(), &Request::Init).vote, Vote::Active);
-    assert_eq!(status(node, &terms(), &Request::Init).vote, Vote::AlreadyInitialised);
+    assert_eq!(status(node, &params(), &Request::Init).vote, Vote::Active);
+    assert_eq!(status(node, &params(), &Request::Init).vote, Vote::AlreadyInitialised);
 }
 
 pub fn an_eviction_that_a_probe_sees_costs_the_vote(node: &mut impl Server) {
-    assert_eq!(status(node, &terms(), &Request::Probe).vote, Vote::Active);
+    assert_eq!(status(node, &params(), &Request::Probe).vote, Vote::Active);
     node.evict_something();
-    let after = status(node, &terms(), &Request::Probe);
+    let after = status(node, &params(), &Request::Probe);
     assert_eq!((after.vote, after.why.as_str()), (Vote::NoVote(NoVote::Quarantined { left_ms: 60_000 }), "evicted"));
-    let again = status(node, &terms(), &Request::Probe);
+    let again = status(node, &params(), &Request::Probe);
     assert_eq!(again.until_us, after.until_us, "one eviction counts once");
 }
 
 pub fn another_cluster_gets_no_vote_and_takes_no_node_over(node: &mut impl Server) {
-    let other = ClusterParams { cluster: "cluster two".into(), ..terms() };
+    let other = ClusterParams { cluster: "cluster two".into(), ..params() };
     let theirs = || NoVote::OtherCluster { theirs: "cluster one".into() };
-    let stamp = RequestTime(node.now_us());
-    assert_eq!(node.ask_with(stamp, &other, &acquire("a", 1, 1, 1_000)), Ok(Reply::NoVote(theirs())));
+    let sent_at = RequestTime(node.now_us());
+    assert_eq!(node.ask_with(sent_at, &other, &acquire("a", 1, 1, 1_000)), Ok(Reply::NoVote(theirs())));
     assert_eq!(status(node, &other, &Request::Probe).vote, Vote::NoVote(theirs()));
     let ordered = status(node, &other, &Request::Quarantine);
     assert_eq!(ordered.vote, Vote::NoVote(NoVote::Quarantined { left_ms: 60_000 }));
     assert!(matches!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::NoVote(NoVote::Quarantined { .. })));
-    let stamp = RequestTime(node.now_us());
-    assert_eq!(node.ask_with(stamp, &other, &acquire("a", 1, 1, 1_000)), Ok(Reply::NoVote(theirs())));
+    let sent_at = RequestTime(node.now_us());
+    assert_eq!(node.ask_with(sent_at, &other, &acquire("a", 1, 1, 1_000)), Ok(Reply::NoVote(theirs())));
 }
 
 pub fn the_longest_quarantine_that_anybody_asked_for_counts(node: &mut impl Server) {
-    let longer = ClusterParams { quarantine: Duration::from_secs(600), ..terms() };
+    let longer = ClusterParams { quarantine: Duration::from_secs(600), ..params() };
     assert_eq!(status(node, &longer, &Request::Probe).vote, Vote::Active);
-    let until = status(node, &terms(), &Request::Quarantine);
+    let until = status(node, &params(), &Request::Quarantine);
     assert_eq!(until.vote, Vote::NoVote(NoVote::Quarantined { left_ms: 600_000 }));
-    let longest = ClusterParams { quarantine: Duration::from_secs(700), ..terms() };
+    let longest = ClusterParams { quarantine: Duration::from_secs(700), ..params() };
     let extended = status(node, &longest, &Request::Probe);
     assert_eq!(extended.until_us, until.until_us + 100_000_000, "it also lengthens one that is being served");
 }
 
 pub fn a_served_quarantine_ends_with_a_seed_above_all_fences(node: &mut impl Server) {
-    let brief = ClusterParams { quarantine: Duration::from_millis(40), ..terms() };
+    let brief = ClusterParams { quarantine: Duration::from_millis(40), ..params() };
     node.flush_all();
     assert!(matches!(status(node, &brief, &Request::Probe).vote, Vote::NoVote(NoVote::Quarantined { .. })));
     node.pass(Duration::from_millis(41));
@@ -161,19 +161,19 @@ pub fn a_served_quarantine_ends_with_a_seed_above_all_fences(node: &mut impl Ser
     let seed = Fence(node.now_us() + 400_000);
     let active = status(node, &brief, &Request::Activate { seed });
     assert_eq!((active.vote, active.high_water), (Vote::Active, seed));
-    let stamp = RequestTime(node.now_us());
-    let granted = node.ask_with(stamp, &brief, &acquire("a", 1, 1, 10)).expect("an answer");
+    let sent_at = RequestTime(node.now_us());
+    let granted = node.ask_with(sent_at, &brief, &acquire("a", 1, 1, 10)).expect("an answer");
     assert_eq!(fence_of(&granted), Fence(seed.0 + 1));
 }
 
 pub fn a_counter_that_expired_does_not_let_the_fence_fall(node: &mut impl Server) {
-    let brief = ClusterParams { fence_ttl: Duration::from_millis(30), ..terms() };
+    let brief = ClusterParams { fence_ttl: Duration::from_millis(30), ..params() };
     let ask = |node: &mut dyn FnMut(&Request) -> Reply, by| fence_of(&node(&acquire("a", by, by, 1)));
     let mut last = Fence(0);
     for by in 1..5 {
         // A caller whose clock is slow, so that only the node's memory can keep the fences rising.
-        let stamp = RequestTime(node.now_us() - by * 100_000);
-        let fence = ask(&mut |r| node.ask_with(stamp, &brief, r).expect("an answer"), by);
+        let sent_at = RequestTime(node.now_us() - by * 100_000);
+        let fence = ask(&mut |r| node.ask_with(sent_at, &brief, r).expect("an answer"), by);
         assert!(fence > last, "{fence} after {last}");
         last = fence;
         node.pass(Duration::from_millis(65));

@@ -15,7 +15,7 @@ pub fn seeded_runner(cases: u32, seed: &[u8; 32]) -> TestRunner {
 pub enum Step {
     Ask {
         what: Ask,
-        stamp: StampKind,
+        sent_at: StampKind,
         who: Who,
     },
     Foreign {
@@ -119,7 +119,7 @@ fn asks() -> impl Strategy<Value = Ask> {
 }
 
 pub fn steps() -> impl Strategy<Value = Step> {
-    let stamp = prop_oneof![
+    let sent_at = prop_oneof![
         60 => Just(StampKind::Now),
         16 => (-4_000_000..4_000_000_i64).prop_map(StampKind::SlightlyOff),
         1 => Just(StampKind::Late),
@@ -129,7 +129,7 @@ pub fn steps() -> impl Strategy<Value = Step> {
     let resource = 0..RESOURCES.len();
     let foreign_ttl = prop_oneof![1 => Just(None), 1 => (1..20_u64).prop_map(Some), 1 => Just(Some(30_000))];
     prop_oneof![
-        150 => (asks(), stamp, who).prop_map(|(what, stamp, who)| Step::Ask { what, stamp, who }),
+        150 => (asks(), sent_at, who).prop_map(|(what, sent_at, who)| Step::Ask { what, sent_at, who }),
         8 => (resource.clone(), 0..=FOREIGN.len(), foreign_ttl.clone())
             .prop_map(|(resource, value, ttl_ms)| Step::Foreign { resource, value, ttl_ms }),
         4 => (resource.clone(), foreign_ttl).prop_map(|(resource, ttl_ms)| Step::Expire { resource, ttl_ms }),

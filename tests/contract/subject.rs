@@ -7,7 +7,7 @@ use redlockd::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
 
 pub const GUARD: Duration = Duration::from_millis(500);
 
-pub fn terms() -> ClusterParams {
+pub fn params() -> ClusterParams {
     ClusterParams {
         cluster: "cluster one".into(),
         guard: GUARD,
@@ -21,13 +21,13 @@ pub fn terms() -> ClusterParams {
 pub trait Subject {
     /// The node's clock, microseconds since 1970.
     fn now_us(&mut self) -> u64;
-    fn ask_with(&mut self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> NodeResult;
+    fn ask_with(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult;
     /// Returns when the node's clock is at least this much further on.
     fn pass(&mut self, span: Duration);
 
     fn ask(&mut self, request: &Request) -> Reply {
-        let stamp = RequestTime(self.now_us());
-        self.ask_with(stamp, &terms(), request).expect("an answer")
+        let sent_at = RequestTime(self.now_us());
+        self.ask_with(sent_at, &params(), request).expect("an answer")
     }
 }
 

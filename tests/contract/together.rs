@@ -14,7 +14,7 @@ use redlockd::types::Fence;
 use super::agree::{agree, kind_of};
 use super::real::RealServer;
 use super::steps::seeded_runner;
-use super::subject::{Server, Subject, acquire, cancel, extend, name, terms, token};
+use super::subject::{Server, Subject, acquire, cancel, extend, name, params, token};
 
 const SEQUENCES: u32 = 60;
 const SEED: [u8; 32] = *b"redlockd contract together one 1";
@@ -25,15 +25,15 @@ const TTL_MS: u64 = 600_000;
 /// What the commands must have come across.
 const MUST_MEET: [&str; 11] = [
     "acquire NoVote ClockOff",
-    "acquire Dead Cancelled",
-    "acquire Dead Released",
+    "acquire Ended Cancelled",
+    "acquire Ended Released",
     "acquire Granted false",
     "acquire Granted true",
     "acquire Held false false",
     "acquire Held true false",
     "acquire Held true true",
-    "cancel Mine",
-    "release Mine",
+    "cancel Match",
+    "release Match",
     "release Nothing",
 ];
 
@@ -101,7 +101,7 @@ fn keys(server: &mut RealServer) -> BTreeMap<String, String> {
 struct Both {
     apart: RealServer,
     together: RealServer,
-    stamp: u64,
+    sent_at: u64,
     met: BTreeMap<String, u32>,
 }
 
@@ -110,16 +110,16 @@ impl Both {
         for server in [&mut self.apart, &mut self.together] {
             server.flush_all();
         }
-        self.stamp = self.stamp.max(self.apart.now_us());
-        let stamp = RequestTime(self.stamp);
+        self.sent_at = self.sent_at.max(self.apart.now_us());
+        let sent_at = RequestTime(self.sent_at);
         for server in [&mut self.apart, &mut self.together] {
-            server.ask_with(stamp, &terms(), &Request::Init).expect("an answer");
+            server.ask_with(sent_at, &params(), &Request::Init).expect("an answer");
         }
     }
 
     fn next_stamp(&mut self, is_off: bool) -> RequestTime {
-        self.stamp = (self.stamp + 1).max(self.apart.now_us());
-        RequestTime(if is_off { self.stamp - Duration::from_hours(1).as_micros() as u64 } else { self.stamp })
+        self.sent_at = (self.sent_at + 1).max(self.apart.now_us());
+        RequestTime(if is_off { self.sent_at - Duration::from_hours(1).as_micros() as u64 } else { self.sent_at })
     }
 
     fn ask(&mut self, asked: Vec<(RequestTime, Request)>) -> Result<(), TestCaseError> {
@@ -127,11 +127,11 @@ impl Both {
             return Ok(());
         }
         let alone: Vec<_> =
-            asked.iter().map(|(stamp, request)| self.apart.ask_with(*stamp, &terms(), request)).collect();
-        let answers = self.together.ask_several(&terms(), &asked);
+            asked.iter().map(|(sent_at, request)| self.apart.ask_with(*sent_at, &params(), request)).collect();
+        let answers = self.together.ask_several(&params(), &asked);
         for ((one, other), (_, request)) in alone.iter().zip(&answers).zip(&asked) {
             prop_assert!(agree(one, other, SLACK_US), "{request:?}\n  apart: {one:?}\n  together: {other:?}");
-            *self.met.entry(format!("{} {}", request.verb(), kind_of(one))).or_default() += 1;
+            *self.met.entry(format!("{} {}", request.operation(), kind_of(one))).or_default() += 1;
         }
         Ok(())
     }
@@ -158,8 +158,8 @@ impl Both {
                 self.ask(asked)
             }
             Step::Extend(of, by) => {
-                let stamp = self.next_stamp(false);
-                self.ask(vec![(stamp, extend(&resource(*of), *by, None, None::<Fence>))])
+                let sent_at = self.next_stamp(false);
+                self.ask(vec![(sent_at, extend(&resource(*of), *by, None, None::<Fence>))])
             }
             Step::Foreign(of, is_list) => {
                 for server in [&mut self.apart, &mut self.together] {
@@ -188,7 +188,7 @@ impl Both {
 
 #[test]
 fn requests_in_one_command_are_answered_as_if_each_had_come_alone() {
-    let both = Both { apart: RealServer::start(), together: RealServer::start(), stamp: 0, met: BTreeMap::new() };
+    let both = Both { apart: RealServer::start(), together: RealServer::start(), sent_at: 0, met: BTreeMap::new() };
     let both = RefCell::new(both);
     let outcome = seeded_runner(SEQUENCES, &SEED).run(&prop::collection::vec(step(), 1..40), |steps| {
         let mut both = both.borrow_mut();

@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redlockd::nodes::embedded::{BootId, EmbeddedConfig, EmbeddedNode};
-use redlockd::protocol::reference::{Foreign, NodeMachine, Victim};
+use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime};
 use redlockd::redlock::clock::{BootTime, Clock};
 use redlockd::redlock::node::Node;
 use redlockd::types::{NodeId, ResourceName};
 
-use super::subject::{Server, Subject, name, terms};
+use super::subject::{Server, Subject, name, params};
 
 const START_US: u64 = 1_700_000_000_000_000;
 
 /// The bare machine.
 pub struct Machine {
-    machine: NodeMachine,
+    machine: ReferenceNode,
     now_us: u64,
     restarts: u32,
 }
 
 impl Machine {
     pub fn start() -> Self {
-        Self { machine: NodeMachine::new("run 0"), now_us: START_US, restarts: 0 }
+        Self { machine: ReferenceNode::new("run 0"), now_us: START_US, restarts: 0 }
     }
 }
 
@@ -34,8 +34,8 @@ impl Subject for Machine {
         self.now_us
     }
 
-    fn ask_with(&mut self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> NodeResult {
-        self.machine.apply(self.now_us, "", stamp, terms, request)
+    fn ask_with(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult {
+        self.machine.apply(self.now_us, "", sent_at, params, request)
     }
 
     fn pass(&mut self, span: Duration) {
@@ -45,11 +45,11 @@ impl Subject for Machine {
 
 impl Server for Machine {
     fn foreign_set(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: Option<u64>) {
-        self.machine.foreign_set(self.now_us, resource, &Foreign::Bytes(value.to_vec()), ttl_ms);
+        self.machine.foreign_set(self.now_us, resource, &ForeignValue::Bytes(value.to_vec()), ttl_ms);
     }
 
     fn foreign_list(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) {
-        self.machine.foreign_set(self.now_us, resource, &Foreign::OtherType("list"), ttl_ms);
+        self.machine.foreign_set(self.now_us, resource, &ForeignValue::OtherType("list"), ttl_ms);
     }
 
     fn foreign_acquire(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: u64) -> bool {
@@ -69,7 +69,7 @@ impl Server for Machine {
     }
 
     fn evict_something(&mut self) {
-        self.machine.evict(self.now_us, &Victim::Counter(name("junk")));
+        self.machine.evict(self.now_us, &EvictedKey::Counter(name("junk")));
     }
 
     fn restart_empty(&mut self) {
@@ -109,7 +109,7 @@ impl Embedded {
         let dir = tempfile::tempdir().expect("a directory");
         let clock = StoppedClock(Arc::new(AtomicU64::new(1_000_000)));
         let id = NodeId::parse("embedded").expect("valid");
-        let config = EmbeddedConfig { id, dir: dir.path().to_owned(), terms: terms(), clock: clock.clone() };
+        let config = EmbeddedConfig { id, dir: dir.path().to_owned(), params: params(), clock: clock.clone() };
         let node = EmbeddedNode::open_in(config, BootId::named("boot")).expect("opens");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         Self { node, clock, runtime, _dir: dir }
@@ -121,9 +121,9 @@ impl Subject for Embedded {
         START_US + self.clock.0.load(Ordering::SeqCst) - 1_000_000
     }
 
-    fn ask_with(&mut self, stamp: RequestTime, asked: &ClusterParams, request: &Request) -> NodeResult {
-        assert_eq!(*asked, terms(), "an embedded node has one instance and one set of terms");
-        self.runtime.block_on(self.node.clone().call(stamp, Arc::new(request.clone())))
+    fn ask_with(&mut self, sent_at: RequestTime, asked: &ClusterParams, request: &Request) -> NodeResult {
+        assert_eq!(*asked, params(), "an embedded node has one instance and one set of parameters");
+        self.runtime.block_on(self.node.clone().call(sent_at, Arc::new(request.clone())))
     }
 
     fn pass(&mut self, span: Duration) {

@@ -166,14 +166,14 @@ async fn a_scrape_costs_the_same_at_ten_and_at_a_hundred_thousand_leases() {
     let id = NodeId::parse("embedded-1").expect("valid");
     let metrics = Metrics::new(std::slice::from_ref(&id), &routes::labels());
     let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
-    let terms = ClusterParams {
+    let params = ClusterParams {
         cluster: "test".into(),
         guard,
         lock_delay,
         quarantine: quarantine_for(Duration::from_mins(5), lock_delay, guard),
         fence_ttl: Duration::from_hours(1),
     };
-    let config = EmbeddedConfig { id, dir: dir.path().to_owned(), terms: terms.clone(), clock: SystemClock };
+    let config = EmbeddedConfig { id, dir: dir.path().to_owned(), params: params.clone(), clock: SystemClock };
     let node = EmbeddedNode::open(config).expect("opens");
     let observer = {
         let metrics = Arc::clone(&metrics);
@@ -183,7 +183,7 @@ async fn a_scrape_costs_the_same_at_ten_and_at_a_hundred_thousand_leases() {
     };
     let nodes = vec![Arc::new(AnyNode::Embedded(node, Arc::new(observer)))];
     let settings = Settings {
-        terms: Arc::new(terms),
+        params: Arc::new(params),
         node_timeout: Duration::from_secs(5),
         drift_ppm: 10_000,
         drift_floor: Duration::from_millis(2),

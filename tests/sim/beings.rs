@@ -10,7 +10,7 @@ use super::links::Link;
 use super::profile::{GUARD_MS, LOCK_DELAY_MS, Odd, Profile};
 use super::rng::Rng;
 use super::world::Us;
-use crate::protocol::reference::NodeMachine;
+use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{ClusterParams, NodeResult, quarantine_for};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
@@ -20,9 +20,9 @@ const FENCE_TTL: Duration = Duration::from_secs(9);
 /// One simulated server.
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) machine: NodeMachine,
+    pub(super) machine: ReferenceNode,
     /// What its log had when it was last synced.
-    pub(super) disk: NodeMachine,
+    pub(super) disk: ReferenceNode,
     pub(super) up: bool,
     /// Counts its processes.
     pub(super) epoch: u32,
@@ -73,7 +73,7 @@ pub(super) struct Inst {
     pub(super) links: Vec<Vec<Link>>,
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) timers: BTreeMap<u64, Waker>,
-    pub(super) terms: Arc<ClusterParams>,
+    pub(super) params: Arc<ClusterParams>,
     pub(super) max_ttl_ms: u64,
     /// Requests that are served.
     pub(super) serving: BTreeSet<u64>,
@@ -81,7 +81,7 @@ pub(super) struct Inst {
 
 impl Server {
     pub(super) fn new(index: usize, profile: &Profile, r: &mut Rng) -> Self {
-        let machine = NodeMachine::new(&run_id(index, 0));
+        let machine = ReferenceNode::new(&run_id(index, 0));
         Self {
             disk: machine.clone(),
             machine,
@@ -126,7 +126,7 @@ impl Inst {
         let longer = is_odd && profile.odd == Odd::LongerTtl;
         let max_ttl_ms = profile.max_ttl_ms * if longer { 2 } else { 1 };
         let (guard, lock_delay) = (Duration::from_millis(GUARD_MS), Duration::from_millis(LOCK_DELAY_MS));
-        let terms = ClusterParams {
+        let params = ClusterParams {
             cluster: cluster.into(),
             guard,
             lock_delay,
@@ -145,7 +145,7 @@ impl Inst {
             links: (0..profile.servers()).map(|_| (0..profile.lanes).map(|_| Link::default()).collect()).collect(),
             calls: BTreeMap::new(),
             timers: BTreeMap::new(),
-            terms: Arc::new(terms),
+            params: Arc::new(params),
             max_ttl_ms,
             serving: BTreeSet::new(),
         }

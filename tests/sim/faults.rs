@@ -6,7 +6,7 @@ use super::beings::{Inst, run_id};
 use super::profile::Fault;
 use super::sometimes::Sometimes;
 use super::world::{Event, MS, SEC, Todo, Us, World};
-use crate::protocol::reference::NodeMachine;
+use crate::protocol::reference::ReferenceNode;
 use crate::redlock::quorum::quorum_of;
 
 /// How a node comes back.
@@ -290,7 +290,7 @@ impl World {
         server.epoch += 1;
         let run = run_id(node, server.epoch);
         match memory {
-            Memory::Nothing => server.machine = NodeMachine::new(&run),
+            Memory::Nothing => server.machine = ReferenceNode::new(&run),
             Memory::All => server.machine.restart_with_memory(&run),
             Memory::Tail => {
                 self.ledger.lost_tail.insert(node);

@@ -80,7 +80,7 @@ impl Host {
             // A host that is stopped starts nothing.
             (i.alive, i.began, i.has_time) = (true, now.max(i.local), false);
             let settings = Settings {
-                terms: Arc::clone(&i.terms),
+                params: Arc::clone(&i.params),
                 node_timeout: Duration::from_millis(w.profile.node_timeout_ms),
                 drift_ppm: 10_000,
                 drift_floor: Duration::from_millis(2),

@@ -80,7 +80,7 @@ struct GivenUp {
 struct Round {
     /// When the first of its requests left.
     at: Us,
-    stamp: RequestTime,
+    sent_at: RequestTime,
     attempt: Option<String>,
     given_up: Vec<String>,
 }
@@ -110,7 +110,7 @@ pub(super) struct Promise {
 
 impl Ledger {
     /// A request left an instance.
-    pub(super) fn was_sent(&mut self, request: &Request, stamp: RequestTime, at: Us) {
+    pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
         let attempt = match request {
             Request::Acquire { attempt, token, .. } => {
                 self.last_try.insert(token.clone(), SERVED.get());
@@ -123,14 +123,14 @@ impl Ledger {
         match self.sent.get_mut(&req) {
             None => {
                 let attempt = attempt.map(str::to_owned);
-                self.sent.insert(req, Round { at, stamp, attempt, given_up: Vec::new() });
+                self.sent.insert(req, Round { at, sent_at, attempt, given_up: Vec::new() });
             }
             // A write-back belongs to the round of its attempt.
             Some(round) if round.attempt.is_some() && attempt.is_none() => {}
-            Some(round) if round.stamp == stamp && round.attempt.as_deref() == attempt => {}
+            Some(round) if round.sent_at == sent_at && round.attempt.as_deref() == attempt => {}
             Some(round) => {
                 round.given_up.extend(round.attempt.take());
-                (round.at, round.stamp, round.attempt) = (at, stamp, attempt.map(str::to_owned));
+                (round.at, round.sent_at, round.attempt) = (at, sent_at, attempt.map(str::to_owned));
             }
         }
     }

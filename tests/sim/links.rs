@@ -42,9 +42,9 @@ pub(super) struct Parcel {
     generation: u32,
     epoch: u32,
     call: u64,
-    pub(super) stamp: RequestTime,
+    pub(super) sent_at: RequestTime,
     pub(super) request: Arc<Request>,
-    terms: Arc<ClusterParams>,
+    params: Arc<ClusterParams>,
     run: Arc<str>,
     pub(super) is_late: bool,
 }
@@ -72,16 +72,16 @@ impl Node for SimNode {
 
     fn call(
         self: Arc<Self>,
-        stamp: RequestTime,
+        sent_at: RequestTime,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static {
-        Asking { node: self, stamp, request, call: None }
+        Asking { node: self, sent_at, request, call: None }
     }
 }
 
 struct Asking {
     node: Arc<SimNode>,
-    stamp: RequestTime,
+    sent_at: RequestTime,
     request: Arc<Request>,
     call: Option<u64>,
 }
@@ -93,7 +93,7 @@ impl Future for Asking {
         let (node, inst) = (Arc::clone(&self.node), self.node.inst);
         let mut world = lock(&node.world);
         let Some(id) = self.call else {
-            return match world.send(inst, node.node, self.stamp, &self.request, cx.waker()) {
+            return match world.send(inst, node.node, self.sent_at, &self.request, cx.waker()) {
                 Ok(id) => {
                     self.call = Some(id);
                     Poll::Pending
@@ -139,7 +139,7 @@ impl World {
         &mut self,
         inst: usize,
         node: usize,
-        stamp: RequestTime,
+        sent_at: RequestTime,
         request: &Arc<Request>,
         waker: &Waker,
     ) -> Result<u64, UnreachableKind> {
@@ -163,15 +163,15 @@ impl World {
             generation: link.generation,
             epoch: link.epoch,
             call,
-            stamp,
+            sent_at,
             request: Arc::clone(request),
-            terms: Arc::clone(&i.terms),
+            params: Arc::clone(&i.params),
             run: if identity_script { "".into() } else { Arc::clone(&link.run) },
             is_late: false,
         };
         i.calls.insert(call, Call { node, lane, waker: waker.clone(), answer: None });
         self.at(arrives, Event::Parcel(Box::new(parcel)));
-        self.ledger.was_sent(request, stamp, sent);
+        self.ledger.was_sent(request, sent_at, sent);
         Ok(call)
     }
 
@@ -217,7 +217,7 @@ impl World {
         }
         let clock = self.node_clock(node);
         let server = &mut self.servers[node];
-        let answer = server.machine.apply(clock, &parcel.run, parcel.stamp, &parcel.terms, &parcel.request);
+        let answer = server.machine.apply(clock, &parcel.run, parcel.sent_at, &parcel.params, &parcel.request);
         self.observe(&parcel, &answer);
         let lat = self.latency(node);
         if is_current && self.insts[inst].life == parcel.life {

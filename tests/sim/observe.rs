@@ -11,7 +11,7 @@ impl World {
     pub(super) fn observe(&mut self, parcel: &Parcel, answer: &NodeResult) {
         let (node, request) = (parcel.node, &*parcel.request);
         let code = answer_code(answer);
-        self.mix(&[node as u64, parcel.inst as u64, parcel.stamp.0, code.0, code.1]);
+        self.mix(&[node as u64, parcel.inst as u64, parcel.sent_at.0, code.0, code.1]);
         self.trace(|| {
             let late = if parcel.is_late { " LATE" } else { "" };
             format!("n{node} <- i{}{late} {} => {}", parcel.inst, brief(request), brief_answer(answer))

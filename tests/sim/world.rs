@@ -207,7 +207,7 @@ impl World {
 
     /// The longest quarantine of any instance.
     pub(super) fn quarantine_ms(&self) -> u64 {
-        let longest = self.insts.iter().map(|i| i.terms.quarantine).max().unwrap_or_default();
+        let longest = self.insts.iter().map(|i| i.params.quarantine).max().unwrap_or_default();
         u64::try_from(longest.as_millis()).expect("short")
     }
 

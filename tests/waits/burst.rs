@@ -7,7 +7,7 @@ use tokio::task::LocalSet;
 
 use super::clock::{Dice, Paused};
 use super::nodes::{Link, Server, Weather};
-use super::play::{Manager, instance, terms};
+use super::play::{Manager, instance, params};
 use crate::manager::PendingGrant;
 use crate::manager::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits};
 use crate::manager::types::{AcquireError, AcquireRequest, GrantedLease};
@@ -31,11 +31,11 @@ async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<Grante
 }
 
 async fn run() {
-    let (clock, dice, terms) = (Paused::start(), Dice::new(1), terms());
+    let (clock, dice, params) = (Paused::start(), Dice::new(1), params());
     let servers: Vec<_> = (0..NODES).map(|_| Server::new(clock, &dice, WEATHER)).collect();
-    let own = servers.iter().enumerate().map(|(i, s)| Link::open(i, s, &terms)).collect();
+    let own = servers.iter().enumerate().map(|(i, s)| Link::open(i, s, &params)).collect();
     let limits = WaitLimits { per_resource: 10, total: CALLERS, detects_deadlocks: false };
-    let manager = instance(own, clock, &dice, &terms, limits, true).await;
+    let manager = instance(own, clock, &dice, &params, limits, true).await;
     let mut held = Vec::new();
     for i in 0..CALLERS {
         held.push(acquire(&manager, i, 0).await.expect("free"));

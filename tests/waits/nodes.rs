@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::clock::{Dice, Paused};
-use crate::protocol::reference::NodeMachine;
+use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
@@ -37,7 +37,7 @@ pub(super) struct Weather {
 
 /// A node's server.
 pub(super) struct Server {
-    machine: Mutex<NodeMachine>,
+    machine: Mutex<ReferenceNode>,
     feeds: Mutex<Vec<Arc<Subscriptions>>>,
     clock: Paused,
     dice: Dice,
@@ -55,7 +55,7 @@ struct Acquires {
 
 impl Server {
     pub(super) fn new(clock: Paused, dice: &Dice, weather: Weather) -> Arc<Self> {
-        let (machine, feeds) = (Mutex::new(NodeMachine::new(RUN)), Mutex::default());
+        let (machine, feeds) = (Mutex::new(ReferenceNode::new(RUN)), Mutex::default());
         Arc::new(Self {
             machine,
             feeds,
@@ -89,7 +89,7 @@ impl Server {
         machine.lease_of(self.clock.node_us(), resource).map(|(record, _)| record.token.clone())
     }
 
-    fn apply(&self, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> NodeResult {
+    fn apply(&self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult {
         let about = match request {
             Request::Release { resource, token, .. } => Some((resource, token, false)),
             Request::Cancel { resource, token, .. } => Some((resource, token, true)),
@@ -97,7 +97,7 @@ impl Server {
         };
         let had = about.is_some_and(|(resource, token, _)| self.holder(resource).as_ref() == Some(token));
         let now = self.clock.node_us();
-        let answer = self.machine.lock().expect("no panic").apply(now, RUN, stamp, terms, request);
+        let answer = self.machine.lock().expect("no panic").apply(now, RUN, sent_at, params, request);
         if let Some((resource, token, withdrawn)) = about
             && had
             && self.holder(resource).is_none()
@@ -139,7 +139,7 @@ impl Server {
 
 struct Parcel {
     arrives: BootTime,
-    stamp: RequestTime,
+    sent_at: RequestTime,
     request: Arc<Request>,
     answer: oneshot::Sender<NodeResult>,
 }
@@ -155,18 +155,18 @@ pub(super) struct Link {
 
 impl Link {
     /// Connects, and listens. Its tasks end with the runtime.
-    pub(super) fn open(number: usize, server: &Arc<Server>, terms: &Arc<ClusterParams>) -> Arc<Self> {
+    pub(super) fn open(number: usize, server: &Arc<Server>, params: &Arc<ClusterParams>) -> Arc<Self> {
         let (out, mut parcels) = mpsc::unbounded_channel::<Parcel>();
         let (feed, clock) = (Arc::new(Subscriptions::default()), server.clock);
         server.feeds.lock().expect("no panic").push(Arc::clone(&feed));
-        let (far, terms) = (Arc::clone(server), Arc::clone(terms));
+        let (far, params) = (Arc::clone(server), Arc::clone(params));
         tokio::spawn(async move {
-            while let Some(Parcel { arrives, stamp, request, answer }) = parcels.recv().await {
+            while let Some(Parcel { arrives, sent_at, request, answer }) = parcels.recv().await {
                 clock.sleep_until(arrives).await;
                 if far.is_dead() {
                     continue; // the sender finds its answer's way closed
                 }
-                let said = far.apply(stamp, &terms, &request);
+                let said = far.apply(sent_at, &params, &request);
                 let looks = matches!(&*request, Request::Inspect { .. });
                 let is_late = looks && far.dice.chance(far.weather.blind);
                 let back = far.way() + if is_late { TOO_LATE } else { Duration::ZERO };
@@ -220,7 +220,7 @@ impl Node for Link {
         NotificationSource::Subscriptions(&self.feed)
     }
 
-    async fn call(self: Arc<Self>, stamp: RequestTime, request: Arc<Request>) -> NodeResult {
+    async fn call(self: Arc<Self>, sent_at: RequestTime, request: Arc<Request>) -> NodeResult {
         let (answer, said) = oneshot::channel();
         let is_acquire = matches!(&*request, Request::Acquire { .. });
         let acquires = &self.server.acquires;
@@ -232,7 +232,7 @@ impl Node for Link {
             let mut last = self.last.lock().expect("no panic");
             let arrives = self.server.clock.now().plus(self.server.way()).max(*last);
             *last = arrives;
-            let _ = self.out.send(Parcel { arrives, stamp, request, answer });
+            let _ = self.out.send(Parcel { arrives, sent_at, request, answer });
         }
         let said = said.await;
         if is_acquire {

@@ -132,7 +132,7 @@ pub(super) fn play(seed: u64, bug: Option<Mutant>) -> Outcome {
 }
 
 /// What all instances of a world agree on.
-pub(super) fn terms() -> Arc<ClusterParams> {
+pub(super) fn params() -> Arc<ClusterParams> {
     let guard = Duration::from_millis(500);
     let quarantine = quarantine_for(Duration::from_millis(LONG_MS), LOCK_DELAY, guard);
     let fence_ttl = Duration::from_hours(1);
@@ -144,12 +144,12 @@ pub(super) async fn instance(
     own: Vec<Arc<Link>>,
     clock: Paused,
     dice: &Dice,
-    terms: &Arc<ClusterParams>,
+    params: &Arc<ClusterParams>,
     limits: WaitLimits,
     is_first: bool,
 ) -> Manager {
     let settings = Settings {
-        terms: Arc::clone(terms),
+        params: Arc::clone(params),
         node_timeout: NODE_TIMEOUT,
         drift_ppm: 10_000,
         drift_floor: Duration::from_millis(2),
@@ -176,13 +176,13 @@ async fn run(seed: u64) -> Outcome {
     let (clock, dice) = (Paused::start(), Dice::new(seed));
     let profile = Profile::of(&dice);
     let servers: Vec<_> = (0..profile.nodes).map(|_| Server::new(clock, &dice, profile.weather)).collect();
-    let terms = terms();
+    let params = params();
     let (mut managers, mut links) = (Vec::new(), Vec::new());
     for inst in 0..profile.instances {
-        let own: Vec<_> = servers.iter().enumerate().map(|(i, s)| Link::open(i, s, &terms)).collect();
+        let own: Vec<_> = servers.iter().enumerate().map(|(i, s)| Link::open(i, s, &params)).collect();
         links.extend(own.iter().cloned());
         let limits = WaitLimits { per_resource: 100, total: 200, detects_deadlocks: true };
-        managers.push(instance(own, clock, &dice, &terms, limits, inst == 0).await);
+        managers.push(instance(own, clock, &dice, &params, limits, inst == 0).await);
     }
     let resources = (0..profile.resources).map(|i| ResourceName::parse(&format!("r{i}")).expect("valid")).collect();
     let ledger = Mutex::new(Ledger::new(clock));

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redlockd::protocol::keys::KeyTemplate;
-use redlockd::protocol::scripts::{self, By, Told};
+use redlockd::protocol::commands::{self, ScriptRef, ScriptContext};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use redlockd::protocol::{EndReason, Request, RequestTime, ClusterParams};
 use redlockd::types::{ResourceName, Ttl};
@@ -56,7 +56,7 @@ pub async fn script(nodes: &[SocketAddr], passes: Vec<String>, crowd: usize, unt
             let passes = Rc::new(passes);
             repeat_here(vec![(); crowd], until, async move |(), number| {
                 let [acquire, release] = Script::requests(&format!("script-{number}"));
-                // Packed once: what differs between the nodes is the pass, which is put in its place.
+                // Packed once: what differs between the nodes is the marker fingerprint, which is put in its place.
                 let packed = script.pack(&acquire, &passes[0]).get_packed_command();
                 let Some(at) = memchr::memmem::find(&packed, passes[0].as_bytes()) else { return false };
                 let (head, tail) = (&packed[..at], &packed[at + passes[0].len()..]);
@@ -99,20 +99,20 @@ impl Plain {
 
 /// The commands of the service.
 struct Script {
-    terms: ClusterParams,
+    params: ClusterParams,
     template: KeyTemplate,
 }
 
 impl Script {
     fn new() -> Self {
-        let terms = ClusterParams {
-            cluster: String::new().into(), // stands in the pass
+        let params = ClusterParams {
+            cluster: String::new().into(), // part of the marker fingerprint
             guard: Duration::from_millis(500),
             lock_delay: Duration::from_secs(1),
-            quarantine: Duration::ZERO, // stands in the pass
+            quarantine: Duration::ZERO, // part of the marker fingerprint
             fence_ttl: Duration::from_secs(3_600),
         };
-        Self { terms, template: KeyTemplate::default() }
+        Self { params, template: KeyTemplate::default() }
     }
 
     /// An acquire and its release.
@@ -126,11 +126,11 @@ impl Script {
         [Request::Acquire { resource, token, attempt, ttl, labels: "{}".into() }, release]
     }
 
-    fn pack(&self, request: &Request, pass: &str) -> redis::Cmd {
+    fn pack(&self, request: &Request, marker_fingerprint: &str) -> redis::Cmd {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let stamp = RequestTime(u64::try_from(now.as_micros()).unwrap_or(0));
-        let told = Told { terms: &self.terms, template: &self.template, pass, stamp };
-        scripts::command(&told, request, By::Sha)
+        let sent_at = RequestTime(u64::try_from(now.as_micros()).unwrap_or(0));
+        let context = ScriptContext { params: &self.params, template: &self.template, marker_fingerprint };
+        commands::build(&context, sent_at, request, ScriptRef::Hash)
     }
 }
 
@@ -147,19 +147,19 @@ pub enum Kind {
     Release,
 }
 
-/// Packs commands of each kind for one node. A [`Kind::Acquire`] is to be sent soon: its stamp ages.
+/// Packs commands of each kind for one node. A [`Kind::Acquire`] is to be sent soon: its time of sending ages.
 pub struct Calls {
     plain: Plain,
     script: Script,
-    pass: String,
+    marker_fingerprint: String,
     values: Vec<String>,
     releases: Vec<Request>,
 }
 
 impl Calls {
     /// For a node whose marker says this.
-    pub fn new(pass: String) -> Self {
-        Self { plain: Plain::new(), script: Script::new(), pass, values: Vec::new(), releases: Vec::new() }
+    pub fn new(marker_fingerprint: String) -> Self {
+        Self { plain: Plain::new(), script: Script::new(), marker_fingerprint, values: Vec::new(), releases: Vec::new() }
     }
 
     /// The command of that number; of one number, a release comes after its acquire.
@@ -175,10 +175,10 @@ impl Calls {
             Kind::Acquire => {
                 let [acquire, release] = Script::requests(&format!("cost/{number}"));
                 self.releases.push(release);
-                into.extend_from_slice(&self.script.pack(&acquire, &self.pass).get_packed_command());
+                into.extend_from_slice(&self.script.pack(&acquire, &self.marker_fingerprint).get_packed_command());
             }
             Kind::Release => {
-                into.extend_from_slice(&self.script.pack(&self.releases[number], &self.pass).get_packed_command());
+                into.extend_from_slice(&self.script.pack(&self.releases[number], &self.marker_fingerprint).get_packed_command());
             }
         }
     }

@@ -41,12 +41,12 @@ impl Within {
         let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
         let quarantine = quarantine_for(Duration::from_secs(300), lock_delay, guard);
         let fence_ttl = Duration::from_secs(3_600);
-        let terms = ClusterParams { cluster: "bench".into(), guard, lock_delay, quarantine, fence_ttl };
+        let params = ClusterParams { cluster: "bench".into(), guard, lock_delay, quarantine, fence_ttl };
         let id = NodeId::parse("embedded-1").map_err(|invalid| invalid.to_string())?;
         let (dir, clock) = (data.0.clone(), SystemClock);
-        let node = EmbeddedNode::open(EmbeddedConfig { id, dir, terms: terms.clone(), clock })?;
+        let node = EmbeddedNode::open(EmbeddedConfig { id, dir, params: params.clone(), clock })?;
         let settings = Settings {
-            terms: Arc::new(terms),
+            params: Arc::new(params),
             node_timeout: Duration::from_millis(50),
             drift_ppm: 10_000,
             drift_floor: Duration::from_millis(2),

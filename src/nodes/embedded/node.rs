@@ -1,4 +1,4 @@
-//! The embedded node: a [`NodeMachine`] on the boot clock, and the promise that its leases and
+//! The embedded node: a [`ReferenceNode`] on the boot clock, and the promise that its leases and
 //! fences outlive the process. Stands apart from the machine, which knows no disk, and from the
 //! file, which knows no lease. Must not know Redis.
 //!
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::state::{BootId, OpenError, Record, StateFile};
 use super::write_bound::Span;
-use crate::protocol::reference::{NodeMachine, Resumed, Sizes};
+use crate::protocol::reference::{ReferenceNode, Resumed, Sizes};
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::node::Node;
@@ -39,7 +39,7 @@ pub struct EmbeddedConfig<C> {
     /// The data directory. Several nodes may share one.
     pub dir: PathBuf,
     /// What all instances must agree on (there is one).
-    pub terms: ClusterParams,
+    pub params: ClusterParams,
     /// The boot clock. Its wall clock is read once, at the start.
     pub clock: C,
 }
@@ -48,7 +48,7 @@ pub struct EmbeddedConfig<C> {
 #[derive(Debug)]
 pub struct EmbeddedNode<C = SystemClock> {
     id: NodeId,
-    terms: ClusterParams,
+    params: ClusterParams,
     clock: C,
     boot: BootId,
     /// Node time minus boot time, fixed at the start. Microseconds.
@@ -66,7 +66,7 @@ pub struct EmbeddedNode<C = SystemClock> {
 
 #[derive(Debug)]
 struct Inner {
-    machine: NodeMachine,
+    machine: ReferenceNode,
     /// What the file says.
     reserved: Span,
     /// Requests that wait for their turn or hold it; while there are any, later ones queue up.
@@ -120,7 +120,7 @@ impl<C: Clock> EmbeddedNode<C> {
     ///
     /// Errors: as [`Self::open`].
     pub fn open_in(config: EmbeddedConfig<C>, boot: BootId) -> Result<Arc<Self>, OpenError> {
-        let EmbeddedConfig { id, dir, terms, clock } = config;
+        let EmbeddedConfig { id, dir, params, clock } = config;
         let (mut file, found) = StateFile::open(&dir, &id)?;
         let boot_us = clock.now().as_micros();
         let node_us = clock.wall_ms().saturating_mul(1_000).max(file.least_node_us(&boot, boot_us)?).max(boot_us);
@@ -130,8 +130,8 @@ impl<C: Clock> EmbeddedNode<C> {
         file.write(&record).map_err(unwritable)?;
         file.mark_used().map_err(unwritable)?;
 
-        let mut machine = NodeMachine::new(&run_id(&id, &boot, boot_us));
-        machine.resume(node_us, &terms, resumed);
+        let mut machine = ReferenceNode::new(&run_id(&id, &boot, boot_us));
+        machine.resume(node_us, &params, resumed);
         let inner = Inner {
             machine,
             reserved: Span { until_boot_us: record.leases_until_boot_us, fence: record.fence },
@@ -144,7 +144,7 @@ impl<C: Clock> EmbeddedNode<C> {
         };
         Ok(Arc::new(Self {
             id,
-            terms,
+            params,
             clock,
             boot,
             offset_us: node_us - boot_us,
@@ -204,7 +204,7 @@ impl<C: Clock> EmbeddedNode<C> {
     }
 
     /// Answers if it can be done at once. `is_in_turn`: it has waited, and none may go before it.
-    fn step(self: &Arc<Self>, stamp: RequestTime, request: &Request, is_in_turn: bool) -> Step {
+    fn step(self: &Arc<Self>, sent_at: RequestTime, request: &Request, is_in_turn: bool) -> Step {
         let mut inner = self.inner();
         if inner.is_closed {
             return Step::Done(Err(Unreachable::new(UnreachableKind::Disconnected, "the node is closed")));
@@ -215,10 +215,10 @@ impl<C: Clock> EmbeddedNode<C> {
         }
         let now = self.clock.now();
         let now_us = now.as_micros().saturating_add(self.offset_us);
-        let reach = inner.machine.reach(now_us, stamp, &self.terms, request);
-        let moves_nothing = reach.end_us.is_none() && reach.fence <= inner.machine.highest_fence();
-        let until_boot_us = reach.end_us.map_or(0, |end| end.saturating_sub(self.offset_us));
-        let need = Span { until_boot_us, fence: reach.fence };
+        let bound = inner.machine.effect_bound(now_us, sent_at, &self.params, request);
+        let moves_nothing = bound.end_us.is_none() && bound.fence <= inner.machine.highest_fence();
+        let until_boot_us = bound.end_us.map_or(0, |end| end.saturating_sub(self.offset_us));
+        let need = Span { until_boot_us, fence: bound.fence };
         if !moves_nothing && !inner.reserved.covers(need) {
             if let Some(full) = inner.still_failing(now) {
                 return Step::Done(Err(full));
@@ -228,7 +228,7 @@ impl<C: Clock> EmbeddedNode<C> {
             }
             return Step::Wait(Some(need));
         }
-        let answer = inner.machine.apply(now_us, "", stamp, &self.terms, request);
+        let answer = inner.machine.apply(now_us, "", sent_at, &self.params, request);
         if inner.reserved.is_short_for(need) && inner.still_failing(now).is_none() {
             self.start_write(inner, need);
         }
@@ -236,12 +236,12 @@ impl<C: Clock> EmbeddedNode<C> {
     }
 
     /// The slow path: in turn, behind a write of the file.
-    async fn step_in_turn(self: &Arc<Self>, stamp: RequestTime, request: &Request) -> NodeResult {
+    async fn step_in_turn(self: &Arc<Self>, sent_at: RequestTime, request: &Request) -> NodeResult {
         let _place = Place(self); // counted by `step`
         let _turn = self.turns.lock().await;
         for _ in 0..WRITES_PER_REQUEST {
             let mut written = self.written.subscribe();
-            match self.step(stamp, request, true) {
+            match self.step(sent_at, request, true) {
                 Step::Done(answer) => return answer,
                 Step::Wait(need) => self.start_write(self.inner(), need.unwrap_or_default()),
             }
@@ -249,7 +249,7 @@ impl<C: Clock> EmbeddedNode<C> {
                 break;
             }
         }
-        match self.step(stamp, request, true) {
+        match self.step(sent_at, request, true) {
             Step::Done(answer) => answer,
             Step::Wait(_) => Err(full("writing the state file takes longer than a reservation lasts")),
         }
@@ -350,10 +350,10 @@ impl<C: Clock> Node for EmbeddedNode<C> {
     ///
     /// Errors: `Full` where the state file cannot be written (releases still pass), `Disconnected`
     /// after [`EmbeddedNode::close`].
-    async fn call(self: Arc<Self>, stamp: RequestTime, request: Arc<Request>) -> NodeResult {
-        match self.step(stamp, &request, false) {
+    async fn call(self: Arc<Self>, sent_at: RequestTime, request: Arc<Request>) -> NodeResult {
+        match self.step(sent_at, &request, false) {
             Step::Done(answer) => answer,
-            Step::Wait(_) => self.step_in_turn(stamp, &request).await,
+            Step::Wait(_) => self.step_in_turn(sent_at, &request).await,
         }
     }
 }

@@ -59,14 +59,14 @@ impl Clock for Hands {
 }
 
 fn config(dir: &tempfile::TempDir, name: &str, clock: &Hands) -> EmbeddedConfig<Hands> {
-    let terms = ClusterParams {
+    let params = ClusterParams {
         cluster: "c".into(),
         guard: Duration::from_millis(500),
         lock_delay: Duration::from_secs(1),
         quarantine: Duration::from_secs(305),
         fence_ttl: Duration::from_mins(10),
     };
-    EmbeddedConfig { id: NodeId::parse(name).expect("valid"), dir: dir.path().to_owned(), terms, clock: clock.clone() }
+    EmbeddedConfig { id: NodeId::parse(name).expect("valid"), dir: dir.path().to_owned(), params, clock: clock.clone() }
 }
 
 type TestNode = Arc<EmbeddedNode<Hands>>;
@@ -120,8 +120,8 @@ async fn status(node: &TestNode) -> crate::protocol::NodeStatus {
 }
 
 async fn ask(node: &TestNode, request: Request) -> NodeResult {
-    let stamp = RequestTime(status(node).await.now_us);
-    node.clone().call(stamp, Arc::new(request)).await
+    let sent_at = RequestTime(status(node).await.now_us);
+    node.clone().call(sent_at, Arc::new(request)).await
 }
 
 async fn granted(node: &TestNode, request: Request) -> Fence {
@@ -357,7 +357,7 @@ async fn while_the_disk_is_full_nothing_is_given_and_releases_pass() {
     let within = granted(&node, acquire(3, 3, Duration::from_millis(100))).await; // already written down
     assert!(within.0 > 0);
     match ask(&node, release(1, 1)).await {
-        Ok(Reply::Released(released)) => assert_eq!(released.found, Found::Mine),
+        Ok(Reply::Released(released)) => assert_eq!(released.found, Found::Match),
         other => panic!("{other:?}"),
     }
     std::fs::remove_dir(&in_the_way).expect("removed");
@@ -370,8 +370,8 @@ async fn while_the_disk_is_full_nothing_is_given_and_releases_pass() {
 async fn requests_that_come_while_the_file_is_written_keep_their_order() {
     let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
     let node = start(&dir, &clock);
-    let stamp = RequestTime(status(&node).await.now_us);
-    let call = |request| node.clone().call(stamp, Arc::new(request));
+    let sent_at = RequestTime(status(&node).await.now_us);
+    let call = |request| node.clone().call(sent_at, Arc::new(request));
     let answers = futures_util::future::join4(
         call(acquire(1, 1, TTL)),
         call(acquire(1, 2, TTL)),
@@ -381,7 +381,7 @@ async fn requests_that_come_while_the_file_is_written_keep_their_order() {
     .await;
     assert!(matches!(answers.0, Ok(Reply::Granted { .. })), "{answers:?}");
     assert!(matches!(answers.1, Ok(Reply::Held { .. })), "{answers:?}");
-    assert!(matches!(answers.2, Ok(Reply::Released(r)) if r.found == Found::Mine), "{answers:?}");
+    assert!(matches!(answers.2, Ok(Reply::Released(r)) if r.found == Found::Match), "{answers:?}");
     assert!(matches!(answers.3, Ok(Reply::Granted { .. })), "{answers:?}");
     assert_eq!(node.report().writes, 2);
 }
@@ -390,9 +390,9 @@ async fn requests_that_come_while_the_file_is_written_keep_their_order() {
 async fn a_caller_that_leaves_while_the_file_is_written_holds_nobody_up() {
     let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
     let node = start(&dir, &clock);
-    let stamp = RequestTime(status(&node).await.now_us);
+    let sent_at = RequestTime(status(&node).await.now_us);
     for by in 0..50 {
-        let mut gone = Box::pin(node.clone().call(stamp, Arc::new(acquire(1, by, Duration::from_secs(20 + by)))));
+        let mut gone = Box::pin(node.clone().call(sent_at, Arc::new(acquire(1, by, Duration::from_secs(20 + by)))));
         let first_poll = futures_util::future::poll_immediate(&mut gone).await;
         drop(gone);
         if first_poll.is_none() {

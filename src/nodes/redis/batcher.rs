@@ -4,7 +4,7 @@
 //! touches a request.
 //!
 //! Requests about one resource leave in the order in which they were asked for. Requests that may share
-//! a command ([`scripts::shared`]) do so with others of the same turn, unless that would change this
+//! a command ([`commands::batch_kind`]) do so with others of the same turn, unless that would change this
 //! order.
 
 use std::collections::HashMap;
@@ -20,9 +20,9 @@ use tokio::sync::oneshot;
 
 use super::connection::{Bound, Lane, Lanes, Pending};
 use super::errors;
+use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
 use crate::protocol::keys::KeyTemplate;
 use crate::protocol::replies;
-use crate::protocol::scripts::{self, By, SHARED_MAX, Shared, Told};
 use crate::protocol::{ClusterParams, NodeResult, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{Clock, SystemClock};
 
@@ -35,7 +35,7 @@ pub const COMMANDS_MAX: usize = 1_024;
 #[derive(Debug, Clone)]
 pub struct Manner {
     /// What all instances agree on.
-    pub terms: Arc<ClusterParams>,
+    pub params: Arc<ClusterParams>,
     /// Names of lock keys.
     pub template: KeyTemplate,
 }
@@ -82,15 +82,19 @@ struct Flown {
 ///
 /// Cancel: as [`carry`]; between the two, nothing more is sent.
 async fn fly(manner: Arc<Manner>, mut bound: Bound, group: Vec<Pending>) -> Flown {
-    let command = |by| {
-        let asked: Vec<(RequestTime, &_)> = group.iter().map(|pending| (pending.stamp, &*pending.request)).collect();
-        let told = Told { terms: &manner.terms, template: &manner.template, pass: &bound.pass, stamp: RequestTime(0) };
-        scripts::several(&told, &asked, by)
+    let command = |script_ref: ScriptRef| {
+        let asked: Vec<(RequestTime, &_)> = group.iter().map(|pending| (pending.sent_at, &*pending.request)).collect();
+        let context = ScriptContext {
+            params: &manner.params,
+            template: &manner.template,
+            marker_fingerprint: &bound.marker_fingerprint,
+        };
+        commands::build_batch(&context, &asked, script_ref)
     };
-    let first = command(By::Sha);
+    let first = command(ScriptRef::Hash);
     let outcome = match first.query_async::<Value>(&mut bound.connection).await {
         Err(error) if errors::is_no_script(&error) => {
-            let again = command(By::Source);
+            let again = command(ScriptRef::Body);
             again.query_async(&mut bound.connection).await
         }
         outcome => outcome,
@@ -131,11 +135,11 @@ fn grouped(turn: Vec<Pending>, hashing: &RandomState) -> Vec<Vec<Pending>> {
             continue;
         }
         let about = hashing.hash_one(super::lane_key(&pending.request));
-        let slot = scripts::shared(&pending.request).map(|kind| match kind {
-            Shared::Acquire => 0,
-            Shared::Release => 1,
+        let slot = commands::batch_kind(&pending.request).map(|kind| match kind {
+            BatchKind::Acquire => 0,
+            BatchKind::Release => 1,
         });
-        let takes = |at: &usize| last.get(&about).is_none_or(|before| before < at) && groups[*at].len() < SHARED_MAX;
+        let takes = |at: &usize| last.get(&about).is_none_or(|before| before < at) && groups[*at].len() < BATCH_MAX;
         let at = match slot.and_then(|slot| open[slot]).filter(takes) {
             Some(at) => at,
             None => {
@@ -239,8 +243,8 @@ mod tests {
 
     #[test]
     fn a_command_takes_so_many_requests_and_no_more() {
-        let names: Vec<String> = (0..SHARED_MAX + 1).map(|n| format!("a{n}")).collect();
+        let names: Vec<String> = (0..BATCH_MAX + 1).map(|n| format!("a{n}")).collect();
         let found = commands(&names.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(found.iter().map(|g| g.split(' ').count()).collect::<Vec<_>>(), [SHARED_MAX, 1]);
+        assert_eq!(found.iter().map(|g| g.split(' ').count()).collect::<Vec<_>>(), [BATCH_MAX, 1]);
     }
 }

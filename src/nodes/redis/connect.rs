@@ -18,7 +18,7 @@ use super::errors;
 use super::server_checks::{self, Server};
 use super::url::NodeUrl;
 use crate::protocol::ClusterParams;
-use crate::protocol::scripts;
+use crate::protocol::commands;
 use crate::types::Invalid;
 
 /// The driver's own limit for an answer: a net below the caller's deadline, for a caller that has none.
@@ -57,7 +57,7 @@ pub struct Limits {
 pub struct Connector {
     client: Client,
     limits: Limits,
-    terms: Arc<ClusterParams>,
+    params: Arc<ClusterParams>,
     bind_run: bool,
 }
 
@@ -75,7 +75,7 @@ impl Connector {
         url: &NodeUrl,
         tls: Option<&NodeTls>,
         limits: Limits,
-        terms: Arc<ClusterParams>,
+        params: Arc<ClusterParams>,
         bind_run: bool,
     ) -> Result<Self, Invalid> {
         let info = url.info();
@@ -93,7 +93,7 @@ impl Connector {
         // The driver's own text is not shown: it may quote what it could not read.
         let client =
             client.map_err(|_| Invalid(format!("the certificates for {url} are not PEM of the right kind")))?;
-        Ok(Self { client, limits, terms, bind_run })
+        Ok(Self { client, limits, params, bind_run })
     }
 
     /// The pool of one lane: at most one connection, which has passed its hand-shake when it is handed
@@ -139,18 +139,20 @@ impl Connector {
     }
 
     fn hand_shake(&self, lanes: Arc<Lanes>, lane: usize) -> Hook {
-        let (limit, terms, bind_run) = (self.limits.connect, Arc::clone(&self.terms), self.bind_run);
+        let (limit, params, bind_run) = (self.limits.connect, Arc::clone(&self.params), self.bind_run);
         Hook::async_fn(move |connection, _| {
-            let (lanes, terms) = (Arc::clone(&lanes), Arc::clone(&terms));
+            let (lanes, params) = (Arc::clone(&lanes), Arc::clone(&params));
             Box::pin(async move {
                 let met = timeout(limit, meet(connection)).await.unwrap_or_else(|_| Err(errors::timed_out()));
                 let server = met.map_err(HookError::Backend)?;
                 if bind_run && server.run_id.is_empty() {
                     return Err(HookError::message("INFO does not say the run_id; identity = \"script\" may do"));
                 }
-                let pass = scripts::pass(&terms, if bind_run { &server.run_id } else { "" }).into();
+                let marker_fingerprint =
+                    commands::marker_fingerprint(&params, if bind_run { &server.run_id } else { "" }).into();
                 lanes.learn(server);
-                let bound = Bound { connection: connection.clone(), pass, generation: lanes.next_generation() };
+                let bound =
+                    Bound { connection: connection.clone(), marker_fingerprint, generation: lanes.next_generation() };
                 lanes.all()[lane].prepare(bound);
                 Ok(())
             })
@@ -162,7 +164,7 @@ impl Connector {
 /// here holds for as long as it lives.
 async fn meet(connection: &mut MultiplexedConnection) -> Result<Server, RedisError> {
     let server = ask_server(connection).await?;
-    for script in scripts::all() {
+    for script in commands::all() {
         let _: String = script.load().query_async(connection).await?;
     }
     Ok(server)

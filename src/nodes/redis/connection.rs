@@ -17,8 +17,8 @@ use crate::redlock::clock::BootTime;
 pub struct Bound {
     /// Shared with the pool, which checks and replaces it.
     pub connection: MultiplexedConnection,
-    /// What the node's marker is compared with, see [`crate::protocol::scripts::pass`].
-    pub pass: Arc<str>,
+    /// What the node's marker is compared with, see [`crate::protocol::commands::marker_fingerprint`].
+    pub marker_fingerprint: Arc<str>,
     /// Tells one connection of a lane from the next.
     pub generation: u64,
 }
@@ -27,7 +27,7 @@ pub struct Bound {
 #[derive(Debug)]
 pub struct Pending {
     /// When its round began.
-    pub stamp: RequestTime,
+    pub sent_at: RequestTime,
     /// What is asked.
     pub request: Arc<Request>,
     caller: oneshot::Sender<NodeResult>,
@@ -35,9 +35,9 @@ pub struct Pending {
 
 impl Pending {
     /// The request, and where its answer comes out.
-    pub fn new(stamp: RequestTime, request: Arc<Request>) -> (Self, oneshot::Receiver<NodeResult>) {
+    pub fn new(sent_at: RequestTime, request: Arc<Request>) -> (Self, oneshot::Receiver<NodeResult>) {
         let (caller, waiting) = oneshot::channel();
-        (Self { stamp, request, caller }, waiting)
+        (Self { sent_at, request, caller }, waiting)
     }
 
     /// Nobody waits for the answer any more.
@@ -83,7 +83,7 @@ impl Lane {
     /// Errors: [`Refused`]; then nothing is sent.
     pub fn leave(
         &self,
-        stamp: RequestTime,
+        sent_at: RequestTime,
         request: Arc<Request>,
         limit: usize,
     ) -> Result<oneshot::Receiver<NodeResult>, Refused> {
@@ -99,7 +99,7 @@ impl Lane {
         if queue.len() >= limit {
             return Err(Refused::Full);
         }
-        let (pending, waiting) = Pending::new(stamp, request);
+        let (pending, waiting) = Pending::new(sent_at, request);
         queue.push(pending);
         if queue.len() == 1 {
             self.filled.notify_one();

@@ -75,7 +75,7 @@ pub struct RedisNodeConfig {
     /// Certificates, for `rediss://` only.
     pub tls: Option<NodeTls>,
     /// What all instances agree on.
-    pub terms: Arc<ClusterParams>,
+    pub params: Arc<ClusterParams>,
     /// Names of lock keys.
     pub key_template: KeyTemplate,
     /// How restarts are noticed.
@@ -92,12 +92,12 @@ pub struct RedisNodeConfig {
 
 impl RedisNodeConfig {
     /// A node with the defaults of this file.
-    pub fn new(id: NodeId, url: NodeUrl, terms: Arc<ClusterParams>, node_timeout: Duration) -> Self {
+    pub fn new(id: NodeId, url: NodeUrl, params: Arc<ClusterParams>, node_timeout: Duration) -> Self {
         Self {
             id,
             url,
             tls: None,
-            terms,
+            params,
             key_template: KeyTemplate::default(),
             identity: Identity::default(),
             node_timeout,
@@ -183,14 +183,14 @@ impl RedisNode {
         let check = config.node_timeout.saturating_mul(CHECK_NODE_TIMEOUTS).max(CHECK_LIMIT_MIN);
         let limits = Limits { connect: config.connect_timeout, check };
         let bind_run = config.identity == Identity::Handshake;
-        let connector = Connector::new(&config.url, config.tls.as_ref(), limits, Arc::clone(&config.terms), bind_run)?;
+        let connector = Connector::new(&config.url, config.tls.as_ref(), limits, Arc::clone(&config.params), bind_run)?;
         let lanes = Arc::new(Lanes::new(config.lanes, clock.now()));
         let pools = (0..config.lanes).map(|at| connector.pool(&lanes, at)).collect::<Result<Vec<_>, _>>()?;
         let feed = Arc::new(Subscriptions::default());
         let (id, patience, heard) = (config.id.clone(), config.connect_timeout, Arc::clone(&feed));
         let listener = subscriber::listen(id.clone(), connector, heard, patience, clock, entropy.clone());
         let keeper = supervisor::supervise(id, Arc::clone(&lanes), pools, patience, clock, entropy);
-        let manner = Manner { terms: config.terms, template: config.key_template };
+        let manner = Manner { params: config.params, template: config.key_template };
         let carried = Arc::clone(&lanes);
         let supervisor = async move {
             // Tasks of their own: what they do most must not wake the rest. They end with this future.
@@ -232,7 +232,7 @@ impl RedisNode {
         }
     }
 
-    async fn ask(&self, stamp: RequestTime, request: &Arc<Request>) -> NodeResult {
+    async fn ask(&self, sent_at: RequestTime, request: &Arc<Request>) -> NodeResult {
         let Some(_place) = self.lanes.enter(self.max_in_flight) else {
             return Err(Unreachable::new(UnreachableKind::Overloaded, "too many requests are under way"));
         };
@@ -240,7 +240,7 @@ impl RedisNode {
             return Err(Unreachable::new(UnreachableKind::Unsuitable, "the server's findings take its vote away"));
         }
         let lane = self.lanes.of_key(lane_key(request));
-        match lane.leave(stamp, Arc::clone(request), self.max_in_flight) {
+        match lane.leave(sent_at, Arc::clone(request), self.max_in_flight) {
             Ok(waiting) => answer_of(waiting).await,
             Err(Refused::Closed) => Err(self.no_connection()),
             Err(Refused::Full) => {
@@ -280,14 +280,14 @@ impl Node for RedisNode {
 
     fn call(
         self: Arc<Self>,
-        stamp: RequestTime,
+        sent_at: RequestTime,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static {
         // The first poll leaves the request in its lane's queue, whose order is kept. Unconstrained: tokio's
         // budget is for sockets; a round has few answers to look at.
         tokio::task::unconstrained(async move {
-            let mut watch = Watch { node: &self, verb: request.verb(), begun: self.clock.now(), answered: false };
-            let answer = self.ask(stamp, &request).await;
+            let mut watch = Watch { node: &self, verb: request.operation(), begun: self.clock.now(), answered: false };
+            let answer = self.ask(sent_at, &request).await;
             watch.answered = true;
             self.completed(watch.verb, watch.begun, &answer);
             answer

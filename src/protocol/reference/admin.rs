@@ -15,7 +15,7 @@ pub(super) fn init(mark: &mut Mark, visit: &Visit<'_>, evicted: u64) -> Reply {
         // Its fences would begin at a wrong clock.
         return status(mark, visit, Vote::NoVote(NoVote::ClockOff { node_us: visit.now_us }));
     }
-    declare(mark, visit, evicted, visit.stamp.0.max(mark.high_water()));
+    declare(mark, visit, evicted, visit.sent_at.0.max(mark.high_water()));
     status(mark, visit, Vote::Active)
 }
 
@@ -29,7 +29,7 @@ pub(super) fn declare(mark: &mut Mark, visit: &Visit<'_>, evicted: u64, floor: u
         until_us: 0,
         owed_us: 0,
         seen_us: visit.now_us,
-        cluster: visit.terms.cluster.clone(),
+        cluster: visit.params.cluster.clone(),
         quarantine_ms: mark.longest_quarantine_ms(visit),
         high_water: floor,
         base: floor,

@@ -96,7 +96,7 @@ fn join(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, wish: Wish<'_>
 
 /// Above every fence of this resource that the node gave, and not below the request's stamp.
 fn next_fence(memory: &Memory, visit: &Visit<'_>, resource: &ResourceName) -> u64 {
-    let floor = if mutant::ignores_stamps() { 0 } else { visit.stamp.0 };
+    let floor = if mutant::ignores_stamps() { 0 } else { visit.sent_at.0 };
     (memory.counter(visit, resource) + 1).max(memory.mark.base() + 1).max(floor)
 }
 
@@ -263,7 +263,7 @@ pub(super) fn padded(ttl: Ttl, visit: &Visit<'_>) -> std::time::Duration {
     if mutant::is(Mutant::NoLockDelay) {
         return ttl.as_duration();
     }
-    std::time::Duration::from_millis(ttl.as_ms().saturating_add(millis(visit.terms.lock_delay)))
+    std::time::Duration::from_millis(ttl.as_ms().saturating_add(millis(visit.params.lock_delay)))
 }
 
 /// The scripts fail on a value that begins with the caller's token and is no lease.

@@ -14,9 +14,9 @@ pub(super) struct Visit<'a> {
     /// The process to which the caller's connection was bound.
     pub(super) run: &'a str,
     /// When the request was sent, on the caller's clock.
-    pub(super) stamp: RequestTime,
+    pub(super) sent_at: RequestTime,
     /// The caller's terms.
-    pub(super) terms: &'a ClusterParams,
+    pub(super) params: &'a ClusterParams,
 }
 
 impl Visit<'_> {
@@ -27,20 +27,20 @@ impl Visit<'_> {
 
     /// The guard in microseconds.
     pub(super) fn guard_us(&self) -> u64 {
-        u64::try_from(self.terms.guard.as_micros()).unwrap_or(u64::MAX)
+        u64::try_from(self.params.guard.as_micros()).unwrap_or(u64::MAX)
     }
 
     /// A late request, or somebody's clock is off.
     pub(super) fn is_clock_off(&self) -> bool {
-        self.now_us.abs_diff(self.stamp.0) > self.guard_us()
+        self.now_us.abs_diff(self.sent_at.0) > self.guard_us()
     }
 
     fn quarantine_ms(&self) -> u64 {
-        millis(self.terms.quarantine)
+        millis(self.params.quarantine)
     }
 
     fn fence_period(&self) -> u64 {
-        self.now_ms() / millis(self.terms.fence_ttl).max(1)
+        self.now_ms() / millis(self.params.fence_ttl).max(1)
     }
 }
 
@@ -110,7 +110,7 @@ impl Mark {
         let old = self.0.take();
         let period = old.as_ref().and_then(|m| m.period);
         let replaced_us = old.as_ref().map_or(0, |m| if m.active { m.owed_us } else { m.owed_us.max(m.until_us) });
-        let orderer_us = visit.stamp.0.saturating_add(longest_ms.saturating_mul(1_000));
+        let orderer_us = visit.sent_at.0.saturating_add(longest_ms.saturating_mul(1_000));
         let is_disputed = visit.is_clock_off() && !mutant::is(Mutant::OrderedByOneClock);
         let (high_water, base) = old.as_ref().map_or((0, 0), |m| (m.high_water, m.base));
         self.0 = Some(Marker {
@@ -122,7 +122,7 @@ impl Mark {
             until_us: visit.now_us.saturating_add(served_ms(longest_ms).saturating_mul(1_000)),
             owed_us: replaced_us.max(if is_disputed { orderer_us } else { 0 }),
             seen_us: visit.now_us,
-            cluster: old.map_or_else(|| visit.terms.cluster.clone(), |m| m.cluster),
+            cluster: old.map_or_else(|| visit.params.cluster.clone(), |m| m.cluster),
             quarantine_ms: longest_ms,
             high_water,
             base,
@@ -192,7 +192,7 @@ impl Mark {
 
 impl Marker {
     fn vote(&mut self, visit: &Visit<'_>) -> Option<NoVote> {
-        if self.cluster != visit.terms.cluster && !mutant::is(Mutant::NoFingerprint) {
+        if self.cluster != visit.params.cluster && !mutant::is(Mutant::NoFingerprint) {
             return Some(NoVote::OtherCluster { theirs: self.cluster.to_string() });
         }
         if self.active {

@@ -44,7 +44,7 @@ impl Memory {
 
     /// The highest fence of this resource, and of this node.
     pub(super) fn remember(&mut self, visit: &Visit<'_>, resource: &ResourceName, fence: u64) {
-        self.counters.put(resource.clone(), Fence(fence), Some(end_ms(visit, visit.terms.fence_ttl)));
+        self.counters.put(resource.clone(), Fence(fence), Some(end_ms(visit, visit.params.fence_ttl)));
         self.mark.remember(fence);
     }
 

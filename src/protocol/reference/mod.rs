@@ -5,7 +5,7 @@
 //!
 //! Where it differs, on purpose: pages of the list follow places instead of `ZSCAN` cursors; index
 //! entries go with their lease instead of in a sweep; a node that knows its fences from elsewhere
-//! (see [`NodeMachine::resume`]) needs no seed.
+//! (see [`ReferenceNode::resume`]) needs no seed.
 
 mod admin;
 mod leases;
@@ -28,7 +28,7 @@ use memory::Memory;
 
 /// One node's whole state.
 #[derive(Debug, Clone)]
-pub struct NodeMachine {
+pub struct ReferenceNode {
     run: Arc<str>,
     evicted: u64,
     memory: Memory,
@@ -36,7 +36,7 @@ pub struct NodeMachine {
 
 /// What a foreign client may store at a lock's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Foreign {
+pub enum ForeignValue {
     /// A string.
     Bytes(Vec<u8>),
     /// A key of another type, by Redis' name for it: `list`, `hash`, `set`, `zset`, `stream`.
@@ -45,7 +45,7 @@ pub enum Foreign {
 
 /// What a server under memory pressure may evict.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Victim {
+pub enum EvictedKey {
     /// A lock's key.
     Lock(ResourceName),
     /// A resource's fence counter.
@@ -71,7 +71,7 @@ pub struct Sizes {
 
 /// The furthest that a request can take a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reach {
+pub struct EffectBound {
     /// The end of the lease, or of the quarantine, that it may begin or move; `None` where it moves
     /// none. Microseconds on the node's clock.
     pub end_us: Option<u64>,
@@ -79,7 +79,7 @@ pub struct Reach {
     pub fence: u64,
 }
 
-/// How a node that was down comes back, see [`NodeMachine::resume`].
+/// How a node that was down comes back, see [`ReferenceNode::resume`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
     /// Every fence that it may have given is at most this.
@@ -90,7 +90,7 @@ pub struct Resumed {
     pub why: &'static str,
 }
 
-impl NodeMachine {
+impl ReferenceNode {
     /// An empty server process. It carries no marker, so it is taken for a wiped one until it was
     /// declared by [`Request::Init`] or [`Self::resume`].
     pub fn new(run: &str) -> Self {
@@ -111,13 +111,13 @@ impl NodeMachine {
         &mut self,
         now_us: u64,
         run: &str,
-        stamp: RequestTime,
-        terms: &ClusterParams,
+        sent_at: RequestTime,
+        params: &ClusterParams,
         request: &Request,
     ) -> NodeResult {
         let own = Arc::clone(&self.run);
         let run = if run.is_empty() { &*own } else { run };
-        let visit = &Visit { now_us, run, stamp, terms };
+        let visit = &Visit { now_us, run, sent_at, params };
         let memory = &mut self.memory;
         memory.purge(visit.now_ms(), memory::PURGE_PER_REQUEST);
         match request {
@@ -150,9 +150,9 @@ impl NodeMachine {
 
     /// Declares a node whose past is known from elsewhere: it gives no fence up to `resumed.fence`,
     /// has no vote until `resumed.until_us`, and then votes without a seed. What it held is gone.
-    pub fn resume(&mut self, now_us: u64, terms: &ClusterParams, resumed: Resumed) {
+    pub fn resume(&mut self, now_us: u64, params: &ClusterParams, resumed: Resumed) {
         let own = Arc::clone(&self.run);
-        let visit = &Visit { now_us, run: &own, stamp: RequestTime(now_us), terms };
+        let visit = &Visit { now_us, run: &own, sent_at: RequestTime(now_us), params };
         self.memory = Memory::default();
         admin::declare(&mut self.memory.mark, visit, self.evicted, resumed.fence);
         if let Some(marker) = &mut self.memory.mark.0 {
@@ -164,38 +164,44 @@ impl NodeMachine {
     }
 
     /// How far `request` can take this node. For whoever must write it down beforehand.
-    pub fn reach(&self, now_us: u64, stamp: RequestTime, terms: &ClusterParams, request: &Request) -> Reach {
-        let visit = &Visit { now_us, run: &self.run, stamp, terms };
+    pub fn effect_bound(
+        &self,
+        now_us: u64,
+        sent_at: RequestTime,
+        params: &ClusterParams,
+        request: &Request,
+    ) -> EffectBound {
+        let visit = &Visit { now_us, run: &self.run, sent_at, params };
         let known = self.memory.mark.high_water().max(self.memory.mark.base());
         // Stamps and written-back fences from beyond these are refused.
         let soon = now_us.saturating_add(visit.guard_us());
-        let nothing = Reach { end_us: None, fence: known };
+        let nothing = EffectBound { end_us: None, fence: known };
         let furthest = self.memory.mark.furthest_fence(visit);
         let for_ttl = |ttl: Ttl| end_us(visit.now_ms().saturating_add(millis(leases::padded(ttl, visit))));
         match request {
             Request::Acquire { resource, token, ttl, .. } if self.may_grant(visit, resource, token) => {
-                Reach { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
+                EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
             }
             Request::Update { resource, token, ttl, fence, .. } => {
                 match self.memory.locks.get(resource, visit.now_ms()) {
                     Some(LockValue::Lease(record)) if record.token == *token => {
                         let want = fence.map_or(0, |f| f.0);
                         let end = for_ttl(ttl.unwrap_or(record.ttl));
-                        Reach { end_us: Some(end), fence: known.max(want.min(furthest)) }
+                        EffectBound { end_us: Some(end), fence: known.max(want.min(furthest)) }
                     }
                     _ => nothing,
                 }
             }
             Request::Restore { left_ms, record, .. } => {
                 let end = end_us(visit.now_ms().saturating_add((*left_ms).max(1)));
-                Reach { end_us: Some(end), fence: known.max(record.fence.0.min(furthest)) }
+                EffectBound { end_us: Some(end), fence: known.max(record.fence.0.min(furthest)) }
             }
             Request::Quarantine => {
                 let longest_ms = self.memory.mark.longest_quarantine_ms(visit);
-                Reach { end_us: Some(end_us(visit.now_ms().saturating_add(longest_ms))), fence: known }
+                EffectBound { end_us: Some(end_us(visit.now_ms().saturating_add(longest_ms))), fence: known }
             }
-            Request::Init => Reach { end_us: None, fence: known.max(stamp.0.min(soon)) },
-            Request::Activate { seed } => Reach { end_us: None, fence: known.max(seed.0) },
+            Request::Init => EffectBound { end_us: None, fence: known.max(sent_at.0.min(soon)) },
+            Request::Activate { seed } => EffectBound { end_us: None, fence: known.max(seed.0) },
             _ => nothing,
         }
     }
@@ -248,12 +254,12 @@ impl NodeMachine {
 }
 
 /// What others than ourselves may do to a server.
-impl NodeMachine {
+impl ReferenceNode {
     /// A client's `SET key value [PX ttl]`, whatever stood there.
-    pub fn foreign_set(&mut self, now_us: u64, resource: &ResourceName, value: &Foreign, ttl_ms: Option<u64>) {
+    pub fn foreign_set(&mut self, now_us: u64, resource: &ResourceName, value: &ForeignValue, ttl_ms: Option<u64>) {
         let value = match value {
-            Foreign::Bytes(bytes) => LockValue::from_bytes(bytes),
-            Foreign::OtherType(kind) => LockValue::OtherType(kind),
+            ForeignValue::Bytes(bytes) => LockValue::from_bytes(bytes),
+            ForeignValue::OtherType(kind) => LockValue::OtherType(kind),
         };
         let end = ttl_ms.map(|ttl| (now_us / 1_000).saturating_add(ttl));
         self.memory.locks.put(resource, value, end);
@@ -263,7 +269,7 @@ impl NodeMachine {
     pub fn foreign_acquire(&mut self, now_us: u64, resource: &ResourceName, value: &[u8], ttl_ms: u64) -> bool {
         let is_free = self.memory.locks.get(resource, now_us / 1_000).is_none();
         if is_free {
-            self.foreign_set(now_us, resource, &Foreign::Bytes(value.to_vec()), Some(ttl_ms));
+            self.foreign_set(now_us, resource, &ForeignValue::Bytes(value.to_vec()), Some(ttl_ms));
         }
         is_free
     }
@@ -289,18 +295,18 @@ impl NodeMachine {
     }
 
     /// The server runs out of memory and evicts one key; counted, as `INFO` does.
-    pub fn evict(&mut self, now_us: u64, victim: &Victim) {
+    pub fn evict(&mut self, now_us: u64, victim: &EvictedKey) {
         match victim {
-            Victim::Lock(resource) => {
+            EvictedKey::Lock(resource) => {
                 self.memory.locks.remove(resource, now_us / 1_000);
             }
-            Victim::Counter(resource) => {
+            EvictedKey::Counter(resource) => {
                 self.memory.counters.remove(resource);
             }
-            Victim::Ended(resource, token) => {
+            EvictedKey::Ended(resource, token) => {
                 self.memory.ended.remove(&(resource.clone(), token.clone()));
             }
-            Victim::Marker => self.memory.mark = Mark::default(),
+            EvictedKey::Marker => self.memory.mark = Mark::default(),
         }
         self.evicted += 1;
     }
@@ -320,7 +326,7 @@ impl NodeMachine {
 
 /// For the simulation, which looks into nodes without asking them.
 #[cfg(test)]
-impl NodeMachine {
+impl ReferenceNode {
     /// The lease that stands at a lock's key, and what it has left in milliseconds.
     pub(crate) fn lease_of(&self, now_us: u64, resource: &ResourceName) -> Option<(&LeaseRecord, u64)> {
         let now_ms = now_us / 1_000;

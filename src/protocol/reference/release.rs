@@ -15,7 +15,7 @@ pub(super) fn release(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, 
     let key = (whose.resource.clone(), whose.token.clone());
     let earlier = memory.ended.get(&key, visit.now_ms()).copied();
     let found = find(memory, visit, whose);
-    if found == Found::Mine {
+    if found == Found::Match {
         memory.locks.remove(whose.resource, visit.now_ms());
     }
     if matches!(earlier, None | Some(EndReason::Revoked)) && !mutant::is(Mutant::NoTombstone) {
@@ -30,7 +30,7 @@ pub(super) fn cancel(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, a
     let key = (whose.resource.clone(), attempt.clone());
     let earlier = memory.cancelled.get(&key, now_ms).copied();
     let mut found = find(memory, visit, whose);
-    if found == Found::Mine {
+    if found == Found::Match {
         let record = memory.locks.lease_mut(whose.resource, now_ms);
         let claims = record.as_ref().map_or("", |record| &record.claims);
         let rest = claims.replacen(&format!("{},", attempt.as_str()), "", 1);
@@ -43,15 +43,15 @@ pub(super) fn cancel(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>, a
         }
     }
     if matches!(earlier, None | Some(EndReason::Revoked)) && !mutant::is(Mutant::NoTombstone) {
-        memory.cancelled.put(key, EndReason::Cancelled, Some(end_ms(visit, visit.terms.attempt_tombstone())));
+        memory.cancelled.put(key, EndReason::Cancelled, Some(end_ms(visit, visit.params.attempt_tombstone())));
     }
     Reply::Released(Released { found, earlier })
 }
 
 fn find(memory: &Memory, visit: &Visit<'_>, whose: Whose<'_>) -> Found {
     match memory.locks.get(whose.resource, visit.now_ms()) {
-        Some(LockValue::Lease(record)) if record.token == *whose.token => Found::Mine,
-        Some(value) if value.is_spoilt_lease_of(whose.token) => Found::Mine,
+        Some(LockValue::Lease(record)) if record.token == *whose.token => Found::Match,
+        Some(value) if value.is_spoilt_lease_of(whose.token) => Found::Match,
         Some(_) => Found::Other,
         None => Found::Nothing,
     }
@@ -62,7 +62,7 @@ pub(super) fn revoke(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>) -
     match find(memory, visit, whose) {
         Found::Nothing => Reply::Missing,
         Found::Other => Reply::Other { fence: None },
-        Found::Mine => {
+        Found::Match => {
             let left_ms = memory.locks.left_ms(whose.resource, visit.now_ms()).flatten().unwrap_or(0);
             let end = end_ms(visit, TOKEN_TOMBSTONE).saturating_add(left_ms);
             memory.ended.put((whose.resource.clone(), whose.token.clone()), EndReason::Revoked, Some(end));
@@ -75,10 +75,10 @@ pub(super) fn revoke(memory: &mut Memory, visit: &Visit<'_>, whose: Whose<'_>) -
 pub(super) fn evict(memory: &mut Memory, visit: &Visit<'_>, resource: &ResourceName, fingerprint: &str) -> Reply {
     let found = match memory.locks.get(resource, visit.now_ms()) {
         None => Found::Nothing,
-        Some(value) if *value.fingerprint() == *fingerprint => Found::Mine,
+        Some(value) if *value.fingerprint() == *fingerprint => Found::Match,
         Some(_) => Found::Other,
     };
-    if found == Found::Mine {
+    if found == Found::Match {
         memory.locks.remove(resource, visit.now_ms());
     }
     Reply::Released(Released { found, earlier: None })

@@ -9,7 +9,7 @@ use crate::types::{AttemptId, Fence, Token};
 
 const NOW_US: u64 = 1_700_000_000_000_000;
 
-fn terms() -> ClusterParams {
+fn params() -> ClusterParams {
     ClusterParams {
         cluster: "c".into(),
         guard: Duration::from_millis(500),
@@ -37,14 +37,14 @@ fn acquire(i: u64, ttl_ms: u64) -> Request {
     }
 }
 
-fn active() -> NodeMachine {
-    let mut machine = NodeMachine::new("run1");
-    machine.apply(NOW_US, "", RequestTime(NOW_US), &terms(), &Request::Init).expect("an answer");
+fn active() -> ReferenceNode {
+    let mut machine = ReferenceNode::new("run1");
+    machine.apply(NOW_US, "", RequestTime(NOW_US), &params(), &Request::Init).expect("an answer");
     machine
 }
 
-fn ask(machine: &mut NodeMachine, now_us: u64, request: &Request) -> Reply {
-    machine.apply(now_us, "", RequestTime(now_us), &terms(), request).expect("an answer")
+fn ask(machine: &mut ReferenceNode, now_us: u64, request: &Request) -> Reply {
+    machine.apply(now_us, "", RequestTime(now_us), &params(), request).expect("an answer")
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn nothing_goes_beyond_the_reach_that_was_told_before() {
             _ => Request::Cancel { resource, token, attempt: AttemptId::from_random(i % 3) },
         };
         let before = machine.last_lease_end_us();
-        let reach = machine.reach(now, RequestTime(now), &terms(), &request);
+        let reach = machine.effect_bound(now, RequestTime(now), &params(), &request);
         ask(&mut machine, now, &request);
         assert!(machine.last_lease_end_us() <= before.max(reach.end_us.unwrap_or(0)), "{request:?}");
         assert!(machine.highest_fence() <= reach.fence, "{request:?}: {} > {reach:?}", machine.highest_fence());
@@ -111,9 +111,9 @@ fn nothing_goes_beyond_the_reach_that_was_told_before() {
 
 #[test]
 fn a_resumed_node_waits_and_then_votes_with_fences_above_all_it_gave() {
-    let mut machine = NodeMachine::new("run2");
+    let mut machine = ReferenceNode::new("run2");
     let (fence, until_us) = (NOW_US + 90_000_000, NOW_US + 5_000_000);
-    machine.resume(NOW_US, &terms(), Resumed { fence, until_us, why: "restart" });
+    machine.resume(NOW_US, &params(), Resumed { fence, until_us, why: "restart" });
     let refused = ask(&mut machine, NOW_US, &acquire(1, 100));
     assert_eq!(refused, Reply::NoVote(NoVote::Quarantined { left_ms: 5_000 }));
     let granted = ask(&mut machine, until_us, &acquire(1, 100));
@@ -128,11 +128,11 @@ fn a_resumed_node_waits_and_then_votes_with_fences_above_all_it_gave() {
 fn a_quarantine_that_another_replaced_is_owed_where_its_clock_returns() {
     const Q_US: u64 = 305_000_000;
     let hour_ago = NOW_US - 3_600_000_000;
-    let probe = |machine: &mut NodeMachine, now_us| match ask(machine, now_us, &Request::Probe) {
+    let probe = |machine: &mut ReferenceNode, now_us| match ask(machine, now_us, &Request::Probe) {
         Reply::Status(status) => status.vote,
         reply => panic!("{reply:?}"),
     };
-    let mut machine = NodeMachine::new("run2");
+    let mut machine = ReferenceNode::new("run2");
     let blank = Vote::NoVote(NoVote::Quarantined { left_ms: Q_US / 1_000 });
     assert_eq!(probe(&mut machine, NOW_US), blank);
     ask(&mut machine, hour_ago, &Request::Quarantine);
@@ -149,8 +149,8 @@ fn a_quarantine_that_another_replaced_is_owed_where_its_clock_returns() {
 fn a_quarantine_that_was_ordered_by_another_clock_is_served_by_that_one_too() {
     const Q_US: u64 = 305_000_000;
     let hour_ago = NOW_US - 3_600_000_000;
-    let mut machine = NodeMachine::new("run2");
-    machine.apply(hour_ago, "run2", RequestTime(NOW_US), &terms(), &Request::Quarantine).expect("an answer");
+    let mut machine = ReferenceNode::new("run2");
+    machine.apply(hour_ago, "run2", RequestTime(NOW_US), &params(), &Request::Quarantine).expect("an answer");
     let mut vote = |now_us| match ask(&mut machine, now_us, &Request::Probe) {
         Reply::Status(status) => status.vote,
         reply => panic!("{reply:?}"),

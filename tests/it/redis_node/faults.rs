@@ -215,7 +215,7 @@ async fn scripts_that_were_flushed_are_loaded_again_within_the_call() {
     let requests: [(Request, IsRight); 4] = [
         (a.acquire(10_000), |r| matches!(r, Reply::Granted { .. })),
         (a.extend(None), |r| matches!(r, Reply::Updated { .. })),
-        (a.release(), |r| matches!(r, Reply::Released(Released { found: Found::Mine, .. }))),
+        (a.release(), |r| matches!(r, Reply::Released(Released { found: Found::Match, .. }))),
         (Request::Probe, |r| matches!(r, Reply::Status(_))),
     ];
     for (request, is_right) in requests {
@@ -237,7 +237,7 @@ async fn a_full_node_grants_nothing_and_still_extends_and_releases() {
     assert_eq!(rig.error(Who::wanting("c").acquire(1_000)).await, UnreachableKind::Full);
     assert!(matches!(rig.reply(a.extend(Some(60_000))).await, Reply::Updated { .. }));
     for (who, request) in [(&a, a.release()), (&b, b.cancel())] {
-        let mine = Released { found: Found::Mine, earlier: None };
+        let mine = Released { found: Found::Match, earlier: None };
         assert_eq!(rig.reply(request).await, Reply::Released(mine));
         assert!(is_free(&rig, who).await);
     }
@@ -307,7 +307,7 @@ async fn requests_for_a_resource_take_effect_in_the_order_of_their_first_poll() 
                 calls.push(call);
             }
         }
-        let mine = Ok(Reply::Released(Released { found: Found::Mine, earlier: None }));
+        let mine = Ok(Reply::Released(Released { found: Found::Match, earlier: None }));
         for (at, answer) in futures_util::future::join_all(calls).await.into_iter().enumerate() {
             match at % 2 {
                 0 => assert!(matches!(answer, Ok(Reply::Granted { .. })), "{at}: {answer:?}"),

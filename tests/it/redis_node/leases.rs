@@ -31,7 +31,7 @@ async fn a_free_resource_is_granted_and_held_against_others() {
     let (a, b) = (Who::wanting("deploy/prod"), Who::wanting("deploy/prod"));
     let sent = now();
     let Reply::Granted { fence, joined: false } = rig.reply(a.acquire(30_000)).await else { panic!("not granted") };
-    assert!(fence.0 >= sent.0, "a fence is no less than the stamp of its request");
+    assert!(fence.0 >= sent.0, "a fence is no less than the time of sending of its request");
     match rig.reply(b.acquire(30_000)).await {
         Reply::Held { left_ms: Some(left), record: Some(record) } => {
             assert!((1..=31_000).contains(&left), "{left}");
@@ -41,7 +41,7 @@ async fn a_free_resource_is_granted_and_held_against_others() {
     }
     let left: i64 = server.ask(&["PTTL", "deploy/prod"]).await;
     assert!(left > 30_000, "the node holds it for the TTL and the lock delay: {left}");
-    assert_eq!(rig.reply(a.release()).await, released(Found::Mine, None));
+    assert_eq!(rig.reply(a.release()).await, released(Found::Match, None));
     assert!(rig.granted(&b, 30_000).await > fence);
 }
 
@@ -94,7 +94,7 @@ async fn released_cancelled_and_revoked_leases_stay_ended() {
     let rig = Rig::voting(&server).await;
     let a = Who::wanting("r");
     let fence = rig.granted(&a, 10_000).await;
-    assert_eq!(rig.reply(a.end(EndReason::Forced)).await, released(Found::Mine, None));
+    assert_eq!(rig.reply(a.end(EndReason::Forced)).await, released(Found::Match, None));
     assert_eq!(rig.reply(a.release()).await, released(Found::Nothing, Some(EndReason::Forced)), "idempotent");
     let dead = Reply::Ended { reason: EndReason::Forced };
     assert_eq!(rig.reply(a.acquire(10_000)).await, dead);
@@ -119,7 +119,7 @@ async fn released_cancelled_and_revoked_leases_stay_ended() {
     assert_eq!(rig.reply(b.extend(None)).await, revoked);
     assert_eq!(rig.reply(b.again().acquire(10_000)).await, revoked);
     assert!(matches!(seen(&rig, &b).await, StoredLock::Lease { .. }), "it keeps its end");
-    assert_eq!(rig.reply(b.release()).await, released(Found::Mine, Some(EndReason::Revoked)));
+    assert_eq!(rig.reply(b.release()).await, released(Found::Match, Some(EndReason::Revoked)));
     assert_eq!(rig.reply(b.release()).await, released(Found::Nothing, Some(EndReason::Released)));
     assert_eq!(rig.reply(b.revoke()).await, Reply::Missing);
     let c = Who::wanting("r");
@@ -137,10 +137,10 @@ async fn a_cancel_takes_its_own_claim_and_the_lease_with_the_last() {
     rig.granted(&first, 10_000).await;
     rig.granted(&second, 10_000).await;
     assert_eq!(rig.reply(first.again().cancel()).await, released(Found::Other, None), "a claim that is not there");
-    assert_eq!(rig.reply(first.cancel()).await, released(Found::Mine, None));
+    assert_eq!(rig.reply(first.cancel()).await, released(Found::Match, None));
     let (record, _) = lease(&rig, &first).await;
     assert_eq!(*record.claims, format!("{},", second.attempt.as_str()));
-    assert_eq!(rig.reply(second.cancel()).await, released(Found::Mine, None));
+    assert_eq!(rig.reply(second.cancel()).await, released(Found::Match, None));
     assert_eq!(seen(&rig, &first).await, StoredLock::Free);
     assert_eq!(rig.reply(second.cancel()).await, released(Found::Nothing, Some(EndReason::Cancelled)));
 }
@@ -230,9 +230,9 @@ async fn an_eviction_needs_the_very_value_that_was_seen() {
     server.ask::<()>(&["SET", "r", "another"]).await;
     assert_eq!(rig.reply(evict(&fingerprint)).await, released(Found::Other, None));
     let StoredLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
-    assert_eq!(rig.reply(evict(&fingerprint)).await, released(Found::Mine, None));
+    assert_eq!(rig.reply(evict(&fingerprint)).await, released(Found::Match, None));
     server.ask::<()>(&["HSET", "r", "f", "v"]).await;
-    assert_eq!(rig.reply(evict("type:hash")).await, released(Found::Mine, None));
+    assert_eq!(rig.reply(evict("type:hash")).await, released(Found::Match, None));
     rig.granted(&who, 1_000).await;
 }
 

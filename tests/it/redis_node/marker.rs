@@ -9,7 +9,7 @@ use redlockd::protocol::{
 };
 use redlockd::types::Fence;
 
-use super::{Rig, Who, config, now, terms};
+use super::{Rig, Who, config, now, params};
 use crate::support::redis_server::{Options, RedisServer};
 
 async fn status(rig: &Rig, request: Request) -> NodeStatus {
@@ -25,7 +25,7 @@ fn is_quarantined(status: &NodeStatus, why: &str) -> bool {
 
 /// ClusterParams whose quarantine is over as soon as it began.
 fn brief() -> Arc<ClusterParams> {
-    Arc::new(ClusterParams { quarantine: Duration::from_millis(1), ..terms() })
+    Arc::new(ClusterParams { quarantine: Duration::from_millis(1), ..params() })
 }
 
 #[tokio::test]
@@ -51,16 +51,16 @@ async fn a_request_from_an_hour_ago_or_ahead_is_refused_and_changes_nothing() {
     let rig = Rig::connected(config(&server.url())).await;
     let hour = Duration::from_hours(1).as_micros() as u64;
     let early = RequestTime(now().0 - hour);
-    for stamp in [early, RequestTime(now().0 + hour)] {
-        let Ok(Reply::Status(status)) = rig.ask_at(stamp, Request::Init).await else { panic!("no status") };
+    for sent_at in [early, RequestTime(now().0 + hour)] {
+        let Ok(Reply::Status(status)) = rig.ask_at(sent_at, Request::Init).await else { panic!("no status") };
         assert!(
             matches!(status.vote, Vote::NoVote(NoVote::ClockOff { node_us }) if node_us.abs_diff(now().0) < hour / 2)
         );
     }
     rig.reply(Request::Init).await;
     let a = Who::wanting("r");
-    for stamp in [early, RequestTime(now().0 + hour)] {
-        let answer = rig.ask_at(stamp, a.acquire(1_000)).await;
+    for sent_at in [early, RequestTime(now().0 + hour)] {
+        let answer = rig.ask_at(sent_at, a.acquire(1_000)).await;
         assert!(matches!(answer, Ok(Reply::NoVote(NoVote::ClockOff { .. }))), "{answer:?}");
     }
     rig.granted(&a, 10_000).await;
@@ -74,7 +74,7 @@ async fn another_cluster_gets_no_vote_and_takes_no_node_over() {
     let server = RedisServer::start().await;
     let rig = Rig::voting(&server).await;
     let mut other = config(&server.url());
-    other.terms = Arc::new(ClusterParams { cluster: "c2".into(), ..terms() });
+    other.params = Arc::new(ClusterParams { cluster: "c2".into(), ..params() });
     let other = Rig::connected(other).await;
     let theirs = Reply::NoVote(NoVote::OtherCluster { theirs: "c1".into() });
     assert_eq!(other.reply(Who::wanting("r").acquire(1_000)).await, theirs);
@@ -89,7 +89,7 @@ async fn another_cluster_gets_no_vote_and_takes_no_node_over() {
 async fn a_restart_costs_the_vote_until_the_quarantine_is_served_and_seeded() {
     let mut server = RedisServer::start_with(Options { appendonly: true, ..Options::default() }).await;
     let mut brief_config = config(&server.url());
-    brief_config.terms = brief();
+    brief_config.params = brief();
     let rig = Rig::connected(brief_config).await;
     let before = status(&rig, Request::Init).await;
     let a = Who::wanting("r");
@@ -127,8 +127,8 @@ async fn a_longer_quarantine_of_one_instance_counts_for_all() {
     let server = RedisServer::start().await;
     let rig = Rig::voting(&server).await;
     let mut longer = config(&server.url());
-    let quarantine = terms().quarantine.saturating_mul(2);
-    longer.terms = Arc::new(ClusterParams { quarantine, ..terms() });
+    let quarantine = params().quarantine.saturating_mul(2);
+    longer.params = Arc::new(ClusterParams { quarantine, ..params() });
     let longer = Rig::connected(longer).await;
     rig.granted(&Who::wanting("a"), 1_000).await;
     longer.granted(&Who::wanting("b"), 1_000).await;
@@ -148,7 +148,7 @@ async fn a_quarantine_that_another_replaced_is_owed_where_its_clock_returns() {
     server.ask::<()>(&["HSET", meta, "until", "1"]).await;
     assert!(is_quarantined(&status(&rig, Request::Probe).await, "ordered"));
     // As if the first one had begun by a clock that was ahead.
-    let quarantine = terms().quarantine.as_micros() as u64;
+    let quarantine = params().quarantine.as_micros() as u64;
     server.ask::<()>(&["HSET", meta, "owed", &(now().0 + 3 * quarantine).to_string()]).await;
     let high_water = match status(&rig, Request::Probe).await.vote {
         Vote::NoVote(NoVote::Unseeded { high_water }) => high_water,
@@ -166,7 +166,7 @@ async fn a_quarantine_that_was_ordered_by_another_clock_is_owed_by_that_one() {
     let hour_ahead = RequestTime(now().0 + 3_600_000_000);
     let ordered = rig.ask_at(hour_ahead, Request::Quarantine).await.expect("an answer");
     assert!(matches!(ordered, Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::Quarantined { .. }), .. })));
-    let quarantine = terms().quarantine.as_micros() as u64;
+    let quarantine = params().quarantine.as_micros() as u64;
     assert_eq!(server.ask::<u64>(&["HGET", "redlockd:meta", "owed"]).await, hour_ahead.0 + quarantine);
 }
 

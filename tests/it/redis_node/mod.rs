@@ -35,7 +35,7 @@ impl Drop for Rig {
 }
 
 /// ClusterParams with a guard so wide that a slow machine makes no request late.
-pub fn terms() -> ClusterParams {
+pub fn params() -> ClusterParams {
     let (guard, lock_delay) = (Duration::from_secs(10), Duration::from_secs(1));
     ClusterParams {
         cluster: "c1".into(),
@@ -50,7 +50,7 @@ pub fn terms() -> ClusterParams {
 pub fn config(url: &str) -> RedisNodeConfig {
     let url = NodeUrl::parse(url).expect("a valid address");
     let id = NodeId::parse("n1").expect("a valid name");
-    let mut config = RedisNodeConfig::new(id, url, Arc::new(terms()), Duration::from_secs(1));
+    let mut config = RedisNodeConfig::new(id, url, Arc::new(params()), Duration::from_secs(1));
     config.connect_timeout = Duration::from_secs(5);
     config
 }
@@ -84,8 +84,8 @@ impl Rig {
         self.ask_at(now(), request).await
     }
 
-    pub async fn ask_at(&self, stamp: RequestTime, request: Request) -> NodeResult {
-        let call = Arc::clone(&self.node).call(stamp, Arc::new(request));
+    pub async fn ask_at(&self, sent_at: RequestTime, request: Request) -> NodeResult {
+        let call = Arc::clone(&self.node).call(sent_at, Arc::new(request));
         tokio::time::timeout(poll::PATIENCE, call).await.expect("no call hangs")
     }
 

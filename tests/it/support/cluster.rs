@@ -110,17 +110,17 @@ impl Cluster {
     /// The same on another clock.
     pub async fn instance_at<C: Clock>(&self, tempo: Tempo, clock: C) -> Instance<C> {
         let proxies = self.proxies().await;
-        let terms = Arc::new(tempo.terms());
+        let params = Arc::new(tempo.params());
         let (mut nodes, mut tasks) = (Vec::new(), Vec::new());
         for (i, (server, proxy)) in self.servers.iter().zip(&proxies).enumerate() {
             let id = NodeId::parse(&format!("n{}", i + 1)).expect("a valid name");
             let url = NodeUrl::parse(&through(server, proxy)).expect("a valid address");
-            let config = RedisNodeConfig::new(id, url, Arc::clone(&terms), tempo.node_timeout);
+            let config = RedisNodeConfig::new(id, url, Arc::clone(&params), tempo.node_timeout);
             let (node, supervisor) = RedisNode::new(config, SystemEntropy, None).expect("a valid configuration");
             nodes.push(node);
             tasks.push(tokio::spawn(supervisor));
         }
-        let engine = Redlock::new(nodes, clock, SystemEntropy, tempo.settings(terms));
+        let engine = Redlock::new(nodes, clock, SystemEntropy, tempo.settings(params));
         let warden = NodeMonitor::new(engine.clone());
         let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
         let manager = LockManager::new(engine.clone(), warden.clone(), limits, Duration::from_secs(2));
@@ -215,7 +215,7 @@ impl Tempo {
         self.guard * 2
     }
 
-    fn terms(self) -> ClusterParams {
+    fn params(self) -> ClusterParams {
         ClusterParams {
             cluster: "test".into(),
             guard: self.guard,
@@ -225,9 +225,9 @@ impl Tempo {
         }
     }
 
-    fn settings(self, terms: Arc<ClusterParams>) -> Settings {
+    fn settings(self, params: Arc<ClusterParams>) -> Settings {
         Settings {
-            terms,
+            params,
             node_timeout: self.node_timeout,
             drift_ppm: 10_000,
             drift_floor: Duration::from_millis(2),

@@ -74,20 +74,20 @@ impl NodeScript {
 
 /// How a script is named in a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
-    /// By its SHA-1: short, but the node must have it.
-    Sha,
-    /// By its text, which loads it as well: after the node said `NOSCRIPT`.
-    Source,
+pub enum ScriptRef {
+    /// By its SHA-1: short, but the node must have loaded it.
+    Hash,
+    /// By its full text, which also loads it: used after the node replied `NOSCRIPT`.
+    Body,
 }
 
 /// The most requests that one command carries: it holds the node up for some 200 microseconds.
-pub const SHARED_MAX: usize = 32;
+pub const BATCH_MAX: usize = 32;
 
 /// Which commands requests may share: such of one kind, about different resources, one after the other.
 /// The script decides each as if it had come alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shared {
+pub enum BatchKind {
     /// Acquires.
     Acquire,
     /// Releases and cancels.
@@ -95,65 +95,63 @@ pub enum Shared {
 }
 
 /// Which command a request may share with others, if any.
-pub fn shared(request: &Request) -> Option<Shared> {
+pub fn batch_kind(request: &Request) -> Option<BatchKind> {
     match request {
-        Request::Acquire { .. } => Some(Shared::Acquire),
-        Request::Release { .. } | Request::Cancel { .. } => Some(Shared::Release),
+        Request::Acquire { .. } => Some(BatchKind::Acquire),
+        Request::Release { .. } | Request::Cancel { .. } => Some(BatchKind::Release),
         _ => None,
     }
 }
 
 /// What scripts are told beside the request.
 #[derive(Debug, Clone, Copy)]
-pub struct Told<'a> {
+pub struct ScriptContext<'a> {
     /// What all instances agree on.
-    pub terms: &'a ClusterParams,
+    pub params: &'a ClusterParams,
     /// Names of lock keys.
     pub template: &'a KeyTemplate,
-    /// What the node's marker is compared with, see [`pass`].
-    pub pass: &'a str,
-    /// When the request was sent.
-    pub stamp: RequestTime,
+    /// What the node's marker is compared with, see [`marker_fingerprint`].
+    pub marker_fingerprint: &'a str,
 }
 
 /// What a node that votes carries in its marker: the process it was when it got its vote, the cluster
 /// and the quarantine, in one text so that the common case is one comparison. `run` is the `run_id`
 /// that the connection is bound to; empty: each script reads it itself.
-pub fn pass(terms: &ClusterParams, run: &str) -> String {
-    format!("{run}|{}|{}", terms.cluster, millis(terms.quarantine))
+pub fn marker_fingerprint(params: &ClusterParams, run: &str) -> String {
+    format!("{run}|{}|{}", params.cluster, millis(params.quarantine))
 }
 
 /// The command for a request.
-pub fn command(told: &Told<'_>, request: &Request, by: By) -> Cmd {
-    several(told, &[(told.stamp, request)], by)
+pub fn build(context: &ScriptContext<'_>, sent_at: RequestTime, request: &Request, script_ref: ScriptRef) -> Cmd {
+    build_batch(context, &[(sent_at, request)], script_ref)
 }
 
-fn acquires(told: &Told<'_>, asked: &[(RequestTime, &Request)], by: By) -> Cmd {
-    let mut call = Call::begin(&ACQUIRE, by, 2 + 4 * asked.len(), asked.len());
+fn acquires(context: &ScriptContext<'_>, asked: &[(RequestTime, &Request)], script_ref: ScriptRef) -> Cmd {
+    let mut call = Call::begin(&ACQUIRE, script_ref, 2 + 4 * asked.len(), asked.len());
     call.keys([keys::META_KEY, keys::LEASES_KEY]);
     for (_, request) in asked {
         if let Request::Acquire { resource, token, attempt, .. } = request {
-            call.text(&told.template.lock(resource)).text(&keys::gone_token(resource, token));
-            call.text(&keys::gone_attempt(resource, token, attempt)).text(&keys::fence(resource));
+            call.text(&context.template.lock(resource)).text(&keys::token_tombstone(resource, token));
+            call.text(&keys::attempt_tombstone(resource, token, attempt)).text(&keys::fence(resource));
         }
     }
-    call.terms(told);
-    for (stamp, request) in asked {
+    call.params(context);
+    for (sent_at, request) in asked {
         if let Request::Acquire { resource, token, attempt, ttl, labels } = request {
-            call.number(stamp.0).text(token.as_str()).number(ttl.as_ms());
-            call.number(millis(ttl.as_duration().saturating_add(told.terms.lock_delay)));
+            call.number(sent_at.0).text(token.as_str()).number(ttl.as_ms());
+            call.number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));
             call.text(attempt.as_str()).text(labels).text(resource.as_str());
         }
     }
     call.end()
 }
 
-fn releases(told: &Told<'_>, asked: &[(RequestTime, &Request)], by: By) -> Cmd {
-    let ends = || asked.iter().filter_map(|(_, request)| End::of(told, request));
-    let mut call = Call::begin(&RELEASE, by, 1 + 2 * asked.len(), asked.len());
+fn releases(context: &ScriptContext<'_>, asked: &[(RequestTime, &Request)], script_ref: ScriptRef) -> Cmd {
+    let ends = || asked.iter().filter_map(|(_, request)| End::of(context, request));
+    let mut call = Call::begin(&RELEASE, script_ref, 1 + 2 * asked.len(), asked.len());
     call.text(keys::LEASES_KEY);
     for end in ends() {
-        call.text(&told.template.lock(end.resource)).text(&end.tombstone());
+        call.text(&context.template.lock(end.resource)).text(&end.tombstone());
     }
     for end in ends() {
         call.text(end.token.as_str()).text(end.attempt.map_or("", |a| a.as_str())).number(millis(end.keep));
@@ -172,13 +170,13 @@ struct End<'a> {
 }
 
 impl<'a> End<'a> {
-    fn of(told: &Told<'_>, request: &'a Request) -> Option<Self> {
+    fn of(context: &ScriptContext<'_>, request: &'a Request) -> Option<Self> {
         match request {
             Request::Release { resource, token, reason } => {
                 Some(Self { resource, token, attempt: None, reason: reason.as_str(), keep: TOKEN_TOMBSTONE })
             }
             Request::Cancel { resource, token, attempt } => {
-                let (reason, keep) = (EndReason::Cancelled.as_str(), told.terms.attempt_tombstone());
+                let (reason, keep) = (EndReason::Cancelled.as_str(), context.params.attempt_tombstone());
                 Some(Self { resource, token, attempt: Some(attempt), reason, keep })
             }
             _ => None,
@@ -187,77 +185,78 @@ impl<'a> End<'a> {
 
     fn tombstone(&self) -> String {
         let Self { resource, token, .. } = self;
-        self.attempt.map_or_else(|| keys::gone_token(resource, token), |a| keys::gone_attempt(resource, token, a))
+        self.attempt
+            .map_or_else(|| keys::token_tombstone(resource, token), |a| keys::attempt_tombstone(resource, token, a))
     }
 }
 
 /// The command for several requests that may share one ([`shared`]), each with when it was sent; or for one
 /// of any other kind. Not to be called for none.
-pub fn several(told: &Told<'_>, asked: &[(RequestTime, &Request)], by: By) -> Cmd {
-    let Some(&(stamp, request)) = asked.first() else { return Cmd::new() };
+pub fn build_batch(context: &ScriptContext<'_>, asked: &[(RequestTime, &Request)], script_ref: ScriptRef) -> Cmd {
+    let Some(&(sent_at, request)) = asked.first() else { return Cmd::new() };
     match request {
-        Request::Acquire { .. } => acquires(told, asked, by),
-        Request::Cancel { .. } | Request::Release { .. } => releases(told, asked, by),
+        Request::Acquire { .. } => acquires(context, asked, script_ref),
+        Request::Cancel { .. } | Request::Release { .. } => releases(context, asked, script_ref),
         Request::Update { resource, token, ttl, fence, renewal, labels } => {
-            let mut call = Call::begin(&HOLD, by, 4, 1);
+            let mut call = Call::begin(&HOLD, script_ref, 4, 1);
             call.keys([
                 keys::META_KEY,
-                &told.template.lock(resource),
+                &context.template.lock(resource),
                 &keys::fence(resource),
-                &keys::gone_token(resource, token),
+                &keys::token_tombstone(resource, token),
             ]);
-            call.prelude(told, stamp);
-            call.text(token.as_str()).number(ttl.map_or(0, |t| t.as_ms())).number(millis(told.terms.lock_delay));
+            call.prelude(context, sent_at);
+            call.text(token.as_str()).number(ttl.map_or(0, |t| t.as_ms())).number(millis(context.params.lock_delay));
             call.number(fence.map_or(0, |f| f.0)).number(u64::from(*renewal)).text(labels.as_deref().unwrap_or(""));
             call.end()
         }
         Request::Restore { resource, record, left_ms } => {
-            let mut call = Call::begin(&PLANT, by, 5, 1);
-            call.keys([keys::META_KEY, &told.template.lock(resource), &keys::fence(resource)]);
-            call.keys([&keys::gone_token(resource, &record.token), keys::LEASES_KEY]);
-            call.prelude(told, stamp);
+            let mut call = Call::begin(&PLANT, script_ref, 5, 1);
+            call.keys([keys::META_KEY, &context.template.lock(resource), &keys::fence(resource)]);
+            call.keys([&keys::token_tombstone(resource, &record.token), keys::LEASES_KEY]);
+            call.prelude(context, sent_at);
             call.number((*left_ms).clamp(1, LIFETIME_MAX_MS)).number(record.fence.0);
             call.text(&record.encode()).text(resource.as_str());
             call.end()
         }
         Request::Revoke { resource, token } => {
-            let mut call = Call::begin(&REVOKE, by, 2, 1);
-            call.keys([&told.template.lock(resource), &keys::gone_token(resource, token)]);
+            let mut call = Call::begin(&REVOKE, script_ref, 2, 1);
+            call.keys([&context.template.lock(resource), &keys::token_tombstone(resource, token)]);
             call.text(token.as_str()).number(millis(TOKEN_TOMBSTONE));
             call.end()
         }
         Request::DeleteForeign { resource, fingerprint } => {
-            let mut call = Call::begin(&EVICT, by, 1, 1);
-            call.keys([&told.template.lock(resource)]);
+            let mut call = Call::begin(&EVICT, script_ref, 1, 1);
+            call.keys([&context.template.lock(resource)]);
             call.text(fingerprint).text(&keys::freed_channel(resource));
             call.end()
         }
         Request::Inspect { resource } => {
-            let mut call = Call::begin(&INSPECT, by, 2, 1);
-            call.keys([keys::META_KEY, &told.template.lock(resource)]);
-            call.prelude(told, stamp);
+            let mut call = Call::begin(&INSPECT, script_ref, 2, 1);
+            call.keys([keys::META_KEY, &context.template.lock(resource)]);
+            call.prelude(context, sent_at);
             call.end()
         }
         Request::List { cursor, count } => {
-            let mut call = Call::begin(&LIST, by, 1, 1);
+            let mut call = Call::begin(&LIST, script_ref, 1, 1);
             call.keys([keys::LEASES_KEY]);
             call.number(*cursor).number((*count).clamp(1, LIST_MAX).into());
-            call.text(told.template.head()).text(told.template.tail());
+            call.text(context.template.head()).text(context.template.tail());
             call.end()
         }
-        Request::Probe => node(told, stamp, by, "probe", 0),
-        Request::Init => node(told, stamp, by, "init", 0),
-        Request::Quarantine => node(told, stamp, by, "quarantine", 0),
-        Request::Activate { seed } => node(told, stamp, by, "activate", seed.0),
+        Request::Probe => node(context, sent_at, script_ref, "probe", 0),
+        Request::Init => node(context, sent_at, script_ref, "init", 0),
+        Request::Quarantine => node(context, sent_at, script_ref, "quarantine", 0),
+        Request::Activate { seed } => node(context, sent_at, script_ref, "activate", seed.0),
     }
 }
 
-fn node(told: &Told<'_>, stamp: RequestTime, by: By, verb: &str, seed: u64) -> Cmd {
-    let mut call = Call::begin(&NODE, by, 2, 1);
+fn node(context: &ScriptContext<'_>, sent_at: RequestTime, script_ref: ScriptRef, verb: &str, seed: u64) -> Cmd {
+    let mut call = Call::begin(&NODE, script_ref, 2, 1);
     call.keys([keys::META_KEY, keys::LEASES_KEY]);
-    call.prelude(told, stamp);
+    call.prelude(context, sent_at);
     call.text(verb).number(seed);
-    call.text(told.template.head()).text(told.template.tail()).number(SWEEP_MAX.into());
+    call.text(context.template.head()).text(context.template.tail()).number(SWEEP_MAX.into());
     call.end()
 }
 
@@ -276,11 +275,11 @@ impl Call {
     const BYTES_EACH: usize = 640;
 
     /// For `asked` requests.
-    fn begin(script: &'static NodeScript, by: By, keys: usize, asked: usize) -> Self {
+    fn begin(script: &'static NodeScript, script_ref: ScriptRef, keys: usize, asked: usize) -> Self {
         let mut cmd = Cmd::with_capacity(Self::ARGS + Self::ARGS_EACH * asked, Self::BYTES + Self::BYTES_EACH * asked);
-        match by {
-            By::Sha => cmd.arg("EVALSHA").arg(script.sha.as_str()),
-            By::Source => cmd.arg("EVAL").arg(script.source),
+        match script_ref {
+            ScriptRef::Hash => cmd.arg("EVALSHA").arg(script.sha.as_str()),
+            ScriptRef::Body => cmd.arg("EVAL").arg(script.source),
         };
         cmd.arg(keys);
         Self(cmd)
@@ -304,17 +303,17 @@ impl Call {
     }
 
     /// The arguments that every script with the prelude begins with.
-    fn prelude(&mut self, told: &Told<'_>, stamp: RequestTime) {
-        self.terms(told);
-        self.number(stamp.0);
+    fn prelude(&mut self, context: &ScriptContext<'_>, sent_at: RequestTime) {
+        self.params(context);
+        self.number(sent_at.0);
     }
 
     /// Those of them that are the same for all requests.
-    fn terms(&mut self, told: &Told<'_>) {
-        let terms = told.terms;
-        self.text(told.pass);
-        self.number(u64::try_from(terms.guard.as_micros()).unwrap_or(u64::MAX).min(LIFETIME_MAX_MS));
-        self.number(millis(terms.fence_ttl));
+    fn params(&mut self, context: &ScriptContext<'_>) {
+        let params = context.params;
+        self.text(context.marker_fingerprint);
+        self.number(u64::try_from(params.guard.as_micros()).unwrap_or(u64::MAX).min(LIFETIME_MAX_MS));
+        self.number(millis(params.fence_ttl));
     }
 
     fn end(self) -> Cmd {
@@ -339,7 +338,7 @@ mod tests {
         cmd.args_iter().map(text).collect()
     }
 
-    fn terms() -> ClusterParams {
+    fn params() -> ClusterParams {
         ClusterParams {
             cluster: "c1".into(),
             guard: Duration::from_millis(500),
@@ -349,10 +348,11 @@ mod tests {
         }
     }
 
-    fn sent(request: &Request, by: By) -> Vec<String> {
-        let (terms, template) = (terms(), KeyTemplate::parse("lock:{resource}").expect("valid"));
-        let pass = pass(&terms, "beef");
-        words(&command(&Told { terms: &terms, template: &template, pass: &pass, stamp: RequestTime(77) }, request, by))
+    fn sent(request: &Request, script_ref: ScriptRef) -> Vec<String> {
+        let (params, template) = (params(), KeyTemplate::parse("lock:{resource}").expect("valid"));
+        let marker_fingerprint = marker_fingerprint(&params, "beef");
+        let context = ScriptContext { params: &params, template: &template, marker_fingerprint: &marker_fingerprint };
+        words(&build(&context, RequestTime(77), request, script_ref))
     }
 
     fn resource() -> ResourceName {
@@ -392,11 +392,11 @@ mod tests {
             "{}",
             "a/b",
         ];
-        assert_eq!(sent(&request, By::Sha), expected);
-        let by_source = sent(&request, By::Source);
+        assert_eq!(sent(&request, ScriptRef::Hash), expected);
+        let by_source = sent(&request, ScriptRef::Body);
         assert_eq!(by_source[0], "EVAL");
         assert!(by_source[1].contains("local function judge") && by_source[1].contains("attempt tombstone"));
-        assert_eq!(by_source[2..], sent(&request, By::Sha)[2..]);
+        assert_eq!(by_source[2..], sent(&request, ScriptRef::Hash)[2..]);
     }
 
     #[test]
@@ -404,28 +404,28 @@ mod tests {
         let (hash, attempt) = (token(), AttemptId::from_random(5));
         let release = Request::Release { resource: resource(), token: hash.clone(), reason: EndReason::Forced };
         let gone = format!("redlockd:gone:{}:a/b", hash.as_str());
-        let release = sent(&release, By::Sha);
+        let release = sent(&release, ScriptRef::Hash);
         assert_eq!(release[3..6], ["redlockd:leases", "lock:a/b", &gone]);
         assert_eq!(release[6..], [hash.as_str(), "", "60000", "forced", "redlockd:freed:a/b", "a/b"]);
         let cancel = Request::Cancel { resource: resource(), token: hash.clone(), attempt: attempt.clone() };
-        let cancel = sent(&cancel, By::Sha);
+        let cancel = sent(&cancel, ScriptRef::Hash);
         assert_eq!(cancel[5], format!("{gone}#{}", attempt.as_str()));
         assert_eq!(cancel[7..10], [attempt.as_str(), "2000", "cancelled"]);
     }
 
     #[test]
     fn requests_that_share_a_command_follow_each_other_in_it() {
-        let (terms, template) = (terms(), KeyTemplate::parse("lock:{resource}").expect("valid"));
-        let pass = pass(&terms, "beef");
-        let told = Told { terms: &terms, template: &template, pass: &pass, stamp: RequestTime(0) };
+        let (params, template) = (params(), KeyTemplate::parse("lock:{resource}").expect("valid"));
+        let marker_fingerprint = marker_fingerprint(&params, "beef");
+        let context = ScriptContext { params: &params, template: &template, marker_fingerprint: &marker_fingerprint };
         let release = |name: &str| Request::Release {
             resource: ResourceName::parse(name).expect("valid"),
             token: token(),
             reason: EndReason::Released,
         };
         let (a, b) = (release("a"), release("b"));
-        let both = words(&several(&told, &[(RequestTime(1), &a), (RequestTime(2), &b)], By::Sha));
-        let (one, two) = (sent(&a, By::Sha), sent(&b, By::Sha));
+        let both = words(&build_batch(&context, &[(RequestTime(1), &a), (RequestTime(2), &b)], ScriptRef::Hash));
+        let (one, two) = (sent(&a, ScriptRef::Hash), sent(&b, ScriptRef::Hash));
         assert_eq!(both[2], "5");
         assert_eq!(both[3..8], [&one[3..6], &two[4..6]].concat());
         assert_eq!(both[8..], [&one[6..], &two[6..]].concat());
@@ -433,9 +433,9 @@ mod tests {
 
     #[test]
     fn absurd_numbers_are_cut_to_what_a_node_can_add() {
-        let page = sent(&Request::List { cursor: u64::MAX, count: u32::MAX }, By::Sha);
+        let page = sent(&Request::List { cursor: u64::MAX, count: u32::MAX }, ScriptRef::Hash);
         assert_eq!(page[4..6], [u64::MAX.to_string(), LIST_MAX.to_string()]);
-        assert_eq!(sent(&Request::List { cursor: 0, count: 0 }, By::Sha)[5], "1");
+        assert_eq!(sent(&Request::List { cursor: 0, count: 0 }, ScriptRef::Hash)[5], "1");
         assert_eq!(millis(Duration::MAX), LIFETIME_MAX_MS);
         assert_eq!(millis(Duration::ZERO), 1);
     }
