@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use deadpool_redis::redis::parse_redis_value;
-use redlockd::auth::rule::{Pattern, Right, Rule, Rules};
+use redlockd::auth::rule::{AccessRule, AccessRules, Pattern, Right};
 use redlockd::config::Inputs;
 use redlockd::duration::{format_duration, parse_duration};
 use redlockd::http::api::fields::Fields;
@@ -35,9 +35,9 @@ pub fn names(data: &[u8]) {
     assert!(ResourceName::parse(&shown).is_ok_and(|again| again == name));
     // The name is its own pattern, and matches itself only.
     assert!(Pattern::parse(&shown).is_ok_and(|own| own.matches(&name)));
-    let Ok(rule) = rule.parse::<Rule>() else { return };
-    let one = Rules(vec![rule.clone()]);
-    let two = Rules(vec!["metrics".parse().expect("a rule"), rule]);
+    let Ok(rule) = rule.parse::<AccessRule>() else { return };
+    let one = AccessRules(vec![rule.clone()]);
+    let two = AccessRules(vec!["metrics".parse().expect("a rule"), rule]);
     for right in [Right::Read, Right::Acquire, Right::Force, Right::Events, Right::Admin] {
         assert!(!one.allow(right, &name) || two.allow(right, &name));
     }

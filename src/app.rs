@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::audit::{self, Audit};
 use crate::auth::access_file::{self, AccessFileError};
 use crate::auth::authenticator::Authenticator;
-use crate::auth::principal::Limits;
+use crate::auth::principal::PrincipalLimits;
 use crate::config::{self, Config, PasswordFileError};
 use crate::http::middleware::host::Hosts;
 use crate::http::server::reload::{self, Watched};
@@ -301,12 +301,12 @@ impl App {
 /// Who gets in. Errors: the access file.
 fn gate(config: &Config) -> Result<Authenticator, AppError> {
     let Some(path) = &config.access_file else { return Ok(Authenticator::open()) };
-    let limits = Limits {
+    let limits = PrincipalLimits {
         requests_per_second: Some(config.requests_per_second),
         leases: Some(config.leases_per_principal),
         waiters: Some(config.waiters_per_principal),
     };
-    Ok(Authenticator::closed(access_file::read(path)?, limits))
+    Ok(Authenticator::with_principals(access_file::read(path)?, limits))
 }
 
 /// The audit log as configured; off by default.

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::redlock::clock::{Clock, SystemClock};
 use sink::{Sink, Written};
 
-pub use record::Record;
+pub use record::AuditRecord;
 pub use sink::STDOUT;
 
 /// Records that wait to be written: more than a second of a busy instance, some megabytes.
@@ -26,7 +26,7 @@ pub const QUEUE_MAX: usize = 16_384;
 const BATCH: usize = 512;
 
 /// A record with the time at which it was made.
-type Entry = (u64, Box<Record>);
+type Entry = (u64, Box<AuditRecord>);
 
 /// Takes records; cheap to clone. Where no audit log is configured it does nothing.
 #[derive(Clone, Default)]
@@ -86,7 +86,7 @@ impl Audit {
     }
 
     /// Puts it on its way. Never waits and never fails: what does not fit is dropped and counted.
-    pub fn put(&self, record: Record) {
+    pub fn put(&self, record: AuditRecord) {
         let Some(inner) = &self.0 else { return };
         if inner.queue.try_send((SystemClock.wall_ms(), Box::new(record))).is_err() {
             inner.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -163,8 +163,8 @@ impl Writer {
 mod tests {
     use super::*;
 
-    fn record(n: usize) -> Record {
-        Record { action: "acquire".to_owned(), outcome: n.to_string(), ..Record::default() }
+    fn record(n: usize) -> AuditRecord {
+        AuditRecord { action: "acquire".to_owned(), outcome: n.to_string(), ..AuditRecord::default() }
     }
 
     #[tokio::test]

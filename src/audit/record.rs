@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// What is written, in this order; what is not known is left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Record {
+pub struct AuditRecord {
     /// The request's id: also in its answer and in its log lines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
@@ -48,10 +48,10 @@ pub struct Record {
 struct Line<'a> {
     time: String,
     #[serde(flatten)]
-    record: &'a Record,
+    record: &'a AuditRecord,
 }
 
-impl Record {
+impl AuditRecord {
     /// One line of JSON, with its end. Units: milliseconds since 1970.
     pub fn line(&self, wall_ms: u64) -> String {
         let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
@@ -68,12 +68,12 @@ mod tests {
 
     #[test]
     fn a_line_is_one_line_and_leaves_out_what_is_not_known() {
-        let record = Record {
+        let record = AuditRecord {
             owner: Some("a\nb\u{2028}\"c".to_owned()),
             action: "acquire".to_owned(),
             outcome: "granted".to_owned(),
             fence: Some(7),
-            ..Record::default()
+            ..AuditRecord::default()
         };
         let line = record.line(1_795_198_023_120);
         assert_eq!(line.matches('\n').count(), 1);

@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use super::key::{KEY_PREFIX, KeyHash};
-use super::principal::{CertificateName, KeyEntry, Limits, Principal, PrincipalName};
+use super::principal::{CertificateName, KeyEntry, Principal, PrincipalLimits, PrincipalName};
 use super::principals::PrincipalStore;
-use super::rule::{Rule, Rules};
+use super::rule::{AccessRule, AccessRules};
 use crate::types::Invalid;
 
 /// The largest file that is read: ten thousand keys fit.
@@ -155,15 +155,15 @@ impl Reader<'_> {
             self.say("it needs `keys` or `certificates`, or nobody can be it");
         }
         let rules = self.texts("allow", table.get("allow"), RULES_MAX);
-        let rules = rules.iter().filter_map(|text| self.check("`allow`", text.parse::<Rule>())).collect();
-        let limits = Limits {
+        let rules = rules.iter().filter_map(|text| self.check("`allow`", text.parse::<AccessRule>())).collect();
+        let limits = PrincipalLimits {
             requests_per_second: self
                 .number("requests_per_second", table, 1_000_000)
                 .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
             leases: self.number("leases", table, 1_000_000),
             waiters: self.number("waiters", table, 1_000_000),
         };
-        Some(Principal { name: name?, keys, certificates, rules: Rules(rules), limits })
+        Some(Principal { name: name?, keys, certificates, rules: AccessRules(rules), limits })
     }
 
     fn texts(&mut self, what: &str, value: Option<&toml::Value>, most: usize) -> Vec<String> {

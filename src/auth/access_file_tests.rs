@@ -29,7 +29,7 @@ fn a_whole_file_is_read() {
     let ci = &book.principals()[0];
     assert_eq!((ci.name.as_str(), ci.keys.len(), ci.rules.0.len()), ("ci", 1, 2));
     assert_eq!(ci.keys[0].expires_ms, Some(1_801_353_600_000));
-    let limits = Limits { requests_per_second: Some(50), leases: Some(10), waiters: Some(3) };
+    let limits = PrincipalLimits { requests_per_second: Some(50), leases: Some(10), waiters: Some(3) };
     assert_eq!(ci.limits, limits);
     assert_eq!(book.principals()[1].certificates.len(), 1);
     assert_eq!(parse("").expect("nobody").principals().len(), 0);

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::principal::{Limits, Principal, PrincipalName};
-use super::principals::{Credential, PrincipalStore, Unknown};
+use super::principal::{Principal, PrincipalLimits, PrincipalName};
+use super::principals::{Credential, IdentifyError, PrincipalStore};
 use super::quota::Quotas;
-use super::rate_limit::Bucket;
+use super::rate_limit::TokenBucket;
 use super::session::Sessions;
 use crate::redlock::clock::BootTime;
 
@@ -16,11 +16,11 @@ use crate::redlock::clock::BootTime;
 #[derive(Debug, Default)]
 pub struct Authenticator {
     /// `None`: there are no keys, and everybody may do everything.
-    book: Option<RwLock<Arc<PrincipalStore>>>,
+    store: Option<RwLock<Arc<PrincipalStore>>>,
     /// For those whose own entry says nothing.
-    limits: Limits,
-    buckets: Mutex<HashMap<PrincipalName, Arc<Bucket>>>,
-    ledger: Quotas,
+    limits: PrincipalLimits,
+    buckets: Mutex<HashMap<PrincipalName, Arc<TokenBucket>>>,
+    quotas: Quotas,
     sessions: Sessions,
 }
 
@@ -31,42 +31,42 @@ impl Authenticator {
     }
 
     /// With keys: nobody may do anything that the book does not allow.
-    pub fn closed(book: PrincipalStore, limits: Limits) -> Self {
-        Self { book: Some(RwLock::new(Arc::new(book))), limits, ..Self::default() }
+    pub fn with_principals(store: PrincipalStore, limits: PrincipalLimits) -> Self {
+        Self { store: Some(RwLock::new(Arc::new(store))), limits, ..Self::default() }
     }
 
     /// Whether there are no keys.
     pub fn is_open(&self) -> bool {
-        self.book.is_none()
+        self.store.is_none()
     }
 
     /// The book in force; empty where the gate is open.
-    pub fn book(&self) -> Arc<PrincipalStore> {
-        match &self.book {
-            Some(book) => Arc::clone(&book.read().unwrap_or_else(PoisonError::into_inner)),
+    pub fn store(&self) -> Arc<PrincipalStore> {
+        match &self.store {
+            Some(store) => Arc::clone(&store.read().unwrap_or_else(PoisonError::into_inner)),
             None => Arc::default(),
         }
     }
 
     /// From the next request on this book is in force. An open gate stays open: it was made so on purpose.
-    pub fn replace(&self, book: PrincipalStore) {
-        let Some(current) = &self.book else { return };
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| book.find(name).is_some());
-        *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(book);
+    pub fn replace(&self, store: PrincipalStore) {
+        let Some(current) = &self.store else { return };
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| store.find(name).is_some());
+        *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(store);
     }
 
-    /// Who presents this. Errors: [`Unknown`].
-    pub fn identify(&self, credential: &Credential<'_>, wall_ms: u64) -> Result<Arc<Principal>, Unknown> {
-        self.book().identify(credential, wall_ms)
+    /// Who presents this. Errors: [`IdentifyError`].
+    pub fn identify(&self, credential: &Credential<'_>, wall_ms: u64) -> Result<Arc<Principal>, IdentifyError> {
+        self.store().identify(credential, wall_ms)
     }
 
     /// The principal as it is written down now; `None` where it is not any more.
     pub fn current(&self, name: &PrincipalName) -> Option<Arc<Principal>> {
-        self.book().find(name).cloned()
+        self.store().find(name).cloned()
     }
 
     /// Its limits, with those of the service where it has none of its own.
-    pub fn limits(&self, principal: &Principal) -> Limits {
+    pub fn limits(&self, principal: &Principal) -> PrincipalLimits {
         principal.limits.or(self.limits)
     }
 
@@ -80,14 +80,19 @@ impl Authenticator {
         bucket.take(per_second, now)
     }
 
+    /// The principal that this session token belongs to; `None` where the session, its key or its principal is gone.
+    pub fn session(&self, token: &str, now: BootTime, wall_ms: u64) -> Option<Arc<Principal>> {
+        self.sessions.find(token, &self.store(), now, wall_ms)
+    }
+
     /// Who is logged in to the pages.
     pub fn sessions(&self) -> &Sessions {
         &self.sessions
     }
 
     /// What everybody has out.
-    pub fn ledger(&self) -> &Quotas {
-        &self.ledger
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
     }
 }
 
@@ -97,7 +102,7 @@ mod tests {
     use super::super::key::KeyHash;
     use super::*;
 
-    fn book(key: &str, more: &str) -> PrincipalStore {
+    fn store(key: &str, more: &str) -> PrincipalStore {
         let hash = KeyHash::of(key.as_bytes()).hex();
         parse(&format!("[[principal]]\nname = \"ci\"\nkeys = [{{ sha256 = \"{hash}\" }}]\n{more}")).expect("good")
     }
@@ -108,27 +113,27 @@ mod tests {
 
     #[test]
     fn a_new_book_is_in_force_at_once_and_an_open_gate_has_none() {
-        let gate = Authenticator::closed(book("one", ""), Limits::default());
+        let gate = Authenticator::with_principals(store("one", ""), PrincipalLimits::default());
         assert!(!gate.is_open() && gets_in(&gate, "one") && !gets_in(&gate, "two"));
-        gate.replace(book("two", ""));
+        gate.replace(store("two", ""));
         assert!(!gets_in(&gate, "one") && gets_in(&gate, "two"));
         gate.replace(PrincipalStore::default());
         assert!(!gate.is_open() && !gets_in(&gate, "two"));
         let open = Authenticator::open();
-        open.replace(book("one", ""));
+        open.replace(store("one", ""));
         assert!(open.is_open() && !gets_in(&open, "one"));
     }
 
     #[test]
     fn requests_are_counted_for_each_principal_and_the_count_outlives_a_reload() {
-        let limits = Limits { requests_per_second: Some(1), ..Limits::default() };
-        let gate = Authenticator::closed(book("one", ""), limits);
-        let (ci, now) = (gate.book().principals()[0].clone(), BootTime::from_nanos(1));
+        let limits = PrincipalLimits { requests_per_second: Some(1), ..PrincipalLimits::default() };
+        let gate = Authenticator::with_principals(store("one", ""), limits);
+        let (ci, now) = (gate.store().principals()[0].clone(), BootTime::from_nanos(1));
         let passed = (0..10).filter(|_| gate.count_request(&ci, now).is_ok()).count();
         assert_eq!(passed, 2);
-        gate.replace(book("two", ""));
+        gate.replace(store("two", ""));
         assert!(gate.count_request(&ci, now).is_err());
-        gate.replace(book("two", "requests_per_second = 1000"));
+        gate.replace(store("two", "requests_per_second = 1000"));
         let ci = gate.current(&ci.name).expect("still there");
         assert!(gate.count_request(&ci, now).is_err(), "the debt is paid first");
         assert!(gate.count_request(&ci, now.plus(Duration::from_secs(1))).is_ok());

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::key::{KEY_PREFIX, KeyHash};
-use super::rule::Rules;
+use super::rule::AccessRules;
 use crate::types::Invalid;
 
 /// The longest name of a principal: it stands in each line of the audit log.
@@ -93,7 +93,7 @@ impl CertificateName {
 
 /// How much a principal may ask of one instance. `None`: as much as the service has for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limits {
+pub struct PrincipalLimits {
     /// Requests per second, on average.
     pub requests_per_second: Option<u32>,
     /// Leases at a time.
@@ -102,7 +102,7 @@ pub struct Limits {
     pub waiters: Option<usize>,
 }
 
-impl Limits {
+impl PrincipalLimits {
     /// These, and `others` where these say nothing.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
@@ -124,9 +124,9 @@ pub struct Principal {
     /// So does a client certificate with any of these.
     pub certificates: Vec<CertificateName>,
     /// What it may do.
-    pub rules: Rules,
+    pub rules: AccessRules,
     /// How much of it.
-    pub limits: Limits,
+    pub limits: PrincipalLimits,
 }
 
 #[cfg(test)]

@@ -27,9 +27,9 @@ pub struct PeerCertificate {
 
 /// Why nobody was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unknown {
+pub enum IdentifyError {
     /// Nobody has this.
-    NoSuch,
+    NotFound,
     /// Somebody had it.
     Expired(PrincipalName),
 }
@@ -60,10 +60,10 @@ impl PrincipalStore {
     /// in constant time and none left out: the time says how many keys there are, and nothing of
     /// which of them is nearly right.
     ///
-    /// Errors: [`Unknown`].
-    pub fn identify(&self, credential: &Credential<'_>, wall_ms: u64) -> Result<Arc<Principal>, Unknown> {
+    /// Errors: [`IdentifyError`].
+    pub fn identify(&self, credential: &Credential<'_>, wall_ms: u64) -> Result<Arc<Principal>, IdentifyError> {
         match credential {
-            Credential::Key(presented) if presented.len() > KEY_MAX_BYTES => Err(Unknown::NoSuch),
+            Credential::Key(presented) if presented.len() > KEY_MAX_BYTES => Err(IdentifyError::NotFound),
             Credential::Key(presented) => {
                 let hash = KeyHash::of(presented);
                 let mut found = None;
@@ -75,14 +75,16 @@ impl PrincipalStore {
                     }
                 }
                 match found {
-                    None => Err(Unknown::NoSuch),
-                    Some((principal, key)) if key.has_expired(wall_ms) => Err(Unknown::Expired(principal.name.clone())),
+                    None => Err(IdentifyError::NotFound),
+                    Some((principal, key)) if key.has_expired(wall_ms) => {
+                        Err(IdentifyError::Expired(principal.name.clone()))
+                    }
                     Some((principal, _)) => Ok(Arc::clone(principal)),
                 }
             }
             Credential::Certificate(peer) => {
                 let stands_for = |principal: &&Arc<Principal>| principal.certificates.iter().any(|name| peer.has(name));
-                self.principals.iter().find(stands_for).cloned().ok_or(Unknown::NoSuch)
+                self.principals.iter().find(stands_for).cloned().ok_or(IdentifyError::NotFound)
             }
         }
     }
@@ -106,7 +108,7 @@ mod tests {
     use crate::types::ResourceName;
     use proptest::prelude::*;
 
-    fn book() -> PrincipalStore {
+    fn store() -> PrincipalStore {
         let hash = |key: &str| KeyHash::of(key.as_bytes()).hex();
         access_file::parse(&format!(
             "[[principal]]\nname = \"ci\"\nallow = [\"acquire:deploy/*\"]\ncertificates = [\"dns:ci.example\"]\n\
@@ -119,8 +121,8 @@ mod tests {
         .expect("a good file")
     }
 
-    fn who(key: &str, wall_ms: u64) -> Result<String, Unknown> {
-        book().identify(&Credential::Key(key.as_bytes()), wall_ms).map(|p| p.name.to_string())
+    fn who(key: &str, wall_ms: u64) -> Result<String, IdentifyError> {
+        store().identify(&Credential::Key(key.as_bytes()), wall_ms).map(|p| p.name.to_string())
     }
 
     #[test]
@@ -128,10 +130,10 @@ mod tests {
         assert_eq!(who("old", 999).as_deref(), Ok("ci"));
         assert_eq!(who("new", 999).as_deref(), Ok("ci"));
         assert_eq!(who("ann's", 999).as_deref(), Ok("ann"));
-        assert_eq!(who("old", 1_000), Err(Unknown::Expired(PrincipalName::parse("ci").expect("valid"))));
+        assert_eq!(who("old", 1_000), Err(IdentifyError::Expired(PrincipalName::parse("ci").expect("valid"))));
         assert_eq!(who("new", u64::MAX).as_deref(), Ok("ci"));
         for other in ["", "ne", "new ", "New", &"n".repeat(10_000), &KeyHash::of(b"new").hex()] {
-            assert_eq!(who(other, 0), Err(Unknown::NoSuch), "{other}");
+            assert_eq!(who(other, 0), Err(IdentifyError::NotFound), "{other}");
         }
     }
 
@@ -139,14 +141,14 @@ mod tests {
     fn a_certificate_stands_for_whom_its_names_stand_for() {
         let peer = |dns: &str| PeerCertificate { dns: vec![dns.into()], uris: vec![], fingerprint: KeyHash::of(b"c") };
         let who =
-            |peer: PeerCertificate| book().identify(&Credential::Certificate(&peer), 0).map(|p| p.name.to_string());
+            |peer: PeerCertificate| store().identify(&Credential::Certificate(&peer), 0).map(|p| p.name.to_string());
         assert_eq!(who(peer("ci.example")).as_deref(), Ok("ci"));
-        assert_eq!(who(peer("x.ci.example")), Err(Unknown::NoSuch));
+        assert_eq!(who(peer("x.ci.example")), Err(IdentifyError::NotFound));
     }
 
     #[test]
     fn who_is_found_by_name_is_who_was_written_down() {
-        let book = book();
+        let book = store();
         let ci = book.find(&PrincipalName::parse("ci").expect("valid")).expect("there");
         let name = |text| ResourceName::parse(text).expect("valid");
         assert!(ci.rules.allow(Right::Acquire, &name("deploy/x")) && !ci.rules.allow(Right::Force, &name("deploy/x")));
@@ -157,7 +159,7 @@ mod tests {
         #[test]
         fn nobody_gets_in_with_anything_else(key in "\\PC{0,60}") {
             prop_assume!(!["old", "new", "ann's"].contains(&key.as_str()));
-            prop_assert_eq!(who(&key, 0), Err(Unknown::NoSuch));
+            prop_assert_eq!(who(&key, 0), Err(IdentifyError::NotFound));
         }
     }
 }

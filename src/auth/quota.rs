@@ -50,7 +50,7 @@ pub struct QuotaPermit {
 
 /// Why there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Full {
+pub enum QuotaExceeded {
     /// So many leases are out, or being asked for.
     Leases(usize),
     /// So many requests wait.
@@ -60,25 +60,25 @@ pub enum Full {
 impl Quotas {
     /// Makes room for one acquire of `whose`.
     ///
-    /// Errors: [`Full`] where it would be one too many.
-    pub fn enter(
+    /// Errors: [`QuotaExceeded`] where it would be one too many.
+    pub fn reserve(
         &self,
         whose: &PrincipalName,
         waits: bool,
         leases_max: usize,
         waiters_max: usize,
         now: BootTime,
-    ) -> Result<QuotaPermit, Full> {
+    ) -> Result<QuotaPermit, QuotaExceeded> {
         let mut accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut totals = accounts.totals.get(whose).copied().unwrap_or_default();
         if waits && totals.waiting >= waiters_max {
-            return Err(Full::Waiters(waiters_max));
+            return Err(QuotaExceeded::Waiters(waiters_max));
         }
         if totals.leases + totals.asking >= leases_max {
             totals = accounts.sweep(whose, now);
         }
         if totals.leases + totals.asking >= leases_max {
-            return Err(Full::Leases(leases_max));
+            return Err(QuotaExceeded::Leases(leases_max));
         }
         let totals = accounts.totals.entry(whose.clone()).or_default();
         totals.asking += 1;
@@ -108,13 +108,13 @@ impl Quotas {
 
 /// A lease that a connection renews; it counts until this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldQuota {
     ledger: Quotas,
     resource: ResourceName,
     id: u64,
 }
 
-impl Drop for Held {
+impl Drop for HeldQuota {
     fn drop(&mut self) {
         let mut accounts = self.ledger.0.lock().unwrap_or_else(PoisonError::into_inner);
         if accounts.leases.get(&self.resource).is_some_and(|entry| entry.id == self.id) {
@@ -130,9 +130,9 @@ impl QuotaPermit {
     }
 
     /// It became a lease that a connection renews.
-    pub fn held(self, resource: &ResourceName) -> Held {
+    pub fn held(self, resource: &ResourceName) -> HeldQuota {
         let id = self.enter(resource, None);
-        Held { ledger: self.ledger.clone(), resource: resource.clone(), id }
+        HeldQuota { ledger: self.ledger.clone(), resource: resource.clone(), id }
     }
 
     fn enter(&self, resource: &ResourceName, until: Option<BootTime>) -> u64 {
@@ -200,14 +200,14 @@ mod tests {
     #[test]
     fn leases_count_until_they_end_run_out_or_are_replaced() {
         let ledger = Quotas::default();
-        let enter = |now| ledger.enter(&who("ci"), false, 2, 9, at(now));
+        let enter = |now| ledger.reserve(&who("ci"), false, 2, 9, at(now));
         enter(10).expect("room").granted(&what("a"), at(40));
         enter(10).expect("room").granted(&what("b"), at(40));
-        assert_eq!(enter(10).expect_err("full"), Full::Leases(2));
-        assert!(ledger.enter(&who("ann"), false, 2, 9, at(10)).is_ok());
+        assert_eq!(enter(10).expect_err("full"), QuotaExceeded::Leases(2));
+        assert!(ledger.reserve(&who("ann"), false, 2, 9, at(10)).is_ok());
         ledger.ended(&what("a"));
         let place = enter(11).expect("room again");
-        assert_eq!(enter(11).expect_err("one is being asked for"), Full::Leases(2));
+        assert_eq!(enter(11).expect_err("one is being asked for"), QuotaExceeded::Leases(2));
         drop(place);
         enter(12).expect("it was refused").granted(&what("b"), at(50));
         assert_eq!(ledger.totals(&who("ci")), (1, 0));
@@ -217,7 +217,7 @@ mod tests {
         assert!(enter(61).is_ok(), "ran out");
         ledger.extended(&what("c"), at(0));
         assert_eq!(ledger.totals(&who("ci")), (1, 0), "a held lease lives as long as its connection");
-        ledger.enter(&who("ann"), false, 2, 9, at(62)).expect("room").granted(&what("c"), at(90));
+        ledger.reserve(&who("ann"), false, 2, 9, at(62)).expect("room").granted(&what("c"), at(90));
         drop(held);
         assert_eq!((ledger.totals(&who("ci")), ledger.totals(&who("ann"))), ((0, 0), (1, 0)), "it was replaced");
     }
@@ -225,11 +225,11 @@ mod tests {
     #[test]
     fn waiters_count_while_they_wait() {
         let ledger = Quotas::default();
-        let place = ledger.enter(&who("ci"), true, 9, 1, at(1)).expect("room");
-        assert_eq!(ledger.enter(&who("ci"), true, 9, 1, at(1)).expect_err("full"), Full::Waiters(1));
-        assert!(ledger.enter(&who("ci"), false, 9, 1, at(1)).is_ok(), "who does not wait is none");
+        let place = ledger.reserve(&who("ci"), true, 9, 1, at(1)).expect("room");
+        assert_eq!(ledger.reserve(&who("ci"), true, 9, 1, at(1)).expect_err("full"), QuotaExceeded::Waiters(1));
+        assert!(ledger.reserve(&who("ci"), false, 9, 1, at(1)).is_ok(), "who does not wait is none");
         drop(place);
-        assert!(ledger.enter(&who("ci"), true, 9, 1, at(1)).is_ok());
+        assert!(ledger.reserve(&who("ci"), true, 9, 1, at(1)).is_ok());
     }
 
     proptest! {
@@ -242,7 +242,7 @@ mod tests {
                 let now = u64::try_from(now).expect("small");
                 let (person, thing) = (who(people[usize::from(person)]), what(things[usize::from(thing)]));
                 match step {
-                    0 | 1 => if let Ok(place) = ledger.enter(&person, step == 1, 2, 2, at(now)) {
+                    0 | 1 => if let Ok(place) = ledger.reserve(&person, step == 1, 2, 2, at(now)) {
                         if step == 0 { place.granted(&thing, at(now + 3)) } else { drop(place.held(&thing)) }
                     },
                     2 => ledger.ended(&thing),

@@ -12,12 +12,12 @@ const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// One bucket. `take` may be called by many at a time.
 #[derive(Debug, Default)]
-pub struct Bucket {
+pub struct TokenBucket {
     /// When the bucket will be full again. Nanoseconds of the boot clock.
     full_at: AtomicU64,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// Takes one of `per_second` requests on average, of which [`BURST_SECONDS`]' worth may come at once.
     ///
     /// Errors: how long until there is one.
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_burst_then_the_average_and_a_hint_that_is_right() {
-        let bucket = Bucket::default();
+        let bucket = TokenBucket::default();
         let burst = (0..).take_while(|_| bucket.take(10, at(5_000)).is_ok()).count();
         assert_eq!(burst, 20);
         let wait = bucket.take(10, at(5_000)).expect_err("empty");
@@ -60,7 +60,7 @@ mod tests {
         /// In no stretch of time do more pass than the burst and the average of that time.
         #[test]
         fn never_more_than_promised(rate in 1_u32..200, gaps in proptest::collection::vec(0_u64..50, 1..200)) {
-            let bucket = Bucket::default();
+            let bucket = TokenBucket::default();
             let (mut now, mut passed) = (1_000, Vec::new());
             for gap in gaps {
                 now += gap;
@@ -79,7 +79,7 @@ mod tests {
         /// Who asks no faster than the average is never refused.
         #[test]
         fn the_average_always_passes(rate in 1_u32..1_000) {
-            let bucket = Bucket::default();
+            let bucket = TokenBucket::default();
             let gap = 1_000_u64.div_ceil(u64::from(rate));
             prop_assert!((0..500).all(|i| bucket.take(rate, at(10 + i * gap)).is_ok()));
         }

@@ -36,7 +36,7 @@ pub const RIGHTS: [(Right, &str); 6] = [
 
 impl Right {
     /// The word in a rule and in the answer that misses it.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         RIGHTS.iter().find(|(right, _)| *right == self).map_or("", |(_, word)| word)
     }
 
@@ -58,7 +58,7 @@ impl Right {
 
 impl fmt::Display for Right {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }
 
@@ -152,13 +152,13 @@ fn wildcard<P, T>(pattern: &[P], text: &[T], is_star: impl Fn(&P) -> bool, like:
 
 /// A right, and the names that it is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rule {
+pub struct AccessRule {
     right: Right,
     /// `None`: the right is not for names.
     names: Option<Pattern>,
 }
 
-impl FromStr for Rule {
+impl FromStr for AccessRule {
     type Err = Invalid;
 
     /// Reads `acquire:deploy/*`, `read:**`, `metrics`.
@@ -185,7 +185,7 @@ impl FromStr for Rule {
     }
 }
 
-impl Rule {
+impl AccessRule {
     fn covers(&self, name: &ResourceName) -> bool {
         match &self.names {
             Some(pattern) => pattern.matches(name),
@@ -194,7 +194,7 @@ impl Rule {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for AccessRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.names {
             Some(pattern) => write!(f, "{}:{}", self.right, pattern.text),
@@ -205,9 +205,9 @@ impl fmt::Display for Rule {
 
 /// What one principal may do: what any of the rules allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules(pub Vec<Rule>);
+pub struct AccessRules(pub Vec<AccessRule>);
 
-impl Rules {
+impl AccessRules {
     /// Whether this may be done to this name.
     pub fn allow(&self, right: Right, name: &ResourceName) -> bool {
         self.0.iter().any(|rule| rule.right.includes(right) && rule.covers(name))

@@ -1,4 +1,4 @@
-//! Rules: what they match by example, and by property: they agree with a slower definition of the
+//! AccessRules: what they match by example, and by property: they agree with a slower definition of the
 //! same patterns, adding one takes nothing away, and nothing but the name itself decides.
 
 use proptest::prelude::*;
@@ -9,8 +9,8 @@ fn name(text: &str) -> ResourceName {
     ResourceName::parse(text).expect(text)
 }
 
-fn rules(texts: &[&str]) -> Rules {
-    Rules(texts.iter().map(|text| text.parse().expect(text)).collect())
+fn rules(texts: &[&str]) -> AccessRules {
+    AccessRules(texts.iter().map(|text| text.parse().expect(text)).collect())
 }
 
 #[test]
@@ -56,7 +56,8 @@ fn rights_include_what_they_reveal_and_nothing_else() {
     assert!(
         RIGHTS
             .iter()
-            .all(|(right, _)| !Rules::default().allow(*right, &x) && !Rules::default().allow_somewhere(*right))
+            .all(|(right, _)| !AccessRules::default().allow(*right, &x)
+                && !AccessRules::default().allow_somewhere(*right))
     );
 }
 
@@ -81,11 +82,11 @@ fn what_is_no_rule_is_refused_with_a_hint() {
         ("read:redlockd:meta", "own keys"),
         (&format!("read:{}", "x".repeat(256)), "at most 255"),
     ] {
-        let why = text.parse::<Rule>().expect_err(text).0;
+        let why = text.parse::<AccessRule>().expect_err(text).0;
         assert!(why.contains(hint), "{text}: {why}");
     }
     for text in ["acquire:deploy/*", "read:**", "metrics", "admin", "force:a/**/z-*"] {
-        assert_eq!(text.parse::<Rule>().expect(text).to_string(), text);
+        assert_eq!(text.parse::<AccessRule>().expect(text).to_string(), text);
     }
 }
 
@@ -111,10 +112,10 @@ fn defined(pattern: &[&str], name: &[&str]) -> bool {
 const NAME: &str = "[abA.]{1,3}(/[abA.]{1,3}){0,4}";
 const PATTERN: &str = "(\\*\\*|[ab*]{1,3})(/(\\*\\*|[ab*]{1,3})){0,4}";
 
-fn some_rules() -> impl Strategy<Value = Vec<Rule>> {
+fn some_rules() -> impl Strategy<Value = Vec<AccessRule>> {
     let rule = (0..RIGHTS.len(), PATTERN).prop_filter_map("a rule", |(i, pattern)| {
         let (right, word) = RIGHTS[i];
-        if right.has_names() { format!("{word}:{pattern}") } else { word.to_owned() }.parse::<Rule>().ok()
+        if right.has_names() { format!("{word}:{pattern}") } else { word.to_owned() }.parse::<AccessRule>().ok()
     });
     proptest::collection::vec(rule, 0..4)
 }
@@ -137,7 +138,7 @@ proptest! {
         for rule in more {
             after.insert(at.min(after.len()), rule);
         }
-        let (before, after) = (Rules(before), Rules(after));
+        let (before, after) = (AccessRules(before), AccessRules(after));
         for (right, _) in RIGHTS {
             prop_assert!(!before.allow(right, &name) || after.allow(right, &name));
             prop_assert!(!before.allow_somewhere(right) || after.allow_somewhere(right));
@@ -148,7 +149,7 @@ proptest! {
     #[test]
     fn somewhere_is_where_there_is_a_name(rules in some_rules(), text in NAME) {
         let Ok(name) = ResourceName::parse(&text) else { return Ok(()) };
-        let rules = Rules(rules);
+        let rules = AccessRules(rules);
         for (right, _) in RIGHTS {
             prop_assert!(!rules.allow(right, &name) || rules.allow_somewhere(right));
         }
@@ -158,13 +159,13 @@ proptest! {
     #[test]
     fn an_exact_rule_is_for_its_own_name_only(a in NAME, b in NAME) {
         let (Ok(a), Ok(b)) = (ResourceName::parse(&a), ResourceName::parse(&b)) else { return Ok(()) };
-        let rules = Rules(vec![format!("acquire:{a}").parse().expect("a name is a pattern")]);
+        let rules = AccessRules(vec![format!("acquire:{a}").parse().expect("a name is a pattern")]);
         prop_assert_eq!(rules.allow(Right::Acquire, &b), a == b);
     }
 
     #[test]
     fn no_text_panics(text in "\\PC{0,30}|(read|acquire):[*/a.]{0,20}") {
-        if let Ok(rule) = text.parse::<Rule>() {
+        if let Ok(rule) = text.parse::<AccessRule>() {
             prop_assert_eq!(rule.to_string(), text);
         }
     }

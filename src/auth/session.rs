@@ -7,9 +7,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::authenticator::Authenticator;
 use super::key::{KEY_PREFIX, KeyHash, draw_text};
-use super::principal::{Principal, PrincipalName};
+use super::principal::{KeyEntry, Principal, PrincipalName};
+use super::principals::PrincipalStore;
 use crate::redlock::clock::BootTime;
 use crate::redlock::entropy::Entropy;
 
@@ -41,7 +41,7 @@ pub struct Sessions(Arc<Mutex<HashMap<String, Session>>>);
 
 #[derive(Debug)]
 struct Session {
-    whose: PrincipalName,
+    principal: PrincipalName,
     key: KeyHash,
     until: BootTime,
 }
@@ -57,22 +57,22 @@ impl Sessions {
         {
             sessions.remove(&first);
         }
-        let session = Session { whose: principal.name.clone(), key, until: now.plus(SESSION_LIFE) };
+        let session = Session { principal: principal.name.clone(), key, until: now.plus(SESSION_LIFE) };
         sessions.insert(id(&word.0), session);
         word
     }
 
     /// Whose it is, by the rules of now: a session ends with its time, and with the key that began it.
-    pub fn find(&self, word: &str, gate: &Authenticator, now: BootTime, wall_ms: u64) -> Option<Arc<Principal>> {
+    pub fn find(&self, token: &str, store: &PrincipalStore, now: BootTime, wall_ms: u64) -> Option<Arc<Principal>> {
         // An API key in the cookie's place is never one.
-        if word.starts_with(KEY_PREFIX) {
+        if token.starts_with(KEY_PREFIX) {
             return None;
         }
         let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let session = sessions.get(&id(word)).filter(|session| session.until > now)?;
-        let principal = gate.current(&session.whose)?;
-        let is_live = |k: &super::principal::KeyEntry| k.hash == session.key && !k.has_expired(wall_ms);
-        principal.keys.iter().any(is_live).then_some(principal)
+        let session = sessions.get(&id(token)).filter(|session| session.until > now)?;
+        let principal = store.find(&session.principal)?;
+        let is_live = |k: &KeyEntry| k.hash == session.key && !k.has_expired(wall_ms);
+        principal.keys.iter().any(is_live).then(|| Arc::clone(principal))
     }
 
     /// Ends it.
@@ -89,11 +89,10 @@ fn id(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::access_file::parse;
-    use super::super::principal::Limits;
     use super::*;
     use crate::redlock::entropy::SystemEntropy;
 
-    fn book(expires: &str) -> super::super::principals::PrincipalStore {
+    fn store(expires: &str) -> PrincipalStore {
         let hash = KeyHash::of(b"k").hex();
         parse(&format!("[[principal]]\nname = \"ann\"\nkeys = [{{ sha256 = \"{hash}\"{expires} }}]")).expect("good")
     }
@@ -104,36 +103,40 @@ mod tests {
 
     #[test]
     fn a_session_ends_with_its_time_its_key_and_on_request() {
-        let gate = Authenticator::closed(book(""), Limits::default());
-        let (sessions, ann) = (Sessions::default(), gate.book().principals()[0].clone());
+        let (sessions, mut principals) = (Sessions::default(), store(""));
+        let ann = principals.principals()[0].clone();
         let begin = || sessions.begin(&ann, KeyHash::of(b"k"), at(1), &SystemEntropy);
         let (word, other) = (begin(), begin());
         assert!(word != other && !format!("{word:?}").contains(word.reveal()));
-        let found = |word: &SessionToken, s| sessions.find(word.reveal(), &gate, at(s), 1_000).is_some();
-        assert!(found(&word, 2) && found(&word, SESSION_LIFE.as_secs()) && !found(&word, SESSION_LIFE.as_secs() + 1));
+        let found = |word: &SessionToken, s, principals: &PrincipalStore| {
+            sessions.find(word.reveal(), principals, at(s), 1_000).is_some()
+        };
+        let life = SESSION_LIFE.as_secs();
+        assert!(found(&word, 2, &principals) && found(&word, life, &principals));
+        assert!(!found(&word, life + 1, &principals));
         sessions.end(word.reveal());
-        assert!(!found(&word, 2) && found(&other, 2));
+        assert!(!found(&word, 2, &principals) && found(&other, 2, &principals));
         for wrong in ["", "k", "rlk_x", &word.reveal()[1..], &KeyHash::of(other.reveal().as_bytes()).hex()] {
-            assert!(sessions.find(wrong, &gate, at(2), 0).is_none(), "{wrong}");
+            assert!(sessions.find(wrong, &principals, at(2), 0).is_none(), "{wrong}");
         }
-        gate.replace(book(", expires = 1970-01-01T00:00:01Z"));
-        assert!(!found(&other, 2), "its key has expired");
-        gate.replace(book(""));
-        assert!(found(&other, 2));
-        gate.replace(parse("").expect("nobody"));
-        assert!(!found(&other, 2), "its principal is gone");
+        principals = store(", expires = 1970-01-01T00:00:01Z");
+        assert!(!found(&other, 2, &principals), "its key has expired");
+        principals = store("");
+        assert!(found(&other, 2, &principals));
+        principals = parse("").expect("an empty file");
+        assert!(!found(&other, 2, &principals), "its principal is gone");
     }
 
     #[test]
     fn there_are_never_more_than_the_bound() {
-        let gate = Authenticator::closed(book(""), Limits::default());
-        let (sessions, ann) = (Sessions::default(), gate.book().principals()[0].clone());
+        let (sessions, principals) = (Sessions::default(), store(""));
+        let ann = principals.principals()[0].clone();
         let mut words = Vec::new();
         for s in 0..=u64::try_from(SESSIONS_MAX).expect("small") {
             words.push(sessions.begin(&ann, KeyHash::of(b"k"), at(s), &SystemEntropy));
         }
         assert_eq!(sessions.0.lock().expect("not poisoned").len(), SESSIONS_MAX);
-        let found = |word: &SessionToken| sessions.find(word.reveal(), &gate, at(2_000), 0).is_some();
+        let found = |word: &SessionToken| sessions.find(word.reveal(), &principals, at(2_000), 0).is_some();
         assert!(!found(&words[0]) && words[1..].iter().all(found));
     }
 }

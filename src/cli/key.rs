@@ -13,7 +13,7 @@ use super::output::say;
 use crate::auth::access_file;
 use crate::auth::key::ApiKey;
 use crate::auth::principal::PrincipalName;
-use crate::auth::rule::Rule;
+use crate::auth::rule::AccessRule;
 use crate::redlock::entropy::SystemEntropy;
 
 pub(super) const NEW_EXAMPLES: &str = "\
@@ -79,7 +79,7 @@ const HASH: &str = "{hash}";
 /// Errors: what is wrong with the arguments.
 fn entry(args: &NewKey) -> Result<String, String> {
     let name = PrincipalName::parse(&args.name).map_err(|why| format!("--name: {why}"))?;
-    let rules = args.allow.iter().map(|text| text.parse::<Rule>()).collect::<Result<Vec<_>, _>>();
+    let rules = args.allow.iter().map(|text| text.parse::<AccessRule>()).collect::<Result<Vec<_>, _>>();
     let rules = rules.map_err(|why| format!("--allow: {why}"))?;
     let expires = match &args.expires {
         None => String::new(),

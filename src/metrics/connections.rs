@@ -4,18 +4,18 @@
 use prometheus::{IntGauge, Registry};
 
 use super::register::{gauge, gauges};
-use super::requests::InFlight;
+use super::requests::InFlightGuard;
 
 /// What is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reloaded {
+pub enum ReloadedFile {
     /// Who may do what.
     AccessFile,
     /// What callers are shown.
     Certificate,
 }
 
-impl Reloaded {
+impl ReloadedFile {
     /// All of them.
     const ALL: [Self; 2] = [Self::AccessFile, Self::Certificate];
 
@@ -28,17 +28,17 @@ impl Reloaded {
 }
 
 /// The door.
-pub(super) struct Door {
+pub(super) struct ConnectionMetrics {
     connections: IntGauge,
     connections_limit: IntGauge,
     reloads: [IntGauge; 2],
 }
 
-impl Door {
+impl ConnectionMetrics {
     pub(super) fn new(r: &Registry) -> Self {
         let help = "1 while what was read last is in force, 0 while it was of no use and what came before it is.";
         let reloads = gauges(r, "config_last_reload_successful", help, &["kind"]);
-        let reloads = Reloaded::ALL.map(|kind| reloads.with_label_values(&[kind.as_str()]));
+        let reloads = ReloadedFile::ALL.map(|kind| reloads.with_label_values(&[kind.as_str()]));
         reloads.iter().for_each(|gauge| gauge.set(1));
         Self {
             connections: gauge(r, "http_connections", "Connections of callers."),
@@ -47,15 +47,15 @@ impl Door {
         }
     }
 
-    pub(super) fn connected(&self) -> InFlight {
-        InFlight::begin(&self.connections)
+    pub(super) fn connected(&self) -> InFlightGuard {
+        InFlightGuard::begin(&self.connections)
     }
 
     pub(super) fn limit(&self, connections: usize) {
         self.connections_limit.set(i64::try_from(connections).unwrap_or(i64::MAX));
     }
 
-    pub(super) fn reloaded(&self, what: Reloaded, is_in_force: bool) {
+    pub(super) fn reloaded(&self, what: ReloadedFile, is_in_force: bool) {
         self.reloads[what as usize].set(i64::from(is_in_force));
     }
 }

@@ -1,4 +1,4 @@
-//! Leases as metrics see them: how acquires, extends, releases and forced ends came out, how long
+//! LeaseMetrics as metrics see them: how acquires, extends, releases and forced ends came out, how long
 //! was waited, how good a grant was and how long it was held. Knows the manager's words, and no HTTP.
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use prometheus::{Histogram, IntCounter, Registry};
 
 use super::register::{counters, histogram, histograms};
-use super::requests::{Requests, Waiting};
+use super::requests::{RequestMetrics, WaitingGuard};
 use crate::manager::types::{
     AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseOutcome, LostReason, ReleaseError,
 };
@@ -56,7 +56,7 @@ type Counters = HashMap<&'static str, IntCounter>;
 type Histograms = HashMap<&'static str, Histogram>;
 
 /// All verbs.
-pub struct Leases {
+pub struct LeaseMetrics {
     acquires: Counters,
     rounds: Histograms,
     waits: Histograms,
@@ -68,7 +68,7 @@ pub struct Leases {
     held: Histograms,
 }
 
-impl Leases {
+impl LeaseMetrics {
     /// All series.
     pub fn new(r: &Registry) -> Self {
         let by_outcome = |of: &str, help: &str, outcomes: &[&'static str]| -> Counters {
@@ -84,7 +84,7 @@ impl Leases {
         let help = "Forced ends by how and outcome.";
         let forces = counters(r, "lock_force_total", help, &["how", "outcome"]);
         let both = FORCE_MODES.iter().flat_map(|how| FORCE_OUTCOMES.iter().map(move |outcome| (*how, *outcome)));
-        let help = "Leases lost by the connection that held them.";
+        let help = "LeaseMetrics lost by the connection that held them.";
         let lost = counters(r, "lock_lost_total", help, &["reason"]);
         let help = "How long leases were held as far as this instance saw it, by how they ended.";
         let held = histograms(r, "lock_held_duration_seconds", help, &HELD_BUCKETS, &["end"]);
@@ -183,10 +183,10 @@ pub struct GrantMeasure {
 
 /// One acquire under way. Dropped without an outcome it counts as `abandoned`.
 pub struct AcquireWatch {
-    leases: Arc<Leases>,
+    leases: Arc<LeaseMetrics>,
     waits: bool,
     /// The request waits for it.
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingGuard>,
     began: BootTime,
     ended: bool,
 }
@@ -194,8 +194,8 @@ pub struct AcquireWatch {
 impl AcquireWatch {
     /// Follows an acquire from now on. `waits`: it is willing to wait, so that its request counts as
     /// waiting meanwhile.
-    pub fn begin(leases: &Arc<Leases>, waits: bool, requests: &Requests) -> Self {
-        let waiting = waits.then(|| Waiting::begin(requests));
+    pub fn begin(leases: &Arc<LeaseMetrics>, waits: bool, requests: &RequestMetrics) -> Self {
+        let waiting = waits.then(|| WaitingGuard::begin(requests));
         Self { leases: Arc::clone(leases), waits, waiting, began: SystemClock.now(), ended: false }
     }
 

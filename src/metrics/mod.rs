@@ -22,22 +22,22 @@ use crate::manager::types::{
 };
 use crate::protocol::UnreachableKind;
 use crate::types::NodeId;
-use connections::{Door, Reloaded};
-use leases::{AcquireWatch, Leases};
-use nodes::Nodes;
+use connections::{ConnectionMetrics, ReloadedFile};
+use leases::{AcquireWatch, LeaseMetrics};
+use nodes::NodeMetrics;
 use register::{counter, counters, gauge, gauges, quantity, raise, sum};
-use requests::{Flight, InFlight, RequestWatch, Requests};
+use requests::{InFlightGuard, RequestKind, RequestMetrics, RequestWatch};
 
 pub use requests::RouteLabels;
 
 /// All metrics of one service.
 pub struct Metrics {
     registry: Registry,
-    requests: Requests,
-    leases: Arc<Leases>,
-    nodes: Nodes,
+    requests: RequestMetrics,
+    leases: Arc<LeaseMetrics>,
+    nodes: NodeMetrics,
     state: State,
-    door: Door,
+    door: ConnectionMetrics,
     /// One scrape at a time: it sets gauges and raises counters to totals that are kept elsewhere.
     scraping: Mutex<()>,
 }
@@ -97,11 +97,11 @@ impl Metrics {
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         r.register(Box::new(ProcessCollector::for_self())).expect("the process_ names are not ours");
         Arc::new(Self {
-            requests: Requests::new(r, routes),
-            leases: Arc::new(Leases::new(r)),
-            nodes: Nodes::new(r, nodes),
+            requests: RequestMetrics::new(r, routes),
+            leases: Arc::new(LeaseMetrics::new(r)),
+            nodes: NodeMetrics::new(r, nodes),
             state: State::new(r),
-            door: Door::new(r),
+            door: ConnectionMetrics::new(r),
             scraping: Mutex::default(),
             registry,
         })
@@ -119,8 +119,8 @@ impl Metrics {
     }
 
     /// Counts a stream as under way until the guard is dropped.
-    pub fn watch_stream(&self, kind: Flight) -> InFlight {
-        self.requests.fly(kind)
+    pub fn watch_stream(&self, kind: RequestKind) -> InFlightGuard {
+        self.requests.in_flight(kind)
     }
 
     /// Follows one acquire until it has an outcome or is dropped. `waits`: it is willing to wait.
@@ -129,7 +129,7 @@ impl Metrics {
     }
 
     /// Counts a connection until the guard is dropped.
-    pub fn connected(&self) -> InFlight {
+    pub fn connected(&self) -> InFlightGuard {
         self.door.connected()
     }
 
@@ -139,7 +139,7 @@ impl Metrics {
     }
 
     /// Files were read again; whether what is in them is in force now.
-    pub fn reloaded(&self, what: Reloaded, is_in_force: bool) {
+    pub fn reloaded(&self, what: ReloadedFile, is_in_force: bool) {
         self.door.reloaded(what, is_in_force);
     }
 
@@ -150,7 +150,7 @@ impl Metrics {
 
     /// A connection that holds a lease had it renewed, or not: the outcome's word, one of
     /// [`leases::EXTEND_OUTCOMES`].
-    pub fn held_on(&self, word: &str) {
+    pub fn hold_renewed(&self, word: &str) {
         self.leases.count_extend(word);
     }
 
@@ -195,7 +195,7 @@ impl State {
         Self {
             audit_records: ["written", "dropped", "failed"].map(|outcome| audit.with_label_values(&[outcome])),
             audit_queue: gauge(r, "audit_queue_length", "Audit records that wait to be written."),
-            locks_held: gauge(r, "locks_held", "Leases granted or extended by this instance that are running."),
+            locks_held: gauge(r, "locks_held", "LeaseMetrics granted or extended by this instance that are running."),
             holds: gauge(r, "lock_holds", "Connections that hold a lease."),
             longest_held: quantity(r, "lock_longest_held_seconds", "Age of the oldest lease of locks_held."),
             waiters: gauge(r, "lock_waiters", "Requests that wait in this instance."),
@@ -206,7 +206,7 @@ impl State {
             cleanups: gauge(r, "cleanups_in_flight", "Clean-ups of failed or abandoned attempts under way."),
             cleanups_skipped: counter(r, "cleanups_skipped_total", skipped),
             under_replicated: counter(r, "leases_under_replicated_total", missing),
-            repaired: counter(r, "leases_repaired_total", "Leases put back on nodes that had lost them."),
+            repaired: counter(r, "leases_repaired_total", "LeaseMetrics put back on nodes that had lost them."),
             clock_jumps: sum(r, "clock_jump_seconds_total", "Jumps of this machine's wall clock, either way, summed."),
             draining: gauge(r, "draining", "1 while the instance shuts down."),
         }

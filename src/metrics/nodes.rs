@@ -1,4 +1,4 @@
-//! Nodes as metrics see them: each call by operation, and what the warden last heard. Knows the
+//! NodeMetrics as metrics see them: each call by operation, and what the warden last heard. Knows the
 //! manager's report, and no node.
 
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ struct NodeSeries {
 }
 
 /// All nodes.
-pub struct Nodes {
+pub struct NodeMetrics {
     series: HashMap<NodeId, NodeSeries>,
     info: IntGaugeVec,
     configured: IntGauge,
@@ -39,7 +39,7 @@ pub struct Nodes {
     quorum_margin: IntGauge,
 }
 
-impl Nodes {
+impl NodeMetrics {
     /// For these nodes.
     pub fn new(r: &Registry, nodes: &[NodeId]) -> Self {
         let help = "Calls to a node by operation.";

@@ -40,7 +40,7 @@ pub struct RouteLabels {
 
 /// What a request does while it is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flight {
+pub enum RequestKind {
     /// It is worked on.
     Normal,
     /// It is willing to wait for a lock.
@@ -51,7 +51,7 @@ pub enum Flight {
     Events,
 }
 
-impl Flight {
+impl RequestKind {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Wait, Self::Hold, Self::Events];
 
@@ -76,14 +76,14 @@ struct RouteSeries {
 }
 
 /// All requests.
-pub struct Requests {
+pub struct RequestMetrics {
     routes: HashMap<(&'static str, &'static str), Arc<RouteSeries>>,
     unmatched: Arc<RouteSeries>,
     flights: [IntGauge; 4],
     denials: [IntCounter; 3],
 }
 
-impl Requests {
+impl RequestMetrics {
     /// For these routes.
     pub fn new(r: &Registry, routes: &[RouteLabels]) -> Self {
         let help = "Requests by route, method and status code of the answer.";
@@ -118,7 +118,7 @@ impl Requests {
         Self {
             routes: known,
             unmatched: series(UNMATCHED, OTHER_METHOD, &stray, false),
-            flights: Flight::ALL.map(|kind| flights.with_label_values(&[kind.as_str()])),
+            flights: RequestKind::ALL.map(|kind| flights.with_label_values(&[kind.as_str()])),
             denials: ["unauthenticated", "forbidden", "host-not-allowed"]
                 .map(|reason| denials.with_label_values(&[reason])),
         }
@@ -132,43 +132,43 @@ impl Requests {
     }
 
     /// Counts it as under way until the guard is dropped.
-    pub fn fly(&self, kind: Flight) -> InFlight {
-        InFlight::begin(&self.flights[kind as usize])
+    pub fn in_flight(&self, kind: RequestKind) -> InFlightGuard {
+        InFlightGuard::begin(&self.flights[kind as usize])
     }
 }
 
 /// Counts something as under way until it is dropped.
-pub struct InFlight(IntGauge);
+pub struct InFlightGuard(IntGauge);
 
-impl InFlight {
+impl InFlightGuard {
     pub(super) fn begin(gauge: &IntGauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
 }
 
-impl Drop for InFlight {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         self.0.dec();
     }
 }
 
 /// Counts a request that is willing to wait as waiting rather than normal.
-pub struct Waiting {
-    _wait: InFlight,
+pub struct WaitingGuard {
+    _wait: InFlightGuard,
     normal: IntGauge,
 }
 
-impl Waiting {
+impl WaitingGuard {
     /// From now on until it is dropped.
-    pub fn begin(requests: &Requests) -> Self {
-        let normal = requests.flights[Flight::Normal as usize].clone();
+    pub fn begin(requests: &RequestMetrics) -> Self {
+        let normal = requests.flights[RequestKind::Normal as usize].clone();
         normal.dec();
-        Self { _wait: requests.fly(Flight::Wait), normal }
+        Self { _wait: requests.in_flight(RequestKind::Wait), normal }
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingGuard {
     fn drop(&mut self) {
         self.normal.inc();
     }
@@ -179,18 +179,18 @@ impl Drop for Waiting {
 pub struct RequestWatch {
     series: Arc<RouteSeries>,
     denials: [IntCounter; 3],
-    _flight: InFlight,
+    _flight: InFlightGuard,
     began: BootTime,
     answered: bool,
 }
 
 impl RequestWatch {
     /// Follows a request from now on.
-    pub fn begin(requests: &Requests, route: &'static str, method: &'static str) -> Self {
+    pub fn begin(requests: &RequestMetrics, route: &'static str, method: &'static str) -> Self {
         Self {
             series: requests.find(route, method),
             denials: requests.denials.clone(),
-            _flight: requests.fly(Flight::Normal),
+            _flight: requests.in_flight(RequestKind::Normal),
             began: SystemClock.now(),
             answered: false,
         }

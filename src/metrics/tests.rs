@@ -57,7 +57,7 @@ fn every_series_is_there_from_the_start() {
     for (how, outcome) in FORCE_MODES.iter().flat_map(|how| FORCE_OUTCOMES.map(|o| (how, o))) {
         has(&text, &format!("redlockd_lock_force_total{{how=\"{how}\",outcome=\"{outcome}\"}} 0"));
     }
-    for kind in Flight::ALL {
+    for kind in RequestKind::ALL {
         has(&text, &format!("redlockd_http_requests_in_flight{{kind=\"{}\"}} 0", kind.as_str()));
     }
     for end in LeaseOutcome::ALL {
@@ -184,8 +184,8 @@ fn whatever_is_asked_the_series_are_those_of_the_start() {
     metrics.forced(ForceMode::Now, Err(&ForceError::NotHeld));
     metrics.lease_ended(LeaseOutcome::Lapsed, Duration::from_secs(2));
     metrics.lost(LostReason::MaxHold);
-    metrics.held_on("extended");
-    metrics.held_on("no such word");
+    metrics.hold_renewed("extended");
+    metrics.hold_renewed("no such word");
     let shown = text(&metrics, &[]);
     assert_eq!(names(&shown), before);
     let post = "method=\"POST\",route=\"/locks/{resource}\"";
@@ -217,18 +217,18 @@ fn denials_are_counted_by_reason() {
 
 #[test]
 fn connections_come_and_go_and_reloads_are_good_until_one_is_not() {
-    use super::connections::Reloaded;
+    use super::connections::ReloadedFile;
     let metrics = metrics();
     metrics.connections_limit(9);
     let (one, two) = (metrics.connected(), metrics.connected());
     drop(one);
-    metrics.reloaded(Reloaded::Certificate, false);
+    metrics.reloaded(ReloadedFile::Certificate, false);
     let shown = text(&metrics, &[]);
     has(&shown, "redlockd_http_connections 1");
     has(&shown, "redlockd_http_connections_limit 9");
     has(&shown, "redlockd_config_last_reload_successful{kind=\"access_file\"} 1");
     has(&shown, "redlockd_config_last_reload_successful{kind=\"certificate\"} 0");
-    metrics.reloaded(Reloaded::Certificate, true);
+    metrics.reloaded(ReloadedFile::Certificate, true);
     drop(two);
     let shown = text(&metrics, &[]);
     has(&shown, "redlockd_http_connections 0");

@@ -55,7 +55,7 @@ fn line(values: &[Option<f64>], most: f64, width: f64, height: f64) -> String {
 
 /// A small line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spark {
+pub struct Sparkline {
     /// Medians, as a path.
     pub median: String,
     /// 99th percentiles, as a path.
@@ -70,16 +70,16 @@ fn quantiles(window: &LatencyWindow, share: f64) -> Vec<Option<f64>> {
 }
 
 /// Medians and 99th percentiles over time, in a box of this size.
-pub fn spark(window: &LatencyWindow, width: f64, height: f64) -> Spark {
+pub fn sparkline(window: &LatencyWindow, width: f64, height: f64) -> Sparkline {
     let (median, slow) = (quantiles(window, 0.5), quantiles(window, 0.99));
     let most = slow.iter().flatten().fold(0.0_f64, |a, b| a.max(*b));
     let top = if most > 0.0 { format::latency(Duration::from_secs_f64(most / 1e6)) } else { String::new() };
-    Spark { median: line(&median, most, width, height), slow: line(&slow, most, width, height), top }
+    Sparkline { median: line(&median, most, width, height), slow: line(&slow, most, width, height), top }
 }
 
 /// A quarter of a minute in a heat strip.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cell {
+pub struct HeatCell {
     /// Where it begins.
     pub x: usize,
     /// 0 nothing, 1 fast to 4 as slow as the node may be.
@@ -94,7 +94,7 @@ pub struct Cell {
 const LEVELS: [(u32, u8); 3] = [(20, 1), (5, 2), (2, 3)];
 
 /// One cell per slot, judged against the time that a node may take.
-pub fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<Cell> {
+pub fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<HeatCell> {
     let cell = |(i, slot): (usize, &Option<TimeSlot>)| {
         let slow = slot.as_ref().and_then(|s| s.took.quantile(0.99));
         let failures = slot.as_ref().map_or(0, TimeSlot::failures);
@@ -110,7 +110,7 @@ pub fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<Cell> {
         if failures > 0 {
             let _ = write!(title, ", {} failed", format::number(failures));
         }
-        Cell { x: i, level, has_failed: failures > 0, title }
+        HeatCell { x: i, level, has_failed: failures > 0, title }
     };
     window.slots.iter().enumerate().map(cell).collect()
 }
@@ -221,15 +221,15 @@ mod tests {
 
     #[test]
     fn a_line_is_broken_where_nothing_happened() {
-        let spark = spark(&window(), SPARK_WIDTH, SPARK_HEIGHT);
+        let spark = sparkline(&window(), SPARK_WIDTH, SPARK_HEIGHT);
         assert_eq!(spark.median.matches('M').count(), 2, "{}", spark.median);
         assert!(spark.top.ends_with("ms"));
         let nothing = spark_of_nothing();
         assert!(nothing.median.is_empty() && nothing.top.is_empty());
     }
 
-    fn spark_of_nothing() -> Spark {
-        spark(&LatencySeries::default().window(BootTime::default()), 10.0, 10.0)
+    fn spark_of_nothing() -> Sparkline {
+        sparkline(&LatencySeries::default().window(BootTime::default()), 10.0, 10.0)
     }
 
     #[test]

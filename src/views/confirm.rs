@@ -4,13 +4,13 @@
 use askama::Template;
 
 use super::format;
-use super::layout::Shell;
-use super::lock::{self, Holder};
+use super::layout::Layout;
+use super::lock::{self, HolderDetails};
 use crate::manager::types::{ForceMode, Inspection, LockState};
 
 /// What was wrong with an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
+pub enum FormError {
     /// No reason was given.
     NoReason,
     /// It is longer than this. Bytes.
@@ -25,9 +25,9 @@ pub enum Refused {
     NotHeld,
 }
 
-impl Refused {
+impl FormError {
     /// What to tell the operator.
-    pub fn sentence(self) -> String {
+    pub fn message(self) -> String {
         match self {
             Self::NoReason => "Say why: the reason goes into the record.".to_owned(),
             Self::LongReason(most) => format!("The reason is too long: at most {most} bytes are kept."),
@@ -43,41 +43,41 @@ impl Refused {
 
 /// The operator's last answer, where it was refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Answered {
+pub struct RejectedForm {
     /// Of the holder that was seen then.
     pub tag: String,
     /// What was written as a reason.
     pub reason: String,
     /// What was wrong.
-    pub refused: Vec<Refused>,
+    pub errors: Vec<FormError>,
 }
 
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "confirm.html")]
 pub struct ConfirmPage {
-    shell: Shell,
+    layout: Layout,
     resource: String,
     is_now: bool,
-    holder: Option<Holder>,
+    holder: Option<HolderDetails>,
     is_foreign: bool,
     foreign_left: String,
     tag: String,
     token: String,
     waiting: usize,
-    answered: Answered,
+    rejected: RejectedForm,
 }
 
 impl ConfirmPage {
     /// About the holder that there is now. `token`: for the form.
-    pub fn new(shell: Shell, mode: ForceMode, seen: &Inspection, token: String, answered: Answered) -> Self {
+    pub fn new(layout: Layout, mode: ForceMode, seen: &Inspection, token: String, rejected: RejectedForm) -> Self {
         let (held, foreign) = match &seen.state {
             LockState::Held(view) => (Some(lock::holder(view, 0)), None),
             LockState::Foreign { left, .. } => (None, Some(left.map(format::time))),
             LockState::Free => (None, None),
         };
         Self {
-            shell,
+            layout,
             resource: seen.resource.to_string(),
             is_now: mode == ForceMode::Now,
             holder: held,
@@ -86,13 +86,13 @@ impl ConfirmPage {
             tag: seen.etag().unwrap_or_default(),
             token,
             waiting: seen.waiters.len(),
-            answered,
+            rejected,
         }
     }
 
     /// Whether there is somebody to end, and the operator has seen who.
     fn can_go_on(&self) -> bool {
-        let is_same = self.answered.tag.is_empty() || self.answered.tag == self.tag;
+        let is_same = self.rejected.tag.is_empty() || self.rejected.tag == self.tag;
         !self.tag.is_empty() && is_same && (self.is_now || !self.is_foreign)
     }
 }

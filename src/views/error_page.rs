@@ -9,7 +9,7 @@ use crate::api::Problem;
 
 #[derive(Template)]
 #[template(path = "error_page.html")]
-struct TroublePage<'a> {
+struct ErrorPage<'a> {
     title: &'a str,
     status: u16,
     detail: String,
@@ -19,16 +19,16 @@ struct TroublePage<'a> {
     is_open: bool,
 }
 
-impl TroublePage<'_> {
+impl ErrorPage<'_> {
     fn assets(&self) -> &'static Assets {
         assets::all()
     }
 }
 
-/// The page; `is_open` as in [`super::layout::Shell::is_open`]. Errors: the template's own, which cannot be helped.
+/// The page; `is_open` as in [`super::layout::Layout::is_open`]. Errors: the template's own, which cannot be helped.
 pub fn page(problem: &Problem, is_open: bool) -> Result<String, askama::Error> {
     let nodes = problem.members.nodes.as_deref().unwrap_or_default();
-    let page = TroublePage {
+    let page = ErrorPage {
         title: &problem.title,
         status: problem.status,
         detail: format::visible(&problem.detail),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use askama::Template;
 
-use super::badges::{Badge, Tone, badge};
+use super::badges::{Badge, Severity, badge};
 use super::format;
-use super::layout::Shell;
+use super::layout::Layout;
 use super::paging::Paging;
 use crate::api::Event;
 
@@ -25,7 +25,7 @@ pub const KINDS: [(&str, &str); 8] = [
 
 /// What is to be shown.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Query {
+pub struct EventsQuery {
     /// One of [`KINDS`], or empty for all.
     pub kind: &'static str,
     /// Of resources that begin so.
@@ -34,7 +34,7 @@ pub struct Query {
     pub page: usize,
 }
 
-impl Query {
+impl EventsQuery {
     fn link(&self) -> String {
         let mut link = String::from("/ui/events?");
         if !self.kind.is_empty() {
@@ -65,7 +65,7 @@ impl Query {
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct EventRow {
     /// When, for `datetime`.
     pub stamp: String,
     /// When, for people.
@@ -83,15 +83,15 @@ pub struct Row {
 }
 
 /// One event's row.
-pub fn row(event: &Event) -> Row {
+pub fn row(event: &Event) -> EventRow {
     let word = KINDS.iter().find(|(kind, _)| *kind == event.event).map_or(event.event.as_str(), |(_, word)| word);
-    let (word, tone) = match (event.event.as_str(), event.reason.as_deref()) {
-        ("forced", Some("now")) => ("released by an operator", Tone::Bad),
-        ("forced", _) => ("revoked by an operator", Tone::Warn),
-        ("lost" | "node_down", _) => (word, Tone::Bad),
-        ("expired" | "quarantined", _) => (word, Tone::Warn),
-        ("acquired" | "node_up", _) => (word, Tone::Good),
-        _ => (word, Tone::Quiet),
+    let (word, severity) = match (event.event.as_str(), event.reason.as_deref()) {
+        ("forced", Some("now")) => ("released by an operator", Severity::Bad),
+        ("forced", _) => ("revoked by an operator", Severity::Warn),
+        ("lost" | "node_down", _) => (word, Severity::Bad),
+        ("expired" | "quarantined", _) => (word, Severity::Warn),
+        ("acquired" | "node_up", _) => (word, Severity::Good),
+        _ => (word, Severity::Neutral),
     };
     let mut details = Vec::new();
     if let Some(fence) = event.fence {
@@ -103,10 +103,10 @@ pub fn row(event: &Event) -> Row {
     if let Some(reason) = event.reason.as_deref().filter(|_| event.event != "forced") {
         details.push(format::visible(reason));
     }
-    Row {
+    EventRow {
         stamp: format::stamp(event.at_ms),
         moment: format::moment(event.at_ms),
-        kind: badge(word, tone),
+        kind: badge(word, severity),
         resource: event.resource.clone().unwrap_or_default(),
         node: event.node.as_deref().map(format::visible).unwrap_or_default(),
         owner: event.owner.as_deref().map(format::visible).unwrap_or_default(),
@@ -118,19 +118,19 @@ pub fn row(event: &Event) -> Row {
 #[derive(Debug, Template)]
 #[template(path = "events.html")]
 pub struct EventsPage {
-    shell: Shell,
-    query: Query,
-    rows: Vec<Row>,
+    layout: Layout,
+    query: EventsQuery,
+    rows: Vec<EventRow>,
     paging: Paging,
 }
 
 impl EventsPage {
     /// The page of what is remembered, the newest first.
-    pub fn new(shell: Shell, past: &[Arc<Event>], query: Query) -> Self {
+    pub fn new(layout: Layout, past: &[Arc<Event>], query: EventsQuery) -> Self {
         let fitting: Vec<&Arc<Event>> = past.iter().filter(|event| query.fits(event)).collect();
         let paging = Paging::new(fitting.len(), query.page, query.link());
         let rows = fitting[paging.from..paging.to].iter().map(|event| row(event)).collect();
-        Self { shell, query, rows, paging }
+        Self { layout, query, rows, paging }
     }
 }
 
@@ -160,21 +160,21 @@ mod tests {
     #[test]
     fn a_forced_end_says_how_and_a_loss_why() {
         let word = |kind, reason| row(&event(kind, Some("a"), Some(reason)));
-        assert_eq!(word("forced", "now").kind, badge("released by an operator", Tone::Bad));
-        assert_eq!(word("forced", "revoke").kind.word, "revoked by an operator");
+        assert_eq!(word("forced", "now").kind, badge("released by an operator", Severity::Bad));
+        assert_eq!(word("forced", "revoke").kind.text, "revoked by an operator");
         assert_eq!(word("lost", "quorum").details, "lease 9c1f02ab, quorum");
         assert_eq!(word("lost", "a\u{202e}b").details, "lease 9c1f02ab, a\\u{202e}b");
     }
 
     #[test]
     fn filters_are_by_kind_and_prefix() {
-        let fits = |kind, prefix: &str, e: &Event| Query { kind, prefix: prefix.into(), page: 1 }.fits(e);
+        let fits = |kind, prefix: &str, e: &Event| EventsQuery { kind, prefix: prefix.into(), page: 1 }.fits(e);
         let (lock, node) = (event("released", Some("a/b"), None), event("node_down", None, None));
         assert!(fits("", "", &lock) && fits("", "", &node) && fits("released", "a/", &lock));
         assert!(!fits("acquired", "", &lock) && !fits("", "b", &lock) && !fits("", "a", &node));
-        let query = Query { kind: "lost", prefix: "a b".into(), page: 2 };
+        let query = EventsQuery { kind: "lost", prefix: "a b".into(), page: 2 };
         assert_eq!(query.link(), "/ui/events?kind=lost&prefix=a%20b");
-        assert!(query.is_filtered() && !Query { page: 7, ..Query::default() }.is_filtered());
-        assert_eq!(Query::default().link(), "/ui/events");
+        assert!(query.is_filtered() && !EventsQuery { page: 7, ..EventsQuery::default() }.is_filtered());
+        assert_eq!(EventsQuery::default().link(), "/ui/events");
     }
 }

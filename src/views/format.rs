@@ -26,7 +26,7 @@ pub fn clock(period: Duration) -> String {
     time(Duration::from_secs(period.as_secs()))
 }
 
-/// Whole milliseconds, for scripts.
+/// IntoCount milliseconds, for scripts.
 pub fn ms(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
 }
@@ -43,21 +43,21 @@ pub fn latency(took: Duration) -> String {
 }
 
 /// A whole number, or a reference to one: templates give either.
-pub trait Whole {
+pub trait IntoCount {
     /// The number.
-    fn whole(self) -> u64;
+    fn into_count(self) -> u64;
 }
 
 macro_rules! whole {
     ($($type:ty),+) => { $(
-        impl Whole for $type {
-            fn whole(self) -> u64 {
+        impl IntoCount for $type {
+            fn into_count(self) -> u64 {
                 u64::try_from(self).unwrap_or(u64::MAX)
             }
         }
-        impl Whole for &$type {
-            fn whole(self) -> u64 {
-                Whole::whole(*self)
+        impl IntoCount for &$type {
+            fn into_count(self) -> u64 {
+                IntoCount::into_count(*self)
             }
         }
     )+ };
@@ -66,8 +66,8 @@ macro_rules! whole {
 whole!(u8, u32, u64, usize);
 
 /// With a thin space between thousands.
-pub fn number(n: impl Whole) -> String {
-    let digits = n.whole().to_string();
+pub fn number(n: impl IntoCount) -> String {
+    let digits = n.into_count().to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3 * 3);
     for (i, digit) in digits.chars().enumerate() {
         if i > 0 && (digits.len() - i).is_multiple_of(3) {
@@ -130,8 +130,8 @@ pub fn query(value: &str) -> String {
 }
 
 /// `one waiter`, `3 waiters`.
-pub fn count(n: impl Whole, one: &str, many: &str) -> String {
-    let n = n.whole();
+pub fn count(n: impl IntoCount, one: &str, many: &str) -> String {
+    let n = n.into_count();
     if n == 1 { format!("1 {one}") } else { format!("{} {many}", number(n)) }
 }
 

@@ -3,9 +3,9 @@
 
 use askama::Template;
 
-use super::charts::{self, Distribution, Spark};
+use super::charts::{self, Distribution, Sparkline};
 use super::format;
-use super::layout::Shell;
+use super::layout::Layout;
 use crate::manager::latency::LatencyWindow;
 
 /// A quantile in words.
@@ -23,16 +23,16 @@ pub struct Quantile {
 #[derive(Debug, Template)]
 #[template(path = "latency.html")]
 pub struct LatencyPage {
-    shell: Shell,
+    layout: Layout,
     total: u64,
     quantiles: Vec<Quantile>,
     distribution: Option<Distribution>,
-    course: Spark,
+    course: Sparkline,
 }
 
 impl LatencyPage {
     /// The page.
-    pub fn new(shell: Shell, rounds: &LatencyWindow) -> Self {
+    pub fn new(layout: Layout, rounds: &LatencyWindow) -> Self {
         let all = &rounds.all.took;
         let meanings = ["half were faster", "19 of 20 were faster", "99 of 100 were faster"];
         let quantile = |((name, share), meaning): (&(&'static str, f64), &'static str)| Quantile {
@@ -41,11 +41,11 @@ impl LatencyPage {
             value: all.quantile(*share).map_or_else(|| "-".to_owned(), format::latency),
         };
         Self {
-            shell,
+            layout,
             total: all.total(),
             quantiles: charts::SHARES.iter().zip(meanings).map(quantile).collect(),
             distribution: charts::distribution(all),
-            course: charts::spark(rounds, charts::WIDTH, charts::HEIGHT / 2.0),
+            course: charts::sparkline(rounds, charts::WIDTH, charts::HEIGHT / 2.0),
         }
     }
 }

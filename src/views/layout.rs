@@ -2,7 +2,7 @@
 //! Knows no page's content.
 
 use super::assets::{self, Assets};
-use super::badges::{self, Badge, Mark, Tone};
+use super::badges::{self, Badge, Severity};
 use crate::manager::overview::ClusterStatus;
 
 /// A page of the navigation.
@@ -26,78 +26,78 @@ pub enum Tab {
 
 /// One entry of the navigation.
 #[derive(Debug, Clone, Copy)]
-pub struct Link {
+pub struct NavLink {
     /// Which.
     pub tab: Tab,
     /// Where to.
     pub href: &'static str,
     /// What it says.
-    pub word: &'static str,
+    pub text: &'static str,
 }
 
-const LINKS: [Link; 6] = [
-    Link { tab: Tab::Locks, href: "/ui/", word: "Locks" },
-    Link { tab: Tab::Waiters, href: "/ui/waiters", word: "Waiters" },
-    Link { tab: Tab::Owners, href: "/ui/owners", word: "Owners" },
-    Link { tab: Tab::Nodes, href: "/ui/nodes", word: "Nodes" },
-    Link { tab: Tab::Latency, href: "/ui/latency", word: "Latency" },
-    Link { tab: Tab::Events, href: "/ui/events", word: "Events" },
+const LINKS: [NavLink; 6] = [
+    NavLink { tab: Tab::Locks, href: "/ui/", text: "Locks" },
+    NavLink { tab: Tab::Waiters, href: "/ui/waiters", text: "Waiters" },
+    NavLink { tab: Tab::Owners, href: "/ui/owners", text: "Owners" },
+    NavLink { tab: Tab::Nodes, href: "/ui/nodes", text: "Nodes" },
+    NavLink { tab: Tab::Latency, href: "/ui/latency", text: "Latency" },
+    NavLink { tab: Tab::Events, href: "/ui/events", text: "Events" },
 ];
 
 /// The frame of a page.
 #[derive(Debug, Clone)]
-pub struct Shell {
+pub struct Layout {
     /// What the page is about, for the browser's tab.
     pub title: String,
     /// Where we are.
     pub tab: Tab,
     /// The vote in a word.
     pub quorum: Badge,
-    /// The vote in a sentence.
-    pub sentence: String,
-    /// A mark per node.
-    pub marks: Vec<Mark>,
+    /// The vote in a quorum_text.
+    pub quorum_text: String,
+    /// Each node's name and state.
+    pub nodes: Vec<(String, Badge)>,
     /// Others can reach the service and there are no keys: every page says so.
     pub is_open: bool,
     /// The instance is shutting down.
     pub draining: bool,
     /// The address of the page itself, for those without script.
-    pub here: String,
+    pub path: String,
     /// Script keeps it fresh.
-    pub live: bool,
+    pub auto_refresh: bool,
 }
 
-impl Shell {
+impl Layout {
     /// For a page with this title, under this address.
-    pub fn new(vote: &ClusterStatus, tab: Tab, title: &str, here: &str) -> Self {
-        let (quorum, sentence) = badges::quorum(vote.quorum.granted, vote.quorum.needed, vote.quorum.nodes);
+    pub fn new(vote: &ClusterStatus, tab: Tab, title: &str, path: &str) -> Self {
+        let (quorum, quorum_text) = badges::quorum(vote.quorum.granted, vote.quorum.needed, vote.quorum.nodes);
         Self {
             title: title.to_owned(),
             tab,
             quorum,
-            sentence,
-            marks: vote.nodes.iter().map(badges::mark).collect(),
+            quorum_text,
+            nodes: vote.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
             is_open: false,
             draining: vote.draining,
-            here: here.to_owned(),
-            live: true,
+            path: path.to_owned(),
+            auto_refresh: true,
         }
     }
 
     /// The same for a page that must not change under its reader's hands.
     #[must_use]
-    pub fn still(self) -> Self {
-        Self { live: false, ..self }
+    pub fn without_refresh(self) -> Self {
+        Self { auto_refresh: false, ..self }
     }
 
     /// The same of a service that lets everybody in.
     #[must_use]
-    pub fn open(self, is_open: bool) -> Self {
+    pub fn with_open_access(self, is_open: bool) -> Self {
         Self { is_open, ..self }
     }
 
     /// The navigation.
-    pub fn links(&self) -> &'static [Link] {
+    pub fn links(&self) -> &'static [NavLink] {
         &LINKS
     }
 
@@ -113,6 +113,6 @@ impl Shell {
 
     /// Something that every page says at its top.
     pub fn is_alarming(&self) -> bool {
-        self.quorum.tone == Tone::Bad
+        self.quorum.severity == Severity::Bad
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use askama::Template;
 
-use super::badges::{Badge, Tone, badge};
-use super::events::{self, Row as EventRow};
+use super::badges::{Badge, Severity, badge};
+use super::events::{self, EventRow};
 use super::format;
-use super::layout::Shell;
+use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo};
 use crate::protocol::NoVote;
@@ -22,19 +22,19 @@ const WAITERS_SHOWN: usize = 200;
 
 /// What was done just now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Done {
+pub enum CompletedAction {
     /// Renewals are refused from now on.
     Revoked,
     /// It was freed at once.
     Released,
 }
 
-impl Done {
+impl CompletedAction {
     /// The words in an address.
     pub const WORDS: [&'static str; 2] = ["revoked", "released"];
 
     /// Its word.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Revoked => Self::WORDS[0],
             Self::Released => Self::WORDS[1],
@@ -43,13 +43,13 @@ impl Done {
 
     /// From its word.
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Revoked, Self::Released].into_iter().find(|done| done.word() == word)
+        [Self::Revoked, Self::Released].into_iter().find(|done| done.as_str() == word)
     }
 }
 
 /// The holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct HolderDetails {
     /// Who, made visible; empty where it gave no name.
     pub owner: String,
     /// The same for a query.
@@ -79,10 +79,10 @@ pub struct Holder {
 }
 
 /// A holder as pages show it. Units of `wall_ms`: milliseconds since 1970.
-pub fn holder(view: &HolderInfo, wall_ms: u64) -> Holder {
+pub fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
     let held = format::since(wall_ms, view.labels.acquired_at_ms);
     let pair = |(k, v): (&String, &String)| (format::visible(k), format::visible(v));
-    Holder {
+    HolderDetails {
         owner: format::visible(&view.labels.owner),
         owner_query: format::query(&view.labels.owner),
         note: format::visible(&view.labels.note),
@@ -101,7 +101,7 @@ pub fn holder(view: &HolderInfo, wall_ms: u64) -> Holder {
 
 /// What one node says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeRow {
+pub struct NodeAnswerRow {
     /// Which.
     pub node: String,
     /// Whether its word counts.
@@ -117,22 +117,22 @@ pub struct NodeRow {
 fn verdict(verdict: &Verdict) -> Badge {
     match verdict {
         Verdict::Granted | Verdict::Held { .. } | Verdict::Missing | Verdict::Other | Verdict::Ended(_) => {
-            badge("answered", Tone::Good)
+            badge("answered", Severity::Good)
         }
-        Verdict::Refused => badge("refused", Tone::Warn),
+        Verdict::Refused => badge("refused", Severity::Warn),
         Verdict::NoVote(NoVote::Quarantined { left_ms }) => {
             let left = format::time(std::time::Duration::from_millis(*left_ms));
-            badge(&format!("in quarantine for {left} more"), Tone::Warn)
+            badge(&format!("in quarantine for {left} more"), Severity::Warn)
         }
-        Verdict::NoVote(NoVote::Unseeded { .. }) => badge("awaiting its seed", Tone::Warn),
-        Verdict::NoVote(NoVote::ClockOff { .. }) => badge("clock off", Tone::Bad),
-        Verdict::NoVote(NoVote::OtherCluster { .. }) => badge("of another cluster", Tone::Bad),
-        Verdict::Unreachable(kind) => badge(&format!("no answer: {}", kind.as_str()), Tone::Bad),
-        Verdict::NotAwaited => badge("not awaited", Tone::Quiet),
+        Verdict::NoVote(NoVote::Unseeded { .. }) => badge("waiting for fence seed", Severity::Warn),
+        Verdict::NoVote(NoVote::ClockOff { .. }) => badge("clock off", Severity::Bad),
+        Verdict::NoVote(NoVote::OtherCluster { .. }) => badge("other cluster", Severity::Bad),
+        Verdict::Unreachable(kind) => badge(&format!("no answer: {}", kind.as_str()), Severity::Bad),
+        Verdict::NotAwaited => badge("not awaited", Severity::Neutral),
     }
 }
 
-fn node_row(view: &ResourceOnNode, holder: Option<&HolderInfo>) -> NodeRow {
+fn node_row(view: &ResourceOnNode, holder: Option<&HolderInfo>) -> NodeAnswerRow {
     let is_silent = matches!(view.verdict, Verdict::Unreachable(_) | Verdict::NotAwaited);
     let says = match (&view.holds, view.foreign) {
         (Some(id), _) if holder.is_some_and(|h| h.token_id == *id) => "holds this lease".to_owned(),
@@ -142,7 +142,7 @@ fn node_row(view: &ResourceOnNode, holder: Option<&HolderInfo>) -> NodeRow {
         (None, false) => "holds nothing".to_owned(),
     };
     let ttl = view.ttl_ms.map(std::time::Duration::from_millis);
-    NodeRow {
+    NodeAnswerRow {
         node: view.node.to_string(),
         state: verdict(&view.verdict),
         says,
@@ -151,14 +151,20 @@ fn node_row(view: &ResourceOnNode, holder: Option<&HolderInfo>) -> NodeRow {
     }
 }
 
-fn silent_row(outcome: &NodeOutcome) -> NodeRow {
+fn silent_row(outcome: &NodeOutcome) -> NodeAnswerRow {
     let says = "-".to_owned();
-    NodeRow { node: outcome.node.to_string(), state: verdict(&outcome.verdict), says, ttl: String::new(), ttl_ms: 0 }
+    NodeAnswerRow {
+        node: outcome.node.to_string(),
+        state: verdict(&outcome.verdict),
+        says,
+        ttl: String::new(),
+        ttl_ms: 0,
+    }
 }
 
 /// Somebody who waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WaiterRow {
+pub struct LockWaiterRow {
     /// 1 is next.
     pub position: usize,
     /// Who, made visible; empty where it gave no name.
@@ -169,8 +175,8 @@ pub struct WaiterRow {
     pub waiting_ms: u64,
 }
 
-fn waiter_row(view: &WaiterInfo) -> WaiterRow {
-    WaiterRow {
+fn waiter_row(view: &WaiterInfo) -> LockWaiterRow {
+    LockWaiterRow {
         position: view.position,
         owner: format::visible(&view.owner),
         waiting: format::clock(view.waiting),
@@ -182,39 +188,39 @@ fn waiter_row(view: &WaiterInfo) -> WaiterRow {
 #[derive(Debug, Template)]
 #[template(path = "lock.html")]
 pub struct LockPage {
-    shell: Shell,
+    layout: Layout,
     resource: String,
     url: String,
     state: Badge,
     sentence: String,
-    holder: Option<Holder>,
+    holder: Option<HolderDetails>,
     is_foreign: bool,
     can_end: bool,
     agreement: String,
-    nodes: Vec<NodeRow>,
-    waiters: Vec<WaiterRow>,
+    nodes: Vec<NodeAnswerRow>,
+    waiters: Vec<LockWaiterRow>,
     waiting: usize,
     events: Vec<EventRow>,
-    done: Option<Done>,
+    completed: Option<CompletedAction>,
 }
 
 impl LockPage {
     /// The page. `base`: what stands before a path in a line to paste. `past`: the newest first.
     pub fn new(
-        shell: Shell,
+        layout: Layout,
         resource: &ResourceName,
         seen: Result<&Inspection, &NoQuorum>,
         past: &[Arc<Event>],
-        done: Option<Done>,
+        completed: Option<CompletedAction>,
         base: &str,
         wall_ms: u64,
     ) -> Self {
         let of_it = past.iter().filter(|e| e.resource.as_deref() == Some(resource.as_str()));
         let mut page = Self {
-            shell,
+            layout,
             resource: resource.to_string(),
             url: format!("{base}/locks/{resource}"),
-            state: badge("not known", Tone::Bad),
+            state: badge("not known", Severity::Bad),
             sentence: "Fewer than a quorum of the nodes answered: nobody can say who holds it.".to_owned(),
             holder: None,
             is_foreign: false,
@@ -224,7 +230,7 @@ impl LockPage {
             waiters: Vec::new(),
             waiting: 0,
             events: of_it.take(EVENTS_SHOWN).map(|event| events::row(event)).collect(),
-            done,
+            completed,
         };
         match seen {
             Ok(seen) => page.fill(seen, wall_ms),
@@ -239,16 +245,17 @@ impl LockPage {
             _ => None,
         };
         (self.state, self.sentence) = match &seen.state {
-            LockState::Free => (badge("free", Tone::Quiet), "Nobody holds it.".to_owned()),
-            LockState::Held(holder) if holder.valid_for.is_zero() => {
-                (badge("run out", Tone::Warn), "The last lease has run out; its safety margin is passing.".to_owned())
-            }
-            LockState::Held(_) => (badge("held", Tone::Good), String::new()),
+            LockState::Free => (badge("free", Severity::Neutral), "Nobody holds it.".to_owned()),
+            LockState::Held(holder) if holder.valid_for.is_zero() => (
+                badge("run out", Severity::Warn),
+                "The last lease has run out; its safety margin is passing.".to_owned(),
+            ),
+            LockState::Held(_) => (badge("held", Severity::Good), String::new()),
             LockState::Foreign { left, .. } => {
                 let left =
                     left.map_or_else(|| "without an end".to_owned(), |l| format!("for {} more", format::time(l)));
                 let sentence = format!("Another Redlock client holds it, {left}. Nothing else is known of its holder.");
-                (badge("held by another client", Tone::Warn), sentence)
+                (badge("held by another client", Severity::Warn), sentence)
             }
         };
         self.is_foreign = matches!(seen.state, LockState::Foreign { .. });
@@ -281,7 +288,7 @@ mod tests {
         };
         let quarantined = view(false, Verdict::NoVote(NoVote::Quarantined { left_ms: 61_000 }));
         let row = node_row(&quarantined, None);
-        assert_eq!((row.state.word.as_str(), row.says.as_str()), ("in quarantine for 1 m 01 s more", "holds nothing"));
+        assert_eq!((row.state.text.as_str(), row.says.as_str()), ("in quarantine for 1 m 01 s more", "holds nothing"));
         assert_eq!(node_row(&view(true, Verdict::Granted), None).says, "holds a lock of another Redlock client");
         assert_eq!(node_row(&view(false, Verdict::NotAwaited), None).says, "-");
         assert_eq!((row.ttl.as_str(), row.ttl_ms), ("4 s", 4_200));
@@ -289,10 +296,10 @@ mod tests {
 
     #[test]
     fn an_outcome_is_one_of_two_words() {
-        for done in [Done::Revoked, Done::Released] {
-            assert_eq!(Done::parse(done.word()), Some(done));
+        for done in [CompletedAction::Revoked, CompletedAction::Released] {
+            assert_eq!(CompletedAction::parse(done.as_str()), Some(done));
         }
-        assert_eq!(Done::parse(""), None);
+        assert_eq!(CompletedAction::parse(""), None);
     }
 
     #[test]
@@ -302,8 +309,8 @@ mod tests {
         let page = |state| {
             let seen = Inspection { resource: resource.clone(), state, waiters: vec![], nodes: vec![], quorum };
             let vote = crate::manager::overview::ClusterStatus { nodes: vec![], quorum, draining: false };
-            let shell = Shell::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");
-            let page = LockPage::new(shell, &resource, Ok(&seen), &[], None, "http://h", 0);
+            let layout = Layout::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");
+            let page = LockPage::new(layout, &resource, Ok(&seen), &[], None, "http://h", 0);
             (page.can_end, page.render().expect("a page"))
         };
         let (can_end, html) = page(LockState::Free);

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use askama::Template;
 
-use super::badges::{Badge, Tone, badge};
+use super::badges::{Badge, Severity, badge};
 use super::format;
-use super::layout::Shell;
+use super::layout::Layout;
 use super::paging::Paging;
 use crate::manager::leases::{LabelSummary, SnapshotLease};
 use crate::manager::overview::Overview;
@@ -45,14 +45,14 @@ impl Sort {
     ];
 
     /// The word in queries.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         Self::ALL.iter().find(|(sort, _)| *sort == self).map_or("resource", |(_, word)| word)
     }
 }
 
 /// The state of a resource in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum ListedState {
     /// A lease is running.
     Held,
     /// The last one has run out; its safety margin is passing.
@@ -61,7 +61,7 @@ pub enum State {
     Waited,
 }
 
-impl State {
+impl ListedState {
     /// Those that can be filtered by, with their words in queries and on the page.
     pub const ALL: [(Self, &'static str, &'static str); 3] = [
         (Self::Held, "held", "held"),
@@ -72,24 +72,24 @@ impl State {
 
 /// What is to be shown.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Query {
+pub struct LocksQuery {
     /// Names that begin so.
     pub prefix: String,
     /// Owners that have this in them, whatever the case of its letters.
     pub owner: String,
-    /// In this state. [`State::Waited`]: all that somebody waits for.
-    pub state: Option<State>,
+    /// In this state. [`ListedState::Waited`]: all that somebody waits for.
+    pub state: Option<ListedState>,
     /// By this column.
     pub sort: Sort,
     /// The largest first.
-    pub down: bool,
+    pub descending: bool,
     /// From 1.
     pub page: usize,
 }
 
-impl Query {
+impl LocksQuery {
     /// The page's address with these filters, sorted so.
-    fn link(&self, sort: Sort, down: bool) -> String {
+    fn link(&self, sort: Sort, descending: bool) -> String {
         let mut parts = Vec::new();
         let mut add = |name: &str, value: &str| {
             if !value.is_empty() {
@@ -99,14 +99,14 @@ impl Query {
         add("prefix", &self.prefix);
         add("owner", &self.owner);
         add("state", self.state_word());
-        add("sort", if sort == Sort::default() { "" } else { sort.word() });
-        add("dir", if down { "desc" } else { "" });
+        add("sort", if sort == Sort::default() { "" } else { sort.as_str() });
+        add("dir", if descending { "desc" } else { "" });
         if parts.is_empty() { "/ui/".to_owned() } else { format!("/ui/?{}", parts.join("&")) }
     }
 
     /// The word of the state that is filtered by.
     pub fn state_word(&self) -> &'static str {
-        State::ALL.iter().find(|(state, ..)| Some(*state) == self.state).map_or("", |(_, word, _)| word)
+        ListedState::ALL.iter().find(|(state, ..)| Some(*state) == self.state).map_or("", |(_, word, _)| word)
     }
 
     /// Whether anything is left out.
@@ -119,7 +119,7 @@ impl Query {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// What it says.
-    pub word: &'static str,
+    pub text: &'static str,
     /// Where it leads.
     pub href: String,
     /// For `aria-sort`: `ascending`, `descending` or `none`.
@@ -128,7 +128,7 @@ pub struct Column {
 
 /// One row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct LockRow {
     /// The name.
     pub resource: String,
     /// Its state.
@@ -161,7 +161,7 @@ pub struct Row {
     pub waiting: usize,
 }
 
-impl Row {
+impl LockRow {
     /// Whether somebody has, or had, a lease on it.
     pub fn is_held(&self) -> bool {
         !self.fence.is_empty()
@@ -170,7 +170,7 @@ impl Row {
 
 /// The strip above the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Strip {
+pub struct LocksSummary {
     /// Leases that are running, in the whole cluster.
     pub held: usize,
     /// Requests that wait in this instance.
@@ -189,11 +189,11 @@ pub struct Strip {
 #[derive(Debug, Template)]
 #[template(path = "locks.html")]
 pub struct LocksPage {
-    shell: Shell,
-    strip: Strip,
-    query: Query,
+    layout: Layout,
+    strip: LocksSummary,
+    query: LocksQuery,
     columns: Vec<Column>,
-    rows: Vec<Row>,
+    rows: Vec<LockRow>,
     paging: Paging,
     /// The prefix is a whole name: it can be looked up, whoever holds it.
     exact: Option<String>,
@@ -220,11 +220,11 @@ impl<'a> Scene<'a> {
         lease.left > self.overview.age
     }
 
-    fn state(&self, candidate: &Candidate<'_>) -> State {
+    fn state(&self, candidate: &Candidate<'_>) -> ListedState {
         match candidate.lease {
-            None => State::Waited,
-            Some((lease, _)) if self.valid_for(lease).is_zero() => State::LockDelay,
-            Some(_) => State::Held,
+            None => ListedState::Waited,
+            Some((lease, _)) if self.valid_for(lease).is_zero() => ListedState::LockDelay,
+            Some(_) => ListedState::Held,
         }
     }
 
@@ -232,9 +232,9 @@ impl<'a> Scene<'a> {
         candidate.lease.and_then(|(_, i)| self.overview.leases.facts().get(i))
     }
 
-    fn strip(&self) -> Strip {
+    fn strip(&self) -> LocksSummary {
         let overview = self.overview;
-        Strip {
+        LocksSummary {
             held: overview.leases.leases.values().filter(|lease| !self.valid_for(lease).is_zero()).count(),
             waiting: overview.waiting.values().sum(),
             longest_wait: overview.longest_wait.map_or_else(|| "-".to_owned(), format::time),
@@ -244,7 +244,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    fn candidates(&self, query: &Query) -> Vec<Candidate<'a>> {
+    fn candidates(&self, query: &LocksQuery) -> Vec<Candidate<'a>> {
         let (leases, waiting) = (&self.overview.leases.leases, &self.overview.waiting);
         let has_waiters = !waiting.is_empty();
         let held = leases.iter().enumerate().filter(|(_, (_, lease))| self.is_there(lease));
@@ -261,7 +261,7 @@ impl<'a> Scene<'a> {
             c.name.as_str().starts_with(&query.prefix)
                 && match query.state {
                     None => true,
-                    Some(State::Waited) => c.waiting > 0,
+                    Some(ListedState::Waited) => c.waiting > 0,
                     Some(wanted) => self.state(c) == wanted,
                 }
                 && (owner.is_empty() || self.facts(c).is_some_and(|f| f.owner.to_lowercase().contains(&owner)))
@@ -285,11 +285,11 @@ impl<'a> Scene<'a> {
     }
 
     /// The candidates of one page, in order; the others are only parted from them.
-    fn shown(&self, query: &Query, mut all: Vec<Candidate<'a>>, paging: &Paging) -> Vec<Candidate<'a>> {
+    fn shown(&self, query: &LocksQuery, mut all: Vec<Candidate<'a>>, paging: &Paging) -> Vec<Candidate<'a>> {
         let order = |a: &Candidate<'_>, b: &Candidate<'_>| {
             let by = self.compare(query.sort, a, b);
             let by = if query.sort == Sort::Resource { a.name.cmp(b.name) } else { by };
-            let by = if query.down { by.reverse() } else { by };
+            let by = if query.descending { by.reverse() } else { by };
             by.then_with(|| a.name.cmp(b.name))
         };
         if paging.to < all.len() {
@@ -300,17 +300,17 @@ impl<'a> Scene<'a> {
         all.split_off(paging.from.min(all.len()))
     }
 
-    fn row(&self, candidate: &Candidate<'a>) -> Row {
+    fn row(&self, candidate: &Candidate<'a>) -> LockRow {
         let state = self.state(candidate);
-        let word = State::ALL.iter().find(|(s, ..)| *s == state).map_or("", |(.., word)| word);
-        let tone = match state {
-            State::Held => Tone::Good,
-            State::LockDelay => Tone::Warn,
-            State::Waited => Tone::Quiet,
+        let word = ListedState::ALL.iter().find(|(s, ..)| *s == state).map_or("", |(.., word)| word);
+        let severity = match state {
+            ListedState::Held => Severity::Good,
+            ListedState::LockDelay => Severity::Warn,
+            ListedState::Waited => Severity::Neutral,
         };
-        let mut row = Row {
+        let mut row = LockRow {
             resource: candidate.name.to_string(),
-            state: badge(word, tone),
+            state: badge(word, severity),
             owner: String::new(),
             owner_query: String::new(),
             note: String::new(),
@@ -352,18 +352,18 @@ pub fn percent(part: u64, whole: u64) -> u64 {
     part.saturating_mul(100).checked_div(whole).unwrap_or(0).min(100)
 }
 
-fn columns(query: &Query) -> Vec<Column> {
-    let column = |(sort, word): (Sort, &'static str)| {
+fn columns(query: &LocksQuery) -> Vec<Column> {
+    let column = |(sort, text): (Sort, &'static str)| {
         let is_sorted = query.sort == sort;
         // What is looked for first comes first: the longest held, the next to end, the most wanted.
-        let first_down = matches!(sort, Sort::Held | Sort::Fence | Sort::Waiters);
-        let down = if is_sorted { !query.down } else { first_down };
-        let sorted = match (is_sorted, query.down) {
+        let descends_first = matches!(sort, Sort::Held | Sort::Fence | Sort::Waiters);
+        let descending = if is_sorted { !query.descending } else { descends_first };
+        let sorted = match (is_sorted, query.descending) {
             (false, _) => "none",
             (true, false) => "ascending",
             (true, true) => "descending",
         };
-        Column { word, href: query.link(sort, down), sorted }
+        Column { text, href: query.link(sort, descending), sorted }
     };
     [
         (Sort::Resource, "Resource"),
@@ -379,13 +379,13 @@ fn columns(query: &Query) -> Vec<Column> {
 
 impl LocksPage {
     /// The page. `wall_ms`: now, on the wall clock.
-    pub fn new(shell: Shell, overview: &Overview, query: Query, wall_ms: u64) -> Self {
+    pub fn new(layout: Layout, overview: &Overview, query: LocksQuery, wall_ms: u64) -> Self {
         let scene = Scene { overview, wall_ms };
         let all = scene.candidates(&query);
-        let paging = Paging::new(all.len(), query.page, query.link(query.sort, query.down));
+        let paging = Paging::new(all.len(), query.page, query.link(query.sort, query.descending));
         let rows = scene.shown(&query, all, &paging).iter().map(|c| scene.row(c)).collect();
         let exact = ResourceName::parse(&query.prefix).ok().map(|name| name.to_string());
-        Self { shell, strip: scene.strip(), columns: columns(&query), rows, paging, exact, query }
+        Self { layout, strip: scene.strip(), columns: columns(&query), rows, paging, exact, query }
     }
 }
 

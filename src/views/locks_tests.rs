@@ -35,11 +35,11 @@ fn overview(leases: Vec<(&str, SnapshotLease)>, waiting: &[(&str, usize)]) -> Ov
     }
 }
 
-fn shell() -> Shell {
+fn layout() -> Layout {
     use crate::manager::overview::ClusterStatus;
     use crate::manager::types::QuorumCount;
     let quorum = QuorumCount { granted: 5, needed: 3, nodes: 5 };
-    Shell::new(
+    Layout::new(
         &ClusterStatus { nodes: Vec::new(), quorum, draining: false },
         crate::views::layout::Tab::Locks,
         "Locks",
@@ -47,8 +47,8 @@ fn shell() -> Shell {
     )
 }
 
-fn page(overview: &Overview, query: Query) -> LocksPage {
-    LocksPage::new(shell(), overview, query, NOW_MS)
+fn page(overview: &Overview, query: LocksQuery) -> LocksPage {
+    LocksPage::new(layout(), overview, query, NOW_MS)
 }
 
 fn names(page: &LocksPage) -> Vec<&str> {
@@ -70,14 +70,14 @@ fn four() -> Overview {
 #[test]
 fn a_row_says_who_since_when_why_and_until_when() {
     let overview = four();
-    let page = page(&overview, Query::default());
+    let page = page(&overview, LocksQuery::default());
     assert_eq!(names(&page), ["deploy/prod", "deploy/test", "import", "next"]);
     let row = &page.rows[0];
     assert_eq!((row.owner.as_str(), row.note.as_str(), row.fence.as_str()), ("ci-4711", "release 1.9", "9"));
     assert_eq!((row.held.as_str(), row.left.as_str(), row.left_percent), ("5 m 00 s", "30 s", 50));
-    assert_eq!((row.waiting, row.renewals.as_str(), row.state.word.as_str()), (3, "2×", "held"));
-    assert_eq!(page.rows[2].state.word, "run out", "only the safety margin is left");
-    assert_eq!(page.rows[3].state.word, "waited for");
+    assert_eq!((row.waiting, row.renewals.as_str(), row.state.text.as_str()), (3, "2×", "held"));
+    assert_eq!(page.rows[2].state.text, "run out", "only the safety margin is left");
+    assert_eq!(page.rows[3].state.text, "waited for");
     let strip = &page.strip;
     assert_eq!((strip.held, strip.waiting, strip.longest_wait.as_str()), (2, 4, "1 m 15 s"));
 }
@@ -85,23 +85,24 @@ fn a_row_says_who_since_when_why_and_until_when() {
 #[test]
 fn filters_are_by_prefix_owner_and_state() {
     let overview = four();
-    let with = |change: fn(&mut Query)| {
-        let mut query = Query::default();
+    let with = |change: fn(&mut LocksQuery)| {
+        let mut query = LocksQuery::default();
         change(&mut query);
         names(&page(&overview, query)).join(" ")
     };
     assert_eq!(with(|q| q.prefix = "deploy/".into()), "deploy/prod deploy/test");
     assert_eq!(with(|q| q.owner = "ci-".into()), "deploy/prod deploy/test");
-    assert_eq!(with(|q| q.state = Some(State::Held)), "deploy/prod deploy/test");
-    assert_eq!(with(|q| q.state = Some(State::LockDelay)), "import");
-    assert_eq!(with(|q| q.state = Some(State::Waited)), "deploy/prod next");
+    assert_eq!(with(|q| q.state = Some(ListedState::Held)), "deploy/prod deploy/test");
+    assert_eq!(with(|q| q.state = Some(ListedState::LockDelay)), "import");
+    assert_eq!(with(|q| q.state = Some(ListedState::Waited)), "deploy/prod next");
     assert_eq!(with(|q| q.owner = "nobody".into()), "");
 }
 
 #[test]
 fn every_column_sorts_both_ways() {
     let overview = four();
-    let sorted = |sort, down| names(&page(&overview, Query { sort, down, ..Query::default() })).join(" ");
+    let sorted =
+        |sort, descending| names(&page(&overview, LocksQuery { sort, descending, ..LocksQuery::default() })).join(" ");
     assert_eq!(sorted(Sort::Resource, true), "next import deploy/test deploy/prod");
     assert_eq!(sorted(Sort::Held, true), "deploy/prod import deploy/test next");
     assert_eq!(sorted(Sort::Expires, false), "import deploy/prod deploy/test next");
@@ -113,12 +114,17 @@ fn every_column_sorts_both_ways() {
 #[test]
 fn the_address_keeps_filters_and_turns_the_order() {
     let overview = four();
-    let query =
-        Query { prefix: "deploy/".into(), owner: "a&b".into(), sort: Sort::Held, down: true, ..Query::default() };
+    let query = LocksQuery {
+        prefix: "deploy/".into(),
+        owner: "a&b".into(),
+        sort: Sort::Held,
+        descending: true,
+        ..LocksQuery::default()
+    };
     let page = page(&overview, query);
-    let held = page.columns.iter().find(|c| c.word == "Held for").expect("a column");
+    let held = page.columns.iter().find(|c| c.text == "Held for").expect("a column");
     assert_eq!((held.sorted, held.href.as_str()), ("descending", "/ui/?prefix=deploy/&owner=a%26b&sort=held"));
-    let fence = page.columns.iter().find(|c| c.word == "Fence").expect("a column");
+    let fence = page.columns.iter().find(|c| c.text == "Fence").expect("a column");
     assert_eq!((fence.sorted, fence.href.as_str()), ("none", "/ui/?prefix=deploy/&owner=a%26b&sort=fence&dir=desc"));
 }
 
@@ -130,7 +136,7 @@ fn pages_follow_each_other_without_a_gap_in_every_order() {
     for (sort, _) in Sort::ALL {
         let mut seen = Vec::new();
         for number in 1..=3 {
-            let page = page(&overview, Query { sort, page: number, ..Query::default() });
+            let page = page(&overview, LocksQuery { sort, page: number, ..LocksQuery::default() });
             assert!(page.rows.len() <= PAGE_ROWS);
             seen.extend(page.rows.into_iter().map(|row| row.resource));
         }
@@ -145,8 +151,8 @@ fn strangers_words_are_inert() {
     let hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>' {{7*7}} \u{202e}";
     let overview = overview(vec![("a", lease(hostile, hostile, 1, 60, 1))], &[]);
     // A reader's own words come back into the field as they are, but for what escaping does.
-    let query = Query { prefix: hostile.trim_end_matches('\u{202e}').into(), ..Query::default() };
-    for html in [page(&overview, Query::default()), page(&overview, query)].map(|p| p.render().expect("a page")) {
+    let query = LocksQuery { prefix: hostile.trim_end_matches('\u{202e}').into(), ..LocksQuery::default() };
+    for html in [page(&overview, LocksQuery::default()), page(&overview, query)].map(|p| p.render().expect("a page")) {
         assert!(
             !html.contains("<script>alert") && !html.contains("<img src=x") && !html.contains('\u{202e}'),
             "{html}"
@@ -157,8 +163,8 @@ fn strangers_words_are_inert() {
 #[test]
 fn an_incomplete_list_says_so() {
     let mut overview = four();
-    assert!(!page(&overview, Query::default()).render().expect("a page").contains("fewer than a quorum"));
+    assert!(!page(&overview, LocksQuery::default()).render().expect("a page").contains("fewer than a quorum"));
     let leases = overview.leases.leases.clone();
     overview.leases = Arc::new(Snapshot::of(leases, BootTime::default(), false));
-    assert!(page(&overview, Query::default()).render().expect("a page").contains("fewer than a quorum"));
+    assert!(page(&overview, LocksQuery::default()).render().expect("a page").contains("fewer than a quorum"));
 }

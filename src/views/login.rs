@@ -11,7 +11,7 @@ pub struct LoginPage {
     /// Of the form.
     pub token: String,
     /// Who is logged in; empty: nobody.
-    pub who: String,
+    pub principal: String,
     /// The last key did not do.
     pub has_failed: bool,
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use askama::Template;
 
-use super::badges::{self, Badge, Tone, badge};
-use super::charts::{self, Cell, Spark};
+use super::badges::{self, Badge, Severity, badge};
+use super::charts::{self, HeatCell, Sparkline};
 use super::format;
-use super::layout::Shell;
+use super::layout::Layout;
 use crate::manager::latency::LatencyWindow;
 use crate::manager::overview::ClusterStatus;
 use crate::manager::types::{NodeFinding, NodeSummary};
@@ -17,7 +17,7 @@ use crate::types::NodeId;
 
 /// One node.
 #[derive(Debug, Clone)]
-pub struct NodeView {
+pub struct NodeCard {
     /// Its name.
     pub node: String,
     /// Its state.
@@ -53,16 +53,16 @@ pub struct NodeView {
     /// How often another one answered than before.
     pub restarts: u64,
     /// What else an operator should know.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<FindingRow>,
     /// Latency over time.
-    pub spark: Spark,
+    pub spark: Sparkline,
     /// The same as a strip.
-    pub heat: Vec<Cell>,
+    pub heat: Vec<HeatCell>,
 }
 
 /// A finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct FindingRow {
     /// Its word.
     pub badge: Badge,
     /// What it is and what to do.
@@ -72,18 +72,18 @@ pub struct Finding {
 /// Letters of a run id that tell runs apart.
 const RUN_SHOWN: usize = 8;
 
-fn finding(view: &NodeFinding) -> Finding {
-    let tone = if view.bars { Tone::Bad } else { Tone::Warn };
-    Finding { badge: badge(&view.code, tone), detail: format::visible(&view.detail) }
+fn finding(view: &NodeFinding) -> FindingRow {
+    let severity = if view.bars { Severity::Bad } else { Severity::Warn };
+    FindingRow { badge: badge(&view.code, severity), detail: format::visible(&view.detail) }
 }
 
 fn or_dash(took: Option<Duration>) -> String {
     took.map_or_else(|| "-".to_owned(), format::latency)
 }
 
-fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration) -> NodeView {
+fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration) -> NodeCard {
     let kinds = UnreachableKind::ALL.iter().zip(window.all.failed).filter(|(_, n)| *n > 0);
-    NodeView {
+    NodeCard {
         node: report.node.to_string(),
         state: badges::node_badge(report),
         since: format::clock(report.since),
@@ -102,7 +102,7 @@ fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration) ->
         run: report.run_id.as_deref().map(|run| run.chars().take(RUN_SHOWN).collect()).unwrap_or_default(),
         restarts: report.restarts,
         findings: report.findings.iter().map(finding).collect(),
-        spark: charts::spark(window, charts::SPARK_WIDTH, charts::SPARK_HEIGHT),
+        spark: charts::sparkline(window, charts::SPARK_WIDTH, charts::SPARK_HEIGHT),
         heat: charts::heat(window, node_timeout),
     }
 }
@@ -111,21 +111,21 @@ fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration) ->
 #[derive(Debug, Template)]
 #[template(path = "nodes.html")]
 pub struct NodesPage {
-    shell: Shell,
-    nodes: Vec<NodeView>,
+    layout: Layout,
+    nodes: Vec<NodeCard>,
     node_timeout: String,
 }
 
 impl NodesPage {
     /// The page; `window` has each node's last quarter of an hour.
     pub fn new(
-        shell: Shell,
+        layout: Layout,
         vote: &ClusterStatus,
         window: impl Fn(&NodeId) -> LatencyWindow,
         node_timeout: Duration,
     ) -> Self {
         let nodes = vote.nodes.iter().map(|report| node(report, &window(&report.node), node_timeout)).collect();
-        Self { shell, nodes, node_timeout: format::time(node_timeout) }
+        Self { layout, nodes, node_timeout: format::time(node_timeout) }
     }
 }
 
@@ -157,10 +157,10 @@ mod tests {
         let (series, now) = (LatencySeries::default(), BootTime::default());
         series.record_failure(now, UnreachableKind::Timeout);
         let view = node(&report("quarantined", false), &series.window(now), Duration::from_millis(50));
-        assert_eq!((view.state.word.as_str(), view.votes_in.as_str()), ("in quarantine", "2 m 10 s"));
+        assert_eq!((view.state.text.as_str(), view.votes_in.as_str()), ("in quarantine", "2 m 10 s"));
         assert_eq!((view.kinds.as_slice(), view.failures), (&[("timeout", "1".to_owned())][..], 1));
         assert_eq!((view.latency.as_str(), view.offset.as_str(), view.run.as_str()), ("412 µs", "-3 ms", "01234567"));
-        assert_eq!(view.findings[0].badge.tone, Tone::Bad);
+        assert_eq!(view.findings[0].badge.severity, Severity::Bad);
     }
 
     #[test]

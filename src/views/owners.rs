@@ -7,7 +7,7 @@ use std::time::Duration;
 use askama::Template;
 
 use super::format;
-use super::layout::Shell;
+use super::layout::Layout;
 use super::paging::Paging;
 use crate::manager::overview::{ListedWaiter, Overview};
 
@@ -16,7 +16,7 @@ const NAMED: usize = 3;
 
 /// One owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct OwnerRow {
     /// Its name, made visible; empty for those who gave none.
     pub owner: String,
     /// The same for a query.
@@ -39,8 +39,8 @@ pub struct Row {
 #[derive(Debug, Template)]
 #[template(path = "owners.html")]
 pub struct OwnersPage {
-    shell: Shell,
-    rows: Vec<Row>,
+    layout: Layout,
+    rows: Vec<OwnerRow>,
     paging: Paging,
     complete: bool,
     age: String,
@@ -58,7 +58,7 @@ struct Sum<'a> {
 
 impl OwnersPage {
     /// The page: who has most comes first. Units of `wall_ms`: milliseconds since 1970.
-    pub fn new(shell: Shell, overview: &Overview, queued: &[ListedWaiter], page: usize, wall_ms: u64) -> Self {
+    pub fn new(layout: Layout, overview: &Overview, queued: &[ListedWaiter], page: usize, wall_ms: u64) -> Self {
         let snapshot = &overview.leases;
         let mut sums: HashMap<&str, Sum<'_>> = HashMap::new();
         let held = snapshot.leases.iter().zip(snapshot.facts()).filter(|((_, lease), _)| lease.left > overview.age);
@@ -82,7 +82,7 @@ impl OwnersPage {
         let row = |(owner, sum): &(&str, Sum<'_>)| {
             let next_end =
                 sum.next_end.map(|left| left.saturating_sub(overview.age).saturating_sub(overview.lock_delay));
-            Row {
+            OwnerRow {
                 owner: format::visible(owner),
                 owner_query: format::query(owner),
                 leases: sum.leases,
@@ -95,6 +95,6 @@ impl OwnersPage {
         };
         let rows = all[paging.from..paging.to].iter().map(row).collect();
         let (age, age_ms) = (format::time(overview.age), format::ms(overview.age));
-        Self { shell, rows, paging, complete: snapshot.complete, age, age_ms }
+        Self { layout, rows, paging, complete: snapshot.complete, age, age_ms }
     }
 }

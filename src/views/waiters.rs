@@ -3,13 +3,13 @@
 use askama::Template;
 
 use super::format;
-use super::layout::Shell;
+use super::layout::Layout;
 use super::paging::Paging;
 use crate::manager::overview::{ListedWaiter, Overview};
 
 /// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct WaiterRow {
     /// For what.
     pub resource: String,
     /// 1 is next.
@@ -30,19 +30,19 @@ pub struct Row {
 #[derive(Debug, Template)]
 #[template(path = "waiters.html")]
 pub struct WaitersPage {
-    shell: Shell,
-    rows: Vec<Row>,
+    layout: Layout,
+    rows: Vec<WaiterRow>,
     resources: usize,
     paging: Paging,
 }
 
 impl WaitersPage {
     /// The page; `queued` is the oldest first.
-    pub fn new(shell: Shell, overview: &Overview, queued: &[ListedWaiter], page: usize) -> Self {
+    pub fn new(layout: Layout, overview: &Overview, queued: &[ListedWaiter], page: usize) -> Self {
         let paging = Paging::new(queued.len(), page, "/ui/waiters".to_owned());
         let row = |q: &ListedWaiter| {
             let lease = overview.leases.leases.get(&q.resource).filter(|lease| lease.left > overview.age);
-            Row {
+            WaiterRow {
                 resource: q.resource.to_string(),
                 position: q.position,
                 owner: format::visible(&q.owner),
@@ -53,6 +53,6 @@ impl WaitersPage {
             }
         };
         let rows = queued[paging.from..paging.to].iter().map(row).collect();
-        Self { shell, rows, resources: overview.waiting.len(), paging }
+        Self { layout, rows, resources: overview.waiting.len(), paging }
     }
 }

@@ -22,7 +22,7 @@ use crate::auth::rule::Right;
 use crate::http::middleware::auth::Access;
 use crate::http::state::AppState;
 use crate::manager::events::{EventHub, EventKind, EventSubscription, LISTENERS_MAX, NumberedEvent};
-use crate::metrics::requests::{Flight, InFlight};
+use crate::metrics::requests::{InFlightGuard, RequestKind};
 use crate::redlock::clock::Clock;
 
 /// Between comments while nothing happens: proxies close what is silent for a minute.
@@ -52,7 +52,7 @@ pub async fn events(State(door): State<AppState>, request: Request) -> Result<Re
         Problem::new(ProblemKind::QuotaExceeded, format!("{LISTENERS_MAX} listen to this instance already"))
             .retry_after(Duration::from_secs(30))
     })?;
-    let _flight = door.metrics.watch_stream(Flight::Events);
+    let _flight = door.metrics.watch_stream(RequestKind::Events);
     let reader = Reader { door, access, hub, prefix, renewals, listening, said: Said::Nothing, _flight };
     let body = Body::from_stream(stream::unfold(reader, Reader::step));
     let kind = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -80,7 +80,7 @@ struct Reader {
     renewals: bool,
     listening: EventSubscription,
     said: Said,
-    _flight: InFlight,
+    _flight: InFlightGuard,
 }
 
 type Step = Option<(Result<Bytes, Infallible>, Reader)>;

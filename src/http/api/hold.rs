@@ -26,7 +26,7 @@ use crate::manager::PendingGrant;
 use crate::manager::renewal::HeldLease;
 use crate::manager::types::{AcquireError, AcquireRequest, GrantedLease, HeldLeaseEvent};
 use crate::metrics::leases::AcquireWatch;
-use crate::metrics::requests::{Flight, InFlight};
+use crate::metrics::requests::{InFlightGuard, RequestKind};
 use crate::nodes::any::AnyNode;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
@@ -95,7 +95,7 @@ pub async fn hold(door: AppState, ask: HoldAsk) -> Response {
         }
     };
     let on_drop = if matches!(step, Step::Queued(..)) { ABANDONED } else { DISCONNECTED };
-    let _flight = door.metrics.watch_stream(Flight::Hold);
+    let _flight = door.metrics.watch_stream(RequestKind::Hold);
     let span = tracing::Span::current();
     let fate = Fate { trail, on_drop: Some(on_drop) };
     let mut line = Line { door, resource, form, span, fate, count: Count::Asking(place), _flight };
@@ -133,13 +133,13 @@ struct Line {
     span: tracing::Span,
     fate: Fate,
     count: Count,
-    _flight: InFlight,
+    _flight: InFlightGuard,
 }
 
 /// How the lease counts for its principal; until the stream ends.
 enum Count {
     Asking(Option<Box<QuotaPermit>>),
-    Held { _held: quota::Held },
+    Held { _held: quota::HeldQuota },
 }
 
 /// In the queue: nothing that was granted is left behind.
@@ -236,8 +236,8 @@ impl Line {
     fn note(&mut self, event: HeldLeaseEvent) {
         let metrics = &self.door.metrics;
         match event {
-            HeldLeaseEvent::Renewed => metrics.held_on("extended"),
-            HeldLeaseEvent::AtRisk => metrics.held_on("quorum-unavailable"),
+            HeldLeaseEvent::Renewed => metrics.hold_renewed("extended"),
+            HeldLeaseEvent::AtRisk => metrics.hold_renewed("quorum-unavailable"),
             HeldLeaseEvent::Lost(reason) => {
                 metrics.lost(reason);
                 let (resource, reason) = (&self.resource, reason.as_str());

@@ -11,7 +11,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 
 use super::request_id::{RequestId, TraceParent};
-use crate::audit::{Audit, Record};
+use crate::audit::{Audit, AuditRecord};
 use crate::http::api::extract;
 use crate::http::api::problem::Problem;
 use crate::http::routes::{Operation, ROUTES};
@@ -30,7 +30,7 @@ pub struct Trail(Option<Arc<Inner>>);
 struct Inner {
     audit: Audit,
     is_change: bool,
-    record: Mutex<Record>,
+    record: Mutex<AuditRecord>,
 }
 
 impl Trail {
@@ -43,20 +43,20 @@ impl Trail {
         let pattern = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
         let text = |id: &RequestId| id.as_str().to_owned();
         let peer = request.extensions().get::<Caller>().and_then(Caller::peer);
-        let record = Record {
+        let record = AuditRecord {
             request_id: request.extensions().get::<RequestId>().map(text),
             trace_id: TraceParent::sent(request.headers()).map(|parent| parent.trace_id),
             peer: peer.map(|address| address.to_string()),
             action: action(request.method(), pattern).into_owned(),
             resource: extract::resource(request.uri()).ok().map(|name| name.to_string()),
-            ..Record::default()
+            ..AuditRecord::default()
         };
         let is_change = pattern.is_some() && !is_safe(request.method());
         Self(Some(Arc::new(Inner { audit: audit.clone(), is_change, record: Mutex::new(record) })))
     }
 
     /// Adds what is known. `change` is not called where there is no audit log.
-    pub fn note(&self, change: impl FnOnce(&mut Record)) {
+    pub fn note(&self, change: impl FnOnce(&mut AuditRecord)) {
         if let Some(inner) = &self.0 {
             change(&mut inner.record());
         }
@@ -81,7 +81,7 @@ impl Trail {
         if let Some(inner) = &self.0 {
             let record = inner.record().clone();
             let (outcome, reason) = (outcome.to_owned(), reason.map(str::to_owned));
-            inner.audit.put(Record { outcome, reason, status: None, ..record });
+            inner.audit.put(AuditRecord { outcome, reason, status: None, ..record });
         }
     }
 
@@ -112,12 +112,12 @@ impl Trail {
     fn dropped(&self, outcome: &str) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.is_change) else { return };
         let record = inner.record().clone();
-        inner.audit.put(Record { outcome: outcome.to_owned(), ..record });
+        inner.audit.put(AuditRecord { outcome: outcome.to_owned(), ..record });
     }
 }
 
 impl Inner {
-    fn record(&self) -> MutexGuard<'_, Record> {
+    fn record(&self) -> MutexGuard<'_, AuditRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

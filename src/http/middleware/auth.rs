@@ -21,8 +21,8 @@ use super::client_address;
 use super::host;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::Principal;
-use crate::auth::principals::{Credential, PeerCertificate, Unknown};
-use crate::auth::quota::{Full, QuotaPermit};
+use crate::auth::principals::{Credential, IdentifyError, PeerCertificate};
+use crate::auth::quota::{QuotaExceeded, QuotaPermit};
 use crate::auth::rule::Right;
 use crate::http::api::extract;
 use crate::http::api::problem::Problem;
@@ -178,11 +178,11 @@ impl Access {
         let Caller::Known { gate, principal } = &self.0 else { return Ok(None) };
         let limits = gate.limits(principal);
         let (leases, waiters) = (limits.leases.unwrap_or(usize::MAX), limits.waiters.unwrap_or(usize::MAX));
-        let place = gate.ledger().enter(&principal.name, waits, leases, waiters, SystemClock.now());
+        let place = gate.quotas().reserve(&principal.name, waits, leases, waiters, SystemClock.now());
         place.map(Some).map_err(|full| {
             let (limit, what) = match full {
-                Full::Leases(limit) => (limit, "leases out"),
-                Full::Waiters(limit) => (limit, "requests waiting"),
+                QuotaExceeded::Leases(limit) => (limit, "leases out"),
+                QuotaExceeded::Waiters(limit) => (limit, "requests waiting"),
             };
             let detail = format!("{} has {limit} {what} already, the most that it may have here", principal.name);
             over_quota(detail, limit).retry_after(std::time::Duration::from_secs(1))
@@ -192,7 +192,7 @@ impl Access {
     /// Tells what became of a lease, where that is counted.
     pub fn tell(&self, told: impl FnOnce(&crate::auth::quota::Quotas)) {
         if let Caller::Known { gate, .. } = &self.0 {
-            told(gate.ledger());
+            told(gate.quotas());
         }
     }
 }
@@ -208,7 +208,7 @@ fn over_quota(detail: String, limit: usize) -> Problem {
 fn forbidden(right: Right, name: Option<&ResourceName>) -> Problem {
     let on = name.map(|name| format!(" on {name}")).unwrap_or_default();
     Problem::new(ProblemKind::Forbidden, format!("this needs the right `{right}`{on}")).with(|m| {
-        m.needed = Some(right.word().to_owned());
+        m.needed = Some(right.as_str().to_owned());
         m.resource = name.map(ToString::to_string);
     })
 }
@@ -358,7 +358,7 @@ fn allowed(guard: &Guard, request: &Request) -> Result<Access, Problem> {
 fn identify_person(gate: &Arc<Authenticator>, request: &Request) -> Result<Access, Problem> {
     let headers = request.headers();
     let word = login::session_word(headers).filter(|_| !headers.contains_key(header::AUTHORIZATION));
-    let find = |word| gate.sessions().find(word, gate, SystemClock.now(), SystemClock.wall_ms());
+    let find = |word| gate.session(word, SystemClock.now(), SystemClock.wall_ms());
     match word.and_then(find) {
         Some(principal) => Ok(Access::known(gate, principal)),
         None => identify(gate, request),
@@ -378,7 +378,7 @@ fn identify(gate: &Arc<Authenticator>, request: &Request) -> Result<Access, Prob
         Ok(principal) => Ok(Access::known(gate, principal)),
         Err(unknown) => {
             // The log says which; the caller learns only that it does not do.
-            if let Unknown::Expired(name) = &unknown {
+            if let IdentifyError::Expired(name) = &unknown {
                 tracing::info!(principal = name.as_str(), "an expired key was presented");
             }
             Err(unauthenticated("these credentials are not known here, or not any more"))

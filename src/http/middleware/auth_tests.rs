@@ -11,13 +11,13 @@ use tower::ServiceExt;
 use super::*;
 use crate::auth::access_file;
 use crate::auth::key::KeyHash;
-use crate::auth::principal::Limits;
+use crate::auth::principal::PrincipalLimits;
 use crate::auth::principals::PrincipalStore;
 use crate::http::middleware::host::Hosts;
 
 fn gate(rules: &[&str]) -> Arc<Authenticator> {
     let book = book("secret", rules);
-    Arc::new(Authenticator::closed(book, Limits::default()))
+    Arc::new(Authenticator::with_principals(book, PrincipalLimits::default()))
 }
 
 fn book(key: &str, rules: &[&str]) -> PrincipalStore {
@@ -140,7 +140,7 @@ async fn a_key_comes_as_bearer_or_as_the_password_of_basic_and_in_one_header() {
     }
     assert_eq!(status(&gate, "GET", "/locks", &["Bearer secret", "Bearer secret"]).await, 401);
     // A password may hold a colon; the user name may not.
-    let odd = Arc::new(Authenticator::closed(book("a:b", &["read:**"]), Limits::default()));
+    let odd = Arc::new(Authenticator::with_principals(book("a:b", &["read:**"]), PrincipalLimits::default()));
     assert_eq!(status(&odd, "GET", "/locks", &[&basic("ci:a:b")]).await, 200);
 }
 
@@ -148,7 +148,7 @@ async fn a_key_comes_as_bearer_or_as_the_password_of_basic_and_in_one_header() {
 async fn a_certificate_does_where_there_is_no_key_and_a_wrong_key_is_not_helped_by_one() {
     let book = access_file::parse("[[principal]]\nname = \"ci\"\ncertificates = [\"dns:ci\"]\nallow = [\"read:**\"]")
         .expect("good");
-    let gate = Arc::new(Authenticator::closed(book, Limits::default()));
+    let gate = Arc::new(Authenticator::with_principals(book, PrincipalLimits::default()));
     let peer = Arc::new(PeerCertificate { dns: vec!["ci".into()], uris: vec![], fingerprint: KeyHash::of(b"c") });
     for (authorization, expected) in [(&[][..], 200), (&["Bearer wrong"], 401)] {
         let mut request = request("GET", "/locks", authorization);
@@ -274,7 +274,7 @@ proptest! {
         let gate = gate(&["acquire:a/**", "acquire:b", "acquire:b/*"]);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let seen = runtime.block_on(status(&gate, method, &path, &["Bearer secret"]));
-        let book = gate.book();
+        let book = gate.store();
         let rules = &book.principals()[0].rules;
         let expected = match extract::resource(&uri) {
             Ok(name) if rules.allow(Right::Acquire, &name) => 200,

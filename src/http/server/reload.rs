@@ -13,7 +13,7 @@ use super::tls::Tls;
 use crate::auth::access_file;
 use crate::auth::authenticator::Authenticator;
 use crate::metrics::Metrics;
-use crate::metrics::connections::Reloaded;
+use crate::metrics::connections::ReloadedFile;
 use crate::redlock::clock::{Clock, SystemClock};
 
 /// Between two looks at a file.
@@ -63,7 +63,7 @@ impl Watched {
     pub fn access(path: PathBuf, gate: Arc<Authenticator>, metrics: Arc<Metrics>) -> Self {
         Self::new(vec![path.clone()], move || {
             let read = access_file::read(&path);
-            metrics.reloaded(Reloaded::AccessFile, read.is_ok());
+            metrics.reloaded(ReloadedFile::AccessFile, read.is_ok());
             match read {
                 Ok(book) => {
                     tracing::info!(
@@ -82,7 +82,7 @@ impl Watched {
         let tls = Arc::clone(tls);
         Self::new(tls.files().paths(), move || {
             let read = tls.reload();
-            metrics.reloaded(Reloaded::Certificate, read.is_ok());
+            metrics.reloaded(ReloadedFile::Certificate, read.is_ok());
             match read {
                 Ok(()) => tracing::info!("the certificate was read again and is in force"),
                 Err(error) => tracing::error!(%error, "the certificate is not used: the one before it stays in force"),

@@ -15,9 +15,9 @@ use crate::http::middleware::audit::Trail;
 use crate::http::state::AppState;
 use crate::manager::types::{ForceError, ForceMode, ForceRequest};
 use crate::types::ResourceName;
-use crate::views::confirm::{Answered, ConfirmPage, Refused};
+use crate::views::confirm::{ConfirmPage, FormError, RejectedForm};
 use crate::views::layout::Tab;
-use crate::views::lock::Done;
+use crate::views::lock::CompletedAction;
 
 /// `GET /ui/revoke/{resource}`. Cancel: nothing is left behind.
 pub async fn ask_revoke(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -51,7 +51,7 @@ async fn ask(door: AppState, request: Request, mode: ForceMode) -> Result<Respon
     queries::nothing(request.uri())?;
     let (uri, headers) = (request.uri().clone(), request.headers().clone());
     drop(request);
-    Box::pin(show(&door, &uri, &headers, mode, &resource, Answered::default(), StatusCode::OK)).await
+    Box::pin(show(&door, &uri, &headers, mode, &resource, RejectedForm::default(), StatusCode::OK)).await
 }
 
 /// The page that asks, about the holder that there is now; with what was wrong with the last answer.
@@ -61,14 +61,14 @@ async fn show(
     headers: &HeaderMap,
     mode: ForceMode,
     resource: &ResourceName,
-    answered: Answered,
+    answered: RejectedForm,
     status: StatusCode,
 ) -> Result<Response, Problem> {
     let seen = Box::pin(door.manager.inspect(resource)).await;
     let seen = seen.map_err(|error| problem::no_quorum("nobody can say who holds it", &error))?;
     let is_secure = door.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
     let token = form_token::issue(headers, is_secure);
-    let frame = pages::shell(door, Tab::Other, resource.as_str(), uri).still();
+    let frame = pages::shell(door, Tab::Other, resource.as_str(), uri).without_refresh();
     let page = ConfirmPage::new(frame, mode, &seen, token.text, answered);
     let mut response = pages::html(status, &page)?;
     if let Some(cookie) = token.cookie {
@@ -92,16 +92,16 @@ async fn force(door: AppState, request: Request, mode: ForceMode) -> Result<Resp
         return Err(Problem::new(ProblemKind::Forbidden, detail));
     }
     let refused = [
-        reason.is_empty().then_some(Refused::NoReason),
-        (reason.len() > REASON_MAX_BYTES).then_some(Refused::LongReason(REASON_MAX_BYTES)),
-        (mode == ForceMode::Now && typed.trim() != resource.as_str()).then_some(Refused::OtherName),
-        tag.is_empty().then_some(Refused::NoTag),
+        reason.is_empty().then_some(FormError::NoReason),
+        (reason.len() > REASON_MAX_BYTES).then_some(FormError::LongReason(REASON_MAX_BYTES)),
+        (mode == ForceMode::Now && typed.trim() != resource.as_str()).then_some(FormError::OtherName),
+        tag.is_empty().then_some(FormError::NoTag),
     ];
-    let refused: Vec<Refused> = refused.into_iter().flatten().collect();
+    let refused: Vec<FormError> = refused.into_iter().flatten().collect();
     // The answer is a page, not a problem: what a problem would be called is noted here.
-    let again = async |slug: ProblemKind, refused: Vec<Refused>| {
+    let again = async |slug: ProblemKind, refused: Vec<FormError>| {
         trail.note(|record| record.outcome = slug.word().to_owned());
-        let answered = Answered { tag: tag.clone(), reason: reason.clone(), refused };
+        let answered = RejectedForm { tag: tag.clone(), reason: reason.clone(), errors: refused };
         Box::pin(show(&door, &parts.uri, &parts.headers, mode, &resource, answered, slug.status())).await
     };
     if !refused.is_empty() {
@@ -111,11 +111,11 @@ async fn force(door: AppState, request: Request, mode: ForceMode) -> Result<Resp
         ForceRequest { resource: resource.clone(), mode, reason: reason.clone(), if_match: Some(tag.clone()) };
     match Box::pin(locks::end_by_force(&door, &trail, request)).await {
         Ok(_) => {
-            let done = if mode == ForceMode::Now { Done::Released } else { Done::Revoked };
-            Ok(Redirect::to(&format!("/ui/locks/{resource}?done={}", done.word())).into_response())
+            let done = if mode == ForceMode::Now { CompletedAction::Released } else { CompletedAction::Revoked };
+            Ok(Redirect::to(&format!("/ui/locks/{resource}?done={}", done.as_str())).into_response())
         }
-        Err(ForceError::Changed { .. }) => again(ProblemKind::Changed, vec![Refused::Changed]).await,
-        Err(ForceError::NotHeld) => again(ProblemKind::NotHeld, vec![Refused::NotHeld]).await,
+        Err(ForceError::Changed { .. }) => again(ProblemKind::Changed, vec![FormError::Changed]).await,
+        Err(ForceError::NotHeld) => again(ProblemKind::NotHeld, vec![FormError::NotHeld]).await,
         Err(error) => Err(problem::force_refused(&resource, error)),
     }
 }

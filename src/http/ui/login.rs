@@ -44,7 +44,7 @@ pub async fn ask(State(door): State<AppState>, request: Request) -> Result<Respo
 
 fn page(door: &AppState, headers: &HeaderMap, who: Option<String>, has_failed: bool) -> Result<Response, Problem> {
     let token = form_token::issue(headers, is_secure(door));
-    let page = LoginPage { token: token.text, who: who.unwrap_or_default(), has_failed };
+    let page = LoginPage { token: token.text, principal: who.unwrap_or_default(), has_failed };
     let mut response = pages::html(if has_failed { StatusCode::FORBIDDEN } else { StatusCode::OK }, &page)?;
     if let Some(cookie) = token.cookie {
         response.headers_mut().insert(header::SET_COOKIE, cookie);

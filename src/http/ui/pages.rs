@@ -21,8 +21,8 @@ use crate::types::ResourceName;
 use crate::views::assets;
 use crate::views::events::EventsPage;
 use crate::views::latency::LatencyPage;
-use crate::views::layout::{Shell, Tab};
-use crate::views::lock::{Done, LockPage};
+use crate::views::layout::{Layout, Tab};
+use crate::views::lock::{CompletedAction, LockPage};
 use crate::views::locks::LocksPage;
 use crate::views::nodes::NodesPage;
 use crate::views::owners::OwnersPage;
@@ -43,9 +43,9 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response,
 }
 
 /// The frame of a page under this address.
-pub(super) fn shell(door: &AppState, tab: Tab, title: &str, uri: &Uri) -> Shell {
+pub(super) fn shell(door: &AppState, tab: Tab, title: &str, uri: &Uri) -> Layout {
     let here = uri.path_and_query().map_or("/ui/", |p| p.as_str());
-    Shell::new(&door.manager.cluster_status(), tab, title, here).open(door.settings.is_open_to_others)
+    Layout::new(&door.manager.cluster_status(), tab, title, here).with_open_access(door.settings.is_open_to_others)
 }
 
 /// `GET /ui`.
@@ -67,7 +67,7 @@ pub async fn locks(State(door): State<AppState>, request: Request) -> Result<Res
 /// `GET /ui/locks/{resource}`: 503 where nobody can say who holds it. Cancel: nothing is left behind.
 pub async fn lock(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = queries::resource(request.uri(), "/ui/locks/")?;
-    let done = Done::parse(queries::word(request.uri(), "done", &Done::WORDS)?);
+    let done = CompletedAction::parse(queries::word(request.uri(), "done", &CompletedAction::WORDS)?);
     let frame = shell(&door, Tab::Other, resource.as_str(), request.uri());
     let (base, access) = (base(&door, &request), Access::of(&request));
     drop(request);

@@ -35,15 +35,15 @@ fn choice<T: Copy>(fields: &mut Fields, name: &str, known: &[(T, &'static str)])
 }
 
 /// Of the list of locks. Errors: `invalid`.
-pub fn locks(uri: &Uri) -> Result<locks::Query, Problem> {
+pub fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
     let mut fields = fields(uri)?;
-    let states = locks::State::ALL.map(|(state, word, _)| (state, word));
-    let query = locks::Query {
+    let states = locks::ListedState::ALL.map(|(state, word, _)| (state, word));
+    let query = locks::LocksQuery {
         prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
         owner: fields.text("owner").unwrap_or_default(),
         state: choice(&mut fields, "state", &states),
         sort: choice(&mut fields, "sort", &locks::Sort::ALL).unwrap_or_default(),
-        down: choice(&mut fields, "dir", &[(true, "desc"), (false, "asc")]).unwrap_or(false),
+        descending: choice(&mut fields, "dir", &[(true, "desc"), (false, "asc")]).unwrap_or(false),
         page: page(&mut fields),
     };
     fields.finish(&["prefix", "owner", "state", "sort", "dir", "page"])?;
@@ -51,9 +51,9 @@ pub fn locks(uri: &Uri) -> Result<locks::Query, Problem> {
 }
 
 /// Of the events. Errors: `invalid`.
-pub fn events(uri: &Uri) -> Result<events::Query, Problem> {
+pub fn events(uri: &Uri) -> Result<events::EventsQuery, Problem> {
     let mut fields = fields(uri)?;
-    let query = events::Query {
+    let query = events::EventsQuery {
         kind: choice(&mut fields, "kind", &events::KINDS.map(|(word, _)| (word, word))).unwrap_or_default(),
         prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
         page: page(&mut fields),
@@ -104,12 +104,15 @@ mod tests {
     fn a_form_with_empty_fields_asks_for_everything() {
         assert_eq!(
             locks(&uri("/ui/?prefix=&owner=&state=&sort=&dir=&page=")).expect("read"),
-            locks::Query { page: 1, ..locks::Query::default() }
+            locks::LocksQuery { page: 1, ..locks::LocksQuery::default() }
         );
         let query =
             locks(&uri("/ui/?prefix=deploy/&owner=ci+1&state=lock-delay&sort=held&dir=desc&page=3")).expect("read");
         assert_eq!((query.prefix.as_str(), query.owner.as_str(), query.page), ("deploy/", "ci 1", 3));
-        assert_eq!((query.state, query.sort, query.down), (Some(locks::State::LockDelay), locks::Sort::Held, true));
+        assert_eq!(
+            (query.state, query.sort, query.descending),
+            (Some(locks::ListedState::LockDelay), locks::Sort::Held, true)
+        );
         assert_eq!(pages(&uri("/ui/waiters?page=99999999999999999999")).expect("read"), 1);
     }
 
