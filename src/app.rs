@@ -19,8 +19,8 @@ use crate::auth::access_file::{self, AccessFileError};
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::PrincipalLimits;
 use crate::config::{self, Config, PasswordFileError};
-use crate::http::middleware::host::Hosts;
-use crate::http::server::reload::{self, Watched};
+use crate::http::middleware::host::AllowedHosts;
+use crate::http::server::reload::{self, WatchedFiles};
 use crate::http::server::tls::{Tls, TlsError, TlsFiles};
 use crate::http::server::{self, ServeLimits};
 use crate::http::server::{fd_limit, socket};
@@ -123,7 +123,7 @@ pub enum AppError {
 /// The service, listening but not yet serving.
 pub struct App {
     listener: TcpListener,
-    door: AppState,
+    state: AppState,
     engine: Engine,
     warden: NodeMonitor<AnyNode, SystemClock, SystemEntropy>,
     embedded: Vec<Arc<EmbeddedNode<SystemClock>>>,
@@ -166,15 +166,16 @@ impl App {
         let ends = Arc::clone(&metrics);
         manager.observe_lease_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let gate = Arc::new(gate(config)?);
-        let (tls, limits) = (door_tls(config)?.map(Arc::new), serve_limits(config));
-        let door = AppState::new(manager.clone(), metrics, door_settings(config)?).behind(Arc::clone(&gate));
-        let door = door.with_audit(audit).with_ui(ui(config, history));
+        let (tls, limits) = (tls_listener(config)?.map(Arc::new), serve_limits(config));
+        let state =
+            AppState::new(manager.clone(), metrics, http_settings(config)?).with_authenticator(Arc::clone(&gate));
+        let state = state.with_audit(audit).with_ui(ui(config, history));
         let audit = writer.map(|writer| {
             let stop = CancellationToken::new();
             let writer = tokio::spawn(writer.run(stop.clone()));
             AuditTask { stop, writer }
         });
-        let app = Self { listener, door, engine, warden, embedded, tasks, stop, tls, limits, audit };
+        let app = Self { listener, state, engine, warden, embedded, tasks, stop, tls, limits, audit };
         app.reload_on_change(config, &gate)?;
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.warden.same_server() {
@@ -203,11 +204,11 @@ impl App {
             }
             None => format!("{count} Redis nodes, {} of them must agree", self.engine.quorum()),
         };
-        let state = match self.door.manager.readiness() {
+        let state = match self.state.manager.readiness() {
             Readiness::NoQuorum { voting, ready_in } => {
                 let soon = ready_in.map(|d| format!(", enough in {} s", d.as_secs().saturating_add(1)));
                 let soon = soon.unwrap_or_default();
-                let why = http::api::responses::why_not(&self.door.manager.nodes());
+                let why = http::api::responses::no_vote_reasons(&self.state.manager.nodes());
                 format!("\n  not ready: {voting} of {count} nodes vote{soon}; see {url}/nodes{why}")
             }
             _ => String::new(),
@@ -231,9 +232,9 @@ impl App {
         self.spawn(watch(self.warden.clone(), shutdown.clone()));
         let max_connections = fd_limit::connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
         let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
-        let (manager, metrics) = (self.door.manager.clone(), Arc::clone(&self.door.metrics));
+        let (manager, metrics) = (self.state.manager.clone(), Arc::clone(&self.state.metrics));
         metrics.connections_limit(max_connections);
-        let router = http::router(self.door);
+        let router = http::router(self.state);
         server::serve(self.listener, self.tls, router, limits, metrics, shutdown, || manager.drain()).await;
         self.engine.tasks.close();
         let stragglers = tokio::time::timeout(drain_timeout, self.engine.tasks.wait());
@@ -264,10 +265,11 @@ impl App {
     /// Has files read again when they change or SIGHUP comes. Where there are none, that signal ends
     /// the process, as the operating system has it.
     fn reload_on_change(&self, config: &Config, gate: &Arc<Authenticator>) -> Result<(), AppError> {
-        let metrics = || Arc::clone(&self.door.metrics);
-        let access = config.access_file.iter().map(|path| Watched::access(path.clone(), Arc::clone(gate), metrics()));
-        let watched: Vec<Watched> =
-            access.chain(self.tls.iter().map(|tls| Watched::certificates(tls, metrics()))).collect();
+        let metrics = || Arc::clone(&self.state.metrics);
+        let access =
+            config.access_file.iter().map(|path| WatchedFiles::access(path.clone(), Arc::clone(gate), metrics()));
+        let watched: Vec<WatchedFiles> =
+            access.chain(self.tls.iter().map(|tls| WatchedFiles::certificates(tls, metrics()))).collect();
         if watched.is_empty() {
             return Ok(());
         }
@@ -289,7 +291,7 @@ impl App {
         loop {
             self.warden.pass().await;
             let all_heard = self.warden.health().iter().all(|node| node.status.is_some());
-            let ready = self.door.manager.readiness() == Readiness::Ready;
+            let ready = self.state.manager.readiness() == Readiness::Ready;
             if ready || all_heard || SystemClock.now() >= until {
                 return;
             }
@@ -492,7 +494,7 @@ fn settings(config: &Config, ids: &[NodeId]) -> Settings {
     }
 }
 
-fn door_settings(config: &Config) -> Result<HttpSettings, AppError> {
+fn http_settings(config: &Config) -> Result<HttpSettings, AppError> {
     let ttl = |key: &'static str, period: Duration| {
         let ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
         Ttl::from_ms(ms).map_err(|why| AppError::Setting { key, why: why.0 })
@@ -515,10 +517,10 @@ fn door_settings(config: &Config) -> Result<HttpSettings, AppError> {
 /// Names under which the service may be asked. Where everybody who can connect may do everything, as
 /// somebody insisted, and no name is listed, each is as good as another: in a network of containers
 /// the service has the name that it was given there.
-fn hosts(config: &Config) -> Hosts {
+fn hosts(config: &Config) -> AllowedHosts {
     match config.is_open_to_others() && config.allowed_hosts.is_empty() {
-        true => Hosts::any(),
-        false => Hosts::of(config.allowed_hosts.clone()),
+        true => AllowedHosts::any(),
+        false => AllowedHosts::of(config.allowed_hosts.clone()),
     }
 }
 
@@ -533,7 +535,7 @@ fn serve_limits(config: &Config) -> ServeLimits {
 }
 
 /// The door's certificate. Errors: its files.
-fn door_tls(config: &Config) -> Result<Option<Tls>, TlsError> {
+fn tls_listener(config: &Config) -> Result<Option<Tls>, TlsError> {
     let Some((cert, key)) = config.listen_tls_cert.clone().zip(config.listen_tls_key.clone()) else { return Ok(None) };
     Tls::read(TlsFiles { cert, key, client_ca: config.listen_tls_client_ca.clone() }).map(Some)
 }

@@ -23,7 +23,7 @@ use crate::metrics::Metrics;
 use api::problem::Problem;
 use api::problem_kind::ProblemKind;
 use api::{events, extract, health, list, locks, nodes, responses};
-use middleware::request_layer::Frame;
+use middleware::request_layer::RequestLayer;
 use middleware::{auth, metrics};
 use routes::Operation;
 use state::AppState;
@@ -32,21 +32,21 @@ use state::AppState;
 pub const OPENAPI: &str = include_str!("../../openapi.yaml");
 
 /// The whole door: every route of the table, behind its layers.
-pub fn router(door: AppState) -> Router {
-    let (metrics, audit) = (door.metrics.clone(), door.audit.clone());
-    let (gate, settings) = (Arc::clone(&door.gate), Arc::clone(&door.settings));
+pub fn router(state: AppState) -> Router {
+    let (metrics, audit) = (state.metrics.clone(), state.audit.clone());
+    let (gate, settings) = (Arc::clone(&state.gate), Arc::clone(&state.settings));
     let mut router = Router::new();
     for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
         if let Some(handler) = handler(route.operation) {
             router = router.route(route.pattern, handler);
         }
     }
-    if door.ui.is_some() {
+    if state.ui.is_some() {
         router = router.merge(ui::router(&settings));
     }
     let is_open = settings.is_open_to_others;
     // Inside of the frame: whatever is denied is counted, named and written out like any other problem.
-    let router = router.with_state(door).route_layer(auth::guarded(auth::Guard { gate, settings }));
+    let router = router.with_state(state).route_layer(auth::guarded(auth::AuthLayer { gate, settings }));
     layered(router, metrics, &audit, is_open)
 }
 
@@ -74,7 +74,7 @@ fn handler(operation: Operation) -> Option<MethodRouter<AppState>> {
 /// ([`extract::fields`]).
 fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit, is_open: bool) -> Router {
     let router = router.fallback(no_such_path).method_not_allowed_fallback(no_such_method);
-    router.layer(Frame::new(metrics, audit.clone(), is_open))
+    router.layer(RequestLayer::new(metrics, audit.clone(), is_open))
 }
 
 /// 404, or 400 for a lock without a name.

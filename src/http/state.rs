@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::middleware::host::Hosts;
+use super::middleware::host::AllowedHosts;
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
 use crate::manager;
@@ -50,7 +50,7 @@ pub struct HttpSettings {
     /// Proxies whose word on where a request comes from is taken.
     pub trusted_proxies: Vec<IpNet>,
     /// Names under which the pages may be asked for, and everything where there are no keys.
-    pub hosts: Hosts,
+    pub hosts: AllowedHosts,
     /// Others can reach the service, and there are no keys: every page says so.
     pub is_open_to_others: bool,
 }
@@ -69,7 +69,7 @@ impl Default for HttpSettings {
             body_timeout: BODY_TIMEOUT,
             uri_limit: URI_LIMIT_BYTES,
             trusted_proxies: Vec::new(),
-            hosts: Hosts::default(),
+            hosts: AllowedHosts::default(),
             is_open_to_others: false,
         }
     }
@@ -85,19 +85,19 @@ pub struct UiState {
 
 /// The state of all handlers. Cheap to clone: each request is given one.
 #[derive(Clone)]
-pub struct AppState(Arc<Door>);
+pub struct AppState(Arc<StateInner>);
 
 impl Deref for AppState {
-    type Target = Door;
+    type Target = StateInner;
 
-    fn deref(&self) -> &Door {
+    fn deref(&self) -> &StateInner {
         &self.0
     }
 }
 
 /// See [`AppState`].
 #[derive(Clone)]
-pub struct Door {
+pub struct StateInner {
     /// Who queues and who holds.
     pub manager: LockManager,
     /// What is counted.
@@ -118,30 +118,30 @@ impl AppState {
     /// On the machine's clock, and open to everybody.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
         let (audit, settings, gate) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
-        Self(Arc::new(Door { manager, metrics, audit, settings, gate, ui: None, clock: SystemClock }))
+        Self(Arc::new(StateInner { manager, metrics, audit, settings, gate, ui: None, clock: SystemClock }))
     }
 
     /// Behind this gate.
     #[must_use]
-    pub fn behind(self, gate: Arc<Authenticator>) -> Self {
-        self.changed(|door| door.gate = gate)
+    pub fn with_authenticator(self, gate: Arc<Authenticator>) -> Self {
+        self.changed(|state| state.gate = gate)
     }
 
     /// With pages.
     #[must_use]
     pub fn with_ui(self, ui: Option<UiState>) -> Self {
-        self.changed(|door| door.ui = ui.map(Arc::new))
+        self.changed(|state| state.ui = ui.map(Arc::new))
     }
 
     /// The same with an audit log.
     #[must_use]
     pub fn with_audit(self, audit: Audit) -> Self {
-        self.changed(|door| door.audit = audit)
+        self.changed(|state| state.audit = audit)
     }
 
-    fn changed(self, change: impl FnOnce(&mut Door)) -> Self {
-        let mut door = Arc::unwrap_or_clone(self.0);
-        change(&mut door);
-        Self(Arc::new(door))
+    fn changed(self, change: impl FnOnce(&mut StateInner)) -> Self {
+        let mut state = Arc::unwrap_or_clone(self.0);
+        change(&mut state);
+        Self(Arc::new(state))
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::convert;
 use super::fields::Fields;
-use super::negotiation::{self, Stream};
+use super::negotiation::{self, StreamFormat};
 use super::problem::Problem;
 use super::problem_kind::ProblemKind;
 use crate::api::Event;
@@ -35,7 +35,7 @@ const RETRY: &str = "retry: 1000\n\n";
 /// Cancel: the reader's place is given up.
 ///
 /// Errors: `invalid`, `not-acceptable`, `quota-exceeded`.
-pub async fn events(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let mut fields = Fields::default();
     fields.add_query(request.uri().query().unwrap_or_default())?;
     let prefix = fields.text("prefix").unwrap_or_default();
@@ -47,13 +47,13 @@ pub async fn events(State(door): State<AppState>, request: Request) -> Result<Re
     }
     let last = request.headers().get(LAST_EVENT_ID).map(|v| v.to_str().unwrap_or_default());
     let access = Access::of(&request);
-    let hub = Arc::clone(door.manager.events());
+    let hub = Arc::clone(state.manager.events());
     let listening = hub.subscribe(last).ok_or_else(|| {
         Problem::new(ProblemKind::QuotaExceeded, format!("{LISTENERS_MAX} listen to this instance already"))
             .retry_after(Duration::from_secs(30))
     })?;
-    let _flight = door.metrics.watch_stream(RequestKind::Events);
-    let reader = Reader { door, access, hub, prefix, renewals, listening, said: Said::Nothing, _flight };
+    let _flight = state.metrics.watch_stream(RequestKind::Events);
+    let reader = Reader { state, access, hub, prefix, renewals, listening, said: Said::Nothing, _flight };
     let body = Body::from_stream(stream::unfold(reader, Reader::step));
     let kind = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     let unbuffered = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
@@ -61,7 +61,7 @@ pub async fn events(State(door): State<AppState>, request: Request) -> Result<Re
 }
 
 fn accepts_no_events(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::ACCEPT) && negotiation::weight_of(headers, Stream::Events) == 0
+    headers.contains_key(header::ACCEPT) && negotiation::weight_of(headers, StreamFormat::Events) == 0
 }
 
 /// How far a stream is.
@@ -73,7 +73,7 @@ enum Said {
 }
 
 struct Reader {
-    door: AppState,
+    state: AppState,
     access: Access,
     hub: Arc<EventHub>,
     prefix: String,
@@ -109,8 +109,8 @@ impl Reader {
 
     /// What is to be said next: an event, a heartbeat, or why it ends.
     async fn next(&mut self) -> String {
-        let draining = self.door.manager.draining();
-        let clock = self.door.clock;
+        let draining = self.state.manager.draining();
+        let clock = self.state.clock;
         let mut silence = std::pin::pin!(clock.sleep(HEARTBEAT));
         loop {
             let told = tokio::select! {

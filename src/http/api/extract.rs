@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use percent_encoding::percent_decode_str;
 
 use super::fields::Fields;
-use super::negotiation::{self, Format, Stream, negotiate};
+use super::negotiation::{self, ResponseFormat, StreamFormat, negotiate};
 use super::problem::Problem;
 use super::problem_kind::ProblemKind;
 use crate::http::state::HttpSettings;
@@ -44,11 +44,11 @@ pub fn resource_behind(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem>
 }
 
 /// The form of the answer. Errors: `not-acceptable`.
-pub fn accepted(headers: &HeaderMap, offered: &[Format]) -> Result<Format, Problem> {
+pub fn accepted(headers: &HeaderMap, offered: &[ResponseFormat]) -> Result<ResponseFormat, Problem> {
     negotiate(headers, offered).ok_or_else(|| {
         let names = offered.iter().map(|f| match f {
-            Format::Json => "application/json",
-            Format::Text => "text/plain",
+            ResponseFormat::Json => "application/json",
+            ResponseFormat::Text => "text/plain",
         });
         let names = names.collect::<Vec<_>>().join(" or ");
         Problem::new(
@@ -59,7 +59,7 @@ pub fn accepted(headers: &HeaderMap, offered: &[Format]) -> Result<Format, Probl
 }
 
 /// The form of a stream. Errors: `not-acceptable`.
-pub fn accepted_stream(headers: &HeaderMap) -> Result<Stream, Problem> {
+pub fn accepted_stream(headers: &HeaderMap) -> Result<StreamFormat, Problem> {
     negotiation::stream(headers).ok_or_else(|| {
         let detail = "this answer is application/x-ndjson or text/event-stream, and the Accept header excludes both";
         Problem::new(ProblemKind::NotAcceptable, detail)

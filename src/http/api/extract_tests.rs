@@ -187,8 +187,8 @@ impl Problem {
 #[test]
 fn accept_is_held_against_what_is_offered() {
     let text = headers(&[(header::ACCEPT, "text/plain")]);
-    assert_eq!(accepted(&text, &[Format::Json, Format::Text]).ok(), Some(Format::Text));
-    let problem = accepted(&text, &[Format::Json]).expect_err("only JSON");
+    assert_eq!(accepted(&text, &[ResponseFormat::Json, ResponseFormat::Text]).ok(), Some(ResponseFormat::Text));
+    let problem = accepted(&text, &[ResponseFormat::Json]).expect_err("only JSON");
     assert_eq!(problem.slug(), ProblemKind::NotAcceptable);
     assert!(problem.body("r").detail.contains("application/json"));
 }
@@ -205,7 +205,7 @@ mod any_header {
             for name in [header::ACCEPT, header::IF_MATCH, LOCK_TOKEN, PREFER, header::CONTENT_TYPE] {
                 headers.insert(name, value.clone());
             }
-            let _ = accepted(&headers, &[Format::Json, Format::Text]);
+            let _ = accepted(&headers, &[ResponseFormat::Json, ResponseFormat::Text]);
             let _ = (if_match(&headers), lock_token(&headers), preferred_wait(&headers), body_kind(&headers, Patch::No));
         }
 

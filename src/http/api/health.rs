@@ -19,8 +19,8 @@ pub async fn live(headers: HeaderMap) -> Response {
 
 /// The service can grant locks. Which node is not well is for those who may see the nodes; everybody
 /// learns how many are. Errors: `draining`, `quorum-unavailable`.
-pub async fn ready(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn ready(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let format = negotiation::for_problem(request.headers());
     let in_full = Access::of(&request).may_somewhere(Right::Metrics);
-    responses::ready(door.manager.readiness(), &door.manager.nodes(), format, in_full)
+    responses::ready(state.manager.readiness(), &state.manager.nodes(), format, in_full)
 }

@@ -14,13 +14,13 @@ use futures_util::stream;
 use tracing::Instrument;
 
 use super::locks::{measure, moment};
-use super::negotiation::Stream;
+use super::negotiation::StreamFormat;
 use super::problem;
 use super::{convert, responses};
 use crate::api;
 use crate::auth::quota::{self, QuotaPermit};
-use crate::http::middleware::audit::Trail;
-use crate::http::server::socket::Caller;
+use crate::http::middleware::audit::AuditScope;
+use crate::http::server::socket::ConnectionHandle;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
 use crate::manager::renewal::HeldLease;
@@ -45,60 +45,60 @@ const NO_BUFFERING: (HeaderName, HeaderValue) =
 type Acquiring = Pin<Box<dyn Future<Output = Result<GrantedLease, AcquireError>> + Send>>;
 
 /// What is asked.
-pub struct HoldAsk {
+pub struct HoldParams {
     /// For the manager.
     pub request: AcquireRequest,
     /// In which form it is told.
-    pub form: Stream,
+    pub form: StreamFormat,
     /// Its connection, where it came on one.
-    pub caller: Option<Caller>,
+    pub connection: Option<ConnectionHandle>,
     /// Among what its principal may have out, where that is counted.
-    pub place: Option<Box<QuotaPermit>>,
+    pub permit: Option<Box<QuotaPermit>>,
     /// Where its fate is written down.
-    pub trail: Trail,
+    pub audit_scope: AuditScope,
 }
 
 /// Answers with a stream once the lease is granted or queued for; with a problem before that.
 ///
 /// Cancel, and the end of the stream: the place in the queue is given up, the lease released.
-pub async fn hold(door: AppState, ask: HoldAsk) -> Response {
-    let HoldAsk { request, form, caller, place, trail } = ask;
-    if let Some(caller) = &caller {
-        caller.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
+pub async fn hold(state: AppState, params: HoldParams) -> Response {
+    let HoldParams { request, form, connection, permit, audit_scope } = params;
+    if let Some(connection) = &connection {
+        connection.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
     let (resource, waits) = (request.resource.clone(), !request.wait.is_zero());
-    let mut watch = door.metrics.watch_acquire(waits);
-    let manager = door.manager.clone();
+    let mut watch = state.metrics.watch_acquire(waits);
+    let manager = state.manager.clone();
     let mut acquiring: Acquiring =
         Box::pin(async move { manager.acquire(request).await.and_then(PendingGrant::commit) });
     let soon = if waits { QUEUED_AFTER } else { Duration::MAX };
     let first = tokio::select! {
         biased;
         outcome = &mut acquiring => Some(outcome),
-        () = door.clock.sleep(soon) => None,
+        () = state.clock.sleep(soon) => None,
     };
     let step = match first {
         Some(outcome) => {
-            watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
+            watch.ended(outcome.as_ref().map(|lease| measure(&state, lease)));
             match outcome {
                 Ok(lease) => {
-                    trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
-                    Step::Granted(door.manager.hold(lease, door.settings.max_hold))
+                    audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+                    Step::Granted(state.manager.hold(lease, state.settings.max_hold))
                 }
                 Err(error) => return problem::acquire_refused(&resource, error).into_response(),
             }
         }
         None => {
             watch.leave_to_stream();
-            trail.note(|record| record.outcome = "queued".to_owned());
+            audit_scope.note(|record| record.outcome = "queued".to_owned());
             Step::Queued(acquiring, watch)
         }
     };
     let on_drop = if matches!(step, Step::Queued(..)) { ABANDONED } else { DISCONNECTED };
-    let _flight = door.metrics.watch_stream(RequestKind::Hold);
+    let _flight = state.metrics.watch_stream(RequestKind::Hold);
     let span = tracing::Span::current();
-    let fate = Fate { trail, on_drop: Some(on_drop) };
-    let mut line = Line { door, resource, form, span, fate, count: Count::Asking(place), _flight };
+    let fate = Fate { audit_scope, on_drop: Some(on_drop) };
+    let mut line = Line { state, resource, form, span, fate, count: Count::Asking(permit), _flight };
     if matches!(step, Step::Granted(_)) {
         line.counts();
     }
@@ -109,8 +109,8 @@ pub async fn hold(door: AppState, ask: HoldAsk) -> Response {
         Some((told, (next, line)))
     }));
     let kind = match form {
-        Stream::Lines => "application/x-ndjson",
-        Stream::Events => "text/event-stream",
+        StreamFormat::Lines => "application/x-ndjson",
+        StreamFormat::Events => "text/event-stream",
     };
     let (name, value) = NO_BUFFERING;
     (StatusCode::OK, [(header::CONTENT_TYPE, HeaderValue::from_static(kind)), (name, value)], body).into_response()
@@ -127,9 +127,9 @@ enum Step {
 }
 
 struct Line {
-    door: AppState,
+    state: AppState,
     resource: ResourceName,
-    form: Stream,
+    form: StreamFormat,
     span: tracing::Span,
     fate: Fate,
     count: Count,
@@ -150,20 +150,20 @@ const DISCONNECTED: &str = "disconnected";
 /// What becomes of a stream, for the audit log: one line for each thing that happens to its lease,
 /// and one where it is dropped before its end.
 struct Fate {
-    trail: Trail,
+    audit_scope: AuditScope,
     on_drop: Option<&'static str>,
 }
 
 impl Fate {
     /// It goes on, and a drop would mean something else from now on.
     fn granted(&mut self, lease: &GrantedLease) {
-        self.trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
-        self.trail.tell(if lease.replay { "replayed" } else { "granted" }, None);
+        self.audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        self.audit_scope.tell(if lease.replay { "replayed" } else { "granted" }, None);
         self.on_drop = Some(DISCONNECTED);
     }
 
     fn ended(&mut self, outcome: &str, reason: Option<&str>) {
-        self.trail.tell(outcome, reason);
+        self.audit_scope.tell(outcome, reason);
         self.on_drop = None;
     }
 }
@@ -171,17 +171,17 @@ impl Fate {
 impl Drop for Fate {
     fn drop(&mut self) {
         if let Some(outcome) = self.on_drop {
-            self.trail.tell(outcome, None);
+            self.audit_scope.tell(outcome, None);
         }
     }
 }
 
 impl Line {
     fn counts(&mut self) {
-        if let Count::Asking(place) = &mut self.count
-            && let Some(place) = place.take()
+        if let Count::Asking(permit) = &mut self.count
+            && let Some(permit) = permit.take()
         {
-            self.count = Count::Held { _held: place.held(&self.resource) };
+            self.count = Count::Held { _held: permit.held(&self.resource) };
         }
     }
 
@@ -190,21 +190,21 @@ impl Line {
         match step {
             Step::Queued(acquiring, watch) => {
                 // Whoever came after it in the last few milliseconds is counted as well.
-                let position = self.door.manager.waiter_count(&self.resource).max(1);
+                let position = self.state.manager.waiter_count(&self.resource).max(1);
                 Some((self.say(&api::HoldEvent::Queued { position }), Step::Waiting(acquiring, watch)))
             }
             Step::Waiting(acquiring, watch) => {
                 let outcome = acquiring.await;
-                watch.ended(outcome.as_ref().map(|lease| measure(&self.door, lease)));
+                watch.ended(outcome.as_ref().map(|lease| measure(&self.state, lease)));
                 match outcome {
                     Ok(lease) => {
                         self.counts();
                         self.fate.granted(&lease);
-                        self.granted(self.door.manager.hold(lease, self.door.settings.max_hold))
+                        self.granted(self.state.manager.hold(lease, self.state.settings.max_hold))
                     }
                     Err(error) => {
                         let problem = problem::acquire_refused(&self.resource, error);
-                        self.fate.ended(problem.slug().word(), problem.reason());
+                        self.fate.ended(problem.slug().as_str(), problem.reason());
                         Some((self.say(&api::HoldEvent::Refused(problem.body(""))), Step::Broken))
                     }
                 }
@@ -213,7 +213,7 @@ impl Line {
             Step::Holding(mut held) => {
                 let event = held.next().await;
                 self.note(event);
-                let valid_for_ms = convert::ms(held.lease().deadline.since(self.door.manager.now()));
+                let valid_for_ms = convert::ms(held.lease().deadline.since(self.state.manager.now()));
                 let (told, next) = match event {
                     HeldLeaseEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
                     HeldLeaseEvent::AtRisk => (api::HoldEvent::AtRisk { valid_for_ms }, Step::Holding(held)),
@@ -234,7 +234,7 @@ impl Line {
 
     /// For metrics, log and audit log.
     fn note(&mut self, event: HeldLeaseEvent) {
-        let metrics = &self.door.metrics;
+        let metrics = &self.state.metrics;
         match event {
             HeldLeaseEvent::Renewed => metrics.hold_renewed("extended"),
             HeldLeaseEvent::AtRisk => metrics.hold_renewed("quorum-unavailable"),
@@ -249,15 +249,15 @@ impl Line {
     }
 
     fn granted(&self, held: HeldLease<AnyNode, SystemClock, SystemEntropy>) -> Option<(io::Result<Bytes>, Step)> {
-        let lease = responses::lease_with_token(held.lease(), moment(&self.door));
+        let lease = responses::lease_with_token(held.lease(), moment(&self.state));
         Some((self.say(&api::HoldEvent::Acquired(lease)), Step::Holding(held)))
     }
 
     fn say(&self, event: &api::HoldEvent) -> io::Result<Bytes> {
         let json = serde_json::to_string(event).expect("events are plain data");
         Ok(Bytes::from(match self.form {
-            Stream::Lines => format!("{json}\n"),
-            Stream::Events => format!("event: {}\ndata: {json}\n\n", event.word()),
+            StreamFormat::Lines => format!("{json}\n"),
+            StreamFormat::Events => format!("event: {}\ndata: {json}\n\n", event.word()),
         }))
     }
 }

@@ -11,10 +11,10 @@ use crate::http::state::AppState;
 use crate::types::ResourceName;
 
 /// Answers from the manager's snapshot, with what the caller may read. Cancel: nothing is left behind.
-pub async fn list(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (query, access) = (requests::list(&request)?, Access::of(&request));
     drop(request);
     let seen = |name: &ResourceName| access.may(Right::Read, name);
     let seen = (!access.may_all()).then_some(&seen as _);
-    Ok(responses::listed(&Box::pin(door.manager.list_visible(query, seen)).await))
+    Ok(responses::listed(&Box::pin(state.manager.list_visible(query, seen)).await))
 }

@@ -7,15 +7,15 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
 use super::extract::IfMatch;
-use super::hold::{self, HoldAsk};
+use super::hold::{self, HoldParams};
 use super::problem::{self, Problem};
-use super::requests::{self, AcquireAsk, ExtendAsk, ReleaseAsk};
-use super::responses::{self, Moment};
+use super::requests::{self, AcquireParams, ExtendParams, ReleaseParams};
+use super::responses::{self, AnswerTime};
 use crate::auth::quota::QuotaPermit;
 use crate::auth::rule::Right;
-use crate::http::middleware::audit::Trail;
+use crate::http::middleware::audit::AuditScope;
 use crate::http::middleware::auth::Access;
-use crate::http::server::socket::Caller;
+use crate::http::server::socket::ConnectionHandle;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
 use crate::manager::types::{ForceError, ForceMode, ForceRequest, Forced, GrantedLease};
@@ -25,16 +25,16 @@ use crate::types::{Fence, ResourceName};
 /// How much of a request's time went into waiting for a lock: left in the answer's extensions for
 /// the layer that measures.
 #[derive(Debug, Clone, Copy)]
-pub struct Waited(pub Duration);
+pub struct WaitTime(pub Duration);
 
-pub(super) fn moment(door: &AppState) -> Moment {
-    Moment { now: door.manager.now(), wall_ms: door.manager.wall_ms() }
+pub(super) fn moment(state: &AppState) -> AnswerTime {
+    AnswerTime { now: state.manager.now(), wall_ms: state.manager.wall_ms() }
 }
 
 /// What metrics take of a grant that is about to be answered. The deadline says when its round began.
-pub(super) fn measure(door: &AppState, lease: &GrantedLease) -> GrantMeasure {
-    let now = door.manager.now();
-    let whole = door.manager.engine().deadline(now, lease.ttl).since(now);
+pub(super) fn measure(state: &AppState, lease: &GrantedLease) -> GrantMeasure {
+    let now = state.manager.now();
+    let whole = state.manager.engine().deadline(now, lease.ttl).since(now);
     GrantMeasure {
         is_replay: lease.replay,
         round: now.since(lease.deadline.minus(whole)),
@@ -49,121 +49,127 @@ pub(super) fn measure(door: &AppState, lease: &GrantedLease) -> GrantMeasure {
 /// Cancel (the caller hung up): the manager gives up the place in the queue and undoes whatever was
 /// granted; there is no point between taking the lease over and the answer at which the future can
 /// be dropped.
-pub fn acquire(State(door): State<AppState>, request: Request) -> impl Future<Output = Response> + Send {
+pub fn acquire(State(state): State<AppState>, request: Request) -> impl Future<Output = Response> + Send {
     // Outside of the future, which would otherwise keep a second place for a request that it has lent.
-    let trail = Trail::of(&request);
-    acquire_on(door, request, trail)
+    let audit_scope = AuditScope::of(&request);
+    acquire_on(state, request, audit_scope)
 }
 
-async fn acquire_on(door: AppState, request: Request, trail: Trail) -> Response {
+async fn acquire_on(state: AppState, request: Request, audit_scope: AuditScope) -> Response {
     // Unpacked at once: a name for the whole would be kept while the request waits.
-    let (request, format, applied, place) = match Box::pin(asked(&door, request, &trail)).await {
-        Ok(Asked { ask: AcquireAsk { request, format, applied, .. }, place }) => (request, format, applied, place),
+    let (request, format, applied, permit) = match Box::pin(read_acquire(&state, request, &audit_scope)).await {
+        Ok(AcquireInput { params: AcquireParams { request, format, applied, .. }, permit }) => {
+            (request, format, applied, permit)
+        }
         Err(answer) => return *answer,
     };
     let resource = request.resource.clone();
-    let watch = door.metrics.watch_acquire(!request.wait.is_zero());
-    let outcome = Box::pin(door.manager.acquire(request)).await.and_then(PendingGrant::commit);
-    let waited = watch.ended(outcome.as_ref().map(|lease| measure(&door, lease)));
+    let watch = state.metrics.watch_acquire(!request.wait.is_zero());
+    let outcome = Box::pin(state.manager.acquire(request)).await.and_then(PendingGrant::commit);
+    let waited = watch.ended(outcome.as_ref().map(|lease| measure(&state, lease)));
     if let Ok(lease) = &outcome {
-        trail.granted(lease.replay, || lease.token.hash().id(), lease.fence);
-        if let Some(place) = place {
-            place.granted(&resource, lease.deadline);
+        audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        if let Some(permit) = permit {
+            permit.granted(&resource, lease.deadline);
         }
     }
     let mut response = match outcome {
-        Ok(lease) => responses::acquired(&lease, moment(&door), format),
+        Ok(lease) => responses::acquired(&lease, moment(&state), format),
         Err(error) => problem::acquire_refused(&resource, error).into_response(),
     };
     responses::put_preference(&mut response, applied);
-    response.extensions_mut().insert(Waited(waited));
+    response.extensions_mut().insert(WaitTime(waited));
     response
 }
 
 /// What is asked, and the caller's place for it where places are counted.
-struct Asked {
-    ask: AcquireAsk,
-    place: Option<Box<QuotaPermit>>,
+struct AcquireInput {
+    params: AcquireParams,
+    permit: Option<Box<QuotaPermit>>,
 }
 
 /// What is asked; or the answer, where it is a problem or a stream that holds the lock.
-async fn asked(door: &AppState, request: Request, trail: &Trail) -> Result<Asked, Box<Response>> {
+async fn read_acquire(
+    state: &AppState,
+    request: Request,
+    audit_scope: &AuditScope,
+) -> Result<AcquireInput, Box<Response>> {
     let access = Access::of(&request);
-    let caller = request.extensions().get::<Caller>().cloned();
-    let ask = requests::acquire(request, &door.settings).await;
-    let ask = ask.map_err(|problem| Box::new(problem.into_response()))?;
-    trail.note(|record| {
-        record.owner = Some(ask.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
-        record.token_id = ask.request.token.as_ref().map(|token| token.hash().id().to_string());
+    let connection = request.extensions().get::<ConnectionHandle>().cloned();
+    let params = requests::acquire(request, &state.settings).await;
+    let params = params.map_err(|problem| Box::new(problem.into_response()))?;
+    audit_scope.note(|record| {
+        record.owner = Some(params.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
+        record.token_id = params.request.token.as_ref().map(|token| token.hash().id().to_string());
     });
-    let place = access.enter(!ask.request.wait.is_zero());
-    let place = place.map_err(|problem| Box::new(problem.into_response()))?.map(Box::new);
-    let Some(form) = ask.hold else { return Ok(Asked { ask, place }) };
-    trail.note(|record| record.action = "hold".to_owned());
-    let ask = HoldAsk { request: ask.request, form, caller, place, trail: trail.clone() };
-    Err(Box::new(Box::pin(hold::hold(door.clone(), ask)).await))
+    let permit = access.enter(!params.request.wait.is_zero());
+    let permit = permit.map_err(|problem| Box::new(problem.into_response()))?.map(Box::new);
+    let Some(form) = params.hold else { return Ok(AcquireInput { params, permit }) };
+    audit_scope.note(|record| record.action = "hold".to_owned());
+    let params = HoldParams { request: params.request, form, connection, permit, audit_scope: audit_scope.clone() };
+    Err(Box::new(Box::pin(hold::hold(state.clone(), params)).await))
 }
 
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
-pub async fn extend(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, trail) = (Access::of(&request), Trail::of(&request));
-    let ExtendAsk { mut request, if_match, format } = Box::pin(requests::extend(request, &door.settings)).await?;
+pub async fn extend(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    let ExtendParams { mut request, if_match, format } = Box::pin(requests::extend(request, &state.settings)).await?;
     let resource = request.resource.clone();
-    trail.note(|record| record.token_id = Some(request.token.hash().id().to_string()));
+    audit_scope.note(|record| record.token_id = Some(request.token.hash().id().to_string()));
     request.fence = match if_match {
         IfMatch::Any => None,
         IfMatch::OneOf(tags) => match single_fence(&tags) {
             Some(fence) => Some(fence),
-            None => matching(&door, &resource, &tags).await?.and_then(|tag| tag.parse().ok()).map(Fence),
+            None => matching(&state, &resource, &tags).await?.and_then(|tag| tag.parse().ok()).map(Fence),
         },
     };
-    let outcome = Box::pin(door.manager.extend(request)).await;
-    door.metrics.extended(&outcome);
+    let outcome = Box::pin(state.manager.extend(request)).await;
+    state.metrics.extended(&outcome);
     let extended = outcome.map_err(|error| problem::extend_refused(&resource, error))?;
     access.tell(|ledger| ledger.extended(&resource, extended.lease.deadline));
-    trail.note(|record| {
+    audit_scope.note(|record| {
         record.outcome = "extended".to_owned();
         record.fence = Some(extended.lease.fence.0);
     });
-    Ok(responses::extended(&extended, moment(&door), format))
+    Ok(responses::extended(&extended, moment(&state), format))
 }
 
 /// `DELETE`. Cancel: a release goes on in the background.
-pub async fn release(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (access, trail) = (Access::of(&request), Trail::of(&request));
-    match Box::pin(requests::release(request, &door.settings)).await? {
-        ReleaseAsk::Release { resource, token, if_match } => {
-            trail.note(|record| record.token_id = Some(token.hash().id().to_string()));
+pub async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    match Box::pin(requests::release(request, &state.settings)).await? {
+        ReleaseParams::Release { resource, token, if_match } => {
+            audit_scope.note(|record| record.token_id = Some(token.hash().id().to_string()));
             access.need(Right::Acquire, &resource)?;
             if let IfMatch::OneOf(tags) = if_match {
                 // The token names the lease; the tag only guards against a mistake, so looking first will do.
-                matching(&door, &resource, &tags).await?;
+                matching(&state, &resource, &tags).await?;
             }
-            let outcome = Box::pin(door.manager.release(&resource, &token)).await;
-            door.metrics.released(&outcome);
+            let outcome = Box::pin(state.manager.release(&resource, &token)).await;
+            state.metrics.released(&outcome);
             outcome.map_err(|error| problem::release_refused(&resource, error))?;
             access.tell(|ledger| ledger.ended(&resource));
-            trail.note(|record| record.outcome = "released".to_owned());
+            audit_scope.note(|record| record.outcome = "released".to_owned());
             Ok(responses::released())
         }
-        ReleaseAsk::Force { resource, mode, reason, if_match } => {
-            note_force(&trail, mode, &reason);
+        ReleaseParams::Force { resource, mode, reason, if_match } => {
+            note_force(&audit_scope, mode, &reason);
             access.need(Right::Force, &resource)?;
             let if_match = match if_match {
                 IfMatch::Any => None,
                 IfMatch::OneOf(mut tags) if tags.len() == 1 => tags.pop(),
                 IfMatch::OneOf(tags) => {
-                    let tag = matching(&door, &resource, &tags).await?;
+                    let tag = matching(&state, &resource, &tags).await?;
                     Some(tag.ok_or_else(|| problem::not_held(&resource))?)
                 }
             };
             let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
-            let outcome = end_by_force(&door, &trail, request).await;
+            let outcome = end_by_force(&state, &audit_scope, request).await;
             let forced = outcome.map_err(|error| problem::force_refused(&resource, error))?;
             if matches!(forced, Forced::Freed) {
                 access.tell(|ledger| ledger.ended(&resource));
             }
-            Ok(responses::forced(&resource, &forced, door.manager.wall_ms()))
+            Ok(responses::forced(&resource, &forced, state.manager.wall_ms()))
         }
     }
 }
@@ -177,8 +183,8 @@ fn words(mode: ForceMode) -> (&'static str, &'static str) {
 }
 
 /// What the audit log is told before anything is decided.
-pub fn note_force(trail: &Trail, mode: ForceMode, reason: &str) {
-    trail.note(|record| {
+pub fn note_force(audit_scope: &AuditScope, mode: ForceMode, reason: &str) {
+    audit_scope.note(|record| {
         record.action = words(mode).0.to_owned();
         record.reason = Some(reason.to_owned());
     });
@@ -187,14 +193,18 @@ pub fn note_force(trail: &Trail, mode: ForceMode, reason: &str) {
 /// Ends somebody's lease, counts it and tells of it. For the API and for the pages.
 ///
 /// Cancel: what was sent to the nodes stays; a release goes on in the background.
-pub async fn end_by_force(door: &AppState, trail: &Trail, request: ForceRequest) -> Result<Forced, ForceError> {
+pub async fn end_by_force(
+    state: &AppState,
+    audit_scope: &AuditScope,
+    request: ForceRequest,
+) -> Result<Forced, ForceError> {
     let (resource, mode) = (request.resource.clone(), request.mode);
     let (action, done) = words(mode);
-    let outcome = Box::pin(door.manager.force(request)).await;
-    door.metrics.forced(mode, outcome.as_ref().map(|(forced, _)| forced));
+    let outcome = Box::pin(state.manager.force(request)).await;
+    state.metrics.forced(mode, outcome.as_ref().map(|(forced, _)| forced));
     let (forced, ended) = outcome?;
     tracing::warn!(%resource, action, "a lease was ended by force");
-    trail.note(|record| {
+    audit_scope.note(|record| {
         record.outcome = done.to_owned();
         record.token_id = ended.as_ref().map(|lease| lease.token_id.to_string());
         record.fence = ended.map(|lease| lease.fence.0);
@@ -203,12 +213,12 @@ pub async fn end_by_force(door: &AppState, trail: &Trail, request: ForceRequest)
 }
 
 /// `GET` and `HEAD`. Cancel: nothing is left behind.
-pub async fn inspect(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn inspect(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (resource, format) = requests::inspect(&request)?;
     drop(request);
-    let seen = Box::pin(door.manager.inspect(&resource)).await;
+    let seen = Box::pin(state.manager.inspect(&resource)).await;
     let seen = seen.map_err(|error| problem::no_quorum("nobody can say who holds it", &error))?;
-    responses::inspected(&seen, door.manager.wall_ms(), format)
+    responses::inspected(&seen, state.manager.wall_ms(), format)
 }
 
 /// The fence that a single tag names: the manager checks it together with the extend.
@@ -222,8 +232,8 @@ fn single_fence(tags: &[String]) -> Option<Fence> {
 /// after, so where that matters the manager is given it to check once more.
 ///
 /// Errors: `changed`, `quorum-unavailable`. Cancel: nothing is left behind.
-async fn matching(door: &AppState, resource: &ResourceName, tags: &[String]) -> Result<Option<String>, Problem> {
-    let seen = Box::pin(door.manager.inspect(resource)).await;
+async fn matching(state: &AppState, resource: &ResourceName, tags: &[String]) -> Result<Option<String>, Problem> {
+    let seen = Box::pin(state.manager.inspect(resource)).await;
     let seen = seen.map_err(|error| problem::no_quorum("If-Match cannot be checked; nothing was done", &error))?;
     match seen.etag() {
         Some(current) if !tags.contains(&current) => Err(problem::changed(resource, &current)),

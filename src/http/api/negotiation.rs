@@ -5,7 +5,7 @@ use axum::http::{HeaderMap, header};
 
 /// A form of answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum ResponseFormat {
     /// `application/json`, problems as `application/problem+json`.
     Json,
     /// `text/plain`.
@@ -14,7 +14,7 @@ pub enum Format {
 
 /// A form of answer that goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
+pub enum StreamFormat {
     /// `application/x-ndjson`: one JSON object per line.
     Lines,
     /// `text/event-stream`: server-sent events.
@@ -23,23 +23,23 @@ pub enum Stream {
 
 /// The stream that the client likes best; lines where it does not care. Those who ask for JSON get
 /// lines of it. `None`: it accepts neither.
-pub fn stream(headers: &HeaderMap) -> Option<Stream> {
+pub fn stream(headers: &HeaderMap) -> Option<StreamFormat> {
     let ranges = ranges(headers);
     let lines = weigh_type(&ranges, &["application/x-ndjson", "application/json"], "application/*");
     let events = weigh_type(&ranges, &["text/event-stream"], "text/*");
     match (lines.0, events.0) {
         (0, 0) => None,
-        _ if events > lines => Some(Stream::Events),
-        _ => Some(Stream::Lines),
+        _ if events > lines => Some(StreamFormat::Events),
+        _ => Some(StreamFormat::Lines),
     }
 }
 
 /// How much the client wants this stream, in thousandths.
-pub fn weight_of(headers: &HeaderMap, stream: Stream) -> u16 {
+pub fn weight_of(headers: &HeaderMap, stream: StreamFormat) -> u16 {
     let ranges = ranges(headers);
     match stream {
-        Stream::Lines => weigh_type(&ranges, &["application/x-ndjson", "application/json"], "application/*").0,
-        Stream::Events => weigh_type(&ranges, &["text/event-stream"], "text/*").0,
+        StreamFormat::Lines => weigh_type(&ranges, &["application/x-ndjson", "application/json"], "application/*").0,
+        StreamFormat::Events => weigh_type(&ranges, &["text/event-stream"], "text/*").0,
     }
 }
 
@@ -48,9 +48,9 @@ type Weight = (u16, u8);
 
 /// The form that the client likes best of those in `offered`; JSON where it does not care.
 /// `None`: it accepts none of them (406).
-pub fn negotiate(headers: &HeaderMap, offered: &[Format]) -> Option<Format> {
+pub fn negotiate(headers: &HeaderMap, offered: &[ResponseFormat]) -> Option<ResponseFormat> {
     let ranges = ranges(headers);
-    let mut best: Option<(Weight, Format)> = None;
+    let mut best: Option<(Weight, ResponseFormat)> = None;
     for format in offered {
         let weight = weigh(&ranges, *format);
         if weight.0 > 0 && best.is_none_or(|(w, _)| weight > w) {
@@ -61,8 +61,8 @@ pub fn negotiate(headers: &HeaderMap, offered: &[Format]) -> Option<Format> {
 }
 
 /// The form for a problem: text only where the client prefers it; never a 406.
-pub fn for_problem(headers: &HeaderMap) -> Format {
-    negotiate(headers, &[Format::Json, Format::Text]).unwrap_or(Format::Json)
+pub fn for_problem(headers: &HeaderMap) -> ResponseFormat {
+    negotiate(headers, &[ResponseFormat::Json, ResponseFormat::Text]).unwrap_or(ResponseFormat::Json)
 }
 
 /// The ranges of all Accept headers with their weights; what cannot be read is skipped.
@@ -93,10 +93,10 @@ fn permille(q: &str) -> Option<u16> {
 }
 
 /// The closest range decides, as the RFC has it. No range at all accepts everything.
-fn weigh(ranges: &[(String, u16)], format: Format) -> Weight {
+fn weigh(ranges: &[(String, u16)], format: ResponseFormat) -> Weight {
     match format {
-        Format::Json => weigh_type(ranges, &["application/json", "application/problem+json"], "application/*"),
-        Format::Text => weigh_type(ranges, &["text/plain"], "text/*"),
+        ResponseFormat::Json => weigh_type(ranges, &["application/json", "application/problem+json"], "application/*"),
+        ResponseFormat::Text => weigh_type(ranges, &["text/plain"], "text/*"),
     }
 }
 
@@ -117,9 +117,9 @@ fn weigh_type(ranges: &[(String, u16)], names: &[&str], family: &str) -> Weight 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Format::{Json, Text};
+    use ResponseFormat::{Json, Text};
 
-    fn best(accept: &str) -> Option<Format> {
+    fn best(accept: &str) -> Option<ResponseFormat> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, accept.parse().expect("a header value"));
         negotiate(&headers, &[Json, Text])
@@ -162,12 +162,12 @@ mod tests {
             headers.insert(header::ACCEPT, accept.parse().expect("a header value"));
             stream(&headers)
         };
-        assert_eq!(stream(&HeaderMap::new()), Some(Stream::Lines));
+        assert_eq!(stream(&HeaderMap::new()), Some(StreamFormat::Lines));
         for accept in ["*/*", "application/json", "application/x-ndjson", "text/event-stream;q=0.5, */*"] {
-            assert_eq!(of(accept), Some(Stream::Lines), "{accept}");
+            assert_eq!(of(accept), Some(StreamFormat::Lines), "{accept}");
         }
         for accept in ["text/event-stream", "text/event-stream, */*;q=0.1"] {
-            assert_eq!(of(accept), Some(Stream::Events), "{accept}");
+            assert_eq!(of(accept), Some(StreamFormat::Events), "{accept}");
         }
         assert_eq!(of("text/plain"), None);
     }

@@ -8,7 +8,7 @@ use super::{requests, responses};
 use crate::http::state::AppState;
 
 /// Answers from what the manager knows; asks no node.
-pub async fn nodes(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     requests::nodes(&request)?;
-    Ok(responses::nodes(&door.manager.nodes()))
+    Ok(responses::nodes(&state.manager.nodes()))
 }

@@ -59,10 +59,10 @@ fn every_slug_is_documented_and_no_other() {
     let document = document();
     let listed = document["components"]["schemas"]["Problem"]["properties"]["type"]["enum"].as_sequence();
     let listed: BTreeSet<_> = listed.expect("an enum").iter().map(|v| text(v).to_owned()).collect();
-    let known: BTreeSet<_> = ProblemKind::all().map(|s| format!("/problems/{}", s.word())).collect();
+    let known: BTreeSet<_> = ProblemKind::all().map(|s| format!("/problems/{}", s.as_str())).collect();
     assert_eq!(listed, known);
     for slug in ProblemKind::all() {
-        assert!(OPENAPI.contains(&format!("`{}`", slug.word())), "`{}` is not explained", slug.word());
+        assert!(OPENAPI.contains(&format!("`{}`", slug.as_str())), "`{}` is not explained", slug.as_str());
     }
 }
 
@@ -72,7 +72,7 @@ fn every_status_code_of_a_problem_can_be_found() {
     for slug in ProblemKind::all()
         .filter(|s| !matches!(s, ProblemKind::MethodNotAllowed | ProblemKind::UriTooLong | ProblemKind::Internal))
     {
-        assert!(routed.contains(&slug.status().as_u16()), "{}", slug.word());
+        assert!(routed.contains(&slug.status().as_u16()), "{}", slug.as_str());
     }
     let document = document();
     for (method, path, operation) in operations(&document) {

@@ -1,5 +1,5 @@
 //! Problems (RFC 9457): the one file that maps domain errors to status codes, and the one place
-//! that writes them out. A handler answers a [`Problem`]; only [`Form::write`] knows the request's id and
+//! that writes them out. A handler answers a [`Problem`]; only [`ProblemWriter::write`] knows the request's id and
 //! whether the client reads JSON or text. Knows no handler and no router.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 
 use super::convert;
-use super::negotiation::{self, Format};
+use super::negotiation::{self, ResponseFormat};
 use super::problem_kind::ProblemKind;
 use crate::api;
 use crate::http::middleware::request_id::RequestId;
@@ -98,7 +98,7 @@ impl Problem {
     pub fn body(&self, instance: &str) -> api::Problem {
         let inner = &self.0;
         api::Problem {
-            kind: format!("/problems/{}", inner.slug.word()),
+            kind: format!("/problems/{}", inner.slug.as_str()),
             title: inner.slug.title().to_owned(),
             status: inner.slug.status().as_u16(),
             detail: inner.detail.clone(),
@@ -108,11 +108,11 @@ impl Problem {
     }
 
     fn text(&self) -> String {
-        format!("{}: {}\n", self.0.slug.word(), convert::one_line(&self.0.detail))
+        format!("{}: {}\n", self.0.slug.as_str(), convert::one_line(&self.0.detail))
     }
 }
 
-/// Status and headers; the body is written by [`Form::write`].
+/// Status and headers; the body is written by [`ProblemWriter::write`].
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = (self.0.slug.status(), self.0.headers.clone()).into_response();
@@ -122,12 +122,12 @@ impl IntoResponse for Problem {
 }
 
 /// What a problem is written like for one request.
-pub struct Form {
-    format: Format,
+pub struct ProblemWriter {
+    format: ResponseFormat,
     is_head: bool,
 }
 
-impl Form {
+impl ProblemWriter {
     /// As this request wants it.
     pub fn of(request: &Request) -> Self {
         Self { format: negotiation::for_problem(request.headers()), is_head: request.method() == Method::HEAD }
@@ -137,8 +137,8 @@ impl Form {
     pub fn write(&self, id: &RequestId, response: &mut Response) {
         let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() else { return };
         let (kind, body) = match self.format {
-            Format::Text => ("text/plain; charset=utf-8", problem.text()),
-            Format::Json => ("application/problem+json", {
+            ResponseFormat::Text => ("text/plain; charset=utf-8", problem.text()),
+            ResponseFormat::Json => ("application/problem+json", {
                 serde_json::to_string(&problem.body(id.as_str())).expect("a problem is plain data") + "\n"
             }),
         };

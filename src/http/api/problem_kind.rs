@@ -286,7 +286,7 @@ impl ProblemKind {
     }
 
     /// The word in `type` and in text answers.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         self.entry().word
     }
 
@@ -330,7 +330,7 @@ mod tests {
         for slug in ProblemKind::all() {
             let repeated = matches!(slug.status().as_u16(), 408 | 429 | 500 | 502 | 503 | 504);
             let meant = matches!(slug.status().as_u16(), 429 | 503) || slug == ProblemKind::Internal;
-            assert_eq!(repeated, meant, "{}", slug.word());
+            assert_eq!(repeated, meant, "{}", slug.as_str());
         }
     }
 }

@@ -9,7 +9,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::audit::Audit;
-use crate::http::middleware::request_layer::Frame;
+use crate::http::middleware::request_layer::RequestLayer;
 use crate::manager::types::{HolderInfo, QuorumCount};
 use crate::metrics::Metrics;
 use crate::protocol::{NoVote, UnreachableKind};
@@ -219,7 +219,7 @@ async fn rendered(method: &str, accept: Option<&str>, path: &str) -> (Response<(
             }),
         )
         .route("/fine", get(|| async { "fine" }))
-        .layer(Frame::new(Metrics::new(&[], &[]), Audit::default(), false));
+        .layer(RequestLayer::new(Metrics::new(&[], &[]), Audit::default(), false));
     let mut request = Request::builder().method(method).uri(path);
     if let Some(accept) = accept {
         request = request.header(header::ACCEPT, accept);

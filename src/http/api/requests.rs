@@ -9,7 +9,7 @@ use axum::http::request::Parts;
 
 use super::extract::{self, IfMatch, Patch};
 use super::fields::Fields;
-use super::negotiation::{Format, Stream};
+use super::negotiation::{ResponseFormat, StreamFormat};
 use super::problem::Problem;
 use crate::duration::format_duration;
 use crate::http::state::HttpSettings;
@@ -19,28 +19,28 @@ use crate::manager::types::{
 use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl};
 
 /// What an answer under `/locks/{resource}` can be.
-pub const BOTH: [Format; 2] = [Format::Json, Format::Text];
+pub const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
 /// The longest `reason` of a forced end: as long as a note.
 pub const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
 
 /// A checked acquire.
 #[derive(Debug)]
-pub struct AcquireAsk {
+pub struct AcquireParams {
     /// For the manager.
     pub request: AcquireRequest,
     /// How the answer is wanted.
-    pub format: Format,
+    pub format: ResponseFormat,
     /// The `Prefer: wait` that was honoured. Seconds.
     pub applied: Option<u64>,
     /// The answer is a stream in this form, and the lease lives as long as it does.
-    pub hold: Option<Stream>,
+    pub hold: Option<StreamFormat>,
 }
 
 /// Reads `POST /locks/{resource}`.
 ///
 /// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
-pub async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireAsk, Problem> {
+pub async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireParams, Problem> {
     let resource = extract::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH);
     let (parts, mut fields) = extract::fields(request, settings, Patch::No).await?;
@@ -48,13 +48,13 @@ pub async fn acquire(request: Request, settings: &HttpSettings) -> Result<Acquir
         true => Some(extract::accepted_stream(&parts.headers)?),
         false => None,
     };
-    let format = if hold.is_some() { Format::Json } else { format? };
+    let format = if hold.is_some() { ResponseFormat::Json } else { format? };
     let ttl = ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
     let (wait, applied) = wait(&mut fields, &parts, settings);
     let labels = labels(&mut fields);
     let token = own_token(&mut fields, &parts)?;
     fields.finish(&["ttl", "wait", "owner", "note", "metadata", "token", "hold"])?;
-    Ok(AcquireAsk { request: AcquireRequest { resource, ttl, wait, labels, token }, format, applied, hold })
+    Ok(AcquireParams { request: AcquireRequest { resource, ttl, wait, labels, token }, format, applied, hold })
 }
 
 fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
@@ -115,17 +115,17 @@ fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Proble
 
 /// A checked extend; `fence` of the request is still open where `if_match` has tags.
 #[derive(Debug)]
-pub struct ExtendAsk {
+pub struct ExtendParams {
     /// For the manager.
     pub request: ExtendRequest,
     /// The precondition.
     pub if_match: IfMatch,
     /// How the answer is wanted.
-    pub format: Format,
+    pub format: ResponseFormat,
 }
 
 /// Reads `PATCH /locks/{resource}`, a merge-patch. Errors, Cancel: as [`acquire`].
-pub async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendAsk, Problem> {
+pub async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendParams, Problem> {
     let resource = extract::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
     let (parts, mut fields) = extract::fields(request, settings, Patch::Yes).await?;
@@ -149,12 +149,12 @@ pub async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendA
     }
     fields.finish(&["ttl", "note", "metadata"])?;
     let request = ExtendRequest { resource, token, ttl, fence: None, note, metadata };
-    Ok(ExtendAsk { request, if_match, format })
+    Ok(ExtendParams { request, if_match, format })
 }
 
 /// A checked release or forced end.
 #[derive(Debug)]
-pub enum ReleaseAsk {
+pub enum ReleaseParams {
     /// By its holder.
     Release { resource: ResourceName, token: Token, if_match: IfMatch },
     /// By an operator.
@@ -163,7 +163,7 @@ pub enum ReleaseAsk {
 
 /// Reads `DELETE /locks/{resource}`. What it answers is never a reason to refuse a release, so the
 /// Accept header is not held against it. Errors, Cancel: as [`acquire`].
-pub async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseAsk, Problem> {
+pub async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseParams, Problem> {
     let resource = extract::resource(request.uri())?;
     let (parts, mut fields) = extract::fields(request, settings, Patch::No).await?;
     let if_match = extract::if_match(&parts.headers)?;
@@ -178,7 +178,7 @@ pub async fn release(request: Request, settings: &HttpSettings) -> Result<Releas
         }
         fields.finish(&["force", "reason"])?;
         let token = token.map_or_else(|| extract::lock_token_needed(&parts.headers), Ok)?;
-        return Ok(ReleaseAsk::Release { resource, token, if_match });
+        return Ok(ReleaseParams::Release { resource, token, if_match });
     };
     let mode = match force.as_str() {
         "revoke" => Some(ForceMode::Revoke),
@@ -196,11 +196,11 @@ pub async fn release(request: Request, settings: &HttpSettings) -> Result<Releas
     }
     fields.finish(&["force", "reason"])?;
     let mode = mode.ok_or_else(|| Problem::invalid_field("force", "must be revoke or now"))?;
-    Ok(ReleaseAsk::Force { resource, mode, reason, if_match })
+    Ok(ReleaseParams::Force { resource, mode, reason, if_match })
 }
 
 /// Reads `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
-pub fn inspect(request: &Request) -> Result<(ResourceName, Format), Problem> {
+pub fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat), Problem> {
     let resource = extract::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
     no_fields(request)?;
@@ -209,7 +209,7 @@ pub fn inspect(request: &Request) -> Result<(ResourceName, Format), Problem> {
 
 /// Reads `GET /nodes`. Errors: as [`inspect`].
 pub fn nodes(request: &Request) -> Result<(), Problem> {
-    extract::accepted(request.headers(), &[Format::Json])?;
+    extract::accepted(request.headers(), &[ResponseFormat::Json])?;
     no_fields(request)
 }
 
@@ -221,7 +221,7 @@ fn no_fields(request: &Request) -> Result<(), Problem> {
 
 /// Reads `GET /locks`. Errors: as [`inspect`].
 pub fn list(request: &Request) -> Result<ListQuery, Problem> {
-    extract::accepted(request.headers(), &[Format::Json])?;
+    extract::accepted(request.headers(), &[ResponseFormat::Json])?;
     let mut fields = Fields::default();
     fields.add_query(request.uri().query().unwrap_or_default())?;
     let prefix = fields.text("prefix").unwrap_or_default();

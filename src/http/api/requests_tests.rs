@@ -25,11 +25,11 @@ fn settings() -> HttpSettings {
     HttpSettings::default()
 }
 
-async fn acquired(body: &str, headers: &[(&str, &str)]) -> Result<AcquireAsk, Problem> {
+async fn acquired(body: &str, headers: &[(&str, &str)]) -> Result<AcquireParams, Problem> {
     acquire(request("/locks/deploy/prod", body, headers), &settings()).await
 }
 
-async fn extended(body: &str, headers: &[(&str, &str)]) -> Result<ExtendAsk, Problem> {
+async fn extended(body: &str, headers: &[(&str, &str)]) -> Result<ExtendParams, Problem> {
     let with_token: Vec<_> = [("Lock-Token", TOKEN)].into_iter().chain(headers.iter().copied()).collect();
     extend(request("/locks/deploy/prod", body, &with_token), &settings()).await
 }
@@ -48,7 +48,7 @@ async fn an_acquire_without_a_body_takes_the_defaults() {
     assert_eq!(ask.request.ttl.as_ms(), 30_000);
     assert_eq!(ask.request.wait, Duration::ZERO);
     assert_eq!(ask.request.labels, Labels::default());
-    assert_eq!((ask.request.token.is_none(), ask.format, ask.applied), (true, Format::Json, None));
+    assert_eq!((ask.request.token.is_none(), ask.format, ask.applied), (true, ResponseFormat::Json, None));
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn an_acquire_reads_every_field_from_form_json_and_query() {
         assert_eq!((labels.owner.as_str(), labels.note.as_str()), ("ann@pc", "release 1.9"));
         assert_eq!(labels.metadata["build"], "17");
         assert_eq!(token.expect("given").reveal(), TOKEN);
-        assert_eq!(ask.format, Format::Text);
+        assert_eq!(ask.format, ResponseFormat::Text);
     }
     let mixed = acquire(request("/locks/x?ttl=2m&owner=a", r#"{"ttl":"2m","wait":"1s"}"#, &[]), &settings()).await;
     assert_eq!(mixed.expect("sane").request.ttl.as_ms(), 120_000);
@@ -96,11 +96,11 @@ async fn an_acquire_out_of_bounds_names_its_field() {
 
 #[tokio::test]
 async fn a_hold_is_asked_for_by_a_field_and_has_streams_for_answers() {
-    assert_eq!(acquired("hold=true", &[]).await.expect("sane").hold, Some(Stream::Lines));
-    assert_eq!(acquired(r#"{"hold":true}"#, &[]).await.expect("sane").hold, Some(Stream::Lines));
+    assert_eq!(acquired("hold=true", &[]).await.expect("sane").hold, Some(StreamFormat::Lines));
+    assert_eq!(acquired(r#"{"hold":true}"#, &[]).await.expect("sane").hold, Some(StreamFormat::Lines));
     assert_eq!(acquired("hold=false", &[]).await.expect("sane").hold, None);
     let events = [("Accept", "text/event-stream")];
-    assert_eq!(acquired("hold=true", &events).await.expect("sane").hold, Some(Stream::Events));
+    assert_eq!(acquired("hold=true", &events).await.expect("sane").hold, Some(StreamFormat::Events));
     assert_eq!(acquired("", &events).await.expect_err("no stream").slug(), ProblemKind::NotAcceptable);
     let text = [("Accept", "text/plain")];
     assert_eq!(acquired("hold=true", &text).await.expect_err("a stream").slug(), ProblemKind::NotAcceptable);
@@ -175,7 +175,7 @@ async fn an_extend_refuses_what_it_cannot_change() {
 #[tokio::test]
 async fn a_release_needs_its_token_and_nothing_else() {
     let ask = release(request("/locks/x", "", &[("Lock-Token", TOKEN), ("Accept", "image/png")]), &settings()).await;
-    assert!(matches!(ask, Ok(ReleaseAsk::Release { token, if_match: IfMatch::Any, .. }) if token.reveal() == TOKEN));
+    assert!(matches!(ask, Ok(ReleaseParams::Release { token, if_match: IfMatch::Any, .. }) if token.reveal() == TOKEN));
     assert_eq!(field(release(request("/locks/x", "", &[]), &settings()).await), "Lock-Token");
     let reason = request("/locks/x?reason=r", "", &[("Lock-Token", TOKEN)]);
     assert_eq!(field(release(reason, &settings()).await), "reason", "a reason alone would be ignored");
@@ -187,7 +187,7 @@ async fn a_forced_end_needs_a_reason_from_query_or_body() {
     let by_body = request("/locks/x?force=revoke", "reason=runner died", &[("If-Match", "\"4711\"")]);
     for asked in [by_query, by_body] {
         let ask = release(asked, &settings()).await.expect("sane");
-        let ReleaseAsk::Force { mode, reason, if_match, .. } = ask else { panic!("forced: {ask:?}") };
+        let ReleaseParams::Force { mode, reason, if_match, .. } = ask else { panic!("forced: {ask:?}") };
         assert_eq!((mode, reason.as_str()), (ForceMode::Revoke, "runner died"));
         assert_eq!(if_match, IfMatch::OneOf(vec!["4711".to_owned()]));
     }
@@ -229,7 +229,7 @@ fn a_list_is_filtered_and_paged() {
 #[test]
 fn looking_takes_no_fields_and_no_token_in_the_url() {
     let (resource, format) = inspect(&request("/locks/a%2Fb", "", &[("Accept", "text/plain")])).expect("sane");
-    assert_eq!((resource.as_str(), format), ("a/b", Format::Text));
+    assert_eq!((resource.as_str(), format), ("a/b", ResponseFormat::Text));
     assert_eq!(field(inspect(&request("/locks/a?wait=1s", "", &[]))), "wait");
     assert_eq!(inspect(&request("/locks/a?token=x", "", &[])).expect_err("token").slug(), ProblemKind::TokenInUrl);
     assert_eq!(field(nodes(&request("/nodes?x=1", "", &[]))), "x");

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::convert;
 use super::extract::{LOCK_TOKEN, LOCKS_PREFIX};
-use super::negotiation::Format;
+use super::negotiation::ResponseFormat;
 use super::problem::{self, Problem};
 use super::problem_kind::ProblemKind;
 use crate::api;
@@ -33,7 +33,7 @@ const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not told and may
 
 /// The two clocks at the moment of an answer.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
+pub struct AnswerTime {
     /// For what is promised.
     pub now: BootTime,
     /// For people. Milliseconds since 1970.
@@ -53,7 +53,7 @@ pub fn text(status: StatusCode, body: impl Into<Body>) -> Response {
 
 /// The lease as it is sent, without its token. Labels without a time of grant were not read from
 /// the nodes: they are left out rather than shown as empty.
-fn lease_body(lease: &GrantedLease, at: Moment) -> api::Lease {
+fn lease_body(lease: &GrantedLease, at: AnswerTime) -> api::Lease {
     let valid_for = lease.deadline.since(at.now);
     let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
     api::Lease {
@@ -76,7 +76,7 @@ fn lease_body(lease: &GrantedLease, at: Moment) -> api::Lease {
 }
 
 /// The lease with its token, for a stream that holds it.
-pub fn lease_with_token(lease: &GrantedLease, at: Moment) -> api::Lease {
+pub fn lease_with_token(lease: &GrantedLease, at: AnswerTime) -> api::Lease {
     let token = Some(api::Secret(lease.token.reveal().to_owned()));
     api::Lease { token, waited_ms: Some(convert::ms(lease.waited)), ..lease_body(lease, at) }
 }
@@ -94,11 +94,11 @@ fn put_fence(response: &mut Response, fence: u64) {
 }
 
 /// 201, or 200 for a replay. The one answer that has the token.
-pub fn acquired(lease: &GrantedLease, at: Moment, format: Format) -> Response {
+pub fn acquired(lease: &GrantedLease, at: AnswerTime, format: ResponseFormat) -> Response {
     let status = if lease.replay { StatusCode::OK } else { StatusCode::CREATED };
     let mut response = match format {
-        Format::Text => text(status, format!("{}\n", lease.token.reveal())),
-        Format::Json => json(status, &lease_with_token(lease, at)),
+        ResponseFormat::Text => text(status, format!("{}\n", lease.token.reveal())),
+        ResponseFormat::Json => json(status, &lease_with_token(lease, at)),
     };
     put_fence(&mut response, lease.fence.0);
     put(&mut response, header::LOCATION, HeaderValue::try_from(format!("{LOCKS_PREFIX}{}", lease.resource)).ok());
@@ -117,12 +117,12 @@ pub fn put_preference(response: &mut Response, applied: Option<u64>) {
 }
 
 /// 200 for an extend: the lease without its token.
-pub fn extended(extended: &ExtendedLease, at: Moment, format: Format) -> Response {
+pub fn extended(extended: &ExtendedLease, at: AnswerTime, format: ResponseFormat) -> Response {
     let renewals = Some(extended.renewals).filter(|n| *n > 0);
     let body = api::Lease { renewals, ..lease_body(&extended.lease, at) };
     let mut response = match format {
-        Format::Json => json(StatusCode::OK, &body),
-        Format::Text => {
+        ResponseFormat::Json => json(StatusCode::OK, &body),
+        ResponseFormat::Text => {
             let pairs = [
                 ("resource", Some(body.resource.clone())),
                 ("token_id", Some(body.token_id.clone())),
@@ -161,7 +161,7 @@ pub fn forced(resource: &ResourceName, forced: &Forced, wall_ms: u64) -> Respons
 }
 
 /// 200 with everything that is known. Errors: `not-held`.
-pub fn inspected(seen: &Inspection, wall_ms: u64, format: Format) -> Result<Response, Problem> {
+pub fn inspected(seen: &Inspection, wall_ms: u64, format: ResponseFormat) -> Result<Response, Problem> {
     let (state, foreign, holder) = match &seen.state {
         LockState::Free => {
             let problem = problem::not_held(&seen.resource).with(|m| m.waiting = Some(seen.waiters.len()));
@@ -182,8 +182,8 @@ pub fn inspected(seen: &Inspection, wall_ms: u64, format: Format) -> Result<Resp
         observed_at: convert::time(wall_ms),
     };
     let mut response = match format {
-        Format::Json => json(StatusCode::OK, &body),
-        Format::Text => text(StatusCode::OK, lock_lines(&body, holder)),
+        ResponseFormat::Json => json(StatusCode::OK, &body),
+        ResponseFormat::Text => text(StatusCode::OK, lock_lines(&body, holder)),
     };
     if let Some(holder) = holder {
         put(&mut response, FENCING_TOKEN, Some(holder.fence.0.into()));
@@ -250,15 +250,15 @@ pub fn nodes(reports: &[NodeSummary]) -> Response {
 }
 
 /// 200: all is well.
-pub fn health(status: &'static str, format: Format) -> Response {
+pub fn health(status: &'static str, format: ResponseFormat) -> Response {
     match format {
-        Format::Text => text(StatusCode::OK, format!("{status}\n")),
-        Format::Json => json(StatusCode::OK, &api::Health { status: status.to_owned() }),
+        ResponseFormat::Text => text(StatusCode::OK, format!("{status}\n")),
+        ResponseFormat::Json => json(StatusCode::OK, &api::Health { status: status.to_owned() }),
     }
 }
 
 /// `; n1, n2: why they have no vote`, each reason once: what an operator has to do is in it.
-pub fn why_not(reports: &[NodeSummary]) -> String {
+pub fn no_vote_reasons(reports: &[NodeSummary]) -> String {
     let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for report in reports.iter().filter(|r| !r.votes) {
         if let Some(why) = &report.why {
@@ -273,7 +273,7 @@ pub fn why_not(reports: &[NodeSummary]) -> String {
 pub fn ready(
     readiness: Readiness,
     reports: &[NodeSummary],
-    format: Format,
+    format: ResponseFormat,
     in_full: bool,
 ) -> Result<Response, Problem> {
     match readiness {
@@ -289,7 +289,7 @@ pub fn ready(
                 seconds_left: r.votes_in.map(convert::seconds_up),
             });
             let nodes: Vec<_> = silent.collect();
-            let why = if in_full { why_not(reports) } else { String::new() };
+            let why = if in_full { no_vote_reasons(reports) } else { String::new() };
             let detail = format!("{votes} of {} nodes can vote, {} are needed{why}", count.nodes, count.needed);
             let problem = Problem::new(ProblemKind::QuorumUnavailable, detail).with(|m| {
                 m.quorum = Some(convert::quorum(count));

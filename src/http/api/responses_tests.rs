@@ -15,8 +15,8 @@ const TOKEN_ID: &str = "f69f9b70";
 /// 2026-11-20T18:07:03.120Z
 const WALL_MS: u64 = 1_795_198_023_120;
 
-fn at(now_ms: u64) -> Moment {
-    Moment { now: BootTime::from_nanos(now_ms * 1_000_000), wall_ms: WALL_MS }
+fn at(now_ms: u64) -> AnswerTime {
+    AnswerTime { now: BootTime::from_nanos(now_ms * 1_000_000), wall_ms: WALL_MS }
 }
 
 fn labels() -> Labels {
@@ -71,7 +71,7 @@ async fn value(response: Response) -> Value {
 
 #[tokio::test]
 async fn an_acquired_lease_is_the_contracts_example() {
-    let response = acquired(&lease(false), at(1_000), Format::Json);
+    let response = acquired(&lease(false), at(1_000), ResponseFormat::Json);
     assert_eq!(response.status(), StatusCode::CREATED);
     for (name, expected) in [
         (header::LOCATION, "/locks/deploy/prod"),
@@ -95,21 +95,21 @@ async fn an_acquired_lease_is_the_contracts_example() {
 #[tokio::test]
 async fn what_is_promised_shrinks_until_the_answer_is_written() {
     for (now_ms, left) in [(1_000, 29_695), (30_695, 0), (30_696, 0), (99_999, 0)] {
-        let body = value(acquired(&lease(false), at(now_ms), Format::Json)).await;
+        let body = value(acquired(&lease(false), at(now_ms), ResponseFormat::Json)).await;
         assert_eq!(body["valid_for_ms"], left, "at {now_ms}");
     }
 }
 
 #[tokio::test]
 async fn a_replay_is_200_and_repeats_the_token() {
-    let response = acquired(&lease(true), at(1_000), Format::Json);
+    let response = acquired(&lease(true), at(1_000), ResponseFormat::Json);
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(value(response).await["token"], TOKEN);
 }
 
 #[tokio::test]
 async fn as_text_an_acquire_is_the_bare_token() {
-    let response = acquired(&lease(false), at(1_000), Format::Text);
+    let response = acquired(&lease(false), at(1_000), ResponseFormat::Text);
     assert_eq!(response.status(), StatusCode::CREATED);
     assert_eq!(response.headers()[header::CONTENT_TYPE], "text/plain; charset=utf-8");
     assert_eq!(response.headers()[LOCK_TOKEN], TOKEN);
@@ -119,7 +119,7 @@ async fn as_text_an_acquire_is_the_bare_token() {
 #[tokio::test]
 async fn the_token_is_in_no_other_answer() {
     let renewed = ExtendedLease { lease: lease(false), renewals: 4 };
-    for format in [Format::Json, Format::Text] {
+    for format in [ResponseFormat::Json, ResponseFormat::Text] {
         let held = LockState::Held(holder(Duration::from_secs(12)));
         for response in
             [extended(&renewed, at(1_000), format), inspected(&inspection(held), WALL_MS, format).expect("held")]
@@ -136,21 +136,21 @@ async fn the_token_is_in_no_other_answer() {
 #[tokio::test]
 async fn an_extend_answers_the_lease_and_its_renewals() {
     let renewed = ExtendedLease { lease: lease(false), renewals: 4 };
-    let json = value(extended(&renewed, at(1_000), Format::Json)).await;
+    let json = value(extended(&renewed, at(1_000), ResponseFormat::Json)).await;
     assert_eq!((&json["renewals"], &json["valid_for_ms"]), (&json!(4), &json!(29_695)));
     assert!(json.get("token").is_none() && json.get("waited_ms").is_none());
-    let text = body(extended(&renewed, at(1_000), Format::Text)).await;
+    let text = body(extended(&renewed, at(1_000), ResponseFormat::Text)).await;
     assert!(text.lines().any(|l| l == "valid_for_ms=29695"), "{text}");
 }
 
 #[tokio::test]
 async fn an_extend_that_did_not_read_the_labels_makes_none_up() {
     let blind = ExtendedLease { lease: GrantedLease { labels: Labels::default(), ..lease(false) }, renewals: 0 };
-    let json = value(extended(&blind, at(1_000), Format::Json)).await;
+    let json = value(extended(&blind, at(1_000), ResponseFormat::Json)).await;
     for member in ["owner", "note", "metadata", "acquired_at", "renewals"] {
         assert!(json.get(member).is_none(), "{member}: {json}");
     }
-    let text = body(extended(&blind, at(1_000), Format::Text)).await;
+    let text = body(extended(&blind, at(1_000), ResponseFormat::Text)).await;
     assert!(!text.contains("owner") && text.contains("valid_for_ms=29695"), "{text}");
 }
 
@@ -182,20 +182,23 @@ async fn releases_have_no_body_and_revocations_say_when() {
 #[tokio::test]
 async fn a_held_lock_shows_holder_waiters_and_nodes() {
     let held = LockState::Held(holder(Duration::from_millis(12_040)));
-    let json = value(inspected(&inspection(held), WALL_MS, Format::Json).expect("held")).await;
+    let json = value(inspected(&inspection(held), WALL_MS, ResponseFormat::Json).expect("held")).await;
     assert_eq!((&json["state"], &json["mode"], json.get("foreign")), (&json!("held"), &json!("exclusive"), None));
     assert_eq!(json["holders"][0]["token_id"], TOKEN_ID);
     assert_eq!(json["waiters"], json!([{"position": 1, "owner": "bob", "mode": "exclusive", "waiting_ms": 1_500}]));
     assert_eq!(json["nodes"], json!([{"node": "n1", "holds": TOKEN_ID, "ttl_ms": 13_000, "state": "granted"}]));
     assert_eq!(json["observed_at"], "2026-11-20T18:07:03.120Z");
     let delay = LockState::Held(holder(Duration::ZERO));
-    assert_eq!(value(inspected(&inspection(delay), WALL_MS, Format::Json).expect("held")).await["state"], "lock-delay");
+    assert_eq!(
+        value(inspected(&inspection(delay), WALL_MS, ResponseFormat::Json).expect("held")).await["state"],
+        "lock-delay"
+    );
 }
 
 #[tokio::test]
 async fn as_text_a_lock_is_lines_that_a_label_cannot_break() {
     let held = LockState::Held(holder(Duration::from_millis(12_040)));
-    let text = body(inspected(&inspection(held), WALL_MS, Format::Text).expect("held")).await;
+    let text = body(inspected(&inspection(held), WALL_MS, ResponseFormat::Text).expect("held")).await;
     assert!(text.lines().all(|line| line.contains('=')), "{text}");
     for line in
         ["resource=deploy/prod", "state=held", "owner=ci-4711", "note=release\\n1.9", "valid_for_ms=12040", "waiters=1"]
@@ -207,7 +210,7 @@ async fn as_text_a_lock_is_lines_that_a_label_cannot_break() {
 #[tokio::test]
 async fn a_foreign_lock_is_held_without_details() {
     let foreign = LockState::Foreign { left: None, fingerprint: "type:list".to_owned() };
-    let response = inspected(&inspection(foreign), WALL_MS, Format::Json).expect("held");
+    let response = inspected(&inspection(foreign), WALL_MS, ResponseFormat::Json).expect("held");
     assert_eq!(response.headers()[header::ETAG], "\"type:list\"");
     assert!(!response.headers().contains_key(FENCING_TOKEN));
     let json = value(response).await;
@@ -216,7 +219,7 @@ async fn a_foreign_lock_is_held_without_details() {
 
 #[test]
 fn a_free_lock_is_404() {
-    let problem = inspected(&inspection(LockState::Free), WALL_MS, Format::Json).expect_err("free");
+    let problem = inspected(&inspection(LockState::Free), WALL_MS, ResponseFormat::Json).expect_err("free");
     assert_eq!(problem.slug(), ProblemKind::NotHeld);
     assert_eq!(problem.body("r").members.waiting, Some(1));
 }
@@ -275,11 +278,11 @@ async fn nodes_are_shown_with_the_vote_that_they_make() {
 #[tokio::test]
 async fn readiness_is_200_or_says_what_is_missing() {
     let reports = [report("n1", true), report("n2", false), report("n3", false)];
-    let ok = ready(Readiness::Ready, &reports, Format::Text, true).expect("ready");
+    let ok = ready(Readiness::Ready, &reports, ResponseFormat::Text, true).expect("ready");
     assert_eq!(body(ok).await, "ready\n");
     let ready_in = Some(Duration::from_millis(4_200));
-    let problem =
-        ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, Format::Json, true).expect_err("not ready");
+    let problem = ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, ResponseFormat::Json, true)
+        .expect_err("not ready");
     let seen = serde_json::to_value(problem.body("r")).expect("plain data");
     assert_eq!((&seen["status"], &seen["ready_in_seconds"]), (&json!(503), &json!(5)));
     assert_eq!(
@@ -289,6 +292,6 @@ async fn readiness_is_200_or_says_what_is_missing() {
             {"node": "n3", "outcome": "quarantined", "seconds_left": 5}
         ])
     );
-    let problem = ready(Readiness::Draining, &reports, Format::Json, true).expect_err("draining");
+    let problem = ready(Readiness::Draining, &reports, ResponseFormat::Json, true).expect_err("draining");
     assert_eq!(problem.slug(), ProblemKind::Draining);
 }

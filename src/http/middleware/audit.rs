@@ -1,7 +1,6 @@
-//! What a request leaves in the audit log: what begins a trail for each request and writes
-//! it down when the request is answered or dropped, and the trail itself, to which whoever knows more
-//! adds what they know. Every change of state leaves a line, and so does every refusal for want of a
-//! right; reading leaves none. Knows the records, and nothing of where they go.
+//! The audit record of a request: begun when the request arrives, completed by whichever code knows more,
+//! and written when the request is answered or dropped. Every change of state is recorded, and so is every
+//! refusal for lack of a permission; reads are not.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +14,7 @@ use crate::audit::{Audit, AuditRecord};
 use crate::http::api::extract;
 use crate::http::api::problem::Problem;
 use crate::http::routes::{Operation, ROUTES};
-use crate::http::server::socket::Caller;
+use crate::http::server::socket::ConnectionHandle;
 use crate::types::{Fence, TokenId};
 
 /// What happened that has no status code of its own.
@@ -25,7 +24,7 @@ const INTERNAL: &str = "internal";
 
 /// A request's record in the making. Cheap to clone; does nothing where there is no audit log.
 #[derive(Clone, Default)]
-pub struct Trail(Option<Arc<Inner>>);
+pub struct AuditScope(Option<Arc<Inner>>);
 
 struct Inner {
     audit: Audit,
@@ -33,8 +32,8 @@ struct Inner {
     record: Mutex<AuditRecord>,
 }
 
-impl Trail {
-    /// The trail of a request that has passed the layer.
+impl AuditScope {
+    /// The scope of a request that has passed the layer.
     pub fn of(request: &Request) -> Self {
         request.extensions().get::<Self>().cloned().unwrap_or_default()
     }
@@ -42,7 +41,7 @@ impl Trail {
     fn begin(audit: &Audit, request: &Request) -> Self {
         let pattern = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
         let text = |id: &RequestId| id.as_str().to_owned();
-        let peer = request.extensions().get::<Caller>().and_then(Caller::peer);
+        let peer = request.extensions().get::<ConnectionHandle>().and_then(ConnectionHandle::peer);
         let record = AuditRecord {
             request_id: request.extensions().get::<RequestId>().map(text),
             trace_id: TraceParent::sent(request.headers()).map(|parent| parent.trace_id),
@@ -97,7 +96,7 @@ impl Trail {
         let mut record = inner.record();
         record.status = Some(status.as_u16());
         if let Some(problem) = response.extensions().get::<Arc<Problem>>() {
-            record.outcome = problem.slug().word().to_owned();
+            record.outcome = problem.slug().as_str().to_owned();
             if record.reason.is_none() {
                 record.reason = problem.reason().map(str::to_owned);
             }
@@ -124,17 +123,17 @@ impl Inner {
 
 /// A request that is followed. Dropped without an answer, a change that was asked for is written down
 /// as abandoned.
-pub struct Followed(Trail);
+pub struct AuditGuard(AuditScope);
 
-impl Followed {
-    /// From now on; everybody below finds its [`Trail`].
+impl AuditGuard {
+    /// From now on; everybody below finds its [`AuditScope`].
     pub fn begin(audit: &Audit, request: &mut Request) -> Self {
         if !audit.is_on() {
-            return Self(Trail::default());
+            return Self(AuditScope::default());
         }
-        let trail = Trail::begin(audit, request);
-        request.extensions_mut().insert(trail.clone());
-        Self(trail)
+        let audit_scope = AuditScope::begin(audit, request);
+        request.extensions_mut().insert(audit_scope.clone());
+        Self(audit_scope)
     }
 
     /// It was answered.
@@ -148,7 +147,7 @@ impl Followed {
     }
 }
 
-impl Drop for Followed {
+impl Drop for AuditGuard {
     fn drop(&mut self) {
         self.0.dropped(ABANDONED);
     }
@@ -180,11 +179,11 @@ mod tests {
 
     use super::*;
     use crate::http::api::problem_kind::ProblemKind;
-    use crate::http::middleware::request_layer::Frame;
+    use crate::http::middleware::request_layer::RequestLayer;
     use crate::metrics::Metrics;
 
     async fn forbidden(request: Request) -> Response {
-        Trail::of(&request).name("team-a");
+        AuditScope::of(&request).name("team-a");
         Problem::new(ProblemKind::Forbidden, "not yours").into_response()
     }
 
@@ -204,7 +203,7 @@ mod tests {
                     }
                 }),
             )
-            .layer(Frame::new(Metrics::new(&[], &[]), audit, false));
+            .layer(RequestLayer::new(Metrics::new(&[], &[]), audit, false));
         for (method, path) in requests {
             let request = Request::builder().method(*method).uri(*path).body(Body::empty()).expect("a request");
             router.clone().oneshot(request).await.expect("infallible");

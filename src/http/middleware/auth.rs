@@ -16,7 +16,7 @@ use futures_util::future::Either;
 use tower::layer::layer_fn;
 use tower::{Layer, Service};
 
-use super::audit::Trail;
+use super::audit::AuditScope;
 use super::client_address;
 use super::host;
 use crate::auth::authenticator::Authenticator;
@@ -38,7 +38,7 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer");
 
 /// What an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub enum Requirement {
     /// Nothing: it tells nobody anything.
     Nothing,
     /// This right on the name in the path.
@@ -49,7 +49,7 @@ pub enum Needs {
     Somewhere(Right),
 }
 
-impl Needs {
+impl Requirement {
     /// Of an operation.
     pub fn of(operation: Operation) -> Self {
         match operation {
@@ -85,12 +85,12 @@ fn name_in(request: &Request, pattern: &str) -> Option<ResourceName> {
     extract::resource_behind(request.uri(), prefix).ok()
 }
 
-/// What the caller of a request may do. Left in the request's extensions by [`Guard`].
+/// What the caller of a request may do. Left in the request's extensions by [`AuthLayer`].
 #[derive(Debug, Clone)]
-pub struct Access(Caller);
+pub struct Access(CallerIdentity);
 
 #[derive(Debug, Clone)]
-enum Caller {
+enum CallerIdentity {
     /// There are no keys: everything.
     Anybody,
     /// What its rules say.
@@ -102,23 +102,23 @@ enum Caller {
 impl Access {
     /// Of a request; nothing where the layer did not see it.
     pub fn of(request: &Request) -> Self {
-        request.extensions().get::<Self>().cloned().unwrap_or(Self(Caller::Nobody))
+        request.extensions().get::<Self>().cloned().unwrap_or(Self(CallerIdentity::Nobody))
     }
 
     /// Of this principal.
     pub fn known(gate: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
-        Self(Caller::Known { gate: Arc::clone(gate), principal })
+        Self(CallerIdentity::Known { gate: Arc::clone(gate), principal })
     }
 
     /// Of whoever there is: everything where there are no keys, else nothing.
     pub fn anonymous(gate: &Authenticator) -> Self {
-        Self(if gate.is_open() { Caller::Anybody } else { Caller::Nobody })
+        Self(if gate.is_open() { CallerIdentity::Anybody } else { CallerIdentity::Nobody })
     }
 
     /// What the caller is called, where there are keys: for the log.
     pub fn principal(&self) -> Option<&str> {
         match &self.0 {
-            Caller::Known { principal, .. } => Some(principal.name.as_str()),
+            CallerIdentity::Known { principal, .. } => Some(principal.name.as_str()),
             _ => None,
         }
     }
@@ -126,15 +126,15 @@ impl Access {
     /// Whether this may be done to this name.
     pub fn may(&self, right: Right, name: &ResourceName) -> bool {
         match &self.0 {
-            Caller::Anybody => true,
-            Caller::Known { principal, .. } => principal.rules.allow(right, name),
-            Caller::Nobody => false,
+            CallerIdentity::Anybody => true,
+            CallerIdentity::Known { principal, .. } => principal.rules.allow(right, name),
+            CallerIdentity::Nobody => false,
         }
     }
 
     /// The same of a name that came as text, say from a node; what is no name is nobody's.
     pub fn may_text(&self, right: Right, name: &str) -> bool {
-        matches!(self.0, Caller::Anybody) || ResourceName::parse(name).is_ok_and(|name| self.may(right, &name))
+        matches!(self.0, CallerIdentity::Anybody) || ResourceName::parse(name).is_ok_and(|name| self.may(right, &name))
     }
 
     /// Whether there is nothing that may not be done.
@@ -145,9 +145,9 @@ impl Access {
     /// Whether it may be done to some name, or to the service where the right has no names.
     pub fn may_somewhere(&self, right: Right) -> bool {
         match &self.0 {
-            Caller::Anybody => true,
-            Caller::Known { principal, .. } => principal.rules.allow_somewhere(right),
-            Caller::Nobody => false,
+            CallerIdentity::Anybody => true,
+            CallerIdentity::Known { principal, .. } => principal.rules.allow_somewhere(right),
+            CallerIdentity::Nobody => false,
         }
     }
 
@@ -165,9 +165,11 @@ impl Access {
     /// take longer than a book is in force.
     pub fn renewed(&self) -> Option<Self> {
         match &self.0 {
-            Caller::Known { gate, principal } => gate.current(&principal.name).map(|now| Self::known(gate, now)),
-            Caller::Anybody => Some(self.clone()),
-            Caller::Nobody => None,
+            CallerIdentity::Known { gate, principal } => {
+                gate.current(&principal.name).map(|now| Self::known(gate, now))
+            }
+            CallerIdentity::Anybody => Some(self.clone()),
+            CallerIdentity::Nobody => None,
         }
     }
 
@@ -175,7 +177,7 @@ impl Access {
     ///
     /// Errors: `quota-exceeded`.
     pub fn enter(&self, waits: bool) -> Result<Option<QuotaPermit>, Problem> {
-        let Caller::Known { gate, principal } = &self.0 else { return Ok(None) };
+        let CallerIdentity::Known { gate, principal } = &self.0 else { return Ok(None) };
         let limits = gate.limits(principal);
         let (leases, waiters) = (limits.leases.unwrap_or(usize::MAX), limits.waiters.unwrap_or(usize::MAX));
         let place = gate.quotas().reserve(&principal.name, waits, leases, waiters, SystemClock.now());
@@ -191,7 +193,7 @@ impl Access {
 
     /// Tells what became of a lease, where that is counted.
     pub fn tell(&self, told: impl FnOnce(&crate::auth::quota::Quotas)) {
-        if let Caller::Known { gate, .. } = &self.0 {
+        if let CallerIdentity::Known { gate, .. } = &self.0 {
             told(gate.quotas());
         }
     }
@@ -219,7 +221,7 @@ fn unauthenticated(detail: &str) -> Problem {
 
 /// What stands in front of every matched route. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Guard {
+pub struct AuthLayer {
     /// Who gets in.
     pub gate: Arc<Authenticator>,
     /// Under which names, where there are no keys; how long a request's line may be; whom to believe about
@@ -227,7 +229,7 @@ pub struct Guard {
     pub settings: Arc<HttpSettings>,
 }
 
-impl Guard {
+impl AuthLayer {
     /// Finds out who is asking, notes it on the request, and denies what they may not.
     ///
     /// Errors: `uri-too-long`, and what [`allowed`] refuses.
@@ -237,7 +239,7 @@ impl Guard {
         if !trusted.is_empty()
             && let Some(address) = client_address::of(request, trusted)
         {
-            Trail::of(request).note(|record| record.peer = Some(address.to_string()));
+            AuditScope::of(request).note(|record| record.peer = Some(address.to_string()));
         }
         let bytes = request.uri().path_and_query().map_or(0, |pq| pq.as_str().len());
         if bytes > limit {
@@ -246,28 +248,28 @@ impl Guard {
         }
         let access = allowed(self, request).inspect_err(|problem| {
             // Strangers are not to fill the log.
-            tracing::debug!(problem = problem.slug().word(), "a request was denied");
+            tracing::debug!(problem = problem.slug().as_str(), "a request was denied");
         })?;
         request.extensions_mut().insert(access);
         Ok(())
     }
 }
 
-/// The layer that has each request pass a [`Guard`]; for matched routes only.
-pub fn guarded<S>(guard: Guard) -> impl Layer<S, Service = Guarded<S>> + Clone {
+/// The layer that has each request pass a [`AuthLayer`]; for matched routes only.
+pub fn guarded<S>(guard: AuthLayer) -> impl Layer<S, Service = AuthService<S>> + Clone {
     let guard = Arc::new(guard);
-    layer_fn(move |inner| Guarded { guard: Arc::clone(&guard), inner })
+    layer_fn(move |inner| AuthService { guard: Arc::clone(&guard), inner })
 }
 
-/// A service behind a [`Guard`]. A service of its own, and no function between two: that would copy and box
+/// A service behind a [`AuthLayer`]. A service of its own, and no function between two: that would copy and box
 /// each request once more.
 #[derive(Debug, Clone)]
-pub struct Guarded<S> {
-    guard: Arc<Guard>,
+pub struct AuthService<S> {
+    guard: Arc<AuthLayer>,
     inner: S,
 }
 
-impl<S: Service<Request, Response = Response, Error = Infallible>> Service<Request> for Guarded<S> {
+impl<S: Service<Request, Response = Response, Error = Infallible>> Service<Request> for AuthService<S> {
     type Response = Response;
     type Error = Infallible;
     type Future = Either<S::Future, Ready<Result<Response, Infallible>>>;
@@ -292,7 +294,7 @@ fn comes_from_elsewhere(request: &Request) -> bool {
 }
 
 /// Errors: `unauthenticated`, `forbidden`, `quota-exceeded`, `host-not-allowed`.
-fn allowed(guard: &Guard, request: &Request) -> Result<Access, Problem> {
+fn allowed(guard: &AuthLayer, request: &Request) -> Result<Access, Problem> {
     let gate = &guard.gate;
     if comes_from_elsewhere(request) {
         let detail = "a browser sent this for a page of another site, which may not change anything here";
@@ -301,27 +303,27 @@ fn allowed(guard: &Guard, request: &Request) -> Result<Access, Problem> {
     // Without keys a name that leads here from a stranger's page would be all that it takes.
     let is_ours = || guard.settings.hosts.permit_request(request.headers(), request.uri(), true);
     if gate.is_open() && is_ours() {
-        return Ok(Access(Caller::Anybody));
+        return Ok(Access(CallerIdentity::Anybody));
     }
     let pattern = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str).unwrap_or_default();
     let method = if request.method() == "HEAD" { "GET" } else { request.method().as_str() };
     let route = ROUTES.iter().find(|route| route.pattern == pattern && route.method == method);
     // A route that is not in the table is for those who may do everything.
-    let needs = route.map_or(Needs::Somewhere(Right::Admin), |route| Needs::of(route.operation));
+    let needs = route.map_or(Requirement::Somewhere(Right::Admin), |route| Requirement::of(route.operation));
     if gate.is_open() {
         // What tells nobody anything, such as whether the service lives, it tells under every name.
-        return if needs == Needs::Nothing { Ok(Access(Caller::Nobody)) } else { Err(host::refused()) };
+        return if needs == Requirement::Nothing { Ok(Access(CallerIdentity::Nobody)) } else { Err(host::refused()) };
     }
     let is_page = route.is_some_and(|route| matches!(route.operation, Operation::Ui(_)));
     let found = if is_page { identify_person(gate, request) } else { identify(gate, request) };
-    if needs == Needs::Nothing {
-        return Ok(found.unwrap_or(Access(Caller::Nobody)));
+    if needs == Requirement::Nothing {
+        return Ok(found.unwrap_or(Access(CallerIdentity::Nobody)));
     }
     let access = found?;
     if let Some(name) = access.principal() {
-        Trail::of(request).name(name);
+        AuditScope::of(request).name(name);
     }
-    if let Caller::Known { principal, .. } = &access.0
+    if let CallerIdentity::Known { principal, .. } = &access.0
         && !is_page
     {
         gate.count_request(principal, SystemClock.now()).map_err(|wait| {
@@ -331,15 +333,15 @@ fn allowed(guard: &Guard, request: &Request) -> Result<Access, Problem> {
         })?;
     }
     match needs {
-        Needs::Nothing => {}
-        Needs::Somewhere(right) => access.need_somewhere(right)?,
+        Requirement::Nothing => {}
+        Requirement::Somewhere(right) => access.need_somewhere(right)?,
         // A name that is none is the handler's to refuse: it reads the same path with the same function.
-        Needs::OnName(right) => {
+        Requirement::OnName(right) => {
             if let Some(name) = name_in(request, pattern) {
                 access.need(right, &name)?;
             }
         }
-        Needs::Release => {
+        Requirement::Release => {
             if let Some(name) = name_in(request, pattern)
                 && !access.may(Right::Force, &name)
             {

@@ -13,7 +13,7 @@ use crate::auth::access_file;
 use crate::auth::key::KeyHash;
 use crate::auth::principal::PrincipalLimits;
 use crate::auth::principals::PrincipalStore;
-use crate::http::middleware::host::Hosts;
+use crate::http::middleware::host::AllowedHosts;
 
 fn gate(rules: &[&str]) -> Arc<Authenticator> {
     let book = book("secret", rules);
@@ -29,10 +29,10 @@ fn book(key: &str, rules: &[&str]) -> PrincipalStore {
 
 /// Every route, each answering 200; and one that is in no table.
 fn echo(gate: Arc<Authenticator>) -> Router {
-    behind(Guard { gate, settings: Arc::default() })
+    behind(AuthLayer { gate, settings: Arc::default() })
 }
 
-fn behind(guard: Guard) -> Router {
+fn behind(guard: AuthLayer) -> Router {
     let mut router = Router::new().route("/unlisted", on(MethodFilter::GET, || async {}));
     for route in ROUTES.iter().filter(|r| r.method != "HEAD") {
         let method = Method::from_bytes(route.method.as_bytes()).expect("a method");
@@ -67,8 +67,8 @@ async fn every_route_with_every_right_is_as_the_table_says() {
     const KEY: &[&str] = &["Bearer secret"];
     for route in &ROUTES {
         let path = path_of(route);
-        let needs = Needs::of(route.operation);
-        let open = if needs == Needs::Nothing { 200 } else { 401 };
+        let needs = Requirement::of(route.operation);
+        let open = if needs == Requirement::Nothing { 200 } else { 401 };
         let at = |rights: &'static [&'static str], key| {
             let path = path.clone();
             async move { status(&gate(rights), route.method, &path, key).await }
@@ -76,7 +76,7 @@ async fn every_route_with_every_right_is_as_the_table_says() {
         assert_eq!(at(&["admin"], &[]).await, open, "{route:?}");
         assert_eq!(at(&["admin"], &["Bearer wrong"]).await, open, "{route:?}");
         assert_eq!(at(&["admin"], KEY).await, 200, "{route:?}");
-        let denied = if needs == Needs::Nothing { 200 } else { 403 };
+        let denied = if needs == Requirement::Nothing { 200 } else { 403 };
         assert_eq!(at(&[], KEY).await, denied, "{route:?}");
         for (rule, right) in [
             (&["read:deploy/*"][..], Right::Read),
@@ -87,15 +87,15 @@ async fn every_route_with_every_right_is_as_the_table_says() {
         ] {
             let reads = !matches!(right, Right::Metrics);
             let does = match needs {
-                Needs::Nothing => true,
-                Needs::Release => matches!(right, Right::Acquire | Right::Force),
-                Needs::OnName(Right::Read) | Needs::Somewhere(Right::Read) => reads,
-                Needs::OnName(needed) | Needs::Somewhere(needed) => needed == right,
+                Requirement::Nothing => true,
+                Requirement::Release => matches!(right, Right::Acquire | Right::Force),
+                Requirement::OnName(Right::Read) | Requirement::Somewhere(Right::Read) => reads,
+                Requirement::OnName(needed) | Requirement::Somewhere(needed) => needed == right,
             };
             assert_eq!(at(rule, KEY).await, if does { 200 } else { 403 }, "{route:?} with {rule:?}");
         }
         // On another name the same right does nothing.
-        if matches!(needs, Needs::OnName(_) | Needs::Release) {
+        if matches!(needs, Requirement::OnName(_) | Requirement::Release) {
             let other = ["acquire:other/*", "force:other/*", "events:deploy", "read:deploy/prod2"];
             assert_eq!(status(&gate(&other), route.method, &path, KEY).await, 403, "{route:?}");
         }
@@ -195,18 +195,18 @@ async fn a_page_of_another_site_changes_nothing_even_without_keys() {
 /// stranger's page from a program of ours. With keys it needs no such thing.
 #[tokio::test]
 async fn without_keys_only_names_of_ours_are_answered() {
-    let send = async |guard: &Guard, method: &str, path: &str, host: &str| {
+    let send = async |guard: &AuthLayer, method: &str, path: &str, host: &str| {
         let mut request = request(method, path, &[]);
         request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
         let response = behind(guard.clone()).oneshot(request).await.expect("infallible");
         response.status().as_u16()
     };
     let hosts = |hosts| Arc::new(HttpSettings { hosts, ..HttpSettings::default() });
-    let listed = || Hosts::of(vec!["locks.example".to_owned()]);
-    let open = Guard { gate: Arc::new(Authenticator::open()), settings: hosts(listed()) };
+    let listed = || AllowedHosts::of(vec!["locks.example".to_owned()]);
+    let open = AuthLayer { gate: Arc::new(Authenticator::open()), settings: hosts(listed()) };
     for route in &ROUTES {
         let path = path_of(route);
-        let stranger = if Needs::of(route.operation) == Needs::Nothing { 200 } else { 421 };
+        let stranger = if Requirement::of(route.operation) == Requirement::Nothing { 200 } else { 421 };
         for (host, expected) in [
             ("127.0.0.1:5625", 200),
             ("[::1]:5625", 200),
@@ -220,16 +220,16 @@ async fn without_keys_only_names_of_ours_are_answered() {
         }
     }
     assert_eq!(send(&open, "GET", "/unlisted", "evil.example").await, 421);
-    let any = Guard { settings: hosts(Hosts::any()), ..open };
+    let any = AuthLayer { settings: hosts(AllowedHosts::any()), ..open };
     assert_eq!(send(&any, "POST", "/locks/a", "redlockd:5625").await, 200);
-    let closed = Guard { gate: gate(&["read:**"]), settings: hosts(listed()) };
+    let closed = AuthLayer { gate: gate(&["read:**"]), settings: hosts(listed()) };
     assert_eq!(send(&closed, "GET", "/locks", "evil.example").await, 401, "a key is asked for, whatever the name");
 }
 
 /// What is told under every name is told as to a stranger.
 #[tokio::test]
 async fn a_strangers_name_without_keys_is_told_no_more_than_a_stranger() {
-    let guard = Guard { gate: Arc::new(Authenticator::open()), settings: Arc::default() };
+    let guard = AuthLayer { gate: Arc::new(Authenticator::open()), settings: Arc::default() };
     for (host, may) in [("127.0.0.1", true), ("evil.example", false)] {
         let mut request = request("GET", "/health/ready", &[]);
         request.headers_mut().insert(header::HOST, host.parse().expect("a value"));

@@ -13,12 +13,12 @@ use crate::http::api::problem_kind::ProblemKind;
 /// The names that are allowed, besides IP addresses, which no page of a stranger's can have for a
 /// name, and `localhost`, which browsers themselves keep on this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Hosts {
+pub struct AllowedHosts {
     listed: Vec<String>,
     any: bool,
 }
 
-impl Hosts {
+impl AllowedHosts {
     /// These names, in small letters and without ports.
     pub fn of(listed: Vec<String>) -> Self {
         Self { listed, any: false }
@@ -91,8 +91,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn listed() -> Hosts {
-        Hosts::of(vec!["locks.example.org".to_owned()])
+    fn listed() -> AllowedHosts {
+        AllowedHosts::of(vec!["locks.example.org".to_owned()])
     }
 
     #[test]
@@ -130,7 +130,7 @@ mod tests {
             "redlockd:5625",
         ] {
             assert!(!listed().permit(host), "{host}");
-            assert!(Hosts::any().permit(host), "{host}");
+            assert!(AllowedHosts::any().permit(host), "{host}");
         }
     }
 
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(permits(&with(b"\xff"), &path), [false, false], "what cannot be read is not nothing");
         assert_eq!(permits(&with(b""), &path), [false, false]);
         assert_eq!(permits(&with(b"localhost"), &absolute), [false, false]);
-        assert!(Hosts::any().permit_request(&with(b"\xff"), &path, false));
+        assert!(AllowedHosts::any().permit_request(&with(b"\xff"), &path, false));
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use crate::http::api::locks::Waited;
+use crate::http::api::locks::WaitTime;
 use crate::http::api::problem::Problem;
 use crate::http::api::problem_kind::ProblemKind;
 use crate::http::routes;
@@ -16,12 +16,12 @@ use crate::metrics::requests::{OTHER_METHOD, RequestWatch, UNMATCHED};
 use crate::metrics::{AuditTotals, Metrics, Scrape};
 
 /// A request that is counted. Dropped, it counts as abandoned and is no longer in flight.
-pub struct Counted {
+pub struct MeasuredRequest {
     route: &'static str,
     watch: RequestWatch,
 }
 
-impl Counted {
+impl MeasuredRequest {
     /// From now on.
     pub fn begin(metrics: &Metrics, request: &Request) -> Self {
         let pattern = request.extensions().get::<MatchedPath>();
@@ -31,7 +31,7 @@ impl Counted {
 
     /// Counts what came of it.
     pub fn answered(self, response: &Response) {
-        let waited = response.extensions().get::<Waited>().map(|w| w.0).unwrap_or_default();
+        let waited = response.extensions().get::<WaitTime>().map(|w| w.0).unwrap_or_default();
         let status = response.status().as_u16();
         self.watch.answered(status, waited);
         tracing::debug!(status, route = self.route, "a request was answered");
@@ -45,13 +45,13 @@ fn method_label(method: &Method) -> &'static str {
 }
 
 /// `GET /metrics`, in the text exposition format.
-pub async fn metrics(State(door): State<AppState>) -> Result<Response, Problem> {
-    let draining = door.manager.readiness() == Readiness::Draining;
-    let counts = door.audit.counts();
+pub async fn metrics(State(state): State<AppState>) -> Result<Response, Problem> {
+    let draining = state.manager.readiness() == Readiness::Draining;
+    let counts = state.audit.counts();
     let audit =
         AuditTotals { written: counts.written, dropped: counts.dropped, failed: counts.failed, queued: counts.queued };
-    let scrape = Scrape { gauges: door.manager.gauges(), nodes: &door.manager.nodes(), draining, audit };
-    let text = door.metrics.scrape(&scrape).map_err(|error| {
+    let scrape = Scrape { gauges: state.manager.gauges(), nodes: &state.manager.nodes(), draining, audit };
+    let text = state.metrics.scrape(&scrape).map_err(|error| {
         tracing::error!(%error, "the metrics could not be written");
         Problem::new(ProblemKind::Internal, "the metrics could not be written")
     })?;

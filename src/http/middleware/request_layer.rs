@@ -15,49 +15,49 @@ use futures_util::FutureExt;
 use tower::{Layer, Service};
 use tracing::Instrument;
 
-use super::audit::Followed;
-use super::metrics::Counted;
+use super::audit::AuditGuard;
+use super::metrics::MeasuredRequest;
 use super::request_id::{self, RequestId};
 use crate::audit::Audit;
-use crate::http::api::problem::{self, Form};
-use crate::http::ui::html_response::Dress;
+use crate::http::api::problem::{self, ProblemWriter};
+use crate::http::ui::html_response::HtmlResponse;
 use crate::metrics::Metrics;
 
 /// The layer. Cheap to clone.
 #[derive(Clone)]
-pub struct Frame(Arc<Around>);
+pub struct RequestLayer(Arc<RequestContext>);
 
-struct Around {
+struct RequestContext {
     metrics: Arc<Metrics>,
     audit: Audit,
     is_open: bool,
 }
 
-impl Frame {
+impl RequestLayer {
     /// `is_open`: see [`crate::http::state::HttpSettings::is_open_to_others`].
     pub fn new(metrics: Arc<Metrics>, audit: Audit, is_open: bool) -> Self {
-        Self(Arc::new(Around { metrics, audit, is_open }))
+        Self(Arc::new(RequestContext { metrics, audit, is_open }))
     }
 }
 
-impl<S> Layer<S> for Frame {
-    type Service = Framed<S>;
+impl<S> Layer<S> for RequestLayer {
+    type Service = RequestService<S>;
 
-    fn layer(&self, inner: S) -> Framed<S> {
-        Framed { frame: self.clone(), inner }
+    fn layer(&self, inner: S) -> RequestService<S> {
+        RequestService { layer: self.clone(), inner }
     }
 }
 
 /// A service inside of the frame.
 #[derive(Clone)]
-pub struct Framed<S> {
-    frame: Frame,
+pub struct RequestService<S> {
+    layer: RequestLayer,
     inner: S,
 }
 
 /// Cancel (the caller hung up): the request counts as abandoned, and a change that was asked for is
 /// written down as such.
-impl<S> Service<Request> for Framed<S>
+impl<S> Service<Request> for RequestService<S>
 where
     S: Service<Request, Response = Response, Error = Infallible>,
     S::Future: Send + 'static,
@@ -71,56 +71,56 @@ where
     }
 
     fn call(&mut self, mut request: Request) -> Self::Future {
-        let Around { metrics, audit, is_open } = &*self.frame.0;
+        let RequestContext { metrics, audit, is_open } = &*self.layer.0;
         // The name first: all below logs and answers under it.
         let (id, span) = request_id::identify(&mut request);
-        let way_out = WayOut {
+        let response_steps = ResponseSteps {
             id,
-            counted: Counted::begin(metrics, &request),
-            form: Form::of(&request),
-            dress: Dress::of(&request, *is_open),
-            followed: Followed::begin(audit, &mut request),
+            measured: MeasuredRequest::begin(metrics, &request),
+            problem_writer: ProblemWriter::of(&request),
+            html_response: HtmlResponse::of(&request, *is_open),
+            audit_guard: AuditGuard::begin(audit, &mut request),
         };
         // Without a block of its own, which would keep a second place for what it awaits.
         let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
         let answer = answer.map(move |answer| match answer {
-            Ok(Ok(response)) => Ok(way_out.pass(Some(response))),
-            Err(_) => Ok(way_out.pass(None)),
+            Ok(Ok(response)) => Ok(response_steps.pass(Some(response))),
+            Err(_) => Ok(response_steps.pass(None)),
         });
         Box::pin(answer.instrument(span))
     }
 }
 
 /// What was noted of a request on its way in, for its answer. Dropped, the caller hung up.
-struct WayOut {
+struct ResponseSteps {
     id: RequestId,
-    counted: Counted,
-    form: Form,
-    dress: Option<Dress>,
-    followed: Followed,
+    measured: MeasuredRequest,
+    problem_writer: ProblemWriter,
+    html_response: Option<HtmlResponse>,
+    audit_guard: AuditGuard,
 }
 
-impl WayOut {
+impl ResponseSteps {
     /// `None`: the handler panicked.
     fn pass(self, response: Option<Response>) -> Response {
-        let Self { id, counted, form, dress, followed } = self;
+        let Self { id, measured, problem_writer, html_response, audit_guard } = self;
         let mut response = match response {
             Some(response) => {
                 // Sees what is refused before it is written out, whoever refuses it.
-                followed.answered(&response);
+                audit_guard.answered(&response);
                 response
             }
             None => {
-                followed.panicked();
+                audit_guard.panicked();
                 problem::of_a_panic()
             }
         };
         // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
-        if let Some(dress) = dress {
-            response = dress.put(&id, response);
+        if let Some(html_response) = html_response {
+            response = html_response.apply(&id, response);
         }
-        form.write(&id, &mut response);
-        counted.answered(&response);
+        problem_writer.write(&id, &mut response);
+        measured.answered(&response);
         id.sign(&mut response);
         // On every answer, whatever made it. Only what has its hash in its name may be kept.
         let headers = response.headers_mut();

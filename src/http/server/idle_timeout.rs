@@ -23,7 +23,7 @@ pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The times of a connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
+pub struct ConnectionTimeouts {
     /// Without a request.
     pub idle: Duration,
     /// From the first byte of a request to the end of its head; `None` where bytes may mean other
@@ -35,21 +35,21 @@ pub struct Patience {
 
 /// What is under way on a connection.
 #[derive(Debug, Default)]
-pub struct Activity {
+pub struct RequestsInFlight {
     under_way: AtomicUsize,
     begun: AtomicU64,
 }
 
 /// A request that is under way, until this is dropped.
 #[derive(Debug)]
-pub struct UnderWay(Arc<Activity>);
+pub struct RequestGuard(Arc<RequestsInFlight>);
 
-impl Activity {
+impl RequestsInFlight {
     /// Its head was read.
-    pub fn begin(self: &Arc<Self>) -> UnderWay {
+    pub fn begin(self: &Arc<Self>) -> RequestGuard {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
-        UnderWay(Arc::clone(self))
+        RequestGuard(Arc::clone(self))
     }
 
     fn is_busy(&self) -> bool {
@@ -61,7 +61,7 @@ impl Activity {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.under_way.fetch_sub(1, Ordering::Relaxed);
     }
@@ -78,21 +78,21 @@ enum Phase {
     Head(u64),
 }
 
-/// A stream that fails with `TimedOut` where its patience ends.
-pub struct Timed<S> {
+/// A stream that fails with `TimedOut` when one of its timeouts passes.
+pub struct IdleTimeout<S> {
     inner: S,
-    activity: Arc<Activity>,
-    patience: Patience,
+    requests: Arc<RequestsInFlight>,
+    timeouts: ConnectionTimeouts,
     phase: Phase,
     timer: Pin<Box<Sleep>>,
     unread: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Timed<S> {
+impl<S> IdleTimeout<S> {
     /// A fresh connection.
-    pub fn new(inner: S, activity: Arc<Activity>, patience: Patience) -> Self {
-        let timer = Box::pin(sleep(patience.idle));
-        Self { inner, activity, patience, phase: Phase::Idle, timer, unread: None }
+    pub fn new(inner: S, requests: Arc<RequestsInFlight>, timeouts: ConnectionTimeouts) -> Self {
+        let timer = Box::pin(sleep(timeouts.idle));
+        Self { inner, requests, timeouts, phase: Phase::Idle, timer, unread: None }
     }
 
     fn wait(&mut self, phase: Phase, for_at_most: Duration) {
@@ -106,7 +106,7 @@ impl<S> Timed<S> {
             self.unread = None;
             return outcome;
         }
-        let within = self.patience.unread;
+        let within = self.timeouts.unread;
         let timer = self.unread.get_or_insert_with(|| Box::pin(sleep(within)));
         match timer.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
@@ -115,32 +115,32 @@ impl<S> Timed<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for IdleTimeout<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         let before = into.filled().len();
         let read = Pin::new(&mut this.inner).poll_read(cx, into);
         // A head that was waited for is there once another request has begun.
         if let Phase::Head(begun) = this.phase
-            && this.activity.begun() > begun
+            && this.requests.begun() > begun
         {
             this.phase = Phase::Busy;
         }
         if read.is_ready() {
             let came = into.filled().len() > before;
-            if let (true, false, Some(head)) = (came, this.activity.is_busy(), this.patience.head)
+            if let (true, false, Some(head)) = (came, this.requests.is_busy(), this.timeouts.head)
                 && !matches!(this.phase, Phase::Head(_))
             {
-                this.wait(Phase::Head(this.activity.begun()), head);
+                this.wait(Phase::Head(this.requests.begun()), head);
             }
             return read;
         }
-        if this.activity.is_busy() {
+        if this.requests.is_busy() {
             this.phase = Phase::Busy;
             return Poll::Pending;
         }
         if this.phase == Phase::Busy {
-            this.wait(Phase::Idle, this.patience.idle);
+            this.wait(Phase::Idle, this.timeouts.idle);
         }
         match this.timer.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
@@ -149,7 +149,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for IdleTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.inner).poll_write(cx, bytes);
         self.written(outcome, cx)
@@ -184,7 +184,7 @@ pub struct SentBody {
     /// The answer's own.
     pub body: axum::body::Body,
     /// For as long as that.
-    pub under_way: UnderWay,
+    pub under_way: RequestGuard,
 }
 
 impl HttpBody for SentBody {
@@ -212,22 +212,22 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    fn timed(head: Option<Duration>) -> (Timed<DuplexStream>, DuplexStream, Arc<Activity>) {
+    fn timed(head: Option<Duration>) -> (IdleTimeout<DuplexStream>, DuplexStream, Arc<RequestsInFlight>) {
         let (ours, theirs) = duplex(8);
-        let activity = Arc::new(Activity::default());
-        let patience = Patience { idle: MS(60_000), head, unread: MS(30_000) };
-        (Timed::new(ours, Arc::clone(&activity), patience), theirs, activity)
+        let requests = Arc::new(RequestsInFlight::default());
+        let timeouts = ConnectionTimeouts { idle: MS(60_000), head, unread: MS(30_000) };
+        (IdleTimeout::new(ours, Arc::clone(&requests), timeouts), theirs, requests)
     }
 
     /// Pending for that long, and then an error: whoever reads is told just then.
-    async fn ends_after(stream: &mut Timed<DuplexStream>, after: Duration) {
+    async fn ends_after(stream: &mut IdleTimeout<DuplexStream>, after: Duration) {
         let mut buffer = [0; 8];
         tokio::time::timeout(after - MS(5), stream.read(&mut buffer)).await.expect_err("not yet");
         let outcome = tokio::time::timeout(MS(10), stream.read(&mut buffer)).await.expect("now");
         assert_eq!(outcome.expect_err("timed out").kind(), io::ErrorKind::TimedOut);
     }
 
-    async fn takes(stream: &mut Timed<DuplexStream>, theirs: &mut DuplexStream, bytes: &[u8]) {
+    async fn takes(stream: &mut IdleTimeout<DuplexStream>, theirs: &mut DuplexStream, bytes: &[u8]) {
         theirs.write_all(bytes).await.expect("room");
         let mut buffer = [0; 8];
         assert_eq!(stream.read(&mut buffer).await.expect("bytes"), bytes.len());
@@ -235,9 +235,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_ends_a_connection_and_a_request_stops_that_clock() {
-        let (mut stream, mut theirs, activity) = timed(Some(MS(10_000)));
+        let (mut stream, mut theirs, requests) = timed(Some(MS(10_000)));
         takes(&mut stream, &mut theirs, b"GET").await;
-        let request = activity.begin();
+        let request = requests.begin();
         let mut buffer = [0; 8];
         tokio::time::timeout(MS(3_600_000), stream.read(&mut buffer)).await.expect_err("a waiter is not idle");
         drop(request);
@@ -246,7 +246,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_head_has_its_own_time_however_its_bytes_come() {
-        let (mut stream, mut theirs, activity) = timed(Some(MS(10_000)));
+        let (mut stream, mut theirs, requests) = timed(Some(MS(10_000)));
         takes(&mut stream, &mut theirs, b"G").await;
         for byte in [b"E", b"T", b" "] {
             let mut buffer = [0; 8];
@@ -259,7 +259,7 @@ mod tests {
         takes(&mut stream, &mut theirs, b"GET").await;
         drop(activity2.begin());
         ends_after(&mut stream, MS(60_000)).await;
-        drop(activity);
+        drop(requests);
     }
 
     #[tokio::test(start_paused = true)]
@@ -271,8 +271,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_nobody_reads_ends_the_connection() {
-        let (mut stream, mut theirs, activity) = timed(Some(MS(10_000)));
-        let _request = activity.begin();
+        let (mut stream, mut theirs, requests) = timed(Some(MS(10_000)));
+        let _request = requests.begin();
         stream.write_all(b"12345678").await.expect("room");
         tokio::time::timeout(MS(29_000), stream.write_all(b"9")).await.expect_err("no room yet");
         let mut buffer = [0; 4];

@@ -22,7 +22,7 @@ pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How a file looks from outside: any of these changes when it is written or replaced, also behind
 /// a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct RequestTime {
+struct FileStamp {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -30,9 +30,9 @@ struct RequestTime {
     modified_ns: i64,
 }
 
-fn stamp(path: &Path) -> Option<RequestTime> {
+fn stamp(path: &Path) -> Option<FileStamp> {
     let meta = std::fs::metadata(path).ok()?;
-    Some(RequestTime {
+    Some(FileStamp {
         device: meta.dev(),
         inode: meta.ino(),
         bytes: meta.len(),
@@ -42,17 +42,17 @@ fn stamp(path: &Path) -> Option<RequestTime> {
 }
 
 /// Files that belong together, and what is to be done when they change.
-pub struct Watched {
+pub struct WatchedFiles {
     files: Vec<PathBuf>,
     /// Reads them and puts them in force; says what came of it in the log.
     reload: Box<dyn Fn() + Send + Sync>,
     /// As they were when they were last read.
-    read: Vec<Option<RequestTime>>,
+    read: Vec<Option<FileStamp>>,
     /// As they were at the last look.
-    seen: Vec<Option<RequestTime>>,
+    seen: Vec<Option<FileStamp>>,
 }
 
-impl Watched {
+impl WatchedFiles {
     /// These files, as they are now and have just been read.
     pub fn new(files: Vec<PathBuf>, reload: impl Fn() + Send + Sync + 'static) -> Self {
         let read: Vec<_> = files.iter().map(|path| stamp(path)).collect();
@@ -106,7 +106,7 @@ impl Watched {
 /// Looks again and again; at once whenever `asked` is rung. Endless.
 ///
 /// Cancel: nothing is left behind; what was read stays in force.
-pub async fn watch(mut watched: Vec<Watched>, asked: Arc<Notify>) {
+pub async fn watch(mut watched: Vec<WatchedFiles>, asked: Arc<Notify>) {
     loop {
         let now = tokio::select! {
             biased;
@@ -139,7 +139,7 @@ mod tests {
         std::fs::write(&path, "one").expect("writable");
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
-        let mut watched = Watched::new(vec![path.clone()], move || {
+        let mut watched = WatchedFiles::new(vec![path.clone()], move || {
             counted.fetch_add(1, Ordering::Relaxed);
         });
         let mut reads_after = |now| {

@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::idle_timeout::{Activity, Patience, SentBody, Timed, UNREAD_TIMEOUT};
-use super::socket::{Caller, Socket};
+use super::idle_timeout::{ConnectionTimeouts, IdleTimeout, RequestsInFlight, SentBody, UNREAD_TIMEOUT};
+use super::socket::{ConnectionHandle, Socket};
 use super::tls::{self, ALPN_H2, Tls};
 use crate::auth::principals::PeerCertificate;
 use crate::http::middleware::client_address::PeerAddress;
@@ -107,9 +107,15 @@ pub async fn serve(
 ) -> Drained {
     let connections = TaskTracker::new();
     let stop = Stop { drain: CancellationToken::new(), cut: CancellationToken::new() };
-    let keeper =
-        Keeper { tls, router, metrics, limits: limits.clone(), tasks: connections.clone(), stop: stop.clone() };
-    accept_until(&shutdown, listener, &keeper).await;
+    let handler = ConnectionHandler {
+        tls,
+        router,
+        metrics,
+        limits: limits.clone(),
+        tasks: connections.clone(),
+        stop: stop.clone(),
+    };
+    accept_until(&shutdown, listener, &handler).await;
     tracing::info!(connections = connections.len(), "draining: no new connections, requests under way finish");
     // First the connections, so that each answer to a waiter already says that it is the last.
     stop.drain.cancel();
@@ -136,7 +142,7 @@ struct Stop {
 
 /// What every connection is kept with. Cheap to clone.
 #[derive(Clone)]
-struct Keeper {
+struct ConnectionHandler {
     tls: Option<Arc<Tls>>,
     router: Router,
     metrics: Arc<Metrics>,
@@ -147,25 +153,25 @@ struct Keeper {
 }
 
 /// Accepts until `shutdown`; the listener is closed on return.
-async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, keeper: &Keeper) {
-    let seats = Arc::new(Semaphore::new(keeper.limits.max_connections));
+async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, handler: &ConnectionHandler) {
+    let permits = Arc::new(Semaphore::new(handler.limits.max_connections));
     loop {
         let next = async {
-            if seats.available_permits() == 0 {
-                let limit = keeper.limits.max_connections;
+            if permits.available_permits() == 0 {
+                let limit = handler.limits.max_connections;
                 tracing::warn!(limit, "the bound on connections is met: further ones queue");
             }
-            let seat = seats.clone().acquire_owned().await.expect("the semaphore is never closed");
-            (seat, listener.accept().await)
+            let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
+            (permit, listener.accept().await)
         };
-        let (seat, accepted) = tokio::select! {
+        let (permit, accepted) = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
             next = next => next,
         };
         match accepted {
             Ok((stream, address)) => {
-                keeper.clone().keep(stream, address.ip(), (seat, keeper.metrics.connected()));
+                handler.clone().keep(stream, address.ip(), (permit, handler.metrics.connected()));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -179,14 +185,14 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, keepe
     }
 }
 
-impl Keeper {
-    /// One connection, to its end, in a task of its own. `seat` is given back with it.
-    fn keep(self, stream: TcpStream, from: IpAddr, seat: impl Send + 'static) {
+impl ConnectionHandler {
+    /// One connection, to its end, in a task of its own. `permit` is given back with it.
+    fn keep(self, stream: TcpStream, from: IpAddr, permit: impl Send + 'static) {
         let socket = Socket::new(stream);
-        let door = Door {
+        let service = ConnectionService {
             router: TowerToHyperService::new(self.router.clone()),
-            activity: Arc::default(),
-            caller: socket.caller(),
+            requests: Arc::default(),
+            connection: socket.handle(),
             from: PeerAddress(from),
             certificate: None,
         };
@@ -194,17 +200,17 @@ impl Keeper {
         // Two tasks, since one that may be either is as large as the larger: thousands of these are parked.
         match self.tls.clone() {
             None => tasks.spawn(async move {
-                self.http1(socket, door).await;
-                drop(seat);
+                self.http1(socket, service).await;
+                drop(permit);
             }),
             Some(tls) => tasks.spawn(async move {
-                self.https(&tls, socket, door).await;
-                drop(seat);
+                self.https(&tls, socket, service).await;
+                drop(permit);
             }),
         };
     }
 
-    async fn https(&self, tls: &Tls, socket: Socket, mut door: Door) {
+    async fn https(&self, tls: &Tls, socket: Socket, mut service: ConnectionService) {
         let handshake = tokio::time::timeout(self.limits.header_timeout, tls.acceptor().accept(socket));
         let stream = tokio::select! {
             biased;
@@ -216,21 +222,21 @@ impl Keeper {
             },
         };
         let (_, session) = stream.get_ref();
-        door.certificate = tls::peer(session);
+        service.certificate = tls::peer(session);
         if session.alpn_protocol() == Some(ALPN_H2) {
-            self.http2(stream, door).await;
+            self.http2(stream, service).await;
         } else {
-            self.http1(stream, door).await;
+            self.http1(stream, service).await;
         }
     }
 
-    fn patience(&self, head: Option<Duration>) -> Patience {
-        Patience { idle: self.limits.idle_timeout, head, unread: UNREAD_TIMEOUT }
+    fn timeouts(&self, head: Option<Duration>) -> ConnectionTimeouts {
+        ConnectionTimeouts { idle: self.limits.idle_timeout, head, unread: UNREAD_TIMEOUT }
     }
 
-    async fn http1(&self, stream: impl AsyncRead + AsyncWrite + Unpin, door: Door) {
-        let patience = self.patience(Some(self.limits.header_timeout));
-        let stream = Timed::new(stream, Arc::clone(&door.activity), patience);
+    async fn http1(&self, stream: impl AsyncRead + AsyncWrite + Unpin, service: ConnectionService) {
+        let timeouts = self.timeouts(Some(self.limits.header_timeout));
+        let stream = IdleTimeout::new(stream, Arc::clone(&service.requests), timeouts);
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
@@ -238,12 +244,12 @@ impl Keeper {
             .header_read_timeout(self.limits.idle_timeout.max(self.limits.header_timeout))
             .max_buf_size(self.limits.head_limit)
             .max_headers(MAX_HEADERS);
-        let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), door));
+        let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         self.drive(connection, |connection| connection.graceful_shutdown()).await;
     }
 
-    async fn http2(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, door: Door) {
-        let stream = Timed::new(stream, Arc::clone(&door.activity), self.patience(None));
+    async fn http2(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, service: ConnectionService) {
+        let stream = IdleTimeout::new(stream, Arc::clone(&service.requests), self.timeouts(None));
         let mut builder = http2::Builder::new(Tracked(self.tasks.clone()));
         builder
             .timer(TokioTimer::new())
@@ -252,7 +258,7 @@ impl Keeper {
             .max_send_buf_size(H2_SEND_BUFFER_BYTES)
             .keep_alive_interval(H2_PING.0)
             .keep_alive_timeout(H2_PING.1);
-        let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), door));
+        let connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         self.drive(connection, |connection| connection.graceful_shutdown()).await;
     }
 
@@ -294,23 +300,23 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tracked {
 
 /// The router, as one connection calls it: each request is told where it comes from, and counts as
 /// under way until its answer has been sent.
-struct Door {
+struct ConnectionService {
     router: TowerToHyperService<Router>,
-    activity: Arc<Activity>,
-    caller: Caller,
+    requests: Arc<RequestsInFlight>,
+    connection: ConnectionHandle,
     from: PeerAddress,
     certificate: Option<Arc<PeerCertificate>>,
 }
 
-impl Service<Request<Incoming>> for Door {
+impl Service<Request<Incoming>> for ConnectionService {
     type Response = Response<SentBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let under_way = self.activity.begin();
+        let under_way = self.requests.begin();
         let extensions = request.extensions_mut();
-        extensions.insert(self.caller.clone());
+        extensions.insert(self.connection.clone());
         extensions.insert(self.from);
         if let Some(certificate) = &self.certificate {
             extensions.insert(Arc::clone(certificate));

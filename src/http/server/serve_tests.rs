@@ -208,7 +208,7 @@ async fn beyond_the_bound_connections_queue_and_are_served_in_turn() {
     read_to(&mut first, "hello").await;
     let mut second = connect(&service).await;
     write(&mut second, HELLO).await;
-    // Time enough to serve the second one, if it had a seat: the first is served in between.
+    // Time enough to serve the second one, if it had a permit: the first is served in between.
     for _ in 0..20 {
         write(&mut first, HELLO).await;
         read_to(&mut first, "hello").await;

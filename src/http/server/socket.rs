@@ -42,7 +42,7 @@ pub struct Socket(Arc<TcpStream>);
 
 /// What a request's handler may do with the connection it came on.
 #[derive(Clone)]
-pub struct Caller(Weak<TcpStream>);
+pub struct ConnectionHandle(Weak<TcpStream>);
 
 impl Socket {
     /// Has the kernel look after the other end. Where an option cannot be set, the connection is
@@ -62,12 +62,12 @@ impl Socket {
     }
 
     /// For the requests of this connection.
-    pub fn caller(&self) -> Caller {
-        Caller(Arc::downgrade(&self.0))
+    pub fn handle(&self) -> ConnectionHandle {
+        ConnectionHandle(Arc::downgrade(&self.0))
     }
 }
 
-impl Caller {
+impl ConnectionHandle {
     /// The other end's address; `None` once the connection is gone.
     pub fn peer(&self) -> Option<SocketAddr> {
         self.0.upgrade()?.peer_addr().ok()
@@ -168,13 +168,13 @@ mod tests {
         let set = |socket: &Socket| sockopt::tcp_user_timeout(socket.0.as_ref()).expect("an option");
         assert!(sockopt::socket_keepalive(socket.0.as_ref()).expect("an option"));
         assert_eq!(set(&socket), 15_000);
-        let caller = socket.caller();
-        caller.notice_loss_within(Duration::from_millis(250));
+        let handle = socket.handle();
+        handle.notice_loss_within(Duration::from_millis(250));
         assert_eq!(set(&socket), 250);
-        caller.notice_loss_within(Duration::from_hours(1));
+        handle.notice_loss_within(Duration::from_hours(1));
         assert_eq!(set(&socket), 15_000, "never longer than for anybody else");
         drop(socket);
-        caller.notice_loss_within(Duration::from_secs(1));
+        handle.notice_loss_within(Duration::from_secs(1));
     }
 
     #[tokio::test]

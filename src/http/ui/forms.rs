@@ -11,7 +11,7 @@ use crate::http::api::locks;
 use crate::http::api::problem::{self, Problem};
 use crate::http::api::problem_kind::ProblemKind;
 use crate::http::api::requests::REASON_MAX_BYTES;
-use crate::http::middleware::audit::Trail;
+use crate::http::middleware::audit::AuditScope;
 use crate::http::state::AppState;
 use crate::manager::types::{ForceError, ForceMode, ForceRequest};
 use crate::types::ResourceName;
@@ -20,23 +20,23 @@ use crate::views::layout::Tab;
 use crate::views::lock::CompletedAction;
 
 /// `GET /ui/revoke/{resource}`. Cancel: nothing is left behind.
-pub async fn ask_revoke(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
-    ask(door, request, ForceMode::Revoke).await
+pub async fn ask_revoke(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    ask(state, request, ForceMode::Revoke).await
 }
 
 /// `GET /ui/release/{resource}`. Cancel: nothing is left behind.
-pub async fn ask_release(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
-    ask(door, request, ForceMode::Now).await
+pub async fn ask_release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    ask(state, request, ForceMode::Now).await
 }
 
 /// `POST /ui/revoke/{resource}`. Cancel: what was sent to the nodes stays.
-pub async fn revoke(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
-    Box::pin(force(door, request, ForceMode::Revoke)).await
+pub async fn revoke(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    Box::pin(force(state, request, ForceMode::Revoke)).await
 }
 
 /// `POST /ui/release/{resource}`. Cancel: the release goes on in the background.
-pub async fn release(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
-    Box::pin(force(door, request, ForceMode::Now)).await
+pub async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    Box::pin(force(state, request, ForceMode::Now)).await
 }
 
 fn prefix(mode: ForceMode) -> &'static str {
@@ -46,17 +46,17 @@ fn prefix(mode: ForceMode) -> &'static str {
     }
 }
 
-async fn ask(door: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
+async fn ask(state: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
     let resource = queries::resource(request.uri(), prefix(mode))?;
     queries::nothing(request.uri())?;
     let (uri, headers) = (request.uri().clone(), request.headers().clone());
     drop(request);
-    Box::pin(show(&door, &uri, &headers, mode, &resource, RejectedForm::default(), StatusCode::OK)).await
+    Box::pin(show(&state, &uri, &headers, mode, &resource, RejectedForm::default(), StatusCode::OK)).await
 }
 
 /// The page that asks, about the holder that there is now; with what was wrong with the last answer.
 async fn show(
-    door: &AppState,
+    state: &AppState,
     uri: &Uri,
     headers: &HeaderMap,
     mode: ForceMode,
@@ -64,11 +64,11 @@ async fn show(
     answered: RejectedForm,
     status: StatusCode,
 ) -> Result<Response, Problem> {
-    let seen = Box::pin(door.manager.inspect(resource)).await;
+    let seen = Box::pin(state.manager.inspect(resource)).await;
     let seen = seen.map_err(|error| problem::no_quorum("nobody can say who holds it", &error))?;
-    let is_secure = door.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
+    let is_secure = state.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
     let token = form_token::issue(headers, is_secure);
-    let frame = pages::shell(door, Tab::Other, resource.as_str(), uri).without_refresh();
+    let frame = pages::shell(state, Tab::Other, resource.as_str(), uri).without_refresh();
     let page = ConfirmPage::new(frame, mode, &seen, token.text, answered);
     let mut response = pages::html(status, &page)?;
     if let Some(cookie) = token.cookie {
@@ -77,16 +77,16 @@ async fn show(
     Ok(response)
 }
 
-async fn force(door: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
+async fn force(state: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
     let resource = queries::resource(request.uri(), prefix(mode))?;
-    let trail = Trail::of(&request);
-    trail.note(|record| record.resource = Some(resource.to_string()));
-    let (parts, mut fields) = extract::fields(request, &door.settings, Patch::No).await?;
+    let audit_scope = AuditScope::of(&request);
+    audit_scope.note(|record| record.resource = Some(resource.to_string()));
+    let (parts, mut fields) = extract::fields(request, &state.settings, Patch::No).await?;
     let mut field = |name: &str| fields.text(name).unwrap_or_default();
     let (token, tag, reason, typed) = (field(form_token::NAME), field("tag"), field("reason"), field("name"));
     fields.finish(&[form_token::NAME, "tag", "reason", "name"])?;
     let reason = reason.trim().to_owned();
-    locks::note_force(&trail, mode, &reason);
+    locks::note_force(&audit_scope, mode, &reason);
     if !form_token::matches(&parts.headers, &token) {
         let detail = "this form is not one that this browser was given (are cookies off?); nothing was done";
         return Err(Problem::new(ProblemKind::Forbidden, detail));
@@ -100,16 +100,16 @@ async fn force(door: AppState, request: Request, mode: ForceMode) -> Result<Resp
     let refused: Vec<FormError> = refused.into_iter().flatten().collect();
     // The answer is a page, not a problem: what a problem would be called is noted here.
     let again = async |slug: ProblemKind, refused: Vec<FormError>| {
-        trail.note(|record| record.outcome = slug.word().to_owned());
+        audit_scope.note(|record| record.outcome = slug.as_str().to_owned());
         let answered = RejectedForm { tag: tag.clone(), reason: reason.clone(), errors: refused };
-        Box::pin(show(&door, &parts.uri, &parts.headers, mode, &resource, answered, slug.status())).await
+        Box::pin(show(&state, &parts.uri, &parts.headers, mode, &resource, answered, slug.status())).await
     };
     if !refused.is_empty() {
         return again(ProblemKind::Invalid, refused).await;
     }
     let request =
         ForceRequest { resource: resource.clone(), mode, reason: reason.clone(), if_match: Some(tag.clone()) };
-    match Box::pin(locks::end_by_force(&door, &trail, request)).await {
+    match Box::pin(locks::end_by_force(&state, &audit_scope, request)).await {
         Ok(_) => {
             let done = if mode == ForceMode::Now { CompletedAction::Released } else { CompletedAction::Revoked };
             Ok(Redirect::to(&format!("/ui/locks/{resource}?done={}", done.as_str())).into_response())

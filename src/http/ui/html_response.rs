@@ -25,13 +25,13 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// How to dress what comes of a request below `/ui`.
-pub struct Dress {
+/// How the answer to a request below `/ui` is completed.
+pub struct HtmlResponse {
     is_person: bool,
     is_open: bool,
 }
 
-impl Dress {
+impl HtmlResponse {
     /// `None` for requests elsewhere. `is_open`: see
     /// [`crate::http::state::HttpSettings::is_open_to_others`].
     pub fn of(request: &Request, is_open: bool) -> Option<Self> {
@@ -41,7 +41,7 @@ impl Dress {
     }
 
     /// Dresses the answer.
-    pub fn put(&self, id: &RequestId, mut response: Response) -> Response {
+    pub fn apply(&self, id: &RequestId, mut response: Response) -> Response {
         if self.is_person
             && let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>()
         {

@@ -12,7 +12,7 @@ use crate::auth::session::{SESSION_LIFE, SessionToken};
 use crate::http::api::extract::{self, Patch};
 use crate::http::api::problem::Problem;
 use crate::http::api::problem_kind::ProblemKind;
-use crate::http::middleware::audit::Trail;
+use crate::http::middleware::audit::AuditScope;
 use crate::http::middleware::auth::Access;
 use crate::http::state::AppState;
 use crate::redlock::entropy::SystemEntropy;
@@ -33,17 +33,17 @@ pub fn session_word(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// `GET /ui/login`.
-pub async fn ask(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
-    if door.gate.is_open() {
+pub async fn ask(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    if state.gate.is_open() {
         return Ok(Redirect::to(PAGES).into_response());
     }
     queries::nothing(request.uri())?;
     let who = Access::of(&request).principal().map(str::to_owned);
-    page(&door, request.headers(), who, false)
+    page(&state, request.headers(), who, false)
 }
 
-fn page(door: &AppState, headers: &HeaderMap, who: Option<String>, has_failed: bool) -> Result<Response, Problem> {
-    let token = form_token::issue(headers, is_secure(door));
+fn page(state: &AppState, headers: &HeaderMap, who: Option<String>, has_failed: bool) -> Result<Response, Problem> {
+    let token = form_token::issue(headers, is_secure(state));
     let page = LoginPage { token: token.text, principal: who.unwrap_or_default(), has_failed };
     let mut response = pages::html(if has_failed { StatusCode::FORBIDDEN } else { StatusCode::OK }, &page)?;
     if let Some(cookie) = token.cookie {
@@ -52,37 +52,37 @@ fn page(door: &AppState, headers: &HeaderMap, who: Option<String>, has_failed: b
     Ok(response)
 }
 
-fn is_secure(door: &AppState) -> bool {
-    door.ui.as_ref().is_some_and(|ui| ui.secure_cookies)
+fn is_secure(state: &AppState) -> bool {
+    state.ui.as_ref().is_some_and(|ui| ui.secure_cookies)
 }
 
 /// `POST /ui/login`. Errors: `forbidden` for a form that was not ours.
-pub async fn log_in(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let trail = Trail::of(&request);
-    let (parts, mut fields) = extract::fields(request, &door.settings, Patch::No).await?;
+pub async fn log_in(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let audit_scope = AuditScope::of(&request);
+    let (parts, mut fields) = extract::fields(request, &state.settings, Patch::No).await?;
     let mut field = |name: &str| fields.text(name).unwrap_or_default();
     let (token, key) = (field(form_token::NAME), field("key"));
     fields.finish(&[form_token::NAME, "key"])?;
     check_token(&parts.headers, &token)?;
     let key = key.trim().as_bytes();
-    let Ok(principal) = door.gate.identify(&Credential::Key(key), door.manager.wall_ms()) else {
-        return page(&door, &parts.headers, None, true);
+    let Ok(principal) = state.gate.identify(&Credential::Key(key), state.manager.wall_ms()) else {
+        return page(&state, &parts.headers, None, true);
     };
-    trail.name(principal.name.as_str());
-    let word = door.gate.sessions().begin(&principal, KeyHash::of(key), door.manager.now(), &SystemEntropy);
-    Ok(with_cookie(Redirect::to(PAGES), &word, SESSION_LIFE.as_secs(), is_secure(&door)))
+    audit_scope.name(principal.name.as_str());
+    let word = state.gate.sessions().begin(&principal, KeyHash::of(key), state.manager.now(), &SystemEntropy);
+    Ok(with_cookie(Redirect::to(PAGES), &word, SESSION_LIFE.as_secs(), is_secure(&state)))
 }
 
 /// `POST /ui/logout`. Errors: `forbidden` for a form that was not ours.
-pub async fn log_out(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (parts, mut fields) = extract::fields(request, &door.settings, Patch::No).await?;
+pub async fn log_out(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let (parts, mut fields) = extract::fields(request, &state.settings, Patch::No).await?;
     let token = fields.text(form_token::NAME).unwrap_or_default();
     fields.finish(&[form_token::NAME])?;
     check_token(&parts.headers, &token)?;
     if let Some(word) = session_word(&parts.headers) {
-        door.gate.sessions().end(word);
+        state.gate.sessions().end(word);
     }
-    Ok(with_cookie(Redirect::to(HERE), &SessionToken::default(), 0, is_secure(&door)))
+    Ok(with_cookie(Redirect::to(HERE), &SessionToken::default(), 0, is_secure(&state)))
 }
 
 fn check_token(headers: &HeaderMap, token: &str) -> Result<(), Problem> {

@@ -43,9 +43,9 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response,
 }
 
 /// The frame of a page under this address.
-pub(super) fn shell(door: &AppState, tab: Tab, title: &str, uri: &Uri) -> Layout {
+pub(super) fn shell(state: &AppState, tab: Tab, title: &str, uri: &Uri) -> Layout {
     let here = uri.path_and_query().map_or("/ui/", |p| p.as_str());
-    Layout::new(&door.manager.cluster_status(), tab, title, here).with_open_access(door.settings.is_open_to_others)
+    Layout::new(&state.manager.cluster_status(), tab, title, here).with_open_access(state.settings.is_open_to_others)
 }
 
 /// `GET /ui`.
@@ -54,35 +54,35 @@ pub async fn home() -> Redirect {
 }
 
 /// `GET /ui/`. Cancel: nothing is left behind.
-pub async fn locks(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn locks(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::locks(request.uri())?;
-    let frame = shell(&door, Tab::Locks, "Locks", request.uri());
-    door.manager.events().follow_cluster();
+    let frame = shell(&state, Tab::Locks, "Locks", request.uri());
+    state.manager.events().follow_cluster();
     let access = Access::of(&request);
     drop(request);
-    let (overview, _) = seen_by(&door, &access).await;
-    html(StatusCode::OK, &LocksPage::new(frame, &overview, query, door.manager.wall_ms()))
+    let (overview, _) = seen_by(&state, &access).await;
+    html(StatusCode::OK, &LocksPage::new(frame, &overview, query, state.manager.wall_ms()))
 }
 
 /// `GET /ui/locks/{resource}`: 503 where nobody can say who holds it. Cancel: nothing is left behind.
-pub async fn lock(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = queries::resource(request.uri(), "/ui/locks/")?;
     let done = CompletedAction::parse(queries::word(request.uri(), "done", &CompletedAction::WORDS)?);
-    let frame = shell(&door, Tab::Other, resource.as_str(), request.uri());
-    let (base, access) = (base(&door, &request), Access::of(&request));
+    let frame = shell(&state, Tab::Other, resource.as_str(), request.uri());
+    let (base, access) = (base(&state, &request), Access::of(&request));
     drop(request);
-    door.manager.events().follow_cluster();
-    let seen = Box::pin(door.manager.inspect(&resource)).await;
+    state.manager.events().follow_cluster();
+    let seen = Box::pin(state.manager.inspect(&resource)).await;
     let status = if seen.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut past = door.manager.events().recent();
+    let mut past = state.manager.events().recent();
     past.retain(|event| may_hear(&access, event));
-    let page = LockPage::new(frame, &resource, seen.as_ref(), &past, done, &base, door.manager.wall_ms());
+    let page = LockPage::new(frame, &resource, seen.as_ref(), &past, done, &base, state.manager.wall_ms());
     html(status, &page)
 }
 
 /// The list and the queues, with what the caller may read.
-async fn seen_by(door: &AppState, access: &Access) -> (Overview, Vec<ListedWaiter>) {
-    let (overview, mut queued) = (Box::pin(door.manager.overview()).await, door.manager.waiters());
+async fn seen_by(state: &AppState, access: &Access) -> (Overview, Vec<ListedWaiter>) {
+    let (overview, mut queued) = (Box::pin(state.manager.overview()).await, state.manager.waiters());
     if access.may_all() {
         return (overview, queued);
     }
@@ -100,59 +100,59 @@ fn may_hear(access: &Access, event: &Event) -> bool {
 }
 
 /// What stands before the path in a line to paste. The host was checked by [`super::guard::host`].
-fn base(door: &AppState, request: &Request) -> String {
-    let is_secure = door.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
+fn base(state: &AppState, request: &Request) -> String {
+    let is_secure = state.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
     let host = host::host_of(request.headers(), request.uri()).unwrap_or("127.0.0.1:5625");
     format!("{}://{host}", if is_secure { "https" } else { "http" })
 }
 
 /// `GET /ui/waiters`.
-pub async fn waiters(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn waiters(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
-    let frame = shell(&door, Tab::Waiters, "Waiters", request.uri());
-    door.manager.events().follow_cluster();
+    let frame = shell(&state, Tab::Waiters, "Waiters", request.uri());
+    state.manager.events().follow_cluster();
     let access = Access::of(&request);
     drop(request);
-    let (overview, queued) = seen_by(&door, &access).await;
+    let (overview, queued) = seen_by(&state, &access).await;
     html(StatusCode::OK, &WaitersPage::new(frame, &overview, &queued, page))
 }
 
 /// `GET /ui/owners`.
-pub async fn owners(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn owners(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
-    let frame = shell(&door, Tab::Owners, "Owners", request.uri());
-    door.manager.events().follow_cluster();
+    let frame = shell(&state, Tab::Owners, "Owners", request.uri());
+    state.manager.events().follow_cluster();
     let access = Access::of(&request);
     drop(request);
-    let (overview, queued) = seen_by(&door, &access).await;
-    html(StatusCode::OK, &OwnersPage::new(frame, &overview, &queued, page, door.manager.wall_ms()))
+    let (overview, queued) = seen_by(&state, &access).await;
+    html(StatusCode::OK, &OwnersPage::new(frame, &overview, &queued, page, state.manager.wall_ms()))
 }
 
 /// `GET /ui/nodes`.
-pub async fn nodes(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
-    let frame = shell(&door, Tab::Nodes, "Nodes", request.uri());
-    let now = door.manager.now();
+    let frame = shell(&state, Tab::Nodes, "Nodes", request.uri());
+    let now = state.manager.now();
     let window = |node: &_| {
-        let history = door.ui.as_ref().map(|ui| &ui.node_latencies);
+        let history = state.ui.as_ref().map(|ui| &ui.node_latencies);
         history.and_then(|h| h.of(node)).map(|series| series.window(now)).unwrap_or_default()
     };
-    let vote = door.manager.cluster_status();
-    html(StatusCode::OK, &NodesPage::new(frame, &vote, window, door.manager.engine().settings.node_timeout))
+    let vote = state.manager.cluster_status();
+    html(StatusCode::OK, &NodesPage::new(frame, &vote, window, state.manager.engine().settings.node_timeout))
 }
 
 /// `GET /ui/latency`.
-pub async fn latency(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn latency(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
-    let frame = shell(&door, Tab::Latency, "Latency", request.uri());
-    html(StatusCode::OK, &LatencyPage::new(frame, &door.manager.round_latency()))
+    let frame = shell(&state, Tab::Latency, "Latency", request.uri());
+    html(StatusCode::OK, &LatencyPage::new(frame, &state.manager.round_latency()))
 }
 
 /// `GET /ui/events`.
-pub async fn events(State(door): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::events(request.uri())?;
-    let frame = shell(&door, Tab::Events, "Events", request.uri());
-    let hub = Arc::clone(door.manager.events());
+    let frame = shell(&state, Tab::Events, "Events", request.uri());
+    let hub = Arc::clone(state.manager.events());
     hub.follow_cluster();
     let access = Access::of(&request);
     let mut past = hub.recent();

@@ -11,8 +11,8 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::audit::Audit;
-use crate::http::middleware::host::Hosts;
-use crate::http::middleware::request_layer::Frame;
+use crate::http::middleware::host::AllowedHosts;
+use crate::http::middleware::request_layer::RequestLayer;
 use crate::metrics::Metrics;
 
 fn app() -> Router {
@@ -20,12 +20,12 @@ fn app() -> Router {
 }
 
 fn app_that(is_open: bool) -> Router {
-    let hosts = Hosts::of(vec!["locks.example".into()]);
+    let hosts = AllowedHosts::of(vec!["locks.example".into()]);
     let settings = HttpSettings { hosts, ..HttpSettings::default() };
     let pages = Router::new().route("/ui/x", get(|| async { "page" }).post(|| async { "done" }));
     let assets = Router::new().route("/ui/static/{file}", get(pages::asset));
     let host = from_fn_with_state(Arc::new(settings), guard::host);
-    guarded(pages).merge(assets).layer(host).layer(Frame::new(Metrics::new(&[], &[]), Audit::default(), is_open))
+    guarded(pages).merge(assets).layer(host).layer(RequestLayer::new(Metrics::new(&[], &[]), Audit::default(), is_open))
 }
 
 async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, String) {
