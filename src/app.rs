@@ -37,7 +37,7 @@ use crate::protocol::keys::KeyTemplate;
 use crate::protocol::{ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::engine::{Redlock, Settings};
+use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::entropy::SystemEntropy;
 use crate::redlock::monitor::{InitError, NodeMonitor, PROBE_INTERVAL};
 use crate::redlock::node::Node;
@@ -289,7 +289,7 @@ impl App {
     async fn wait_for_nodes(&self) {
         let until = SystemClock.now().plus(START_PATIENCE);
         loop {
-            self.warden.pass().await;
+            self.warden.probe_round().await;
             let all_heard = self.warden.health().iter().all(|node| node.status.is_some());
             let ready = self.state.manager.readiness() == Readiness::Ready;
             if ready || all_heard || SystemClock.now() >= until {
@@ -336,7 +336,7 @@ async fn close(embedded: Vec<Arc<EmbeddedNode<SystemClock>>>) {
 /// Looks at the nodes again and again; stops the service where two of them are one server.
 async fn watch(warden: NodeMonitor<AnyNode, SystemClock, SystemEntropy>, shutdown: CancellationToken) {
     loop {
-        warden.pass().await;
+        warden.probe_round().await;
         if let Some((a, b)) = warden.same_server() {
             tracing::error!(node = %a, also = %b, "two nodes are one and the same server: its vote would count twice");
             shutdown.cancel();
@@ -481,14 +481,14 @@ fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     }
 }
 
-fn settings(config: &Config, ids: &[NodeId]) -> Settings {
-    Settings {
+fn settings(config: &Config, ids: &[NodeId]) -> RedlockSettings {
+    RedlockSettings {
         params: Arc::new(cluster_params(config, ids)),
         node_timeout: config.node_timeout,
         drift_ppm: config.drift_ppm,
         drift_floor: config.drift_floor,
         min_validity_percent: u8::try_from(config.min_validity_percent).unwrap_or(100),
-        retry: BackoffRange { first: config.retry_min, most: config.retry_max },
+        retry: BackoffRange { first: config.retry_min, max: config.retry_max },
         poll: POLL,
         cleanup_limit: config.cleanup_limit,
     }

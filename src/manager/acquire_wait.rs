@@ -13,11 +13,11 @@ use super::subscriptions::SubscriptionHealth;
 use super::types::{AcquireError, CycleEdge, LeaseOutcome};
 use crate::mutant::{self, Mutant};
 use crate::protocol::EndReason;
-use crate::redlock::acquire::{Grant, Patience, Refusal, RefusalKind, Want};
+use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind, RetryUntil};
 use crate::redlock::backoff::{Backoff, uniform};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::LockHolding;
+use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::LeaseTag;
 use crate::redlock::release::ReleaseOutcome;
@@ -37,7 +37,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// it has; and one that waits while another request with its token is granted joins that one.
     pub(super) async fn acquire_in_turn(
         &self,
-        want: &Want,
+        want: &AcquireParams,
         owner: &str,
         brings_token: bool,
         started: BootTime,
@@ -101,11 +101,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// For a caller that does not wait.
-    async fn ask_once(&self, want: &Want, started: BootTime) -> Result<Grant<N, C, E>, AcquireError> {
+    async fn ask_once(&self, want: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, AcquireError> {
         let nobody = Notify::new();
-        let patience = Patience { until: started, wake: &nobody };
+        let retry = RetryUntil { deadline: started, wake: &nobody };
         let begun = self.now();
-        let outcome = self.engine().acquire(want, patience).await;
+        let outcome = self.engine().acquire(want, retry).await;
         self.note_round(begun, &outcome);
         outcome.map_err(|refusal| self.acquire_error(want, refusal, false, started))
     }
@@ -118,7 +118,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// Joins the lease of its own token; `None` where that was not to be had.
-    async fn join(&self, want: &Want, started: BootTime) -> Result<Option<Grant<N, C, E>>, AcquireError> {
+    async fn join(&self, want: &AcquireParams, started: BootTime) -> Result<Option<Grant<N, C, E>>, AcquireError> {
         if !self.holds(&want.resource, &want.token).await {
             return Ok(None);
         }
@@ -135,7 +135,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// would not be heard of, for at most the bounded poll.
     async fn contend(
         &self,
-        want: &Want,
+        want: &AcquireParams,
         ticket: &mut Ticket,
         started: BootTime,
         until: BootTime,
@@ -196,11 +196,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                         // the nodes that cannot be asked will not tell.
                         unsure += 1;
                         let poll = uniform(self.entropy(), settings.poll);
-                        let pause = if unsure > UNSURE_TRIES { poll } else { backoff.pause() };
+                        let pause = if unsure > UNSURE_TRIES { poll } else { backoff.next_delay() };
                         next.map(|at| at.min(self.now().plus(pause)))
                     }
                 }
-                _ => Some(now.plus(backoff.pause())),
+                _ => Some(now.plus(backoff.next_delay())),
             };
             drop(asking);
             last = Some(Refusal { free_in: None, ..refusal });
@@ -228,7 +228,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// When to ask again for a resource that was found taken; `None`: at once. `is_heard`: its end
     /// would have been heard of since before it was asked for.
-    async fn next_look(&self, ticket: &Ticket, want: &Want, refusal: &Refusal, is_heard: bool) -> Option<BootTime> {
+    async fn next_look(
+        &self,
+        ticket: &Ticket,
+        want: &AcquireParams,
+        refusal: &Refusal,
+        is_heard: bool,
+    ) -> Option<BootTime> {
         let (wakeups, settings) = (&self.shared.wakeups, &self.engine().settings);
         if !ticket.has_keepsake() {
             ticket.keep(wakeups.watch(&want.resource));
@@ -328,9 +334,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let lock_delay = self.engine().settings.params.lock_delay;
         for edge in circle {
             let seen = self.engine().inspect(&edge.place.resource).await;
-            let is_held = seen.is_ok_and(|view| match view.lock {
+            let is_held = seen.is_ok_and(|view| match view.state {
                 // A lease that has run out ends the circle by itself.
-                LockHolding::Lease { record, left } => record.token == edge.holder.token && left > lock_delay,
+                ResourceState::Lease { record, left } => record.token == edge.holder.token && left > lock_delay,
                 _ => false,
             });
             if !is_held {

@@ -9,8 +9,8 @@ use super::types::*;
 use crate::protocol::EndReason;
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
-use crate::redlock::extend::{ExtendRefusal, Extension};
-use crate::redlock::inspect::LockHolding;
+use crate::redlock::extend::{ExtendParams, ExtendRefusal};
+use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::LeaseTag;
 use crate::redlock::release::ReleaseOutcome;
@@ -26,7 +26,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             true => Some(self.edited_labels(&request, &hash).await?),
             false => None,
         };
-        let extension = Extension {
+        let extension = ExtendParams {
             resource: request.resource.clone(),
             token: hash.clone(),
             ttl: request.ttl,
@@ -69,9 +69,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             no_quorum: self.no_quorum(0, self.outcomes(&answers)),
             valid_for: self.shared.own.valid_for(hash, self.now()),
         })?;
-        let mut labels = match view.lock {
-            LockHolding::Lease { record, .. } if record.token == *hash => record.labels(),
-            LockHolding::Free => return Err(ExtendError::Gone(GoneReason::Unknown)),
+        let mut labels = match view.state {
+            ResourceState::Lease { record, .. } if record.token == *hash => record.labels(),
+            ResourceState::Free => return Err(ExtendError::Gone(GoneReason::Unknown)),
             _ => return Err(ExtendError::NotHolder),
         };
         if let Some(note) = &request.note {
@@ -128,25 +128,25 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if request.if_match.is_some_and(|wanted| wanted != etag) {
             return Err(ForceError::Changed { current: etag });
         }
-        let (ended, named) = match &view.lock {
-            LockHolding::Lease { record, .. } => {
+        let (ended, named) = match &view.state {
+            ResourceState::Lease { record, .. } => {
                 let named = EndedLease { token_id: record.token.id(), fence: record.fence };
                 (Some(LeaseTag::of(&record.token)), Some(named))
             }
             _ => (None, None),
         };
-        let (outcome, left) = match (view.lock, request.mode) {
-            (LockHolding::Free, _) => return Err(ForceError::NotHeld),
-            (LockHolding::Foreign { .. }, ForceMode::Revoke) => return Err(ForceError::ForeignRevoke),
-            (LockHolding::Foreign { fingerprint, .. }, ForceMode::Now) => {
-                (self.engine().evict(&request.resource, fingerprint.into()).await, None)
+        let (outcome, left) = match (view.state, request.mode) {
+            (ResourceState::Free, _) => return Err(ForceError::NotHeld),
+            (ResourceState::Foreign { .. }, ForceMode::Revoke) => return Err(ForceError::ForeignRevoke),
+            (ResourceState::Foreign { fingerprint, .. }, ForceMode::Now) => {
+                (self.engine().delete_foreign(&request.resource, fingerprint.into()).await, None)
             }
-            (LockHolding::Lease { record, .. }, ForceMode::Now) => {
+            (ResourceState::Lease { record, .. }, ForceMode::Now) => {
                 let since = self.shared.own.forget(&record.token);
                 self.tell_end_of(since, LeaseOutcome::Forced);
                 (self.engine().release(&request.resource, &record.token, EndReason::Forced).await, None)
             }
-            (LockHolding::Lease { record, .. }, ForceMode::Revoke) => {
+            (ResourceState::Lease { record, .. }, ForceMode::Revoke) => {
                 match self.engine().revoke(&request.resource, &record.token).await {
                     Ok(left_ms) => (ReleaseOutcome::Released, Some(Duration::from_millis(left_ms))),
                     Err(outcome) => (outcome, None),

@@ -11,7 +11,8 @@ use tokio::sync::broadcast;
 
 use crate::api::Event;
 use crate::redlock::clock::BootTime;
-use crate::redlock::notifications::{Subscriptions, Topic};
+use crate::redlock::notifications::Topic;
+use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{ResourceName, TokenHash};
 
 /// Events to resume from, and how far a listener may lag: some seconds of a busy cluster, a few
@@ -167,7 +168,7 @@ impl EventHub {
     }
 
     fn is_heard_elsewhere(&self) -> bool {
-        self.feeds.get().is_some_and(|feeds| feeds.iter().any(|f| f.event_listeners() > 0))
+        self.feeds.get().is_some_and(|feeds| feeds.iter().any(|f| f.event_subscribers() > 0))
     }
 
     /// Tells the cluster, where anybody listens, and remembers it. Best effort; never waits.
@@ -223,7 +224,7 @@ impl EventHub {
         if !state.is_wanted {
             state.is_wanted = true;
             for feed in self.feeds.get().into_iter().flatten() {
-                feed.want(&Topic::Events);
+                feed.subscribe(&Topic::Events);
             }
         }
         state.idle_since = None;
@@ -321,7 +322,7 @@ impl EventHub {
             return;
         }
         for feed in self.feeds.get().into_iter().flatten() {
-            feed.unwant(&Topic::Events);
+            feed.unsubscribe(&Topic::Events);
         }
         let past = std::mem::take(&mut state.past);
         *state = State { next: state.next, past, ..State::default() };

@@ -10,8 +10,8 @@ use super::service::{LockManager, Marks};
 use super::types::{LeaseOutcome, NodeSummary};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::extend::{ExtendRefusal, Extension};
-use crate::redlock::inspect::LockHolding;
+use crate::redlock::extend::{ExtendParams, ExtendRefusal};
+use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::types::{ResourceName, TokenHash};
 
@@ -138,8 +138,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 ends.push_back(end);
                 continue;
             }
-            match self.engine().inspect(&end.resource).await.map(|view| view.lock) {
-                Ok(LockHolding::Lease { record, left }) if record.token == end.token => {
+            match self.engine().inspect(&end.resource).await.map(|view| view.state) {
+                Ok(ResourceState::Lease { record, left }) if record.token == end.token => {
                     ends.push_back(End { at: now.plus(left), ..end });
                 }
                 Ok(_) => self.tell_end(&end).await,
@@ -151,7 +151,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// It is gone. An extend never revives, so asking for one only says why.
     async fn tell_end(&self, end: &End) {
-        let ask = Extension {
+        let ask = ExtendParams {
             resource: end.resource.clone(),
             token: end.token.clone(),
             ttl: None,

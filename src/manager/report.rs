@@ -12,7 +12,7 @@ use crate::protocol::{LeaseRecord, NoVote, NodeResult, NodeStatus, Reply, Stored
 use crate::redlock::acquire::Refusal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::{LockHolding, View};
+use crate::redlock::inspect::{ClusterInspection, ResourceState};
 use crate::redlock::monitor::NodeHealth;
 use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
@@ -34,7 +34,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(self.inspection(resource, view))
     }
 
-    pub(super) fn inspection(&self, resource: &ResourceName, view: View) -> Inspection {
+    pub(super) fn inspection(&self, resource: &ResourceName, view: ClusterInspection) -> Inspection {
         let now = self.now();
         let waiter = |(i, seat): (usize, super::queue::Seated)| WaiterInfo {
             position: i + 1,
@@ -42,10 +42,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             waiting: now.since(seat.since),
         };
         let waiters = self.shared.room.queue(resource).into_iter().enumerate().map(waiter).collect();
-        let state = match view.lock {
-            LockHolding::Free => LockState::Free,
-            LockHolding::Lease { record, left } => LockState::Held(self.holder(&record, left)),
-            LockHolding::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
+        let state = match view.state {
+            ResourceState::Free => LockState::Free,
+            ResourceState::Lease { record, left } => LockState::Held(self.holder(&record, left)),
+            ResourceState::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
         };
         let nodes = self.engine().nodes.iter().zip(&view.answers).map(|(n, a)| node_view(n.as_ref(), a)).collect();
         Inspection { resource: resource.clone(), state, waiters, nodes, quorum: self.count(view.agreeing) }
@@ -131,7 +131,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let findings = details.findings.into_iter().map(|f| NodeFinding {
                 code: f.code.to_owned(),
                 detail: f.detail,
-                bars: f.bars,
+                bars: f.removes_vote,
             });
             let findings: Vec<NodeFinding> = findings.collect();
             NodeSummary {
@@ -305,11 +305,11 @@ fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (Strin
     let Some(NodeStatus { vote, why, .. }) = &health.status else {
         return ("unknown".into(), None, Some("it has not been heard of yet".into()));
     };
-    let passed = health.heard.map_or(Duration::ZERO, |at| now.since(at));
+    let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
         Vote::Active | Vote::AlreadyInitialised => ("up".into(), None, None),
         Vote::NoVote(no_vote) => {
-            let word = Verdict::NoVote(no_vote.clone()).word().to_owned();
+            let word = Verdict::NoVote(no_vote.clone()).as_str().to_owned();
             let (votes_in, sentence) = match no_vote {
                 NoVote::Quarantined { left_ms } => {
                     let left = Duration::from_millis(*left_ms).saturating_sub(passed);

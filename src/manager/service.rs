@@ -16,11 +16,11 @@ use super::renewal::HeldLeases;
 use super::subscriptions::Wakeups;
 use super::types::*;
 use crate::mutant::{self, Mutant};
-use crate::redlock::acquire::{Grant, Refusal, RefusalKind, Want};
+use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::LockHolding;
+use crate::redlock::inspect::ResourceState;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::types::{Labels, ResourceName, TokenHash};
@@ -206,7 +206,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.acquired_at_ms = self.wall_ms();
-        let want = Want { resource: request.resource, token: token.hash(), ttl: request.ttl, labels: labels.encode() };
+        let want = AcquireParams {
+            resource: request.resource,
+            token: token.hash(),
+            ttl: request.ttl,
+            labels: labels.encode(),
+        };
         let replay = request.token.is_some();
         let outcome = tokio::select! {
             biased;
@@ -244,7 +249,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.rounds.record_success(now, now.since(begun));
     }
 
-    pub(super) fn acquire_error(&self, want: &Want, refusal: Refusal, waited: bool, started: BootTime) -> AcquireError {
+    pub(super) fn acquire_error(
+        &self,
+        want: &AcquireParams,
+        refusal: Refusal,
+        waited: bool,
+        started: BootTime,
+    ) -> AcquireError {
         match refusal.kind {
             RefusalKind::Ended(reason) => AcquireError::Ended(reason),
             RefusalKind::TooManyClaims => AcquireError::TooManyReplays,
@@ -269,8 +280,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// The labels of the lease, where it is this token's.
     pub(super) async fn stored_labels(&self, resource: &ResourceName, token: &TokenHash) -> Option<Labels> {
-        match self.engine().inspect(resource).await.ok()?.lock {
-            LockHolding::Lease { record, .. } if record.token == *token => Some(record.labels()),
+        match self.engine().inspect(resource).await.ok()?.state {
+            ResourceState::Lease { record, .. } if record.token == *token => Some(record.labels()),
             _ => None,
         }
     }

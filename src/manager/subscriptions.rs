@@ -15,10 +15,9 @@ use super::renewal::HeldLeases;
 use crate::mutant::{self, Mutant};
 use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;
-use crate::redlock::notifications::{
-    Notice, NotificationHandler, NotificationSource, SubscriptionState, Subscriptions, Topic,
-};
+use crate::redlock::notifications::{Notice, NotificationHandler, NotificationSource, Topic};
 use crate::redlock::quorum::quorum_of;
+use crate::redlock::subscriptions::{SubscriptionState, Subscriptions};
 use crate::types::ResourceName;
 
 /// How the end of a lease on one node comes here.
@@ -80,8 +79,8 @@ impl Wakeups {
     pub fn new<N: Node>(nodes: &[Arc<N>], room: WaitQueues, holds: Arc<HeldLeases>, events: Arc<EventHub>) -> Self {
         let sources: Vec<Source> = nodes
             .iter()
-            .map(|node| match node.hearing() {
-                NotificationSource::Nothing => Source::Nothing,
+            .map(|node| match node.notifications() {
+                NotificationSource::PollOnly => Source::Nothing,
                 NotificationSource::Local => Source::Local,
                 NotificationSource::Subscriptions(feed) => Source::Subscriptions(Arc::clone(feed)),
             })
@@ -98,11 +97,11 @@ impl Wakeups {
         for (index, source) in sources.iter().enumerate() {
             match source {
                 Source::Nothing => {}
-                Source::Local => shared.line(index, true),
+                Source::Local => shared.on_connection_changed(index, true),
                 Source::Subscriptions(feed) => {
-                    feed.attach(index, Arc::clone(&shared) as Arc<dyn NotificationHandler>);
-                    if feed.is_open() {
-                        shared.line(index, true);
+                    feed.set_handler(index, Arc::clone(&shared) as Arc<dyn NotificationHandler>);
+                    if feed.is_connected() {
+                        shared.on_connection_changed(index, true);
                     }
                 }
             }
@@ -119,10 +118,10 @@ impl Wakeups {
 
     /// Subscribes to the ends of this resource's leases; undone when the keepsake is dropped.
     pub fn watch(&self, resource: &ResourceName) -> SubscriptionGuard {
-        let topic = Topic::Freed(resource.clone());
+        let topic = Topic::LeaseEnded(resource.clone());
         let feeds: Vec<Arc<Subscriptions>> = self.feeds().cloned().collect();
         for feed in &feeds {
-            feed.want(&topic);
+            feed.subscribe(&topic);
         }
         Box::new(Watch { feeds, topic })
     }
@@ -158,16 +157,16 @@ impl Wakeups {
 
     /// How many nodes are listened to, and those that will be.
     fn lines(&self, resource: &ResourceName) -> (usize, Vec<oneshot::Receiver<()>>) {
-        let topic = Topic::Freed(resource.clone());
+        let topic = Topic::LeaseEnded(resource.clone());
         let (mut live, mut soon) = (0, Vec::new());
         for source in &self.sources {
             match source {
                 Source::Nothing => {}
                 Source::Local => live += 1,
-                Source::Subscriptions(feed) => match feed.liveness(&topic) {
-                    SubscriptionState::Live => live += 1,
-                    SubscriptionState::Soon(when) => soon.push(when),
-                    SubscriptionState::Closed => {}
+                Source::Subscriptions(feed) => match feed.state_of(&topic) {
+                    SubscriptionState::Active => live += 1,
+                    SubscriptionState::Pending(when) => soon.push(when),
+                    SubscriptionState::Disconnected => {}
                 },
             }
         }
@@ -177,14 +176,14 @@ impl Wakeups {
     /// Whether another instance listens to this resource on the first node that can say, for which
     /// the question costs a round trip. Where none can say, one may.
     pub async fn is_wanted_elsewhere<C: Clock>(&self, resource: &ResourceName, limit: Duration, clock: &C) -> bool {
-        let topic = Topic::Freed(resource.clone());
-        let Some(feed) = self.feeds().find(|f| f.is_open()) else {
+        let topic = Topic::LeaseEnded(resource.clone());
+        let Some(feed) = self.feeds().find(|f| f.is_connected()) else {
             return self.sources.iter().any(|s| !matches!(s, Source::Local));
         };
-        let own = usize::from(matches!(feed.liveness(&topic), SubscriptionState::Live));
+        let own = usize::from(matches!(feed.state_of(&topic), SubscriptionState::Active));
         tokio::select! {
             biased;
-            count = feed.audience(&topic) => count.is_none_or(|n| n > own),
+            count = feed.subscriber_count(&topic) => count.is_none_or(|n| n > own),
             () = clock.sleep(limit) => true,
         }
     }
@@ -199,7 +198,7 @@ impl Wakeups {
 }
 
 impl NotificationHandler for Shared {
-    fn freed(&self, node: usize, resource: &ResourceName, notice: Notice) {
+    fn on_lease_ended(&self, node: usize, resource: &ResourceName, notice: Notice) {
         if mutant::is(Mutant::NoticesIgnored) {
             return;
         }
@@ -213,13 +212,13 @@ impl NotificationHandler for Shared {
         }
     }
 
-    fn told(&self, _node: usize, text: &[u8]) {
+    fn on_event(&self, _node: usize, text: &[u8]) {
         self.events.told(text);
     }
 
-    fn line(&self, node: usize, is_open: bool) {
+    fn on_connection_changed(&self, node: usize, is_connected: bool) {
         let bit = 1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
-        match is_open {
+        match is_connected {
             true => self.open.fetch_or(bit, Ordering::SeqCst),
             false => self.open.fetch_and(!bit, Ordering::SeqCst),
         };
@@ -243,7 +242,7 @@ struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         for feed in &self.feeds {
-            feed.unwant(&self.topic);
+            feed.unsubscribe(&self.topic);
         }
     }
 }

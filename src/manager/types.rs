@@ -391,7 +391,7 @@ pub struct ResourceOnNode {
     pub foreign: bool,
     /// The key's TTL there.
     pub ttl_ms: Option<u64>,
-    /// Its state: `granted` where it votes and answered, else see [`crate::redlock::quorum::Verdict::word`].
+    /// Its state: `granted` where it votes and answered, else see [`crate::redlock::quorum::Verdict::as_str`].
     pub verdict: crate::redlock::quorum::Verdict,
 }
 
@@ -457,7 +457,7 @@ pub struct ListItem {
 pub struct NodeSummary {
     /// Its name.
     pub node: NodeId,
-    /// `up`, `down`, or why it has no vote; see [`crate::redlock::quorum::Verdict::word`].
+    /// `up`, `down`, or why it has no vote; see [`crate::redlock::quorum::Verdict::as_str`].
     pub state: String,
     /// Whether it votes.
     pub votes: bool,

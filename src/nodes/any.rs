@@ -10,7 +10,7 @@ use super::embedded::EmbeddedNode;
 use super::redis::{NodeObserver, RedisNode};
 use crate::protocol::{NodeResult, Request, RequestTime};
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::node::{Finding, Node, NodeDetails};
+use crate::redlock::node::{Node, NodeDetails, OperatorFinding};
 use crate::redlock::notifications::NotificationSource;
 use crate::types::NodeId;
 
@@ -34,10 +34,10 @@ impl Node for AnyNode {
         match self {
             Self::Redis(node) => {
                 let report = node.report();
-                let finding = |f: &super::redis::Finding| Finding {
+                let finding = |f: &super::redis::ServerFinding| OperatorFinding {
                     code: f.code(),
                     detail: f.sentence(),
-                    bars: f.takes_vote_away(),
+                    removes_vote: f.removes_vote(),
                 };
                 let version = (!report.version.is_empty()).then_some(report.version);
                 NodeDetails { version, findings: report.findings.iter().map(finding).collect() }
@@ -48,10 +48,10 @@ impl Node for AnyNode {
         }
     }
 
-    fn hearing(&self) -> NotificationSource<'_> {
+    fn notifications(&self) -> NotificationSource<'_> {
         match self {
-            Self::Redis(node) => node.hearing(),
-            Self::Embedded(node, _) => node.hearing(),
+            Self::Redis(node) => node.notifications(),
+            Self::Embedded(node, _) => node.notifications(),
         }
     }
 
@@ -78,6 +78,11 @@ async fn observed(
 ) -> NodeResult {
     let (begun, verb) = (SystemClock.now(), request.operation());
     let answer = Arc::clone(&node).call(sent_at, request).await;
-    observer.answered(node.id(), verb, SystemClock.now().since(begun), answer.as_ref().map(drop).map_err(|e| e.kind));
+    observer.call_completed(
+        node.id(),
+        verb,
+        SystemClock.now().since(begun),
+        answer.as_ref().map(drop).map_err(|e| e.kind),
+    );
     answer
 }

@@ -28,7 +28,7 @@ const FENCE_ROUNDS: usize = 3;
 
 /// What is wanted.
 #[derive(Debug, Clone)]
-pub struct Want {
+pub struct AcquireParams {
     /// What is to be protected.
     pub resource: ResourceName,
     /// Hash of the proof.
@@ -40,9 +40,9 @@ pub struct Want {
 }
 
 /// How long a caller tries, and what wakes it in between.
-pub struct Patience<'a> {
-    /// Tries end here; a value in the past asks once.
-    pub until: BootTime,
+pub struct RetryUntil<'a> {
+    /// No attempt starts after this. A value in the past: one attempt (more after a split vote).
+    pub deadline: BootTime,
     /// Notified when the resource may have become free.
     pub wake: &'a Notify,
 }
@@ -135,9 +135,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Errors: the last try's [`Refusal`].
     /// Cancel: the attempt under way is cancelled on all nodes in the background.
-    pub async fn acquire(&self, want: &Want, patience: Patience<'_>) -> Result<Grant<N, C, E>, Refusal> {
+    pub async fn acquire(&self, want: &AcquireParams, retry: RetryUntil<'_>) -> Result<Grant<N, C, E>, Refusal> {
         let mut backoff = Backoff::new(self.settings.retry, self.entropy.clone());
-        let once = patience.until <= self.clock.now();
+        let once = retry.deadline <= self.clock.now();
         let mut tries = 0;
         let first = self.clock.now();
         loop {
@@ -152,7 +152,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             tries += 1;
             let now = self.clock.now();
             let again = once && refusal.kind == RefusalKind::Split && tries < SPLIT_TRIES;
-            if refusal.kind.is_final() || (now >= patience.until && !again) {
+            if refusal.kind.is_final() || (now >= retry.deadline && !again) {
                 return Err(refusal);
             }
             let pause = match refusal.kind {
@@ -161,14 +161,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                     let free_in = refusal.free_in.unwrap_or(Duration::MAX).min(self.settings.poll);
                     free_in.saturating_add(uniform(&self.entropy, WAKE_JITTER))
                 }
-                _ => backoff.pause(),
+                _ => backoff.next_delay(),
             };
-            let at = if again { now.plus(pause) } else { now.plus(pause).min(patience.until) };
+            let at = if again { now.plus(pause) } else { now.plus(pause).min(retry.deadline) };
             refusal.nodes.clear();
             drop(refusal);
             tokio::select! {
                 biased;
-                () = patience.wake.notified() => {}
+                () = retry.wake.notified() => {}
                 () = self.clock.sleep_until(at) => {}
             }
         }
@@ -177,12 +177,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// One round with its clean-up, for those who keep their own time between tries.
     ///
     /// Errors, Cancel: as [`Self::acquire`].
-    pub(crate) async fn attempt(&self, want: &Want) -> Result<Grant<N, C, E>, Refusal> {
+    pub(crate) async fn attempt(&self, want: &AcquireParams) -> Result<Grant<N, C, E>, Refusal> {
         self.attempt_from(want, self.clock.now()).await
     }
 
     /// `started`: from when on validity counts; never later than now.
-    async fn attempt_from(&self, want: &Want, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
+    async fn attempt_from(&self, want: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
         let attempt = self.entropy.attempt();
         let (resource, token) = (want.resource.clone(), want.token.clone());
         let cancel = Request::Cancel { resource, token, attempt: attempt.clone() };
@@ -199,7 +199,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. }));
         let tally = self.round(&self.everyone(), request, started, deadline, Until::Decided, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
-            undo.narrow(tally.heard().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
+            undo.narrow(tally.received().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
         }
         if tally.decision() != Decision::Reached {
             if tally.answers().iter().all(took_no_effect) {
@@ -215,7 +215,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if deadline.since(self.clock.now()) < min_validity {
             return Err(Refusal { kind: RefusalKind::TooSlow, ..self.refusal(&tally) });
         }
-        let joined = tally.heard().filter(|(_, a)| matches!(a, Ok(Reply::Granted { joined: true, .. }))).count();
+        let joined = tally.received().filter(|(_, a)| matches!(a, Ok(Reply::Granted { joined: true, .. }))).count();
         Ok(Grant {
             engine: self.clone(),
             undo,
@@ -237,8 +237,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Source: the two phases of an atomic register (Attiya, Bar-Noy, Dolev 1995); the held check
     /// in the write-back is what keeps two holders from one number.
-    async fn settle_fence(&self, want: &Want, tally: &Tally) -> Option<Fence> {
-        let fences = tally.heard().filter_map(|(_, a)| match a {
+    async fn settle_fence(&self, want: &AcquireParams, tally: &Tally) -> Option<Fence> {
+        let fences = tally.received().filter_map(|(_, a)| match a {
             Ok(Reply::Granted { fence, .. }) => Some(*fence),
             _ => None,
         });
@@ -265,13 +265,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 return Some(highest);
             }
             let is_possible = |fence: &Fence| refused.is_none_or(|refused| *fence < refused);
-            let higher = tally.heard().filter_map(|(_, a)| match a {
+            let higher = tally.received().filter_map(|(_, a)| match a {
                 Ok(Reply::Other { fence: Some(fence) }) => Some(*fence),
                 _ => None,
             });
             highest = match higher.filter(is_possible).max().filter(|f| *f > highest) {
                 Some(higher) => higher,
-                None if tally.heard().any(|(_, a)| matches!(a, Ok(Reply::FenceTooFarAhead))) => {
+                None if tally.received().any(|(_, a)| matches!(a, Ok(Reply::FenceTooFarAhead))) => {
                     refused = Some(highest);
                     fences.iter().copied().filter(|f| *f < highest).max()?
                 }
@@ -283,17 +283,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     fn refusal(&self, tally: &Tally) -> Refusal {
         let blocker = Blocker::most_common(tally);
-        let voters = tally.heard().filter(|(_, a)| is_vote(a)).count();
+        let voters = tally.received().filter(|(_, a)| is_vote(a)).count();
         let silent = tally.answers().iter().filter(|a| a.is_none()).count();
-        let failed = tally.heard().filter(|(_, a)| a.is_err()).count();
-        let ended = tally.heard().find_map(|(_, a)| match a {
+        let failed = tally.received().filter(|(_, a)| a.is_err()).count();
+        let ended = tally.received().find_map(|(_, a)| match a {
             Ok(Reply::Ended { reason }) => Some(*reason),
             _ => None,
         });
         let need = quorum_of(tally.answers().len());
         let kind = match (ended, &blocker) {
             (Some(reason), _) => RefusalKind::Ended(reason),
-            _ if tally.heard().any(|(_, a)| matches!(a, Ok(Reply::TooManyClaims))) => RefusalKind::TooManyClaims,
+            _ if tally.received().any(|(_, a)| matches!(a, Ok(Reply::TooManyClaims))) => RefusalKind::TooManyClaims,
             _ if voters + silent < need => RefusalKind::NoQuorum,
             (None, Some(b)) if b.nodes + silent + failed >= need => RefusalKind::Held,
             _ => RefusalKind::Split,
@@ -345,7 +345,7 @@ struct Blocker {
 impl Blocker {
     fn most_common(tally: &Tally) -> Option<Self> {
         let mut groups: Vec<Self> = Vec::new();
-        for (_, answer) in tally.heard() {
+        for (_, answer) in tally.received() {
             let Ok(Reply::Held { left_ms, record }) = answer else { continue };
             let left = left_ms.map(Duration::from_millis);
             let same = |b: &&mut Self| b.record.as_ref().map(|r| &r.token) == record.as_ref().map(|r| &r.token);

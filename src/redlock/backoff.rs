@@ -14,7 +14,7 @@ pub struct BackoffRange {
     /// Upper end of the first delay.
     pub first: Duration,
     /// Upper end that the doubling stops at.
-    pub most: Duration,
+    pub max: Duration,
 }
 
 /// Endless delays: the k-th is uniform in `[0, min(most, first · 2^k)]`. The caller bounds the tries.
@@ -28,19 +28,19 @@ pub struct Backoff<E> {
 impl<E: Entropy> Backoff<E> {
     /// Starts at the first delay.
     pub fn new(range: BackoffRange, entropy: E) -> Self {
-        Self { range, upper: range.first.min(range.most), entropy }
+        Self { range, upper: range.first.min(range.max), entropy }
     }
 
     /// The next delay.
-    pub fn pause(&mut self) -> Duration {
+    pub fn next_delay(&mut self) -> Duration {
         let upper = self.upper;
-        self.upper = upper.saturating_mul(2).min(self.range.most);
+        self.upper = upper.saturating_mul(2).min(self.range.max);
         uniform(&self.entropy, upper)
     }
 
     /// Starts over.
     pub fn reset(&mut self) {
-        self.upper = self.range.first.min(self.range.most);
+        self.upper = self.range.first.min(self.range.max);
     }
 }
 
@@ -60,21 +60,21 @@ mod tests {
         /// T18: delays are random and stay in their range; a zero range does not panic (rslock did).
         #[test]
         fn t18_delays_stay_in_a_doubling_range(first in 0u64..500, most in 0u64..500) {
-            let range = BackoffRange { first: Duration::from_millis(first), most: Duration::from_millis(most) };
+            let range = BackoffRange { first: Duration::from_millis(first), max: Duration::from_millis(most) };
             let mut backoff = Backoff::new(range, SystemEntropy);
-            let mut upper = range.first.min(range.most);
+            let mut upper = range.first.min(range.max);
             for _ in 0..12 {
-                prop_assert!(backoff.pause() <= upper);
-                upper = (upper * 2).min(range.most);
+                prop_assert!(backoff.next_delay() <= upper);
+                upper = (upper * 2).min(range.max);
             }
         }
     }
 
     #[test]
     fn t18_delays_differ() {
-        let range = BackoffRange { first: Duration::from_secs(1), most: Duration::from_secs(1) };
+        let range = BackoffRange { first: Duration::from_secs(1), max: Duration::from_secs(1) };
         let mut backoff = Backoff::new(range, SystemEntropy);
-        let first = backoff.pause();
-        assert!((0..20).any(|_| backoff.pause() != first));
+        let first = backoff.next_delay();
+        assert!((0..20).any(|_| backoff.next_delay() != first));
     }
 }

@@ -19,7 +19,7 @@ pub const CLEANUP_MAX: Duration = Duration::from_secs(30);
 /// How long one try waits for a node: longer than a round would, since nobody waits for it.
 const TRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delays between tries.
-const TRY_AGAIN: BackoffRange = BackoffRange { first: Duration::from_millis(20), most: Duration::from_secs(1) };
+const TRY_AGAIN: BackoffRange = BackoffRange { first: Duration::from_millis(20), max: Duration::from_secs(1) };
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Delivers `request` to `targets` in a tracked task, until each has answered or `until` has
@@ -52,7 +52,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if targets.is_empty() || now >= until {
                 return;
             }
-            self.clock.sleep_until(now.plus(backoff.pause()).min(until)).await;
+            self.clock.sleep_until(now.plus(backoff.next_delay()).min(until)).await;
         }
     }
 }

@@ -24,7 +24,7 @@ impl<C: Clock> ClusterClock<C> {
     }
 
     /// The estimate of now. Microseconds since 1970, below 2^53 until the year 2255.
-    pub fn stamp(&self) -> RequestTime {
+    pub fn request_time(&self) -> RequestTime {
         self.at(self.clock.now())
     }
 

@@ -20,7 +20,7 @@ use crate::types::Ttl;
 
 /// How the algorithm behaves. Checked against each other by the configuration.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct RedlockSettings {
     /// What all instances agree on.
     pub params: Arc<ClusterParams>,
     /// How long one round waits for one node.
@@ -66,9 +66,9 @@ pub struct Engine<N, C, E> {
     /// Draws tokens, attempts and jitter.
     pub entropy: E,
     /// Stamps requests.
-    pub stamps: ClusterClock<C>,
-    /// See [`Settings`].
-    pub settings: Settings,
+    pub cluster_clock: ClusterClock<C>,
+    /// See [`RedlockSettings`].
+    pub settings: RedlockSettings,
     /// Clean-ups, repairs and stragglers: awaited at shutdown.
     pub tasks: TaskTracker,
     pub(super) cleanups: Arc<Semaphore>,
@@ -85,11 +85,11 @@ struct Counts {
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// An engine over these nodes; the quorum is that of their number, reachable or not.
-    pub fn new(nodes: Vec<Arc<N>>, clock: C, entropy: E, settings: Settings) -> Self {
-        let stamps = ClusterClock::new(clock.clone());
+    pub fn new(nodes: Vec<Arc<N>>, clock: C, entropy: E, settings: RedlockSettings) -> Self {
+        let cluster_clock = ClusterClock::new(clock.clone());
         let cleanups = Arc::new(Semaphore::new(settings.cleanup_limit));
         let (tasks, counts) = (TaskTracker::new(), Counts::default());
-        Self(Arc::new(Engine { nodes, clock, entropy, stamps, settings, tasks, cleanups, counts }))
+        Self(Arc::new(Engine { nodes, clock, entropy, cluster_clock, settings, tasks, cleanups, counts }))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
 /// What is to be extended.
 #[derive(Debug, Clone)]
-pub struct Extension {
+pub struct ExtendParams {
     /// Which.
     pub resource: ResourceName,
     /// Hash of the proof.
@@ -32,7 +32,7 @@ pub struct Extension {
 
 /// A lease that a quorum has extended.
 #[derive(Debug, Clone)]
-pub struct Extended {
+pub struct ConfirmedExtension {
     /// The lease as a node of the quorum has it.
     pub record: LeaseRecord,
     /// The TTL that was applied.
@@ -66,7 +66,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Errors: see [`ExtendRefusal`]. Nothing is ever released.
     /// Cancel: it may or may not have taken effect; the old deadline stands.
-    pub async fn extend(&self, extension: &Extension) -> Result<Extended, ExtendRefusal> {
+    pub async fn extend(&self, extension: &ExtendParams) -> Result<ConfirmedExtension, ExtendRefusal> {
         let mut fence = extension.fence;
         let mut renewal = true;
         loop {
@@ -103,12 +103,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     fn extended(
         &self,
-        extension: &Extension,
+        extension: &ExtendParams,
         started: BootTime,
         fence: Fence,
         tally: &Tally,
-    ) -> Result<Extended, ExtendRefusal> {
-        let kept = tally.heard().filter_map(|(_, a)| match a {
+    ) -> Result<ConfirmedExtension, ExtendRefusal> {
+        let kept = tally.received().filter_map(|(_, a)| match a {
             Ok(Reply::Updated { record, .. }) if record.fence == fence => Some(record),
             _ => None,
         });
@@ -120,26 +120,26 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if self.clock.now() >= deadline {
             return Err(unknown());
         }
-        let missing: Vec<usize> = tally.heard().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
+        let missing: Vec<usize> = tally.received().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
         if !missing.is_empty() {
             let gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, gone);
         }
-        Ok(Extended { record, ttl, deadline, granted: tally.yes() })
+        Ok(ConfirmedExtension { record, ttl, deadline, granted: tally.yes() })
     }
 
     /// What a failed extend must never do: planted bugs.
-    fn misbehave(&self, extension: &Extension, started: BootTime, tally: &Tally) {
+    fn misbehave(&self, extension: &ExtendParams, started: BootTime, tally: &Tally) {
         let (resource, token) = (extension.resource.clone(), extension.token.clone());
         let gone = started.plus(super::cleanup::CLEANUP_MAX);
         if mutant::is(Mutant::ExtendReleases) {
             self.deliver(Request::Release { resource, token, reason: EndReason::Released }, self.everyone(), gone);
         } else if mutant::is(Mutant::RepairUnconfirmed) {
-            let kept = tally.heard().find_map(|(_, a)| match a {
+            let kept = tally.received().find_map(|(_, a)| match a {
                 Ok(Reply::Updated { record, .. }) => Some(record.clone()),
                 _ => None,
             });
-            let missing = tally.heard().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
+            let missing = tally.received().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
             if let Some(record) = kept {
                 self.repair(resource, record, missing, started.plus(std::time::Duration::from_secs(2)));
             }
@@ -148,7 +148,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     fn extend_refusal(&self, tally: &Tally, wanted: Option<Fence>) -> ExtendRefusal {
         let (mut missing, mut other, mut ended, mut changed) = (0, 0, Vec::new(), None);
-        for (_, answer) in tally.heard() {
+        for (_, answer) in tally.received() {
             match answer {
                 Ok(Reply::Missing) => missing += 1,
                 Ok(Reply::Other { fence: Some(found) }) if wanted.is_some() => {
@@ -201,7 +201,7 @@ fn misses_the_lease(answer: &NodeResult) -> bool {
 /// The fence that most yes-votes have, how many have it, and the highest.
 fn fences(tally: &Tally) -> (Fence, usize, Fence) {
     let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
-    for (_, answer) in tally.heard() {
+    for (_, answer) in tally.received() {
         if let Ok(Reply::Updated { record, .. }) = answer {
             *counts.entry(record.fence).or_default() += 1;
         }

@@ -13,9 +13,9 @@ use crate::types::ResourceName;
 
 /// A quorum's view.
 #[derive(Debug, Clone)]
-pub struct View {
+pub struct ClusterInspection {
     /// Who has it.
-    pub lock: LockHolding,
+    pub state: ResourceState,
     /// Nodes that have that.
     pub agreeing: usize,
     /// What each node answered, by index; `None` where it was not awaited.
@@ -24,7 +24,7 @@ pub struct View {
 
 /// Who has it.
 #[derive(Debug, Clone)]
-pub enum LockHolding {
+pub enum ResourceState {
     /// Nobody has it on a quorum, nor can have.
     Free,
     /// A lease of ours. `left` is the q-th largest TTL of its key: the quorum ends then.
@@ -37,7 +37,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Looks at one resource on all nodes.
     ///
     /// Errors: `Err` with the answers where fewer than a quorum answered.
-    pub async fn inspect(&self, resource: &ResourceName) -> Result<View, Vec<Option<NodeResult>>> {
+    pub async fn inspect(&self, resource: &ResourceName) -> Result<ClusterInspection, Vec<Option<NodeResult>>> {
         let request = Request::Inspect { resource: resource.clone() };
         let started = self.clock.now();
         let deadline = started.plus(self.settings.node_timeout);
@@ -46,14 +46,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if tally.yes() < self.quorum() {
             return Err(answers);
         }
-        let (lock, agreeing) = self.view(&tally);
-        Ok(View { lock, agreeing, answers })
+        let (state, agreeing) = self.majority_state(&tally);
+        Ok(ClusterInspection { state, agreeing, answers })
     }
 
-    fn view(&self, tally: &Tally) -> (LockHolding, usize) {
+    fn majority_state(&self, tally: &Tally) -> (ResourceState, usize) {
         let mut groups: Vec<Group> = Vec::new();
         let mut free = 0;
-        for (_, answer) in tally.heard() {
+        for (_, answer) in tally.received() {
             let Ok(Reply::Inspected(seen)) = answer else { continue };
             let (key, left_ms) = match &seen.lock {
                 // A node without a vote that has nothing may have forgotten it: not known.
@@ -76,17 +76,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let need = self.quorum();
         let known = free + groups.iter().map(|g| g.left.len()).sum::<usize>();
         let unknown = tally.answers().len() - known;
-        let Some(mut group) = groups.into_iter().max_by_key(|g| g.left.len()) else { return (LockHolding::Free, free) };
+        let Some(mut group) = groups.into_iter().max_by_key(|g| g.left.len()) else {
+            return (ResourceState::Free, free);
+        };
         let agreeing = group.left.len();
         if agreeing + unknown < need {
-            return (LockHolding::Free, free);
+            return (ResourceState::Free, free);
         }
         group.left.sort_unstable_by(|a, b| b.cmp(a));
         let left = group.left.get(need - 1).or(group.left.last()).copied().unwrap_or_default();
         let lock = match group.key {
-            Key::Lease(record) => LockHolding::Lease { record, left },
+            Key::Lease(record) => ResourceState::Lease { record, left },
             Key::Foreign(fingerprint) => {
-                LockHolding::Foreign { fingerprint, left: (left < Duration::MAX).then_some(left) }
+                ResourceState::Foreign { fingerprint, left: (left < Duration::MAX).then_some(left) }
             }
         };
         (lock, agreeing)

@@ -29,3 +29,4 @@ pub mod notifications;
 pub mod quorum;
 pub mod release;
 mod round;
+pub mod subscriptions;

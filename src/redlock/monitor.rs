@@ -34,7 +34,7 @@ pub struct NodeHealth {
     /// The last probe's failure, if it failed.
     pub error: Option<UnreachableKind>,
     /// When the last probe was answered.
-    pub heard: Option<BootTime>,
+    pub answered_at: Option<BootTime>,
     /// In the present state (answering or not, voting or not) since.
     pub since: BootTime,
     /// Round trip of the last answered probe.
@@ -47,12 +47,12 @@ pub struct NodeHealth {
 
 impl NodeHealth {
     fn new(now: BootTime) -> Self {
-        Self { status: None, error: None, heard: None, since: now, latency: None, offset_us: None, restarts: 0 }
+        Self { status: None, error: None, answered_at: None, since: now, latency: None, offset_us: None, restarts: 0 }
     }
 
     /// Whether it voted when it was last looked at, and that was lately.
     pub fn votes(&self, now: BootTime) -> bool {
-        let fresh = self.heard.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
+        let fresh = self.answered_at.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
         fresh && self.error.is_none() && self.status.as_ref().is_some_and(|s| s.vote == Vote::Active)
     }
 }
@@ -124,18 +124,18 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Looks again and again. Never returns; dropping it stops it and leaves nothing behind.
     pub async fn watch(self) {
         loop {
-            self.pass().await;
+            self.probe_round().await;
             self.engine.clock.sleep(PROBE_INTERVAL).await;
         }
     }
 
     /// One look at all nodes, with what follows from it.
-    pub async fn pass(&self) {
+    pub async fn probe_round(&self) {
         let (tally, sent, heard) = self.ask_all(Request::Probe).await;
         self.note(&tally, sent, heard);
         self.follow_clocks().await;
         let unseeded = |(i, a): (usize, &NodeResult)| is_unseeded(a).then_some(i);
-        let served: Vec<usize> = tally.heard().filter_map(unseeded).collect();
+        let served: Vec<usize> = tally.received().filter_map(unseeded).collect();
         if !served.is_empty() {
             self.seed(&served).await;
         }
@@ -221,11 +221,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 Some(Ok(Reply::Status(status))) => {
                     let heard = heard.unwrap_or(sent);
                     let rtt = heard.since(sent);
-                    let middle = self.engine.stamps.at(sent.plus(rtt / 2));
+                    let middle = self.engine.cluster_clock.at(sent.plus(rtt / 2));
                     // A slow answer (or a process that was stopped in between) says little of the clock.
                     let quick = rtt <= self.engine.settings.params.guard / 4;
                     health.offset_us = quick.then(|| difference(status.now_us, middle.0));
-                    (health.latency, health.heard, health.error) = (Some(rtt), Some(heard), None);
+                    (health.latency, health.answered_at, health.error) = (Some(rtt), Some(heard), None);
                     if health.status.as_ref().is_some_and(|old| old.run != status.run) {
                         health.restarts += 1;
                     }
@@ -248,10 +248,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let engine = &self.engine;
         let Some(clocks) = self.clocks() else { return };
         if !self.book().anchored {
-            engine.stamps.slew(clocks.median_us);
+            engine.cluster_clock.slew(clocks.median_us);
             self.book().anchored = true;
         } else if clocks.stepped.is_empty() {
-            engine.stamps.slew(clocks.median_us.clamp(-SLEW_US_PER_PASS, SLEW_US_PER_PASS));
+            engine.cluster_clock.slew(clocks.median_us.clamp(-SLEW_US_PER_PASS, SLEW_US_PER_PASS));
         } else {
             let (tally, sent, heard) = self.ask_all(Request::Probe).await;
             self.note(&tally, sent, heard);
@@ -263,7 +263,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             let until = now.plus(PROBE_TIMEOUT);
             let tally = engine.round(&stepped, Request::Quarantine, now, until, Until::All, Result::is_ok).await;
             if tally.yes() >= engine.quorum() || mutant::is(Mutant::FollowAtOnce) {
-                engine.stamps.slew(median_us);
+                engine.cluster_clock.slew(median_us);
             }
         }
     }
@@ -298,7 +298,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let (tally, ..) = self.ask_all(Request::Probe).await;
         let mut votes: BTreeMap<usize, Fence> = BTreeMap::new();
         let mut unseeded: BTreeMap<usize, Fence> = BTreeMap::new();
-        for (i, answer) in tally.heard() {
+        for (i, answer) in tally.received() {
             match answer {
                 Ok(Reply::Status(NodeStatus { vote: Vote::Active, high_water, .. })) => {
                     votes.insert(i, *high_water);
@@ -313,7 +313,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let seed = if votes.len() >= enough {
             votes.values().copied().max()
         } else if votes.len() + unseeded.len() == self.engine.nodes.len() {
-            let floor = Fence(self.engine.stamps.stamp().0);
+            let floor = Fence(self.engine.cluster_clock.request_time().0);
             votes.values().chain(unseeded.values()).copied().chain([floor]).max()
         } else {
             None
@@ -324,7 +324,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let request = Request::Activate { seed };
         let tally = self.engine.round(&targets, request, now, now.plus(PROBE_TIMEOUT), Until::All, Result::is_ok).await;
         let mut book = self.book();
-        for (i, answer) in tally.heard() {
+        for (i, answer) in tally.received() {
             if let Ok(Reply::Status(status)) = answer {
                 book.nodes[i].status = Some(status.clone());
                 book.nodes[i].since = now;

@@ -14,18 +14,18 @@ pub struct NodeDetails {
     /// The server's version.
     pub version: Option<String>,
     /// What makes it unfit, or worth a look.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<OperatorFinding>,
 }
 
 /// Something about a node that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct OperatorFinding {
     /// Stable word.
     pub code: &'static str,
     /// One sentence, with what to do.
     pub detail: String,
     /// It costs the node its vote.
-    pub bars: bool,
+    pub removes_vote: bool,
 }
 
 /// An independent master.
@@ -42,8 +42,8 @@ pub trait Node: Send + Sync + 'static {
     }
 
     /// How this instance hears of leases that end there. Without notices waiters look now and then.
-    fn hearing(&self) -> NotificationSource<'_> {
-        NotificationSource::Nothing
+    fn notifications(&self) -> NotificationSource<'_> {
+        NotificationSource::PollOnly
     }
 
     /// Asks once; nothing is ever repeated in hiding. The future is first polled by the caller; from

@@ -97,7 +97,7 @@ impl Tally {
     }
 
     /// The answers that came, with their node indexes.
-    pub fn heard(&self) -> impl Iterator<Item = (usize, &NodeResult)> {
+    pub fn received(&self) -> impl Iterator<Item = (usize, &NodeResult)> {
         self.answers.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a)))
     }
 }
@@ -169,7 +169,7 @@ impl Verdict {
     }
 
     /// One word, stable: it stands in answers and metrics.
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Granted => "granted",
             Self::Held { .. } => "held",

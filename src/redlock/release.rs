@@ -63,7 +63,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Deletes a foreigner's lock on the nodes where it still has this fingerprint.
     ///
     /// Cancel: goes on in its own task.
-    pub async fn evict(&self, resource: &ResourceName, fingerprint: Arc<str>) -> ReleaseOutcome {
+    pub async fn delete_foreign(&self, resource: &ResourceName, fingerprint: Arc<str>) -> ReleaseOutcome {
         self.end(Request::DeleteForeign { resource: resource.clone(), fingerprint }, || {}).await
     }
 
@@ -85,7 +85,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             };
             // Stragglers of a won pass are awaited by the round; what failed is tried again here.
             let failed = |(i, a): (usize, &NodeResult)| a.is_err().then_some(i);
-            let left: Vec<usize> = tally.heard().filter_map(failed).collect();
+            let left: Vec<usize> = tally.received().filter_map(failed).collect();
             let about = match &request {
                 Request::Release { resource, .. } => Some(resource.clone()),
                 _ => None,
@@ -117,7 +117,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let deadline = started.plus(self.settings.node_timeout);
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Revoked { .. }));
         let tally = self.round(&self.everyone(), request, started, deadline, Until::All, is_yes).await;
-        let left = tally.heard().filter_map(|(_, a)| match a {
+        let left = tally.received().filter_map(|(_, a)| match a {
             Ok(Reply::Revoked { left_ms }) => Some(*left_ms),
             _ => None,
         });
@@ -144,7 +144,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             votes.is_none_or(|votes| votes.answers().get(index).and_then(Option::as_ref).is_some_and(may_vote))
         };
         let (mut mine, mut other, mut nothing, mut earlier) = (0, 0, 0, None);
-        for (index, answer) in tally.heard() {
+        for (index, answer) in tally.received() {
             match answer {
                 Ok(Reply::Released(Released { found, earlier: before })) => {
                     match found {
@@ -162,13 +162,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             }
         }
         let unknown = self.nodes.len() - (mine + other + nothing);
-        let is_reached = tally.heard().filter(|(_, a)| a.is_ok()).count() >= self.quorum();
+        let is_reached = tally.received().filter(|(_, a)| a.is_ok()).count() >= self.quorum();
         if is_reached && mine > 0 && mine + unknown >= self.quorum() {
             return ReleaseOutcome::Released;
         }
         if !is_reached || (earlier.is_none() && other + nothing < self.quorum()) {
             let mut nodes = self.outcomes(tally.answers());
-            for (index, answer) in votes.into_iter().flat_map(Tally::heard) {
+            for (index, answer) in votes.into_iter().flat_map(Tally::received) {
                 if let (Ok(Reply::Inspected(NodeInspection { no_vote: Some(why), .. })), Some(node)) =
                     (answer, nodes.get_mut(index))
                 {

@@ -74,7 +74,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         is_yes: impl Fn(&NodeResult) -> bool,
     ) -> Tally {
         let mut tally = Tally::new(self.nodes.len());
-        let (sent_at, request) = (self.stamps.at(started), Arc::new(request));
+        let (sent_at, request) = (self.cluster_clock.at(started), Arc::new(request));
         let call = |i: &usize| (*i, Box::pin(Arc::clone(&self.nodes[*i]).call(sent_at, Arc::clone(&request))));
         let mut fanout = Fanout { calls: targets.iter().map(call).collect(), ready: VecDeque::new() };
         let mut ends = deadline;

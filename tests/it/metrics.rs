@@ -20,7 +20,7 @@ use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
 use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::engine::{Redlock, Settings};
+use redlockd::redlock::engine::{Redlock, RedlockSettings};
 use redlockd::redlock::entropy::SystemEntropy;
 use redlockd::redlock::monitor::NodeMonitor;
 use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
@@ -182,19 +182,19 @@ async fn a_scrape_costs_the_same_at_ten_and_at_a_hundred_thousand_leases() {
         }
     };
     let nodes = vec![Arc::new(AnyNode::Embedded(node, Arc::new(observer)))];
-    let settings = Settings {
+    let settings = RedlockSettings {
         params: Arc::new(params),
         node_timeout: Duration::from_secs(5),
         drift_ppm: 10_000,
         drift_floor: Duration::from_millis(2),
         min_validity_percent: 10,
-        retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(250) },
+        retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(250) },
         poll: Duration::from_secs(1),
         cleanup_limit: 4_096,
     };
     let engine = Redlock::new(nodes, SystemClock, SystemEntropy, settings);
     let warden = NodeMonitor::new(engine.clone());
-    warden.pass().await;
+    warden.probe_round().await;
     let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
     let manager = LockManager::new(engine, warden, limits, Duration::from_secs(2));
     let hold = async |from: u32, to: u32| {

@@ -1,5 +1,5 @@
 //! What lives in the world: servers with their memories and clocks, and instances with their
-//! connections, clocks and terms. Values only; what they do is in the world's other files.
+//! connections, clocks and params. Values only; what they do is in the world's other files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -22,11 +22,11 @@ use super::rng::{Rng, SimEntropy};
 use super::sometimes::Sometimes;
 use super::world::{Shared, lock};
 use crate::protocol::EndReason;
-use crate::redlock::acquire::{Patience, RefusalKind, Want};
+use crate::redlock::acquire::{AcquireParams, RefusalKind, RetryUntil};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::engine::{Redlock, Settings};
-use crate::redlock::extend::{ExtendRefusal, Extension};
+use crate::redlock::engine::{Redlock, RedlockSettings};
+use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::Ttl;
@@ -79,13 +79,13 @@ impl Host {
             let i = &mut w.insts[inst];
             // A host that is stopped starts nothing.
             (i.alive, i.began, i.has_time) = (true, now.max(i.local), false);
-            let settings = Settings {
+            let settings = RedlockSettings {
                 params: Arc::clone(&i.params),
                 node_timeout: Duration::from_millis(w.profile.node_timeout_ms),
                 drift_ppm: 10_000,
                 drift_floor: Duration::from_millis(2),
                 min_validity_percent: 10,
-                retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(250) },
+                retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(250) },
                 poll: POLL,
                 cleanup_limit: CLEANUP_LIMIT,
             };
@@ -179,7 +179,7 @@ async fn handle(engine: Engine, freed: Arc<Notify>, ask: Ask) {
         Verb::Extend { ttl_ms, fence } => {
             let ttl = ttl_ms.map(|ms| Ttl::from_ms(ms).expect("in range"));
             let (resource, token) = (ask.resource.clone(), ask.token.clone());
-            let extension = Extension { resource, token, ttl, fence: *fence, labels: None };
+            let extension = ExtendParams { resource, token, ttl, fence: *fence, labels: None };
             match engine.extend(&extension).await {
                 Ok(extended) => {
                     let at = engine.clock.now();
@@ -229,15 +229,15 @@ async fn acquire(
     started: BootTime,
     (ttl_ms, wait_ms): (u64, u64),
 ) -> Option<(crate::types::Fence, BootTime, bool, Duration)> {
-    let want = Want {
+    let want = AcquireParams {
         resource: ask.resource.clone(),
         token: ask.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
         labels: "{}".into(),
     };
-    let patience = Patience { until: started.plus(Duration::from_millis(wait_ms)), wake: freed };
+    let retry = RetryUntil { deadline: started.plus(Duration::from_millis(wait_ms)), wake: freed };
     let (world, inst) = (&engine.clock.world, engine.clock.inst);
-    match engine.acquire(&want, patience).await {
+    match engine.acquire(&want, retry).await {
         Ok(grant) => {
             let granted = (grant.fence, grant.deadline, grant.joined, engine.clock.now().since(started));
             lock(world).stall_before_answer(inst);

@@ -12,7 +12,8 @@ use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
-use crate::redlock::notifications::{LeaseTag, Notice, NotificationSource, SubscriptionState, Subscriptions, Topic};
+use crate::redlock::notifications::{LeaseTag, Notice, NotificationSource, Topic};
+use crate::redlock::subscriptions::{SubscriptionState, Subscriptions};
 use crate::types::{NodeId, ResourceName, TokenHash};
 
 const RUN: &str = "0000000000000000000000000000000000000001";
@@ -70,7 +71,7 @@ impl Server {
     /// It ends for good: nothing is answered any more, and the lines for notices break.
     pub(super) fn die(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
-        self.feeds.lock().expect("no panic").iter().for_each(|feed| feed.closed());
+        self.feeds.lock().expect("no panic").iter().for_each(|feed| feed.disconnected());
     }
 
     /// The most acquires that were under way to it at a time.
@@ -109,26 +110,26 @@ impl Server {
 
     /// As the release script does; each instance is told on its own line.
     fn publish(&self, resource: &ResourceName, notice: Notice) {
-        let topic = Topic::Freed(resource.clone());
+        let topic = Topic::LeaseEnded(resource.clone());
         for feed in self.feeds.lock().expect("no panic").iter() {
-            if !matches!(feed.liveness(&topic), SubscriptionState::Live) || self.dice.chance(self.weather.lost) {
+            if !matches!(feed.state_of(&topic), SubscriptionState::Active) || self.dice.chance(self.weather.lost) {
                 continue;
             }
             let (feed, resource, clock) = (Arc::clone(feed), resource.clone(), self.clock);
             let way = self.dice.ms(1, self.weather.notice_ms);
             tokio::spawn(async move {
                 clock.sleep(way).await;
-                if feed.is_open() {
-                    feed.freed(&resource, notice);
+                if feed.is_connected() {
+                    feed.lease_ended(&resource, notice);
                 }
             });
         }
     }
 
     /// Instances that listen to this.
-    fn audience(&self, topic: &Topic) -> usize {
+    fn subscriber_count(&self, topic: &Topic) -> usize {
         let feeds = self.feeds.lock().expect("no panic");
-        feeds.iter().filter(|f| matches!(f.liveness(topic), SubscriptionState::Live)).count()
+        feeds.iter().filter(|f| matches!(f.state_of(topic), SubscriptionState::Active)).count()
     }
 
     fn way(&self) -> Duration {
@@ -183,30 +184,30 @@ impl Link {
 
     /// Its line for notices breaks, and is opened again after `pause`.
     pub(super) async fn break_line(&self, pause: Duration) {
-        self.feed.closed();
+        self.feed.disconnected();
         self.server.clock.sleep(pause).await;
         if self.server.is_dead() {
             return;
         }
-        self.feed.live(&self.feed.begin());
-        self.feed.opened();
+        self.feed.confirm(&self.feed.reconnect());
+        self.feed.connected();
     }
 }
 
 /// What a node's subscriber does.
 async fn listen(feed: Arc<Subscriptions>, server: Arc<Server>) {
-    feed.live(&feed.begin());
-    feed.opened();
+    feed.confirm(&feed.reconnect());
+    feed.connected();
     loop {
         feed.changed().await;
-        let errands = feed.errands();
+        let errands = feed.take_commands();
         // Slower than requests: a release may fall between a refusal and the subscription.
         server.clock.sleep(server.way() + server.dice.ms(0, 30)).await;
-        if feed.is_open() {
-            feed.live(&errands.subscribe);
+        if feed.is_connected() {
+            feed.confirm(&errands.subscribe);
         }
         for (topic, answer) in errands.count {
-            let _ = answer.send(server.audience(&topic));
+            let _ = answer.send(server.subscriber_count(&topic));
         }
     }
 }
@@ -216,7 +217,7 @@ impl Node for Link {
         &self.id
     }
 
-    fn hearing(&self) -> NotificationSource<'_> {
+    fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::Subscriptions(&self.feed)
     }
 

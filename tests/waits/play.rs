@@ -17,7 +17,7 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::Clock;
-use crate::redlock::engine::{Redlock, Settings};
+use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::quorum::quorum_of;
 use crate::types::{Labels, ResourceName, Token, Ttl};
@@ -148,13 +148,13 @@ pub(super) async fn instance(
     limits: WaitLimits,
     is_first: bool,
 ) -> Manager {
-    let settings = Settings {
+    let settings = RedlockSettings {
         params: Arc::clone(params),
         node_timeout: NODE_TIMEOUT,
         drift_ppm: 10_000,
         drift_floor: Duration::from_millis(2),
         min_validity_percent: 10,
-        retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(100) },
+        retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(100) },
         poll: POLL,
         cleanup_limit: 512,
     };
@@ -166,7 +166,7 @@ pub(super) async fn instance(
             clock.sleep(Duration::from_millis(50)).await;
         }
     }
-    warden.pass().await;
+    warden.probe_round().await;
     let manager = LockManager::new(engine, warden.clone(), limits, Duration::from_secs(2));
     tokio::task::spawn_local(async move { warden.watch().await });
     manager

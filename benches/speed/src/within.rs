@@ -11,7 +11,7 @@ use redlockd::manager::queue::WaitLimits;
 use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::SystemClock;
-use redlockd::redlock::engine::{Redlock, Settings};
+use redlockd::redlock::engine::{Redlock, RedlockSettings};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::monitor::NodeMonitor;
@@ -45,19 +45,19 @@ impl Within {
         let id = NodeId::parse("embedded-1").map_err(|invalid| invalid.to_string())?;
         let (dir, clock) = (data.0.clone(), SystemClock);
         let node = EmbeddedNode::open(EmbeddedConfig { id, dir, params: params.clone(), clock })?;
-        let settings = Settings {
+        let settings = RedlockSettings {
             params: Arc::new(params),
             node_timeout: Duration::from_millis(50),
             drift_ppm: 10_000,
             drift_floor: Duration::from_millis(2),
             min_validity_percent: 10,
-            retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(250) },
+            retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(250) },
             poll: Duration::from_secs(1),
             cleanup_limit: 4_096,
         };
         let engine = Redlock::new(vec![node], SystemClock, SystemEntropy, settings);
         let warden = NodeMonitor::new(engine.clone());
-        warden.pass().await;
+        warden.probe_round().await;
         let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
         let locks = LockManager::new(engine, warden, limits, Duration::from_secs(2));
         Ok(Self { locks, _data: Rc::new(data) })

@@ -8,7 +8,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, ClientTlsConfig, RedisError, TlsCertificates, Value, cmd, pipe};
 
 use crate::config::Secret;
-use crate::nodes::redis::{Server, read_fitness};
+use crate::nodes::redis::{ServerInfo, read_server_info};
 use crate::protocol::LeaseRecord;
 use crate::protocol::keys::META_KEY;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -48,7 +48,7 @@ pub struct Seen {
     pub latency: Duration,
     /// The node's clock minus this machine's. Microseconds.
     pub offset_us: i64,
-    pub server: Server,
+    pub server: ServerInfo,
     pub marker: Option<Marker>,
     pub leases: Vec<Lease>,
     pub foreign: Vec<Foreign>,
@@ -129,7 +129,7 @@ async fn at(url: &str, settings: &Settings) -> Result<Seen, RedisError> {
     // CONFIG may be forbidden: then nothing is known of persistence.
     let saves: Result<Vec<String>, _> = cmd("CONFIG").arg("GET").arg("save").query_async(&mut node).await;
     let saves = saves.ok().and_then(|pair| pair.get(1).cloned());
-    seen.server = read_fitness(&info, saves.as_deref());
+    seen.server = read_server_info(&info, saves.as_deref());
     let fields = ["run", "st", "cfg", "why", "until"];
     let marker: Vec<Option<String>> = cmd("HMGET").arg(META_KEY).arg(&fields).query_async(&mut node).await?;
     if let [Some(run), state, cluster, why, until] = marker.as_slice() {

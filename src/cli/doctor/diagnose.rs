@@ -81,7 +81,7 @@ fn line(node: &str, seen: &Seen) -> String {
 fn alone(node: &str, seen: &Seen, rules: &Rules, all: &mut Judgement) {
     for finding in &seen.server.findings {
         let text = format!("{node}: {}", finding.sentence());
-        if finding.takes_vote_away() { all.problems.push(text) } else { all.remarks.push(text) }
+        if finding.removes_vote() { all.problems.push(text) } else { all.remarks.push(text) }
     }
     let (took, most) = (seen.latency.as_micros(), rules.node_timeout.as_micros());
     let text =

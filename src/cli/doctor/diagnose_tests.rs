@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cli::doctor::collect::{Foreign, Lease, Marker};
-use crate::nodes::redis::{Finding, Server};
+use crate::nodes::redis::{ServerFinding, ServerInfo};
 
 const RULES: Rules = Rules { node_timeout: Duration::from_millis(50), guard: Duration::from_millis(500) };
 
@@ -14,7 +14,7 @@ fn healthy() -> Vec<Look> {
 fn seen(node: &str) -> Seen {
     Seen {
         latency: Duration::from_micros(200),
-        server: Server { run_id: format!("run-{node}"), version: "7.0.15".into(), ..Server::default() },
+        server: ServerInfo { run_id: format!("run-{node}"), version: "7.0.15".into(), ..ServerInfo::default() },
         marker: Some(Marker {
             run: format!("run-{node}"),
             state: "a".into(),
@@ -51,7 +51,7 @@ fn each_fault_is_a_problem_in_plain_words() {
         (Box::new(|s| s.latency = Duration::from_millis(30)), "a: an answer takes 30000 us"),
         (Box::new(|s| s.offset_us = 700_000), "a: its clock is +700 ms off"),
         (Box::new(move |s| s.foreign = foreign(true)), "can never be acquired here: session:1"),
-        (Box::new(|s| s.server.findings = vec![Finding::Cluster]), "a: The server runs in cluster mode"),
+        (Box::new(|s| s.server.findings = vec![ServerFinding::Cluster]), "a: The server runs in cluster mode"),
         (Box::new(|s| s.server.run_id = "run-b".into()), "a and b are one and the same server"),
         (Box::new(|s| s.marker.as_mut().expect("has one").cluster = "y".into()), "declared with different settings"),
     ];
@@ -65,7 +65,7 @@ fn each_fault_is_a_problem_in_plain_words() {
 fn what_is_worth_knowing_is_a_remark() {
     let (problems, remarks) = with_first(|s| {
         s.latency = Duration::from_millis(12);
-        s.server.findings = vec![Finding::HasReplicas { count: 1 }];
+        s.server.findings = vec![ServerFinding::HasReplicas { count: 1 }];
         s.foreign = vec![Foreign { key: "other/lock".into(), immortal: false }];
         s.leases = vec![Lease { key: "left/over".into(), token_id: "0123abcd".into(), left_ms: 4_000 }];
         s.marker.as_mut().expect("has one").state = "q".into();

@@ -71,7 +71,7 @@ pub fn node_hold(view: &ResourceOnNode) -> api::NodeHold {
         holds: view.holds.as_ref().map(ToString::to_string),
         ttl_ms: view.ttl_ms,
         foreign: view.foreign,
-        state: view.verdict.word().to_owned(),
+        state: view.verdict.as_str().to_owned(),
     }
 }
 
@@ -95,7 +95,7 @@ pub fn node_outcome(outcome: &NodeOutcome) -> api::NodeOutcome {
         Verdict::NoVote(NoVote::Quarantined { left_ms }) => Some(left_ms.div_ceil(1_000)),
         _ => None,
     };
-    let (node, word) = (outcome.node.to_string(), outcome.verdict.word().to_owned());
+    let (node, word) = (outcome.node.to_string(), outcome.verdict.as_str().to_owned());
     api::NodeOutcome { node, outcome: word, left_ms, holds, seconds_left }
 }
 

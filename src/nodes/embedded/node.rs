@@ -342,7 +342,7 @@ impl<C: Clock> Node for EmbeddedNode<C> {
     }
 
     /// Its leases live in this process, so each end of one is this process' own doing.
-    fn hearing(&self) -> NotificationSource<'_> {
+    fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::Local
     }
 

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::connection::{Bound, Lanes};
 use super::errors;
-use super::server_checks::{self, Server};
+use super::server_checks::{self, ServerInfo};
 use super::url::NodeUrl;
 use crate::protocol::ClusterParams;
 use crate::protocol::commands;
@@ -162,7 +162,7 @@ impl Connector {
 
 /// The hand-shake: who is there, and the scripts. A restart breaks the connection, so what is read
 /// here holds for as long as it lives.
-async fn meet(connection: &mut MultiplexedConnection) -> Result<Server, RedisError> {
+async fn meet(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
     let server = ask_server(connection).await?;
     for script in commands::all() {
         let _: String = script.load().query_async(connection).await?;
@@ -173,7 +173,7 @@ async fn meet(connection: &mut MultiplexedConnection) -> Result<Server, RedisErr
 /// Reads what the server says of itself. `CONFIG` may be forbidden: then persistence is not judged.
 ///
 /// Errors: those of `INFO`.
-pub async fn ask_server(connection: &mut MultiplexedConnection) -> Result<Server, RedisError> {
+pub async fn ask_server(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
     let info: String = cmd("INFO").query_async(connection).await?;
     let saves: Result<Vec<String>, RedisError> = cmd("CONFIG").arg("GET").arg("save").query_async(connection).await;
     let saves = saves.ok().and_then(|pair| pair.into_iter().nth(1));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use tokio::sync::{Notify, oneshot};
 
-use super::server_checks::Server;
+use super::server_checks::ServerInfo;
 use crate::protocol::{NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::BootTime;
 
@@ -197,7 +197,7 @@ pub struct Health {
     /// Connections built beyond the first of each lane.
     pub reconnects: u64,
     /// The last reading of its `INFO`.
-    pub server: Server,
+    pub server: ServerInfo,
     /// Why the last attempt to connect failed; `None` since it succeeded.
     pub refusal: Option<Unreachable>,
     /// Kind of the last error of a call or of an attempt to connect.
@@ -212,7 +212,7 @@ impl Lanes {
         let health = Health {
             since: now,
             reconnects: 0,
-            server: Server::default(),
+            server: ServerInfo::default(),
             refusal: None,
             last_error: None,
             built: 0,
@@ -285,8 +285,8 @@ impl Lanes {
     }
 
     /// Notes what the server says of itself.
-    pub fn learn(&self, server: Server) {
-        self.unfit.store(server.findings.iter().any(|f| f.takes_vote_away()), Ordering::Relaxed);
+    pub fn learn(&self, server: ServerInfo) {
+        self.unfit.store(server.findings.iter().any(|f| f.removes_vote()), Ordering::Relaxed);
         lock(&self.health).server = server;
     }
 

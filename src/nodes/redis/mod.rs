@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 pub use self::connect::{ANSWER_BACKSTOP, NodeTls};
-pub use self::server_checks::{Finding, OLDEST_VERSION, Server, read as read_fitness};
+pub use self::server_checks::{OLDEST_VERSION, ServerFinding, ServerInfo, read as read_server_info};
 pub use self::supervisor::{CHECK_EVERY, FITNESS_EVERY};
 pub use self::url::NodeUrl;
 
@@ -36,7 +36,8 @@ use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachab
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
-use crate::redlock::notifications::{NotificationSource, Subscriptions};
+use crate::redlock::notifications::NotificationSource;
+use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{Invalid, NodeId};
 
 /// One connection carries more than 100,000 requests a second; more lanes help only where one core of
@@ -112,14 +113,14 @@ impl RedisNodeConfig {
 /// dropped before is not heard of.
 pub trait NodeObserver: Send + Sync + 'static {
     /// `took` counts from the first poll of the call. Must return at once.
-    fn answered(&self, node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), UnreachableKind>);
+    fn call_completed(&self, node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), UnreachableKind>);
 }
 
 impl<F> NodeObserver for F
 where
     F: Fn(&NodeId, &'static str, Duration, Result<(), UnreachableKind>) + Send + Sync + 'static,
 {
-    fn answered(&self, node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), UnreachableKind>) {
+    fn call_completed(&self, node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), UnreachableKind>) {
         self(node, verb, took, outcome);
     }
 }
@@ -138,7 +139,7 @@ pub struct NodeReport {
     /// `master` or `slave`; empty before the first hand-shake.
     pub role: String,
     /// What its operator should know.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<ServerFinding>,
     /// Connections built beyond the first of each lane.
     pub reconnects: u64,
     /// Calls that got no answer, by kind. Calls that were dropped at their deadline are not among them.
@@ -264,7 +265,7 @@ impl RedisNode {
             self.lanes.count(kind);
         }
         if let Some(observer) = &self.observer {
-            observer.answered(&self.id, verb, self.clock.now().since(begun), outcome);
+            observer.call_completed(&self.id, verb, self.clock.now().since(begun), outcome);
         }
     }
 }
@@ -274,7 +275,7 @@ impl Node for RedisNode {
         &self.id
     }
 
-    fn hearing(&self) -> NotificationSource<'_> {
+    fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::Subscriptions(&self.feed)
     }
 

@@ -7,7 +7,7 @@ pub const OLDEST_VERSION: (u32, u32) = (6, 0);
 
 /// Something about a server that its operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum ServerFinding {
     /// Not a master.
     NotMaster { role: String },
     /// Deletes keys when memory is short.
@@ -24,7 +24,7 @@ pub enum Finding {
     NoPersistence,
 }
 
-impl Finding {
+impl ServerFinding {
     /// A word for answers and metrics.
     pub fn code(&self) -> &'static str {
         match self {
@@ -66,14 +66,14 @@ impl Finding {
     }
 
     /// Whether the server gets no acquires while it stands.
-    pub fn takes_vote_away(&self) -> bool {
+    pub fn removes_vote(&self) -> bool {
         matches!(self, Self::NotMaster { .. } | Self::Evicts { .. } | Self::TooOld { .. } | Self::Cluster)
     }
 }
 
 /// What a server says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Server {
+pub struct ServerInfo {
     /// `run_id`: names this process. Empty where `INFO` did not say.
     pub run_id: String,
     /// `redis_version`.
@@ -81,12 +81,12 @@ pub struct Server {
     /// `role`.
     pub role: String,
     /// What should be known of it.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<ServerFinding>,
 }
 
 /// Reads an `INFO` of the default sections. `saves` is the configured `save`, where it may be read.
 /// A field that is missing gives no finding: a server that hides it is not thereby unfit.
-pub fn read(info: &str, saves: Option<&str>) -> Server {
+pub fn read(info: &str, saves: Option<&str>) -> ServerInfo {
     let field = |name: &str| {
         info.lines()
             .find_map(|line| line.split_once(':').filter(|(key, _)| *key == name))
@@ -96,28 +96,28 @@ pub fn read(info: &str, saves: Option<&str>) -> Server {
     let (version, role) = (field("redis_version").unwrap_or(""), field("role").unwrap_or(""));
     let mut findings = Vec::new();
     if !role.is_empty() && role != "master" {
-        findings.push(Finding::NotMaster { role: role.into() });
+        findings.push(ServerFinding::NotMaster { role: role.into() });
     }
     let policy = field("maxmemory_policy").unwrap_or("noeviction");
     if number("maxmemory") > 0 && policy != "noeviction" {
-        findings.push(Finding::Evicts { policy: policy.into() });
+        findings.push(ServerFinding::Evicts { policy: policy.into() });
     }
     if major_minor(version).is_some_and(|v| v < OLDEST_VERSION) {
-        findings.push(Finding::TooOld { version: version.into() });
+        findings.push(ServerFinding::TooOld { version: version.into() });
     }
     if field("redis_mode") == Some("cluster") || number("cluster_enabled") == 1 {
-        findings.push(Finding::Cluster);
+        findings.push(ServerFinding::Cluster);
     }
     if role == "master" && number("connected_slaves") > 0 {
-        findings.push(Finding::HasReplicas { count: number("connected_slaves") });
+        findings.push(ServerFinding::HasReplicas { count: number("connected_slaves") });
     }
     if number("evicted_keys") > 0 {
-        findings.push(Finding::HasEvicted { keys: number("evicted_keys") });
+        findings.push(ServerFinding::HasEvicted { keys: number("evicted_keys") });
     }
     if field("aof_enabled") == Some("0") && saves.is_some_and(|s| s.trim().is_empty()) {
-        findings.push(Finding::NoPersistence);
+        findings.push(ServerFinding::NoPersistence);
     }
-    Server { run_id: field("run_id").unwrap_or("").into(), version: version.into(), role: role.into(), findings }
+    ServerInfo { run_id: field("run_id").unwrap_or("").into(), version: version.into(), role: role.into(), findings }
 }
 
 fn major_minor(version: &str) -> Option<(u32, u32)> {
@@ -130,11 +130,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const GOOD: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
+    const GOOD: &str = "# ServerInfo\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:abc\r\n# Memory\r\nmaxmemory:0\r\n\
                         maxmemory_policy:noeviction\r\naof_enabled:0\r\nrole:master\r\nconnected_slaves:0\r\nevicted_keys:0\r\ncluster_enabled:0\r\n";
 
     fn codes(info: &str, saves: Option<&str>) -> Vec<(&'static str, bool)> {
-        read(info, saves).findings.iter().map(|f| (f.code(), f.takes_vote_away())).collect()
+        read(info, saves).findings.iter().map(|f| (f.code(), f.removes_vote())).collect()
     }
 
     #[test]

@@ -17,7 +17,8 @@ use super::supervisor::{CHECK_EVERY, backoff};
 use crate::protocol::keys;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::notifications::{Notice, PendingCommands, Subscriptions, Topic};
+use crate::redlock::notifications::{Notice, Topic};
+use crate::redlock::subscriptions::{PendingCommands, Subscriptions};
 use crate::types::{NodeId, ResourceName};
 
 /// Channels in one command: the node is held up for some 100 us by it.
@@ -66,7 +67,7 @@ async fn session(
         Ok(())
     };
     let mut connection = within(limit, connector.listening(hear)).await?;
-    let wanted = feed.begin();
+    let wanted = feed.reconnect();
     subscribe(&mut connection, feed, &wanted, limit).await?;
     let _line = Line::open(feed);
     *opened = true;
@@ -79,10 +80,10 @@ async fn session(
                 check_at = clock.now().plus(CHECK_EVERY);
                 // Also shows that the node still answers here.
                 let listeners = within(limit, count(&mut connection, &Topic::Events)).await?;
-                feed.set_event_listeners(listeners);
+                feed.set_event_subscribers(listeners);
                 run(&mut connection, feed, feed.sweep(), limit).await?;
             }
-            () = feed.changed() => run(&mut connection, feed, feed.errands(), limit).await?,
+            () = feed.changed() => run(&mut connection, feed, feed.take_commands(), limit).await?,
         }
     }
 }
@@ -92,14 +93,14 @@ struct Line<'a>(&'a Subscriptions);
 
 impl<'a> Line<'a> {
     fn open(feed: &'a Subscriptions) -> Self {
-        feed.opened();
+        feed.connected();
         Self(feed)
     }
 }
 
 impl Drop for Line<'_> {
     fn drop(&mut self) {
-        self.0.closed();
+        self.0.disconnected();
     }
 }
 
@@ -137,7 +138,7 @@ async fn subscribe(
     for batch in topics.chunks(BATCH_MAX) {
         let channels: Vec<String> = batch.iter().map(channel).collect();
         within(limit, connection.subscribe(channels)).await?;
-        feed.live(batch);
+        feed.confirm(batch);
     }
     Ok(())
 }
@@ -150,7 +151,7 @@ async fn count(connection: &mut MultiplexedConnection, topic: &Topic) -> Result<
 
 fn channel(topic: &Topic) -> String {
     match topic {
-        Topic::Freed(resource) => keys::freed_channel(resource),
+        Topic::LeaseEnded(resource) => keys::freed_channel(resource),
         Topic::Events => keys::EVENTS_CHANNEL.to_owned(),
     }
 }
@@ -160,12 +161,12 @@ fn hear(feed: &Subscriptions, data: &[Value]) {
     let [Value::BulkString(channel), Value::BulkString(text)] = data else { return };
     let Ok(channel) = std::str::from_utf8(channel) else { return };
     if channel == keys::EVENTS_CHANNEL {
-        feed.told(text);
+        feed.event_received(text);
     } else if let Some(name) = keys::freed_resource(channel)
         && let Ok(resource) = ResourceName::parse(name)
         && let Some(notice) = Notice::parse(text)
     {
-        feed.freed(&resource, notice);
+        feed.lease_ended(&resource, notice);
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::connect;
 use super::connection::{Lanes, Opened};
 use super::errors;
-use super::server_checks::Finding;
+use super::server_checks::ServerFinding;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
 use crate::types::NodeId;
@@ -123,7 +123,7 @@ async fn watch_fitness(id: &NodeId, lanes: &Lanes, limit: Duration, clock: Syste
     }
 }
 
-fn report_findings(id: &NodeId, before: &[Finding], now: &[Finding]) {
+fn report_findings(id: &NodeId, before: &[ServerFinding], now: &[ServerFinding]) {
     for finding in now.iter().filter(|f| !before.contains(f)) {
         tracing::warn!(node = %id, finding = finding.code(), "{}", finding.sentence());
     }

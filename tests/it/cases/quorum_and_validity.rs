@@ -36,7 +36,7 @@ async fn t01_a_tied_vote_is_answered_and_leaves_nothing() {
             }
             // Decided before a slow node was heard, which may have been the foreigner's as well.
             Err(AcquireError::Held(locked)) => {
-                assert!(locked.nodes.iter().any(|n| n.verdict.word() == "not-awaited"), "{locked:?}");
+                assert!(locked.nodes.iter().any(|n| n.verdict.as_str() == "not-awaited"), "{locked:?}");
             }
             other => panic!("{count} nodes: {:?}", other.err()),
         }

@@ -165,7 +165,7 @@ async fn t39_what_was_not_sent_is_a_failed_vote_and_is_not_sent_later() {
         let begun = SystemClock.now();
         let seen = instance.inspect("probe").await;
         assert!(SystemClock.now().since(begun) < SHORT.node_timeout * 5, "an answer waits for a dead port");
-        (seen.nodes[2].verdict.word() == "disconnected").then_some(())
+        (seen.nodes[2].verdict.as_str() == "disconnected").then_some(())
     })
     .await;
     for i in 0..10 {
@@ -174,7 +174,7 @@ async fn t39_what_was_not_sent_is_a_failed_vote_and_is_not_sent_later() {
     }
     instance.proxies[2].set(FAIR);
     poll::until("the node is back by itself", || async {
-        (instance.inspect("probe").await.nodes[2].verdict.word() == "granted").then_some(())
+        (instance.inspect("probe").await.nodes[2].verdict.as_str() == "granted").then_some(())
     })
     .await;
     instance.until_settled().await;
@@ -190,7 +190,7 @@ async fn t39_what_was_not_sent_is_a_failed_vote_and_is_not_sent_later() {
     let refused = poll::until("both are known to be away", || async {
         match instance.acquire("y", 50_000, NO_WAIT).await {
             Err(AcquireError::NoQuorum(refused)) => {
-                let away = |n: usize| refused.nodes[n].verdict.word() == "disconnected";
+                let away = |n: usize| refused.nodes[n].verdict.as_str() == "disconnected";
                 (away(0) && away(1)).then_some(refused)
             }
             _ => None,

@@ -324,7 +324,7 @@ struct Heard {
 }
 
 impl NodeObserver for Heard {
-    fn answered(&self, node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), UnreachableKind>) {
+    fn call_completed(&self, node: &NodeId, verb: &'static str, took: Duration, outcome: Result<(), UnreachableKind>) {
         assert_eq!(node.as_str(), "n1");
         assert!(took < poll::PATIENCE);
         match (verb, outcome) {

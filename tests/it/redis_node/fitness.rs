@@ -1,6 +1,6 @@
 //! Who may be a node: passwords, users, TLS, sockets, replicas, eviction.
 
-use redlockd::nodes::redis::{Finding, NodeTls, NodeUrl, RedisNode};
+use redlockd::nodes::redis::{NodeTls, NodeUrl, RedisNode, ServerFinding};
 use redlockd::protocol::{Reply, Request, UnreachableKind};
 use redlockd::redlock::entropy::SystemEntropy;
 
@@ -22,7 +22,7 @@ async fn works(rig: &Rig) {
 }
 
 fn codes(rig: &Rig) -> Vec<&'static str> {
-    rig.node.report().findings.iter().map(Finding::code).collect()
+    rig.node.report().findings.iter().map(ServerFinding::code).collect()
 }
 
 #[tokio::test]

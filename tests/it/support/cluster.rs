@@ -15,7 +15,7 @@ use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
 use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::engine::{Redlock, Settings};
+use redlockd::redlock::engine::{Redlock, RedlockSettings};
 use redlockd::redlock::entropy::SystemEntropy;
 use redlockd::redlock::monitor::NodeMonitor;
 use redlockd::types::{Labels, NodeId, ResourceName, Token, Ttl};
@@ -127,7 +127,7 @@ impl Cluster {
         poll::until("all nodes vote", || async {
             // Refused until all are connected, and once they are declared.
             let _ = warden.init().await;
-            warden.pass().await;
+            warden.probe_round().await;
             manager.nodes().iter().all(|node| node.votes).then_some(())
         })
         .await;
@@ -225,14 +225,14 @@ impl Tempo {
         }
     }
 
-    fn settings(self, params: Arc<ClusterParams>) -> Settings {
-        Settings {
+    fn settings(self, params: Arc<ClusterParams>) -> RedlockSettings {
+        RedlockSettings {
             params,
             node_timeout: self.node_timeout,
             drift_ppm: 10_000,
             drift_floor: Duration::from_millis(2),
             min_validity_percent: 10,
-            retry: BackoffRange { first: Duration::from_millis(2), most: Duration::from_millis(250) },
+            retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(250) },
             poll: Duration::from_secs(1),
             cleanup_limit: 4_096,
         }
