@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test model chaos bench bench-peers bench-growth bench-cost fuzz lint fmt docs-table acceptance measure
+.PHONY: help run deps test test-fast model chaos bench bench-peers bench-growth bench-cost fuzz lint fmt docs-table acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -9,13 +9,18 @@ help: ## this list
 run: ## build the service and serve on 127.0.0.1:5625, with an embedded node
 	cargo run --locked --release
 
-deps: ## install what the tests need (redis-server, curl, python3-venv, prometheus, Chromium) with apt, where it is missing
+deps: ## install what the tests need and do not find (redis-server, openssl, Chromium and others; see tests/install-deps.sh)
 	@tests/install-deps.sh
 
-target/venv/stamp: tests/requirements.txt
-	python3 -m venv target/venv
-	target/venv/bin/pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt
-	@touch $@
+# Without Python the tests that need it are skipped; tests/install-deps.sh says which.
+target/venv/stamp: tests/requirements.txt | deps
+	@mkdir -p target/venv
+	@if ! python3 -c 'import ensurepip, venv' 2>/dev/null; then exit 0; fi; \
+	python3 -m venv target/venv && target/venv/bin/pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt && touch $@
+
+test-fast: ## the tests that start no server, no browser and no simulation: under a minute once they are built
+	cargo test --locked --lib --test tidy -- --skip sim:: --skip waits::
+	cargo test --locked --test contract -- machine:: embedded::
 
 test: deps target/venv/stamp ## install what is missing, then run every test
 	cargo test --locked --all-targets

@@ -1,39 +1,71 @@
 #!/usr/bin/env bash
-# Installs what the build and the tests need and do not find, with apt, as root or by sudo. Says so where it cannot.
-# Does nothing, and needs no rights, where all is there. Further needs may be named: install-deps.sh COMMAND=PACKAGE...
+# Installs what the build and the tests need and do not find: on Debian and Ubuntu with apt-get, as root or by sudo.
+# Elsewhere it says in one line per program what is missing. It fails only without a program that no test run can do
+# without; for the others it names the tests that are skipped. Nothing is done, and no right is needed, if all is there.
+# Further needs may be named: install-deps.sh COMMAND=PACKAGE...
 set -euo pipefail
-packages=()
-command -v cc >/dev/null || packages+=(gcc libc6-dev) # the linker, and the C parts of ring
-command -v redis-server >/dev/null || packages+=(redis-server)
-command -v redis-cli >/dev/null || packages+=(redis-tools)
-command -v curl >/dev/null || packages+=(curl)
-command -v python3 >/dev/null || packages+=(python3)
-python3 -c "import ensurepip, venv" 2>/dev/null || packages+=(python3-venv)
-command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core) # the dashboard's tests look at it
-command -v chromedriver >/dev/null || packages+=(chromium-driver)
-if ! command -v promtool >/dev/null || ! command -v prometheus >/dev/null; then # metrics, alerts, dashboards
-  if command -v apt-get >/dev/null; then
-    packages+=(prometheus)
-  else
-    echo "prometheus is missing and there is no apt-get here: the tests of metrics, alerts and dashboards are skipped" >&2
-  fi
-fi
+
+packages=() # to be installed
+required=() # commands without which most tests fail
+skipped=()  # what is skipped, and why
+has() { command -v "$1" >/dev/null; }
+# require COMMAND PACKAGE...
+require() {
+  has "$1" || { required+=("$1"); packages+=("${@:2}"); }
+}
+# optional COMMAND 'TESTS' PACKAGE...
+optional() {
+  has "$1" || { skipped+=("$1 is missing: $2 is skipped"); packages+=("${@:3}"); }
+}
+
+require cc gcc libc6-dev # the linker, and the C parts of the crate `ring`
+require redis-server redis-server
+require redis-cli redis-tools
+require curl curl
+require openssl openssl
+require setsid util-linux
+require script bsdutils # a terminal, for the tests of `redlockd run`
 for further in "$@"; do
-  command -v "${further%%=*}" >/dev/null || packages+=("${further#*=}")
+  require "${further%%=*}" "${further#*=}"
 done
-[ ${#packages[@]} -eq 0 ] && exit 0
-cannot() {
-  echo "missing: ${packages[*]}; $1: install them by hand" >&2
+if ! has python3 || ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+  skipped+=("python3 with venv is missing: the tests with schemathesis and redlock-py are skipped")
+  packages+=(python3 python3-venv)
+fi
+optional prometheus 'tests/it/prometheus.rs' prometheus
+optional promtool 'the check of metrics and alerts (tests/it/metrics.rs, prometheus.rs)' prometheus
+# Ubuntu's packages of Chromium only install a snap, which needs a running snapd: there it is used if it is present.
+# shellcheck source=/dev/null
+if [ "$(. /etc/os-release 2>/dev/null && echo "${ID:-}")" = ubuntu ]; then
+  for browser in chromium chromedriver; do
+    optional "$browser" 'tests/browser (on Ubuntu apt-get has only a snap of Chromium)'
+  done
+else
+  optional chromium tests/browser chromium fonts-dejavu-core
+  optional chromedriver tests/browser chromium-driver
+fi
+
+say_skipped() {
+  for line in "${skipped[@]}"; do echo "$line" >&2; done
+}
+stop() {
+  say_skipped
+  [ ${#required[@]} -eq 0 ] && exit 0
+  echo "missing: ${required[*]}; $1: install them by hand" >&2
   exit 1
 }
-command -v apt-get >/dev/null || cannot "there is no apt-get here"
+if [ ${#packages[@]} -eq 0 ]; then
+  say_skipped
+  exit 0
+fi
+has apt-get || stop "there is no apt-get here"
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || cannot "this is not root and there is no sudo"
+  has sudo || stop "this is not root and there is no sudo"
   as_root=(sudo)
 fi
-# Debian starts a redis on port 6379 and a prometheus on 9090 when their packages are installed: the tests start their
-# own, so keep those down.
+# Debian starts a redis on port 6379 and a prometheus on 9090 when their packages are installed. The tests start their
+# own, so this keeps those down.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $policy ]; then
   printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null

@@ -8,8 +8,8 @@ use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 
 use super::history::{Fault, Harm};
 use super::rig::{INSTANCES, NODES, Rig};
-use super::seeded::Seeded;
 use super::support::chaos_proxy::{FAIR, Flow, Weather};
+use super::support::seeded::Seeded;
 use redlockd::redlock::entropy::Entropy;
 
 /// How much of a log a power loss may take: what was written since then, but not synced.

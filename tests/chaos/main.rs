@@ -9,7 +9,6 @@ mod history;
 mod locks;
 mod report;
 mod rig;
-mod seeded;
 #[path = "../it/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the integration tests, which use the rest")]
 mod support;
@@ -23,8 +22,7 @@ use redlockd::redlock::clock::{Clock, SystemClock};
 use history::{History, Reach};
 use locks::Locks;
 use rig::{INSTANCES, NODES, QUARANTINE, Rig};
-use seeded::Seeded;
-use support::poll;
+use support::{poll, seeded::Seeded};
 use workload::{CLIENTS, Floor, RESOURCES, client};
 
 /// How long faults happen within the ordinary suite.

@@ -9,7 +9,7 @@ use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 use super::history::{Claim, Grant, History, Loss, Refusal};
 use super::locks::{Locks, No, Yes};
 use super::rig::{GUARD, INSTANCES, LOCK_DELAY, MAX_TTL};
-use super::seeded::Seeded;
+use super::support::seeded::Seeded;
 use redlockd::redlock::entropy::Entropy;
 
 /// Names that are fought over.

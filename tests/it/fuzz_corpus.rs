@@ -1,14 +1,16 @@
-//! The corpus of the fuzz targets, through the same functions, in every run of the tests; and each of
-//! its entries cut short and changed in places, since a corpus alone finds nothing new.
+//! Runs the seeds of the fuzz targets (`fuzz/corpus`) through the functions that are fuzzed. Each seed is
+//! also truncated and mutated; the mutations are the same in every run.
 
 #[path = "../../fuzz/bodies.rs"]
 mod bodies;
 
 use std::path::Path;
 
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::entropy::Entropy;
 
-/// A name, and what is done with one input.
+use crate::support::seeded::Seeded;
+
+/// A target's name, and the function that takes one input.
 type Target = (&'static str, fn(&[u8]));
 
 const TARGETS: [Target; 7] = [
@@ -20,43 +22,48 @@ const TARGETS: [Target; 7] = [
     ("access_file", bodies::access_file),
     ("replies", bodies::replies),
 ];
-/// Changed copies of each entry.
-const CHANGED: usize = 20;
-/// Copies of each entry that are cut short.
+/// Seeds of one target. Each has a name that says what is in it.
+const SEEDS: usize = 10;
+/// Mutated copies of each seed.
+const MUTATIONS: usize = 80;
+/// Truncated copies of each seed, at most.
 const CUTS: usize = 40;
 
 #[test]
-fn the_corpus_and_what_is_near_it_break_nothing() {
+fn seeds_and_their_mutations_break_nothing() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
-    for (name, target) in TARGETS {
-        let mut entries = 0;
-        for entry in std::fs::read_dir(root.join("corpus").join(name)).expect(name) {
-            let data = std::fs::read(entry.expect("readable").path()).expect("readable");
+    for (stream, (name, target)) in (0..).zip(TARGETS) {
+        let random = Seeded::new(1, stream);
+        let entries = std::fs::read_dir(root.join("corpus").join(name)).expect(name);
+        // In one order on every machine, so that the mutations are the same.
+        let mut seeds: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
+        seeds.sort();
+        assert_eq!(seeds.len(), SEEDS, "{name}");
+        for seed in seeds {
+            let data = std::fs::read(&seed).expect("readable");
             target(&data);
             for cut in (0..data.len()).step_by(data.len() / CUTS + 1) {
                 target(&data[..cut]);
             }
-            for _ in 0..CHANGED {
-                let mut changed = data.clone();
-                for _ in 0..=SystemEntropy.below(3) {
-                    let length = u64::try_from(changed.len().max(1)).expect("small");
-                    let at = usize::try_from(SystemEntropy.below(length)).expect("small");
-                    let byte = u8::try_from(SystemEntropy.below(256)).expect("a byte");
-                    if let Some(old) = changed.get_mut(at) {
+            for _ in 0..MUTATIONS {
+                let mut mutated = data.clone();
+                for _ in 0..=random.below(3) {
+                    let length = u64::try_from(mutated.len().max(1)).expect("small");
+                    let index = usize::try_from(random.below(length)).expect("small");
+                    let byte = u8::try_from(random.below(256)).expect("a byte");
+                    if let Some(old) = mutated.get_mut(index) {
                         *old = byte;
                     }
                 }
-                // A panic names the place; this names the input.
-                let seen = std::panic::catch_unwind(|| target(&changed));
-                assert!(seen.is_ok(), "{name}: {:?}", String::from_utf8_lossy(&changed));
+                // The panic's message names the line; this one names the input.
+                let outcome = std::panic::catch_unwind(|| target(&mutated));
+                assert!(outcome.is_ok(), "{name}, {}: {:?}", seed.display(), String::from_utf8_lossy(&mutated));
             }
-            entries += 1;
         }
-        assert!(entries >= 20, "{name} has no corpus");
     }
 }
 
-/// Each target is built by `make fuzz` and has its corpus.
+/// Each target of this list is one of the fuzz crate, and the other way round.
 #[test]
 fn the_targets_are_those_of_the_fuzz_crate() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");

@@ -11,6 +11,7 @@ mod cli_watch;
 mod command_line;
 mod crowd;
 mod documents;
+mod examples;
 mod faults;
 mod fuzz_corpus;
 mod http_contract;

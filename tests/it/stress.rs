@@ -11,16 +11,19 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::entropy::Entropy;
 
 use crate::support::client::{Answer, Client, lock, send};
 use crate::support::cluster::{Cluster, SILENT, ServiceOver, heal};
 use crate::support::poll;
+use crate::support::seeded::Seeded;
 use crate::support::service::{SHORT_MEMORY, SHORT_TIMES};
 
 const CALLERS: usize = 64;
 const RESOURCES: u64 = 8;
 const NODES: usize = 5;
+/// What each caller does is drawn from this seed; the order in which callers meet is not.
+const SEED: u64 = 1;
 /// How long a fault lasts before it is ended.
 const FAULT: Duration = Duration::from_millis(700);
 /// How long an instance may take to find a connection dead, and a node well again: a look at each
@@ -130,8 +133,7 @@ fn ms(answer: &Answer, member: &str) -> Duration {
 }
 
 /// One lease of one caller: taken, perhaps extended, given back, forgotten or never waited for.
-async fn cycle(client: &Client, ledger: &Ledger) {
-    let dice = SystemEntropy.bits();
+async fn cycle(client: &Client, ledger: &Ledger, dice: u64) {
     let at = usize::try_from(dice % RESOURCES).expect("small");
     let resource = format!("x/{at}");
     let (hangs_up, forgets) = (dice >> 8 & 15 == 0, dice >> 40 & 31 == 0);
@@ -245,9 +247,10 @@ async fn stress(seconds: u64) -> Ledger {
     let end = SystemClock.now().plus(Duration::from_secs(seconds));
     let callers = (0..CALLERS).map(|i| {
         let (client, ledger) = (services[i % 2].client(), &ledger);
+        let dice = Seeded::new(SEED, i as u64);
         async move {
             while SystemClock.now() < end {
-                cycle(client, ledger).await;
+                cycle(client, ledger, dice.bits()).await;
             }
         }
     });

@@ -2,12 +2,13 @@
 //! is left of them on the nodes, and the next one is served.
 
 use futures_util::future::join_all;
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::entropy::Entropy;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::support::cluster::{Cluster, MUTE, heal};
 use crate::support::poll;
+use crate::support::seeded::Seeded;
 use crate::support::service::Service;
 
 /// Sends an acquire and gives the connection, the answer to which nobody reads.
@@ -78,7 +79,7 @@ async fn at_any_moment_nothing_stays_and_the_next_is_served() {
     let rounds = (0..40).map(|round| async move {
         let resource = format!("x/{}", round % 4);
         let caller = call(service, &resource, "ttl=400ms&wait=5s").await;
-        for _ in 0..SystemEntropy.bits() % 200 {
+        for _ in 0..Seeded::new(1, round).below(200) {
             tokio::task::yield_now().await;
         }
         drop(caller);

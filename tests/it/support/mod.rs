@@ -8,4 +8,5 @@ pub mod daemon;
 pub mod poll;
 pub mod prometheus;
 pub mod redis_server;
+pub mod seeded;
 pub mod service;

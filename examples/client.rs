@@ -1,0 +1,66 @@
+//! The client in a program: acquire a lock, renew it while the work runs, stop working if it is lost, release it.
+//!
+//!     cargo run -- serve &
+//!     cargo run --example client [URL]
+#![expect(clippy::print_stdout, reason = "an example shows what happens")]
+
+use std::time::Duration;
+
+use redlockd::client::acquire::acquire;
+use redlockd::client::base_url::BaseUrl;
+use redlockd::client::renewal::Keeper;
+use redlockd::client::requests::Want;
+use redlockd::client::transport::{Client, ClientSettings};
+use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::types::ResourceName;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long to wait for the lock.
+const WAIT: Duration = Duration::from_secs(10);
+/// The work is stopped so long before the deadline of a lease that cannot be renewed.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long one release may take.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let url = std::env::args().nth(1).unwrap_or_else(|| "http://127.0.0.1:5625".to_owned());
+    run(&url).await
+}
+
+/// Runs the work once under the lock `example/client`.
+pub async fn run(url: &str) -> Result<(), Failure> {
+    // Further URLs would name further instances, which are tried in turn.
+    let client = Client::new(ClientSettings { urls: vec![BaseUrl::parse(url)?], key: None, ca_pem: None })?;
+    let want = Want {
+        resource: ResourceName::parse("example/client")?,
+        ttl: Some(Duration::from_secs(3)),
+        owner: "example".to_owned(),
+        note: "shows the client".to_owned(),
+        metadata: Default::default(),
+    };
+    // The token is drawn here, so that a request that is repeated gets the same lease.
+    let token = SystemEntropy.token();
+    let answer = acquire(&client, &want, &token, WAIT, |error| println!("trying again: {error}")).await?;
+    println!("acquired, fence {}, valid for {} ms", answer.lease.fence, answer.lease.valid_for_ms);
+
+    let (mut keeper, _deadline) = Keeper::new(client.clone(), want.resource.clone(), token.clone(), &answer);
+    tokio::select! {
+        biased;
+        () = work() => println!("the work is done"),
+        // Dropping the future of the work is what stops it.
+        why = keeper.run(GRACE, |error| println!("a renewal failed: {error}")) => {
+            return Err(format!("the lock is lost: {why:?}").into());
+        }
+    }
+    client.release(&want.resource, &token, RELEASE_TIMEOUT).await?;
+    println!("released");
+    Ok(())
+}
+
+/// Takes longer than a third of the TTL, so that the lease is renewed in between.
+async fn work() {
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+}
