@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, SemaphorePermit};
 
 use super::deadlock::Edge;
-use super::events::{EventKind, of_lease};
+use super::events::{EventKind, set_lease};
 use super::queue::{Call, HandOver, Ring, Ticket, Turn};
 use super::service::LockManager;
 use super::subscriptions::SubscriptionHealth;
@@ -384,7 +384,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 room.freed(resource, Some(lease));
                 self.shared.holds.stir(lease);
                 let events = &self.shared.events;
-                events.tell(EventKind::Released, self.wall_ms(), |event| of_lease(event, resource, hash));
+                events.publish(EventKind::Released, self.wall_ms(), |event| set_lease(event, resource, hash));
             }
             ReleaseOutcome::Unknown { .. } => room.maybe_freed(resource),
             _ => {}

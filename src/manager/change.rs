@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::events::{EventKind, of_lease};
+use super::events::{EventKind, set_lease};
 use super::service::LockManager;
 use super::types::*;
 use crate::protocol::EndReason;
@@ -44,8 +44,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.note_own(&hash, &request.resource, extended.deadline);
         let keys_gone = extended.deadline.plus(self.engine().settings.params.lock_delay);
         self.shared.room.taken(&request.resource, keys_gone);
-        self.shared.events.tell(EventKind::Extended, self.wall_ms(), |event| {
-            of_lease(event, &request.resource, &hash);
+        self.shared.events.publish(EventKind::Extended, self.wall_ms(), |event| {
+            set_lease(event, &request.resource, &hash);
             event.fence = Some(extended.record.fence.0);
             event.valid_for_ms = u64::try_from(extended.deadline.since(self.now()).as_millis()).ok();
         });
@@ -154,7 +154,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         };
         if matches!(outcome, ReleaseOutcome::Released) {
-            self.shared.events.tell(EventKind::Forced, self.wall_ms(), |event| {
+            self.shared.events.publish(EventKind::Forced, self.wall_ms(), |event| {
                 event.resource = Some(request.resource.to_string());
                 event.token_id = named.as_ref().map(|lease| lease.token_id.to_string());
                 event.reason = Some(if request.mode == ForceMode::Now { "now" } else { "revoke" }.to_owned());

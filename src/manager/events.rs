@@ -1,44 +1,42 @@
-//! What happens in the whole cluster, told to those who listen: a bounded ring to resume from, a
-//! bounded number of listeners, and nobody is waited for. Apart from the verbs, which only say what
-//! they did. Knows no HTTP, and never a token.
+//! What happens in the whole cluster, for event streams and pages: events of this instance are published
+//! through the nodes, those of other instances are received from them. Best effort; publishing never waits.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::sync::broadcast;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
 
+use super::event_buffer::EventBuffer;
+pub use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 use crate::api::Event;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::Topic;
 use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{ResourceName, TokenHash};
 
-/// Events to resume from, and how far a listener may lag: some seconds of a busy cluster, a few
-/// hundred KiB.
-pub const EVENTS_MAX: usize = 1_024;
-/// The most listeners of one instance: pages and log collectors, not every caller.
+/// Streams of one instance: those of dashboards and log collectors, not one for each client.
 pub const LISTENERS_MAX: usize = 256;
-/// Events that are remembered for pages, whoever listens: renewals are not among them.
-pub const PAST_MAX: usize = 1_024;
-/// Names of events that were heard, so that those of other nodes are told once.
-const HEARD_MAX: usize = 4 * EVENTS_MAX;
-/// The longest text that is taken from a channel: anybody who may publish could write there.
+/// Names of received events that are remembered, so that an event which several nodes pass on counts once.
+const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
+/// Longest text that is accepted from a node's channel, in bytes: any client of Redis may publish there.
 const TEXT_MAX: usize = 4_096;
-/// EventSubscription goes on for so long after the last listener, so that one who comes back misses nothing.
-const LINGER: Duration = Duration::from_secs(60);
+/// For so long after the last stream ended, events of other instances are still received, so that a
+/// stream which is resumed misses nothing.
+const FOLLOW_LINGER: Duration = Duration::from_secs(60);
 
 /// What can happen to a lease or a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// A lease was granted.
     Acquired,
-    /// It was renewed, or its labels edited.
+    /// It was renewed, or its labels were edited.
     Extended,
-    /// Its holder gave it back.
+    /// Its holder released it.
     Released,
-    /// It ran out. Best effort: told by the instance that gave it, where that still runs.
+    /// It ran out. Best effort: reported by the instance that granted it, if that still runs.
     Expired,
     /// An operator ended it, or forbade its renewal.
     Forced,
@@ -82,370 +80,268 @@ impl EventKind {
     }
 }
 
-/// An event as listeners of this instance get it.
-#[derive(Debug, Clone)]
-pub struct NumberedEvent {
-    /// Its place in this instance's ring.
-    pub number: u64,
-    /// What happened.
-    pub event: Arc<Event>,
-}
-
-/// Listeners, ring and lines of one instance.
+/// The events of one instance, their streams, and the nodes' channels to other instances.
 pub struct EventHub {
-    /// Names this instance for as long as it runs.
+    /// Names this run of the instance.
     name: String,
-    feeds: OnceLock<Vec<Arc<Subscriptions>>>,
+    channels: OnceLock<Vec<Arc<Subscriptions>>>,
     listeners: AtomicUsize,
-    sent: AtomicU64,
-    live: broadcast::Sender<NumberedEvent>,
+    published: AtomicU64,
+    added: Notify,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    ring: VecDeque<NumberedEvent>,
-    past: VecDeque<Arc<Event>>,
-    next: u64,
-    heard: HashSet<String>,
-    heard_order: VecDeque<String>,
-    /// The nodes' channels are listened to.
-    is_wanted: bool,
+    buffer: EventBuffer,
+    seen: SeenNames,
+    /// The nodes' channels are subscribed to.
+    follows_cluster: bool,
     idle_since: Option<BootTime>,
 }
 
-impl State {
-    fn remember(&mut self, event: Arc<Event>) {
-        if self.past.len() == PAST_MAX {
-            self.past.pop_front();
+/// The names of the last events, to drop copies.
+#[derive(Default)]
+struct SeenNames {
+    names: HashSet<String>,
+    order: VecDeque<String>,
+}
+
+impl SeenNames {
+    /// False where the name was there already.
+    fn add(&mut self, name: String) -> bool {
+        if !self.names.insert(name.clone()) {
+            return false;
         }
-        self.past.push_back(event);
+        self.order.push_back(name);
+        if self.order.len() > SEEN_NAMES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.names.remove(&oldest);
+        }
+        true
     }
 }
 
-/// A listener's start.
+/// One stream: a cursor into the buffer. Counted as a listener until it is dropped.
 pub struct EventSubscription {
-    /// What it missed.
-    pub backlog: Vec<NumberedEvent>,
-    /// Something between its last event and the backlog is no longer known.
+    hub: Arc<EventHub>,
+    next: u64,
+    /// Some events after the one that the stream resumes from are no longer known.
     pub has_gap: bool,
-    /// What follows.
-    pub live: broadcast::Receiver<NumberedEvent>,
-    /// Counts it while it lives.
-    pub seat: ListenerPermit,
 }
 
-/// A listener's place.
-pub struct ListenerPermit(Arc<EventHub>);
+/// A stream lagged so far behind that so many of its events have been removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventsMissed(pub u64);
 
-impl Drop for ListenerPermit {
+impl EventSubscription {
+    /// What has happened since the event that the stream resumes from, as far as it is known.
+    pub fn take_backlog(&mut self) -> Vec<NumberedEvent> {
+        let state = self.hub.state.lock();
+        let backlog = state.buffer.from(self.next).cloned().collect();
+        self.next = state.buffer.next_number();
+        backlog
+    }
+
+    /// The next event, as soon as there is one.
+    ///
+    /// Errors: [`EventsMissed`], once; the stream then goes on with what is left. Cancel: no event is lost.
+    pub async fn next(&mut self) -> Result<NumberedEvent, EventsMissed> {
+        loop {
+            let mut added = std::pin::pin!(self.hub.added.notified());
+            added.as_mut().enable();
+            if let Some(event) = Self::poll(&self.hub, &mut self.next) {
+                return event;
+            }
+            added.await;
+        }
+    }
+
+    fn poll(hub: &EventHub, next: &mut u64) -> Option<Result<NumberedEvent, EventsMissed>> {
+        let state = hub.state.lock();
+        let missed = state.buffer.missed_from(*next);
+        if missed > 0 {
+            *next = state.buffer.next_number();
+            return Some(Err(EventsMissed(missed)));
+        }
+        let event = state.buffer.from(*next).next()?.clone();
+        *next = event.number + 1;
+        Some(Ok(event))
+    }
+}
+
+impl Drop for EventSubscription {
     fn drop(&mut self) {
-        self.0.listeners.fetch_sub(1, Ordering::Relaxed);
+        self.hub.listeners.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl EventHub {
-    /// A hub; `random` tells this run from any other.
+    /// A hub. `random` distinguishes this run from any other in event ids.
     pub fn new(random: u64) -> Self {
         Self {
             name: format!("{random:016x}"),
-            feeds: OnceLock::new(),
+            channels: OnceLock::new(),
             listeners: AtomicUsize::new(0),
-            sent: AtomicU64::new(0),
-            live: broadcast::Sender::new(EVENTS_MAX),
+            published: AtomicU64::new(0),
+            added: Notify::new(),
             state: Mutex::default(),
         }
     }
 
-    /// The lines on which the cluster is told and heard. Only the first call counts.
-    pub fn attach(&self, feeds: Vec<Arc<Subscriptions>>) {
-        let _ = self.feeds.set(feeds);
+    /// Sets the nodes' channels to other instances. Only the first call counts.
+    pub fn attach(&self, channels: Vec<Arc<Subscriptions>>) {
+        let _ = self.channels.set(channels);
     }
 
-    /// Whether anybody listens, here or elsewhere: a few loads, on the path of every request.
-    pub fn is_heard(&self) -> bool {
-        self.listeners.load(Ordering::Relaxed) > 0 || self.is_heard_elsewhere() || self.live.receiver_count() > 0
+    fn channels(&self) -> impl Iterator<Item = &Arc<Subscriptions>> {
+        self.channels.get().into_iter().flatten()
     }
 
-    fn is_heard_elsewhere(&self) -> bool {
-        self.feeds.get().is_some_and(|feeds| feeds.iter().any(|f| f.event_subscribers() > 0))
+    /// Whether a stream is open, here or elsewhere. A few loads, since every request asks.
+    pub fn has_listeners(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) > 0 || self.has_remote_listeners()
     }
 
-    /// Tells the cluster, where anybody listens, and remembers it. Best effort; never waits.
-    pub fn tell(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
-        if self.is_heard() {
-            let event = self.event(kind, wall_ms, describe);
-            if self.is_heard_elsewhere()
+    fn has_remote_listeners(&self) -> bool {
+        self.channels().any(|channel| channel.event_subscribers() > 0)
+    }
+
+    /// Publishes an event of this instance to the whole cluster where anyone listens, and keeps it.
+    /// Renewals without a listener are not even made.
+    pub fn publish(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
+        if self.has_listeners() {
+            let event = self.named_event(kind, wall_ms, describe);
+            if self.has_remote_listeners()
                 && let Ok(text) = serde_json::to_string(&event)
             {
                 let text: Arc<str> = text.into();
-                for feed in self.feeds.get().into_iter().flatten() {
-                    feed.publish(&text);
-                }
+                self.channels().for_each(|channel| channel.publish(&text));
             }
-            self.deliver(event);
+            self.add(event);
         } else if kind != EventKind::Extended {
-            self.remember(kind, wall_ms, describe);
+            self.publish_local(kind, wall_ms, describe);
         }
     }
 
-    /// Tells listeners of this instance only, and remembers: what every instance sees for itself.
-    pub fn tell_here(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
-        if self.listeners.load(Ordering::Relaxed) > 0 {
-            self.deliver(self.event(kind, wall_ms, describe));
-        } else {
-            self.remember(kind, wall_ms, describe);
-        }
-    }
-
-    fn remember(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
+    /// Publishes an event to the streams of this instance only: every instance sees it for itself.
+    pub fn publish_local(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
         let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, ..Event::default() };
         describe(&mut event);
-        self.lock().remember(Arc::new(event));
+        self.add(event);
     }
 
-    /// What is remembered, the newest first: what this instance did since it started, and what the
-    /// whole cluster did while somebody listened or looked.
+    /// What is known of the recent past, newest first: what this instance did since it started, and what
+    /// the whole cluster did while it was followed.
     pub fn recent(&self) -> Vec<Arc<Event>> {
-        self.lock().past.iter().rev().cloned().collect()
+        self.state.lock().buffer.recent().cloned().collect()
     }
 
-    /// Somebody looks at the past: for a while, what the whole cluster does is heard.
+    /// Receives the events of all instances from now on, until nobody has asked for a minute.
     pub fn follow_cluster(&self) {
-        self.want(&mut self.lock());
+        self.follow(&mut self.state.lock());
     }
 
-    /// Whether the whole cluster is heard, not this instance alone.
-    pub fn is_wanted(&self) -> bool {
-        self.lock().is_wanted
+    /// Whether events of other instances are received.
+    pub fn follows_cluster(&self) -> bool {
+        self.state.lock().follows_cluster
     }
 
-    fn want(&self, state: &mut State) {
-        if !state.is_wanted {
-            state.is_wanted = true;
-            for feed in self.feeds.get().into_iter().flatten() {
-                feed.subscribe(&Topic::Events);
-            }
+    fn follow(&self, state: &mut State) {
+        if !state.follows_cluster {
+            state.follows_cluster = true;
+            self.channels().for_each(|channel| channel.subscribe(&Topic::Events));
         }
         state.idle_since = None;
     }
 
-    fn event(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) -> Event {
-        let number = self.sent.fetch_add(1, Ordering::Relaxed);
+    fn named_event(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) -> Event {
+        let number = self.published.fetch_add(1, Ordering::Relaxed);
         let name = Some(format!("{}.{number}", self.name));
         let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, name, ..Event::default() };
         describe(&mut event);
         event
     }
 
-    /// A node passed on what an instance told.
-    pub fn told(&self, text: &[u8]) {
+    /// Receives an event that an instance published through a node. Anything malformed is dropped.
+    pub fn receive(&self, text: &[u8]) {
         if text.len() > TEXT_MAX {
             return;
         }
         let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
         let is_known = EventKind::ALL.iter().any(|kind| kind.as_str() == event.event);
-        let is_named = event.resource.as_deref().is_none_or(|name| ResourceName::parse(name).is_ok());
-        if is_known && is_named {
-            self.deliver(event);
+        let is_valid = event.resource.as_deref().is_none_or(|name| ResourceName::parse(name).is_ok());
+        if is_known && is_valid {
+            self.add(event);
         }
     }
 
-    fn deliver(&self, mut event: Event) {
-        let mut state = self.lock();
-        if let Some(name) = event.name.take() {
-            if !state.heard.insert(name.clone()) {
-                return;
-            }
-            state.heard_order.push_back(name);
-            if state.heard_order.len() > HEARD_MAX
-                && let Some(oldest) = state.heard_order.pop_front()
-            {
-                state.heard.remove(&oldest);
-            }
+    fn add(&self, mut event: Event) {
+        let mut state = self.state.lock();
+        if let Some(name) = event.name.take()
+            && !state.seen.add(name)
+        {
+            return;
         }
-        let told = NumberedEvent { number: state.next, event: Arc::new(event) };
-        state.next += 1;
-        if state.ring.len() == EVENTS_MAX {
-            state.ring.pop_front();
-        }
-        state.ring.push_back(told.clone());
-        if told.event.event != EventKind::Extended.as_str() {
-            state.remember(Arc::clone(&told.event));
-        }
-        // Under the lock, so that who begins to listen misses nothing and hears nothing twice.
-        let _ = self.live.send(told);
+        state.buffer.push(event);
+        drop(state);
+        self.added.notify_waiters();
     }
 
-    /// Begins to listen, behind the event that `last` names (`Last-Event-ID`).
+    /// Opens a stream, resumed after the event that `last` names (`Last-Event-ID`).
     ///
-    /// Errors: `None` where [`LISTENERS_MAX`] listen already.
+    /// Errors: `None` where [`LISTENERS_MAX`] streams are open already.
     pub fn subscribe(self: &Arc<Self>, last: Option<&str>) -> Option<EventSubscription> {
         let before = self.listeners.fetch_add(1, Ordering::Relaxed);
-        let seat = ListenerPermit(Arc::clone(self));
+        let mut subscription = EventSubscription { hub: Arc::clone(self), next: 0, has_gap: false };
         if before >= LISTENERS_MAX {
             return None;
         }
-        let mut state = self.lock();
-        self.want(&mut state);
-        let live = self.live.subscribe();
-        let Some(last) = last else {
-            return Some(EventSubscription { backlog: Vec::new(), has_gap: false, live, seat });
+        let mut state = self.state.lock();
+        self.follow(&mut state);
+        let end = state.buffer.next_number();
+        let number = last.map(|id| id.strip_prefix(&self.name)?.strip_prefix('.')?.parse::<u64>().ok());
+        (subscription.next, subscription.has_gap) = match number {
+            None => (end, false),
+            Some(Some(number)) if number < end => (number + 1, state.buffer.has_gap_from(number + 1)),
+            Some(_) => (end, true),
         };
-        let number = last.strip_prefix(&self.name).and_then(|n| n.strip_prefix('.')?.parse::<u64>().ok());
-        let known = number.filter(|n| *n < state.next);
-        let oldest = state.ring.front().map_or(state.next, |t| t.number);
-        let has_gap = known.is_none_or(|n| n + 1 < oldest);
-        let from = known.map_or(u64::MAX, |n| n + 1);
-        let backlog = state.ring.iter().filter(|t| t.number >= from).cloned().collect();
-        Some(EventSubscription { backlog, has_gap, live, seat })
+        Some(subscription)
     }
 
-    /// What a listener is to send as `Last-Event-ID` to resume behind this event.
-    pub fn id(&self, told: &NumberedEvent) -> String {
-        format!("{}.{}", self.name, told.number)
+    /// What a stream sends as `Last-Event-ID` to resume after this event.
+    pub fn event_id(&self, event: &NumberedEvent) -> String {
+        format!("{}.{}", self.name, event.number)
     }
 
-    /// How many listen here.
+    /// How many streams are open here.
     pub fn listeners(&self) -> usize {
         self.listeners.load(Ordering::Relaxed)
     }
 
-    /// Stops listening to the nodes, and forgets, when nobody has listened here for a while.
+    /// Stops to follow the cluster where no stream has been open here for [`FOLLOW_LINGER`].
     pub fn sweep(&self, now: BootTime) {
-        let mut state = self.lock();
-        if !state.is_wanted || self.listeners() > 0 {
+        let mut state = self.state.lock();
+        if !state.follows_cluster || self.listeners() > 0 {
             return;
         }
         let since = *state.idle_since.get_or_insert(now);
-        if now.since(since) < LINGER {
+        if now.since(since) < FOLLOW_LINGER {
             return;
         }
-        for feed in self.feeds.get().into_iter().flatten() {
-            feed.unsubscribe(&Topic::Events);
-        }
-        let past = std::mem::take(&mut state.past);
-        *state = State { next: state.next, past, ..State::default() };
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.channels().for_each(|channel| channel.unsubscribe(&Topic::Events));
+        state.buffer.interrupt();
+        (state.follows_cluster, state.idle_since, state.seen) = (false, None, SeenNames::default());
     }
 }
 
-/// Names a lease in an event: its resource and the id of its token.
-pub fn of_lease(event: &mut Event, resource: &ResourceName, token: &TokenHash) {
+/// Sets the resource and the lease (the id of its token) of an event.
+pub fn set_lease(event: &mut Event, resource: &ResourceName, token: &TokenHash) {
     event.resource = Some(resource.to_string());
     event.token_id = Some(token.id().to_string());
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn hub() -> Arc<EventHub> {
-        Arc::new(EventHub::new(7))
-    }
-
-    fn happen(hub: &EventHub, name: &str) {
-        hub.tell(EventKind::Acquired, 1, |e| e.resource = Some(name.into()));
-    }
-
-    fn names(told: &[NumberedEvent]) -> Vec<&str> {
-        told.iter().filter_map(|t| t.event.resource.as_deref()).collect()
-    }
-
-    #[test]
-    fn without_listeners_nothing_is_told_renewals_are_not_made_and_the_past_has_a_bound() {
-        let hub = hub();
-        hub.tell(EventKind::Extended, 1, |_| panic!("nobody listens"));
-        for i in 0..=PAST_MAX {
-            hub.tell(EventKind::Released, 1, |e| e.resource = Some(i.to_string()));
-        }
-        hub.tell_here(EventKind::NodeDown, 2, |e| e.node = Some("n1".into()));
-        assert!(!hub.is_heard() && hub.lock().ring.is_empty());
-        let past = hub.recent();
-        assert_eq!((past.len(), past[0].event.as_str(), past[1].at_ms), (PAST_MAX, "node_down", 1));
-        assert_eq!(past.last().and_then(|e| e.resource.as_deref()), Some("2"));
-    }
-
-    #[test]
-    fn the_past_outlives_its_listeners_and_has_each_event_once() {
-        let (hub, teller) = (hub(), EventHub::new(9));
-        drop(hub.subscribe(None).expect("room"));
-        let event = teller.event(EventKind::Acquired, 5, |e| e.resource = Some("a".into()));
-        let text = serde_json::to_vec(&event).expect("plain data");
-        hub.told(&text);
-        hub.told(&text);
-        let at = |s| BootTime::default().plus(Duration::from_secs(s));
-        hub.sweep(at(1));
-        hub.sweep(at(62));
-        assert!(!hub.is_wanted());
-        assert_eq!(hub.recent().len(), 1);
-        hub.follow_cluster();
-        assert!(hub.is_wanted());
-    }
-
-    #[test]
-    fn one_who_comes_back_gets_what_it_missed_and_is_told_of_a_gap() {
-        let hub = hub();
-        let mut first = hub.subscribe(None).expect("room");
-        happen(&hub, "a");
-        happen(&hub, "b");
-        let seen = first.live.try_recv().expect("heard");
-        let again = hub.subscribe(Some(&hub.id(&seen))).expect("room");
-        assert_eq!((names(&again.backlog), again.has_gap), (vec!["b"], false));
-        for _ in 0..EVENTS_MAX {
-            happen(&hub, "c");
-        }
-        let late = hub.subscribe(Some(&hub.id(&seen))).expect("room");
-        assert!(late.has_gap && late.backlog.len() == EVENTS_MAX);
-        for unknown in ["", "other.3", "0000000000000007.99999999", "0000000000000007.x"] {
-            let stranger = hub.subscribe(Some(unknown)).expect("room");
-            assert!(stranger.has_gap && stranger.backlog.is_empty(), "{unknown}");
-        }
-    }
-
-    #[test]
-    fn what_several_nodes_pass_on_is_told_once_and_nonsense_never() {
-        let (hub, teller) = (hub(), EventHub::new(9));
-        let mut listening = hub.subscribe(None).expect("room");
-        let event = teller.event(EventKind::Released, 5, |e| e.resource = Some("a/b".into()));
-        let text = serde_json::to_vec(&event).expect("plain data");
-        for _ in 0..5 {
-            hub.told(&text);
-        }
-        let heard = listening.live.try_recv().expect("heard").event;
-        assert_eq!((heard.event.as_str(), heard.resource.as_deref(), &heard.name), ("released", Some("a/b"), &None));
-        let long = format!(r#"{{"event":"released","at_ms":1,"resource":"{}"}}"#, "x".repeat(TEXT_MAX));
-        for nonsense in
-            ["", "{}", "[]", r#"{"event":"own3d","at_ms":1}"#, r#"{"event":"lost","at_ms":1,"resource":"a//b"}"#, &long]
-        {
-            hub.told(nonsense.as_bytes());
-        }
-        assert!(listening.live.try_recv().is_err());
-    }
-
-    #[test]
-    fn listeners_are_bounded_and_their_seats_come_back() {
-        let hub = hub();
-        let seats: Vec<_> = (0..LISTENERS_MAX).map_while(|_| hub.subscribe(None)).collect();
-        assert_eq!(seats.len(), LISTENERS_MAX);
-        assert!(hub.subscribe(None).is_none());
-        drop(seats);
-        assert_eq!(hub.listeners(), 0);
-        assert!(hub.subscribe(None).is_some());
-    }
-
-    #[test]
-    fn a_hub_that_nobody_listens_to_forgets_after_a_while() {
-        let hub = hub();
-        drop(hub.subscribe(None).expect("room"));
-        let at = |s| BootTime::default().plus(Duration::from_secs(s));
-        hub.sweep(at(1));
-        hub.sweep(at(30));
-        assert!(hub.lock().is_wanted);
-        hub.sweep(at(62));
-        assert!(!hub.lock().is_wanted);
-    }
-}
+#[path = "events_tests.rs"]
+mod tests;

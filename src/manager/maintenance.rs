@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use super::events::{EventKind, of_lease};
+use super::events::{EventKind, set_lease};
 use super::service::{LockManager, Marks};
 use super::types::{LeaseOutcome, NodeSummary};
 use crate::redlock::clock::{BootTime, Clock};
@@ -113,7 +113,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 "unknown" => continue,
                 _ => EventKind::Quarantined,
             };
-            self.shared.events.tell_here(kind, self.wall_ms(), |event| {
+            self.shared.events.publish_local(kind, self.wall_ms(), |event| {
                 event.node = Some(report.node.to_string());
                 event.reason = Some(report.state.clone());
             });
@@ -161,7 +161,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let why = self.engine().extend(&ask).await;
         if matches!(why, Err(ExtendRefusal::Gone(None) | ExtendRefusal::NotHolder)) {
             let events = &self.shared.events;
-            events.tell(EventKind::Expired, self.wall_ms(), |event| of_lease(event, &end.resource, &end.token));
+            events.publish(EventKind::Expired, self.wall_ms(), |event| set_lease(event, &end.resource, &end.token));
         }
     }
 }

@@ -5,6 +5,7 @@
 mod acquire_wait;
 mod change;
 pub mod deadlock;
+mod event_buffer;
 pub mod events;
 mod force;
 pub mod latency;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::events::{EventKind, of_lease};
+use super::events::{EventKind, set_lease};
 use super::queue::SubscriptionGuard;
 use super::service::LockManager;
 use super::types::{ExtendError, ExtendRequest, GoneReason, GrantedLease, HeldLeaseEvent, LeaseOutcome, LostReason};
@@ -115,8 +115,8 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
         let event = self.keep_on().await;
         if let HeldLeaseEvent::Lost(reason) = event {
             let (events, lease) = (&self.manager.shared.events, &self.lease);
-            events.tell(EventKind::Lost, self.manager.wall_ms(), |event| {
-                of_lease(event, &lease.resource, &lease.token.hash());
+            events.publish(EventKind::Lost, self.manager.wall_ms(), |event| {
+                set_lease(event, &lease.resource, &lease.token.hash());
                 event.reason = Some(reason.as_str().to_owned());
             });
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::events::{EventHub, EventKind, of_lease};
+use super::events::{EventHub, EventKind, set_lease};
 use super::latency::LatencySeries;
 use super::leases::{OwnLeases, Snapshots};
 use super::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits, WaitQueues};
@@ -102,8 +102,8 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
                 let hash = lease.token.hash();
                 manager.note_own(&hash, &lease.resource, lease.deadline);
                 if !lease.replay {
-                    manager.shared.events.tell(EventKind::Acquired, manager.wall_ms(), |event| {
-                        of_lease(event, &lease.resource, &hash);
+                    manager.shared.events.publish(EventKind::Acquired, manager.wall_ms(), |event| {
+                        set_lease(event, &lease.resource, &hash);
                         event.owner = Some(lease.labels.owner.clone()).filter(|o| !o.is_empty());
                         event.fence = Some(lease.fence.0);
                         event.valid_for_ms = u64::try_from(lease.deadline.since(manager.now()).as_millis()).ok();

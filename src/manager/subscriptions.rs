@@ -213,7 +213,7 @@ impl NotificationHandler for Shared {
     }
 
     fn on_event(&self, _node: usize, text: &[u8]) {
-        self.events.told(text);
+        self.events.receive(text);
     }
 
     fn on_connection_changed(&self, node: usize, is_connected: bool) {

@@ -10,7 +10,6 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
-use tokio::sync::broadcast::error::RecvError;
 
 use super::convert;
 use super::fields::Fields;
@@ -21,7 +20,7 @@ use crate::api::Event;
 use crate::auth::rule::Right;
 use crate::http::middleware::auth::Access;
 use crate::http::state::AppState;
-use crate::manager::events::{EventHub, EventKind, EventSubscription, LISTENERS_MAX, NumberedEvent};
+use crate::manager::events::{EventHub, EventKind, EventSubscription, EventsMissed, LISTENERS_MAX, NumberedEvent};
 use crate::metrics::requests::{InFlightGuard, RequestKind};
 use crate::redlock::clock::Clock;
 
@@ -94,7 +93,7 @@ impl Reader {
                 if self.listening.has_gap {
                     text.push_str("event: gap\ndata: {\"detail\":\"events between your last one and these are not known here\"}\n\n");
                 }
-                for told in std::mem::take(&mut self.listening.backlog) {
+                for told in self.listening.take_backlog() {
                     text.push_str(&self.show(&told).unwrap_or_default());
                 }
                 Some((Ok(text.into()), self))
@@ -119,7 +118,7 @@ impl Reader {
                     self.said = Said::End;
                     return ": this instance is shutting down\n\n".into();
                 }
-                told = self.listening.live.recv() => told,
+                told = self.listening.next() => told,
                 () = &mut silence => return ":\n\n".into(),
             };
             match told {
@@ -134,15 +133,11 @@ impl Reader {
                         return text;
                     }
                 }
-                Err(RecvError::Lagged(missed)) => {
+                Err(EventsMissed(missed)) => {
                     self.said = Said::End;
                     return format!(
                         "event: dropped\ndata: {{\"missed\":{missed},\"detail\":\"you read too slowly\"}}\n\n"
                     );
-                }
-                Err(RecvError::Closed) => {
-                    self.said = Said::End;
-                    return String::new();
                 }
             }
         }
@@ -161,6 +156,6 @@ impl Reader {
         }
         let shown = Event { at: Some(convert::time(event.at_ms)), name: None, ..event.clone() };
         let json = serde_json::to_string(&shown).expect("events are plain data");
-        Some(format!("id: {}\nevent: {}\ndata: {json}\n\n", self.hub.id(told), event.event))
+        Some(format!("id: {}\nevent: {}\ndata: {json}\n\n", self.hub.event_id(told), event.event))
     }
 }

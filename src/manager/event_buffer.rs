@@ -1,0 +1,130 @@
+//! The events that one instance keeps: a bounded buffer with sequence numbers. Streams read it with a
+//! cursor each and find out what they missed; the pages show the recent part of it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::events::EventKind;
+use crate::api::Event;
+
+/// Events that are kept, and how far a stream may lag: some seconds of a busy cluster, a few hundred KiB.
+/// Renewals are counted apart from all others, since they would push everything else off the pages.
+pub const EVENTS_MAX: usize = 1_024;
+
+/// An event with its place in this instance's sequence.
+#[derive(Debug, Clone)]
+pub struct NumberedEvent {
+    /// Rises by one for each event.
+    pub number: u64,
+    /// What happened.
+    pub event: Arc<Event>,
+}
+
+impl NumberedEvent {
+    fn is_renewal(&self) -> bool {
+        self.event.event == EventKind::Extended.as_str()
+    }
+}
+
+/// At most [`EVENTS_MAX`] renewals and as many other events, in the order of their numbers.
+#[derive(Debug, Default)]
+pub struct EventBuffer {
+    events: VecDeque<NumberedEvent>,
+    renewals: usize,
+    next: u64,
+    /// Nothing with this number or a higher one has been removed.
+    complete_from: u64,
+}
+
+impl EventBuffer {
+    /// Adds an event and removes the oldest of its kind (renewal or not) where there are too many.
+    pub fn push(&mut self, event: Event) {
+        let event = NumberedEvent { number: self.next, event: Arc::new(event) };
+        self.next += 1;
+        let is_renewal = event.is_renewal();
+        let kept = if is_renewal { self.renewals } else { self.events.len() - self.renewals };
+        self.events.push_back(event);
+        self.renewals += usize::from(is_renewal);
+        if kept < EVENTS_MAX {
+            return;
+        }
+        let oldest = self.events.iter().position(|kept| kept.is_renewal() == is_renewal);
+        if let Some(removed) = oldest.and_then(|index| self.events.remove(index)) {
+            self.renewals -= usize::from(is_renewal);
+            self.complete_from = self.complete_from.max(removed.number + 1);
+        }
+    }
+
+    /// The number of the next event.
+    pub fn next_number(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether something from this number on has been removed.
+    pub fn has_gap_from(&self, number: u64) -> bool {
+        number < self.complete_from
+    }
+
+    /// What is kept from this number on, oldest first.
+    pub fn from(&self, number: u64) -> impl Iterator<Item = &NumberedEvent> {
+        self.events.range(self.index_of(number)..)
+    }
+
+    /// How many events from this number on have been removed.
+    pub fn missed_from(&self, number: u64) -> u64 {
+        let span = self.complete_from.saturating_sub(number);
+        let kept = self.index_of(self.complete_from).saturating_sub(self.index_of(number));
+        span.saturating_sub(kept as u64)
+    }
+
+    /// All but renewals, newest first.
+    pub fn recent(&self) -> impl Iterator<Item = &Arc<Event>> {
+        self.events.iter().rev().filter(|kept| !kept.is_renewal()).map(|kept| &kept.event)
+    }
+
+    /// Events of other instances are not received from here on: whoever resumes later has a gap.
+    pub fn interrupt(&mut self) {
+        self.events.retain(|kept| !kept.is_renewal());
+        self.renewals = 0;
+        self.next += 1;
+        self.complete_from = self.next;
+    }
+
+    fn index_of(&self, number: u64) -> usize {
+        self.events.partition_point(|kept| kept.number < number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: EventKind) -> Event {
+        Event { event: kind.as_str().to_owned(), ..Event::default() }
+    }
+
+    #[test]
+    fn renewals_do_not_displace_other_events() {
+        let mut buffer = EventBuffer::default();
+        buffer.push(event(EventKind::Acquired));
+        for _ in 0..2 * EVENTS_MAX {
+            buffer.push(event(EventKind::Extended));
+        }
+        assert_eq!((buffer.recent().count(), buffer.from(0).count()), (1, 1 + EVENTS_MAX));
+        assert!(buffer.has_gap_from(1) && !buffer.has_gap_from(1 + EVENTS_MAX as u64));
+        assert_eq!(buffer.missed_from(0), EVENTS_MAX as u64, "the first event is still here");
+        assert_eq!(buffer.missed_from(buffer.next_number()), 0);
+    }
+
+    #[test]
+    fn events_before_an_interruption_stay_recent_and_are_followed_by_a_gap() {
+        let mut buffer = EventBuffer::default();
+        buffer.push(event(EventKind::Acquired));
+        buffer.push(event(EventKind::Extended));
+        buffer.interrupt();
+        buffer.push(event(EventKind::Released));
+        assert_eq!(buffer.recent().map(|e| e.event.as_str()).collect::<Vec<_>>(), ["released", "acquired"]);
+        assert!(buffer.has_gap_from(2) && !buffer.has_gap_from(3));
+        assert_eq!(buffer.from(3).map(|e| e.number).collect::<Vec<_>>(), [3]);
+    }
+}

@@ -1,0 +1,141 @@
+//! Streams over the event buffer: resuming, gaps, lag, copies, and the bounds.
+
+use futures_util::FutureExt;
+
+use super::*;
+
+fn hub() -> Arc<EventHub> {
+    Arc::new(EventHub::new(7))
+}
+
+fn acquired(hub: &EventHub, resource: &str) {
+    hub.publish(EventKind::Acquired, 1, |e| e.resource = Some(resource.into()));
+}
+
+fn resources(events: &[NumberedEvent]) -> Vec<&str> {
+    events.iter().filter_map(|e| e.event.resource.as_deref()).collect()
+}
+
+/// What the stream gets without waiting.
+fn next(stream: &mut EventSubscription) -> Option<Result<NumberedEvent, EventsMissed>> {
+    stream.next().now_or_never()
+}
+
+fn at(seconds: u64) -> BootTime {
+    BootTime::default().plus(Duration::from_secs(seconds))
+}
+
+#[test]
+fn without_listeners_renewals_are_not_made_and_the_recent_events_are_bounded() {
+    let hub = hub();
+    hub.publish(EventKind::Extended, 1, |_| panic!("nobody listens"));
+    for i in 0..=EVENTS_MAX {
+        hub.publish(EventKind::Released, 1, |e| e.resource = Some(i.to_string()));
+    }
+    hub.publish_local(EventKind::NodeDown, 2, |e| e.node = Some("n1".into()));
+    assert!(!hub.has_listeners());
+    let recent = hub.recent();
+    assert_eq!((recent.len(), recent[0].event.as_str(), recent[1].at_ms), (EVENTS_MAX, "node_down", 1));
+    assert_eq!(recent.last().and_then(|e| e.resource.as_deref()), Some("2"));
+}
+
+#[test]
+fn recent_events_outlive_the_streams_and_are_listed_once() {
+    let (hub, other) = (hub(), EventHub::new(9));
+    drop(hub.subscribe(None).expect("below the limit"));
+    let event = other.named_event(EventKind::Acquired, 5, |e| e.resource = Some("a".into()));
+    let text = serde_json::to_vec(&event).expect("plain data");
+    hub.receive(&text);
+    hub.receive(&text);
+    hub.sweep(at(1));
+    hub.sweep(at(62));
+    assert!(!hub.follows_cluster());
+    assert_eq!(hub.recent().len(), 1);
+    hub.follow_cluster();
+    assert!(hub.follows_cluster());
+}
+
+#[test]
+fn a_resumed_stream_gets_what_it_missed_or_a_gap() {
+    let hub = hub();
+    let mut first = hub.subscribe(None).expect("below the limit");
+    acquired(&hub, "a");
+    acquired(&hub, "b");
+    let seen = next(&mut first).expect("an event").expect("none missed");
+    let mut again = hub.subscribe(Some(&hub.event_id(&seen))).expect("below the limit");
+    assert_eq!((again.has_gap, resources(&again.take_backlog())), (false, vec!["b"]));
+    assert!(next(&mut again).is_none(), "the backlog is not sent twice");
+    for _ in 0..EVENTS_MAX {
+        acquired(&hub, "c");
+    }
+    let mut late = hub.subscribe(Some(&hub.event_id(&seen))).expect("below the limit");
+    assert!(late.has_gap && late.take_backlog().len() == EVENTS_MAX);
+    for unknown in ["", "other.3", "0000000000000007.99999999", "0000000000000007.x"] {
+        let mut foreign = hub.subscribe(Some(unknown)).expect("below the limit");
+        assert!(foreign.has_gap && foreign.take_backlog().is_empty(), "{unknown}");
+    }
+}
+
+#[test]
+fn a_slow_stream_is_informed_of_how_much_it_missed() {
+    let hub = hub();
+    let mut slow = hub.subscribe(None).expect("below the limit");
+    for _ in 0..EVENTS_MAX + 3 {
+        acquired(&hub, "a");
+    }
+    assert_eq!(next(&mut slow).expect("an answer").err(), Some(EventsMissed(3)));
+}
+
+#[test]
+fn a_stream_resumed_after_the_cluster_was_not_followed_has_a_gap() {
+    let hub = hub();
+    let mut stream = hub.subscribe(None).expect("below the limit");
+    acquired(&hub, "a");
+    let last = hub.event_id(&next(&mut stream).expect("an event").expect("none missed"));
+    drop(stream);
+    hub.sweep(at(1));
+    hub.sweep(at(62));
+    assert!(hub.subscribe(Some(&last)).expect("below the limit").has_gap);
+}
+
+#[test]
+fn copies_from_several_nodes_count_once_and_malformed_texts_are_dropped() {
+    let (hub, other) = (hub(), EventHub::new(9));
+    let mut stream = hub.subscribe(None).expect("below the limit");
+    let event = other.named_event(EventKind::Released, 5, |e| e.resource = Some("a/b".into()));
+    let text = serde_json::to_vec(&event).expect("plain data");
+    for _ in 0..5 {
+        hub.receive(&text);
+    }
+    let event = next(&mut stream).expect("an event").expect("none missed").event;
+    assert_eq!((event.event.as_str(), event.resource.as_deref(), &event.name), ("released", Some("a/b"), &None));
+    let long = format!(r#"{{"event":"released","at_ms":1,"resource":"{}"}}"#, "x".repeat(TEXT_MAX));
+    for malformed in
+        ["", "{}", "[]", r#"{"event":"own3d","at_ms":1}"#, r#"{"event":"lost","at_ms":1,"resource":"a//b"}"#, &long]
+    {
+        hub.receive(malformed.as_bytes());
+    }
+    assert!(next(&mut stream).is_none());
+}
+
+#[test]
+fn streams_are_bounded_and_closed_ones_are_not_counted() {
+    let hub = hub();
+    let streams: Vec<_> = (0..LISTENERS_MAX).map_while(|_| hub.subscribe(None)).collect();
+    assert_eq!(streams.len(), LISTENERS_MAX);
+    assert!(hub.subscribe(None).is_none());
+    drop(streams);
+    assert_eq!(hub.listeners(), 0);
+    assert!(hub.subscribe(None).is_some());
+}
+
+#[test]
+fn the_cluster_is_no_longer_followed_a_minute_after_the_last_stream() {
+    let hub = hub();
+    drop(hub.subscribe(None).expect("below the limit"));
+    hub.sweep(at(1));
+    hub.sweep(at(30));
+    assert!(hub.follows_cluster());
+    hub.sweep(at(62));
+    assert!(!hub.follows_cluster());
+}
