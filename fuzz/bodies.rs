@@ -15,7 +15,9 @@ use redlockd::http::{
     middleware::request_id,
 };
 use redlockd::protocol::replies;
-use redlockd::protocol::{LeaseRecord, NodeInspection, Reply, Request, StoredLock};
+use redlockd::protocol::{
+    AcquireArgs, LeaseRecord, ListArgs, NodeInspection, ReleaseArgs, Reply, Request, RevokeArgs, StoredLock, UpdateArgs,
+};
 use redlockd::types::{AttemptId, Fence, ResourceName, Token, Ttl};
 
 fn text(data: &[u8]) -> std::borrow::Cow<'_, str> {
@@ -155,23 +157,23 @@ fn requests() -> Vec<Request> {
     let token = Token::parse("a-token-0123456789-abcdef").expect("valid").hash();
     let (attempt, ttl) = (AttemptId::from_random(7), Ttl::from_ms(1_000).expect("valid"));
     vec![
-        Request::Acquire { resource: resource(), token: token.clone(), attempt, ttl, labels: "".into() },
-        Request::Update {
+        Request::Acquire(AcquireArgs { resource: resource(), token: token.clone(), attempt, ttl, labels: "".into() }),
+        Request::Update(UpdateArgs {
             resource: resource(),
             token: token.clone(),
             ttl: None,
             fence: None,
             renewal: true,
             labels: None,
-        },
-        Request::Release {
+        }),
+        Request::Release(ReleaseArgs {
             resource: resource(),
             token: token.clone(),
             reason: redlockd::protocol::EndReason::Released,
-        },
-        Request::Revoke { resource: resource(), token },
+        }),
+        Request::Revoke(RevokeArgs { resource: resource(), token }),
         Request::Inspect { resource: resource() },
-        Request::List { cursor: 0, count: 10 },
+        Request::List(ListArgs { cursor: 0, count: 10 }),
         Request::Activate { seed: Fence(1) },
         Request::Probe,
     ]

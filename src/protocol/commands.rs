@@ -7,7 +7,10 @@ use std::time::Duration;
 use deadpool_redis::redis::{Cmd, Script};
 
 use super::keys::{self, KeyTemplate};
-use crate::protocol::{ClusterParams, EndReason, Request, RequestTime, TOKEN_TOMBSTONE};
+use crate::protocol::{
+    AcquireArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, ListArgs, ReleaseArgs, Request, RequestTime,
+    RestoreArgs, RevokeArgs, TOKEN_TOMBSTONE, UpdateArgs,
+};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
 /// The most leases that are asked for as one page: it holds the node up for one or two milliseconds.
@@ -97,8 +100,8 @@ pub enum BatchKind {
 /// Which command a request may share with others, if any.
 pub fn batch_kind(request: &Request) -> Option<BatchKind> {
     match request {
-        Request::Acquire { .. } => Some(BatchKind::Acquire),
-        Request::Release { .. } | Request::Cancel { .. } => Some(BatchKind::Release),
+        Request::Acquire(_) => Some(BatchKind::Acquire),
+        Request::Release(_) | Request::Cancel(_) => Some(BatchKind::Release),
         _ => None,
     }
 }
@@ -130,14 +133,14 @@ fn acquires(context: &ScriptContext<'_>, asked: &[(RequestTime, &Request)], scri
     let mut call = Call::begin(&ACQUIRE, script_ref, 2 + 4 * asked.len(), asked.len());
     call.keys([keys::META_KEY, keys::LEASES_KEY]);
     for (_, request) in asked {
-        if let Request::Acquire { resource, token, attempt, .. } = request {
+        if let Request::Acquire(AcquireArgs { resource, token, attempt, .. }) = request {
             call.text(&context.template.lock(resource)).text(&keys::token_tombstone(resource, token));
             call.text(&keys::attempt_tombstone(resource, token, attempt)).text(&keys::fence(resource));
         }
     }
     call.params(context);
     for (sent_at, request) in asked {
-        if let Request::Acquire { resource, token, attempt, ttl, labels } = request {
+        if let Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels }) = request {
             call.number(sent_at.0).text(token.as_str()).number(ttl.as_ms());
             call.number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));
             call.text(attempt.as_str()).text(labels).text(resource.as_str());
@@ -172,10 +175,10 @@ struct End<'a> {
 impl<'a> End<'a> {
     fn of(context: &ScriptContext<'_>, request: &'a Request) -> Option<Self> {
         match request {
-            Request::Release { resource, token, reason } => {
+            Request::Release(ReleaseArgs { resource, token, reason }) => {
                 Some(Self { resource, token, attempt: None, reason: reason.as_str(), keep: TOKEN_TOMBSTONE })
             }
-            Request::Cancel { resource, token, attempt } => {
+            Request::Cancel(CancelArgs { resource, token, attempt }) => {
                 let (reason, keep) = (EndReason::Cancelled.as_str(), context.params.attempt_tombstone());
                 Some(Self { resource, token, attempt: Some(attempt), reason, keep })
             }
@@ -195,9 +198,9 @@ impl<'a> End<'a> {
 pub fn build_batch(context: &ScriptContext<'_>, asked: &[(RequestTime, &Request)], script_ref: ScriptRef) -> Cmd {
     let Some(&(sent_at, request)) = asked.first() else { return Cmd::new() };
     match request {
-        Request::Acquire { .. } => acquires(context, asked, script_ref),
-        Request::Cancel { .. } | Request::Release { .. } => releases(context, asked, script_ref),
-        Request::Update { resource, token, ttl, fence, renewal, labels } => {
+        Request::Acquire(_) => acquires(context, asked, script_ref),
+        Request::Cancel(_) | Request::Release(_) => releases(context, asked, script_ref),
+        Request::Update(UpdateArgs { resource, token, ttl, fence, renewal, labels }) => {
             let mut call = Call::begin(&HOLD, script_ref, 4, 1);
             call.keys([
                 keys::META_KEY,
@@ -210,7 +213,7 @@ pub fn build_batch(context: &ScriptContext<'_>, asked: &[(RequestTime, &Request)
             call.number(fence.map_or(0, |f| f.0)).number(u64::from(*renewal)).text(labels.as_deref().unwrap_or(""));
             call.end()
         }
-        Request::Restore { resource, record, left_ms } => {
+        Request::Restore(RestoreArgs { resource, record, left_ms }) => {
             let mut call = Call::begin(&PLANT, script_ref, 5, 1);
             call.keys([keys::META_KEY, &context.template.lock(resource), &keys::fence(resource)]);
             call.keys([&keys::token_tombstone(resource, &record.token), keys::LEASES_KEY]);
@@ -219,13 +222,13 @@ pub fn build_batch(context: &ScriptContext<'_>, asked: &[(RequestTime, &Request)
             call.text(&record.encode()).text(resource.as_str());
             call.end()
         }
-        Request::Revoke { resource, token } => {
+        Request::Revoke(RevokeArgs { resource, token }) => {
             let mut call = Call::begin(&REVOKE, script_ref, 2, 1);
             call.keys([&context.template.lock(resource), &keys::token_tombstone(resource, token)]);
             call.text(token.as_str()).number(millis(TOKEN_TOMBSTONE));
             call.end()
         }
-        Request::DeleteForeign { resource, fingerprint } => {
+        Request::DeleteForeign(DeleteForeignArgs { resource, fingerprint }) => {
             let mut call = Call::begin(&EVICT, script_ref, 1, 1);
             call.keys([&context.template.lock(resource)]);
             call.text(fingerprint).text(&keys::freed_channel(resource));
@@ -237,7 +240,7 @@ pub fn build_batch(context: &ScriptContext<'_>, asked: &[(RequestTime, &Request)
             call.prelude(context, sent_at);
             call.end()
         }
-        Request::List { cursor, count } => {
+        Request::List(ListArgs { cursor, count }) => {
             let mut call = Call::begin(&LIST, script_ref, 1, 1);
             call.keys([keys::LEASES_KEY]);
             call.number(*cursor).number((*count).clamp(1, LIST_MAX).into());
@@ -367,8 +370,13 @@ mod tests {
     fn an_acquire_names_its_keys_and_arguments_in_order() {
         let (hash, attempt) = (token(), AttemptId::from_random(5));
         let (resource, ttl) = (resource(), Ttl::from_ms(30_000).expect("valid"));
-        let request =
-            Request::Acquire { resource, token: hash.clone(), attempt: attempt.clone(), ttl, labels: Arc::from("{}") };
+        let request = Request::Acquire(AcquireArgs {
+            resource,
+            token: hash.clone(),
+            attempt: attempt.clone(),
+            ttl,
+            labels: Arc::from("{}"),
+        });
         let (hash, attempt) = (hash.as_str(), attempt.as_str());
         let (gone, tried) = (format!("redlockd:gone:{hash}:a/b"), format!("redlockd:gone:{hash}:a/b#{attempt}"));
         let expected = [
@@ -402,12 +410,14 @@ mod tests {
     #[test]
     fn a_release_buries_the_token_and_a_cancel_the_attempt() {
         let (hash, attempt) = (token(), AttemptId::from_random(5));
-        let release = Request::Release { resource: resource(), token: hash.clone(), reason: EndReason::Forced };
+        let release =
+            Request::Release(ReleaseArgs { resource: resource(), token: hash.clone(), reason: EndReason::Forced });
         let gone = format!("redlockd:gone:{}:a/b", hash.as_str());
         let release = sent(&release, ScriptRef::Hash);
         assert_eq!(release[3..6], ["redlockd:leases", "lock:a/b", &gone]);
         assert_eq!(release[6..], [hash.as_str(), "", "60000", "forced", "redlockd:freed:a/b", "a/b"]);
-        let cancel = Request::Cancel { resource: resource(), token: hash.clone(), attempt: attempt.clone() };
+        let cancel =
+            Request::Cancel(CancelArgs { resource: resource(), token: hash.clone(), attempt: attempt.clone() });
         let cancel = sent(&cancel, ScriptRef::Hash);
         assert_eq!(cancel[5], format!("{gone}#{}", attempt.as_str()));
         assert_eq!(cancel[7..10], [attempt.as_str(), "2000", "cancelled"]);
@@ -418,10 +428,12 @@ mod tests {
         let (params, template) = (params(), KeyTemplate::parse("lock:{resource}").expect("valid"));
         let marker_fingerprint = marker_fingerprint(&params, "beef");
         let context = ScriptContext { params: &params, template: &template, marker_fingerprint: &marker_fingerprint };
-        let release = |name: &str| Request::Release {
-            resource: ResourceName::parse(name).expect("valid"),
-            token: token(),
-            reason: EndReason::Released,
+        let release = |name: &str| {
+            Request::Release(ReleaseArgs {
+                resource: ResourceName::parse(name).expect("valid"),
+                token: token(),
+                reason: EndReason::Released,
+            })
         };
         let (a, b) = (release("a"), release("b"));
         let both = words(&build_batch(&context, &[(RequestTime(1), &a), (RequestTime(2), &b)], ScriptRef::Hash));
@@ -433,9 +445,9 @@ mod tests {
 
     #[test]
     fn absurd_numbers_are_cut_to_what_a_node_can_add() {
-        let page = sent(&Request::List { cursor: u64::MAX, count: u32::MAX }, ScriptRef::Hash);
+        let page = sent(&Request::List(ListArgs { cursor: u64::MAX, count: u32::MAX }), ScriptRef::Hash);
         assert_eq!(page[4..6], [u64::MAX.to_string(), LIST_MAX.to_string()]);
-        assert_eq!(sent(&Request::List { cursor: 0, count: 0 }, ScriptRef::Hash)[5], "1");
+        assert_eq!(sent(&Request::List(ListArgs { cursor: 0, count: 0 }), ScriptRef::Hash)[5], "1");
         assert_eq!(millis(Duration::MAX), LIFETIME_MAX_MS);
         assert_eq!(millis(Duration::ZERO), 1);
     }

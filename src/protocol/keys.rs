@@ -1,25 +1,25 @@
-//! The names of all keys and channels on a node. Stands apart because nodes of each kind, scripts and
-//! documentation must agree on them. Knows no connection and no script.
+//! The names of all keys and channels on a node, and the template of a lock's key. Scripts, the reference and the
+//! documentation use the same names.
 
 use std::fmt;
 
 use crate::types::{AttemptId, Invalid, RESERVED_PREFIX, ResourceName, TokenHash};
 
-/// Hash: the node's marker, state and high-water mark.
+/// Hash: the node's marker, with its state and the highest fence that it has given.
 pub const META_KEY: &str = "redlockd:meta";
-/// Sorted set: resources that may be held, scored by the end of their lease. An aid for listing.
+/// Sorted set: resources that may be held, scored by the end of their lease. Used for listing only.
 pub const LEASES_KEY: &str = "redlockd:leases";
 const FENCE_PREFIX: &str = "redlockd:fence:";
 const GONE_PREFIX: &str = "redlockd:gone:";
 const FREED_PREFIX: &str = "redlockd:freed:";
-/// The channel of what happens in the whole cluster.
+/// The channel of cluster-wide events.
 pub const EVENTS_CHANNEL: &str = "redlockd:events";
 const PLACEHOLDER: &str = "{resource}";
-/// A longer template would make keys that no tool shows on one line.
+/// The longest template, in bytes: with the longest resource name a key stays below 400 bytes.
 const TEMPLATE_MAX_BYTES: usize = 128;
 
-/// How a resource's lock key is made from its name: `{resource}` with what other libraries put before
-/// or behind it. Only the lock's own key follows it.
+/// How the key of a resource's lock is made from its name: `{resource}` with a fixed prefix and suffix, as other Redlock
+/// libraries have them. All other keys have fixed names.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyTemplate {
     head: String,
@@ -29,25 +29,22 @@ pub struct KeyTemplate {
 impl KeyTemplate {
     /// Checks a template.
     ///
-    /// Errors: [`Invalid`] where `{resource}` does not stand in it exactly once, where it is over 128
-    /// bytes or has control characters, or where some resource's lock key would be one of the service's
-    /// own keys.
+    /// Errors: [`Invalid`], in words for the configuration's message, where `{resource}` does not occur exactly once, where
+    /// another character than those of resource names occurs or the template is over 128 bytes, or where some
+    /// resource's lock key would begin as the service's own keys do.
     pub fn parse(raw: &str) -> Result<Self, Invalid> {
-        let Some((head, tail)) = raw.split_once(PLACEHOLDER) else {
-            return Err(Invalid(format!("the key template has no `{PLACEHOLDER}` in it")));
+        let Some((head, tail)) = raw.split_once(PLACEHOLDER).filter(|(_, tail)| !tail.contains(PLACEHOLDER)) else {
+            return Err(Invalid(format!("`{PLACEHOLDER}` must occur exactly once")));
         };
-        if tail.contains(PLACEHOLDER) {
-            return Err(Invalid(format!("the key template has `{PLACEHOLDER}` in it more than once")));
-        }
-        if raw.len() > TEMPLATE_MAX_BYTES {
-            return Err(Invalid(format!("the key template is over {TEMPLATE_MAX_BYTES} bytes")));
-        }
-        if raw.chars().any(char::is_control) {
-            return Err(Invalid("the key template has control characters in it".into()));
-        }
-        if meets_own_keys(head, tail) {
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b':' | b'@' | b'/' | b'-');
+        if !head.bytes().chain(tail.bytes()).all(is_plain) || raw.len() > TEMPLATE_MAX_BYTES {
             return Err(Invalid(format!(
-                "with this key template a lock could fall on the service's own keys, which begin with `{RESERVED_PREFIX}`"
+                "at most {TEMPLATE_MAX_BYTES} characters of A-Z a-z 0-9 . _ ~ : @ / - are allowed"
+            )));
+        }
+        if reaches_reserved_names(head, tail) {
+            return Err(Invalid(format!(
+                "no resource's key may begin with `{RESERVED_PREFIX}`, as the service's own keys do"
             )));
         }
         Ok(Self { head: head.into(), tail: tail.into() })
@@ -58,19 +55,19 @@ impl KeyTemplate {
         [&self.head, resource.as_str(), &self.tail].concat()
     }
 
-    /// What stands before the resource.
+    /// The part before the resource name.
     pub fn head(&self) -> &str {
         &self.head
     }
 
-    /// What stands behind it.
+    /// The part after the resource name.
     pub fn tail(&self) -> &str {
         &self.tail
     }
 }
 
 impl Default for KeyTemplate {
-    /// The resource name byte for byte, as most Redlock libraries have it.
+    /// The resource name unchanged, as most Redlock libraries use it.
     fn default() -> Self {
         Self { head: String::new(), tail: String::new() }
     }
@@ -88,16 +85,14 @@ impl fmt::Debug for KeyTemplate {
     }
 }
 
-/// Whether some resource (which never begins with the reserved prefix itself) makes one of our keys.
-fn meets_own_keys(head: &str, tail: &str) -> bool {
-    if !head.is_empty() {
-        return head.starts_with(RESERVED_PREFIX) || RESERVED_PREFIX.starts_with(head);
+/// Whether some resource's key would begin with the reserved prefix, although no resource name does. With
+/// `red{resource}` the resource `lockd:meta` would get the node's marker as its key; with `{resource}:meta` the
+/// resource `redlockd` would.
+fn reaches_reserved_names(head: &str, tail: &str) -> bool {
+    if head.is_empty() {
+        return (1..RESERVED_PREFIX.len()).any(|cut| tail.starts_with(&RESERVED_PREFIX[cut..]));
     }
-    // The resource could be `redlockd`, or less of it, and the tail the rest of one of our keys.
-    (1..RESERVED_PREFIX.len()).any(|cut| {
-        let key = [&RESERVED_PREFIX[..cut], tail].concat();
-        key == META_KEY || key == LEASES_KEY || key.starts_with(FENCE_PREFIX) || key.starts_with(GONE_PREFIX)
-    })
+    head.starts_with(RESERVED_PREFIX) || RESERVED_PREFIX.starts_with(head)
 }
 
 /// The counter of a resource's fences.
@@ -105,14 +100,14 @@ pub fn fence(resource: &ResourceName) -> String {
     [FENCE_PREFIX, resource.as_str()].concat()
 }
 
-/// The tombstone of a token's lease of a resource: it was ended for good. Of this resource only: a
-/// client may use one token of its own for several, and releasing one must not end the others.
+/// The tombstone of a token's lease of one resource, which was ended for good. Per resource, since a client may use one
+/// token for several resources, and releasing one must not end the others.
 pub fn token_tombstone(resource: &ResourceName, token: &TokenHash) -> String {
     [GONE_PREFIX, token.as_str(), ":", resource.as_str()].concat()
 }
 
-/// The tombstone of an attempt: it was given up. `#` is in no resource name, so it cannot be the
-/// tombstone of a token.
+/// The tombstone of an attempt that was cancelled. No resource name contains `#`, so it differs from every tombstone of
+/// a token.
 pub fn attempt_tombstone(resource: &ResourceName, token: &TokenHash, attempt: &AttemptId) -> String {
     [GONE_PREFIX, token.as_str(), ":", resource.as_str(), "#", attempt.as_str()].concat()
 }
@@ -133,53 +128,55 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn templates_of_other_libraries_pass() {
+    fn templates_of_other_libraries_are_accepted() {
         for good in
-            ["{resource}", "redlock:{resource}", "lock:{resource}", "{resource}:lock", "{x}:{resource}", "r{resource}s"]
+            ["{resource}", "redlock:{resource}", "lock:{resource}", "{resource}:lock", "x{resource}", "a/{resource}/b"]
         {
-            match (good, KeyTemplate::parse(good)) {
-                // `r` + `edlockd:meta` would be our own marker.
-                ("r{resource}s", parsed) => assert!(parsed.is_err()),
-                (_, parsed) => assert_eq!(parsed.map(|t| t.to_string()).as_deref(), Ok(good)),
-            }
+            assert_eq!(KeyTemplate::parse(good).map(|t| t.to_string()).as_deref(), Ok(good));
         }
         let template = KeyTemplate::parse("lock:{resource}:x").expect("valid");
         assert_eq!(template.lock(&ResourceName::parse("a/b").expect("valid")), "lock:a/b:x");
     }
 
     #[test]
-    fn templates_that_could_meet_our_own_keys_are_refused() {
-        for bad in [
-            "",
-            "lock",
-            "{resource}{resource}",
-            "redlockd:{resource}",
-            "redlock{resource}",
-            "redlockd:x{resource}",
-            "{resource}:meta",
-            "{resource}d:leases",
-            "{resource}:fence:x",
-            "{resource}edlockd:gone:x",
-            "{resource}\n",
+    fn templates_that_could_reach_the_services_own_keys_are_refused() {
+        let long = format!("{}{{resource}}", "x".repeat(119));
+        for (bad, why) in [
+            ("", "exactly once"),
+            ("lock", "exactly once"),
+            ("{resource}{resource}", "exactly once"),
+            ("{resource}\n", "at most 128"),
+            ("a b{resource}", "at most 128"),
+            ("*{resource}", "at most 128"),
+            ("{x}{resource}", "at most 128"),
+            (&long, "at most 128"),
+            ("redlockd:{resource}", "`redlockd:`"),
+            ("redlockd:x{resource}", "`redlockd:`"),
+            ("redlock{resource}", "`redlockd:`"),
+            ("r{resource}", "`redlockd:`"),
+            ("r{resource}s", "`redlockd:`"),
+            ("{resource}:meta", "`redlockd:`"),
+            ("{resource}d:leases", "`redlockd:`"),
+            ("{resource}:fence:x", "`redlockd:`"),
+            ("{resource}edlockd:gone:x", "`redlockd:`"),
         ] {
-            assert!(KeyTemplate::parse(bad).is_err(), "{bad}");
+            let refused = KeyTemplate::parse(bad).expect_err(bad).0;
+            assert!(refused.contains(why), "{bad}: {refused}");
         }
-        assert!(KeyTemplate::parse(&format!("{}{{resource}}", "x".repeat(128))).is_err());
     }
 
     proptest! {
         #[test]
-        fn no_accepted_template_and_resource_make_one_of_our_keys(
-            head in "(|r|redlockd|redlockd:|lock:|[a-z:]{1,4})", tail in "(|:meta|:leases|:fence:a|d:gone:b|[a-z:]{1,4})",
-            resource in "(r|redlockd|redlock|edlockd:meta|a|lockd:leases)",
+        fn two_resources_have_two_keys_and_none_is_reserved(
+            head in "|[redlock:]{0,10}", tail in "[a-z:]{0,3}|d?:meta|kd:x|x:meta",
+            a in "redlockd?|[redlockd:meta/]{1,14}", b in "[redlockd:meta/]{1,14}",
         ) {
-            if let (Ok(template), Ok(resource)) =
-                (KeyTemplate::parse(&format!("{head}{{resource}}{tail}")), ResourceName::parse(&resource))
-            {
-                let key = template.lock(&resource);
-                prop_assert!(key != META_KEY && key != LEASES_KEY, "{}", key);
-                prop_assert!(!key.starts_with(FENCE_PREFIX) && !key.starts_with(GONE_PREFIX), "{}", key);
-            }
+            let template = KeyTemplate::parse(&format!("{head}{PLACEHOLDER}{tail}"));
+            let (Ok(template), Ok(a), Ok(b)) = (template, ResourceName::parse(&a), ResourceName::parse(&b))
+            else { return Ok(()) };
+            let (of_a, of_b) = (template.lock(&a), template.lock(&b));
+            prop_assert!(!of_a.starts_with(RESERVED_PREFIX), "{}", of_a);
+            prop_assert_eq!(of_a == of_b, a == b);
         }
     }
 }

@@ -48,23 +48,23 @@ fn read(request: &Request, value: &Value) -> Result<Reply, Odd> {
     let items = match (request, value) {
         (_, Value::Array(items)) => items,
         // The short forms of what is answered most.
-        (Request::Acquire { .. }, Value::Int(fence)) => {
+        (Request::Acquire(_), Value::Int(fence)) => {
             return Ok(Reply::Granted { fence: Fence(in_range(*fence, "alone")?), joined: false });
         }
-        (Request::Cancel { .. } | Request::Release { .. }, Value::Int(1)) => {
+        (Request::Cancel(_) | Request::Release(_), Value::Int(1)) => {
             return Ok(Reply::Released(Released { found: Found::Match, earlier: None }));
         }
         _ => return odd("is not a list"),
     };
     let mut items = Items { items, at: 0 };
     match request {
-        Request::Acquire { .. } => acquire(&mut items),
-        Request::Update { .. } => hold(&mut items),
-        Request::Restore { .. } => plant(&mut items),
-        Request::Cancel { .. } | Request::Release { .. } | Request::DeleteForeign { .. } => release(&mut items),
-        Request::Revoke { .. } => revoke(&mut items),
+        Request::Acquire(_) => acquire(&mut items),
+        Request::Update(_) => hold(&mut items),
+        Request::Restore(_) => plant(&mut items),
+        Request::Cancel(_) | Request::Release(_) | Request::DeleteForeign(_) => release(&mut items),
+        Request::Revoke(_) => revoke(&mut items),
         Request::Inspect { .. } => inspect(&mut items),
-        Request::List { .. } => list(&mut items),
+        Request::List(_) => list(&mut items),
         Request::Probe | Request::Init | Request::Quarantine | Request::Activate { .. } => status(&mut items),
     }
 }
@@ -297,6 +297,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::protocol::{AcquireArgs, DeleteForeignArgs, ListArgs, ReleaseArgs, RestoreArgs, RevokeArgs, UpdateArgs};
     use crate::types::{AttemptId, Token};
 
     const LEASE: &str = "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f|000001|30000|17|a0,|{}";
@@ -317,21 +318,25 @@ mod tests {
         let record = LeaseRecord::parse(LEASE.as_bytes()).expect("a lease");
         let labels: Arc<str> = "{}".into();
         vec![
-            Request::Acquire { resource: resource.clone(), token: token.clone(), attempt, ttl, labels },
-            Request::Update {
+            Request::Acquire(AcquireArgs { resource: resource.clone(), token: token.clone(), attempt, ttl, labels }),
+            Request::Update(UpdateArgs {
                 resource: resource.clone(),
                 token: token.clone(),
                 ttl: None,
                 fence: None,
                 renewal: true,
                 labels: None,
-            },
-            Request::Restore { resource: resource.clone(), record, left_ms: 1 },
-            Request::Release { resource: resource.clone(), token: token.clone(), reason: EndReason::Released },
-            Request::Revoke { resource: resource.clone(), token },
-            Request::DeleteForeign { resource: resource.clone(), fingerprint: "x".into() },
+            }),
+            Request::Restore(RestoreArgs { resource: resource.clone(), record, left_ms: 1 }),
+            Request::Release(ReleaseArgs {
+                resource: resource.clone(),
+                token: token.clone(),
+                reason: EndReason::Released,
+            }),
+            Request::Revoke(RevokeArgs { resource: resource.clone(), token }),
+            Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint: "x".into() }),
             Request::Inspect { resource },
-            Request::List { cursor: 0, count: 1 },
+            Request::List(ListArgs { cursor: 0, count: 1 }),
             Request::Probe,
         ]
     }

@@ -1,10 +1,17 @@
-//! What is asked of a node: one request is one atomic script there.
+//! The requests to a node: one request is one atomic script there.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::record::LeaseRecord;
-use crate::types::{AttemptId, Fence, ResourceName, TokenHash, Ttl};
+use super::acquire::AcquireArgs;
+use super::delete_foreign::DeleteForeignArgs;
+use super::list::ListArgs;
+use super::release::{CancelArgs, ReleaseArgs};
+#[cfg(doc)]
+use super::reply::Reply;
+use super::restore::RestoreArgs;
+use super::revoke::RevokeArgs;
+use super::update::UpdateArgs;
+use crate::types::{Fence, ResourceName};
 
 /// The most attempts that may claim one lease: replays of one `POST`. More are refused.
 pub const MAX_CLAIMS: usize = 16;
@@ -46,79 +53,83 @@ impl EndReason {
     }
 }
 
-/// What is asked of a node. One request is one atomic script there.
+/// A request to a node. Each is one atomic script there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Take the resource if it is free, or join the lease that this token already has.
-    /// Answers: [`Reply::Granted`], [`Reply::Held`], [`Reply::Ended`], [`Reply::TooManyClaims`], [`Reply::NoVote`].
-    Acquire { resource: ResourceName, token: TokenHash, attempt: AttemptId, ttl: Ttl, labels: Arc<str> },
-    /// Extend, edit the labels, or write a fence back, where this token holds it. Never creates,
-    /// never revives, never shortens what the node holds.
-    /// Answers: [`Reply::Updated`], [`Reply::Missing`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`],
-    /// [`Reply::NoVote`] (a quarantined node has extended all the same, but does not vote).
-    Update {
-        resource: ResourceName,
-        token: TokenHash,
-        /// `None`: the lease's own TTL.
-        ttl: Option<Ttl>,
-        /// `None`: whichever the node has. Otherwise nodes below it are lifted to it.
-        fence: Option<Fence>,
-        /// Counts as a renewal (for people).
-        renewal: bool,
-        /// New labels, encoded.
-        labels: Option<Arc<str>>,
-    },
-    /// Repair: put a lease back where it is missing. Only after an extend that has its quorum.
-    /// Answers: [`Reply::Restored`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`], [`Reply::NoVote`].
-    Restore { resource: ResourceName, record: LeaseRecord, left_ms: u64 },
-    /// Withdraw one attempt's claim; the lease goes when no claim is left.
-    /// Answers: [`Reply::Released`].
-    Cancel { resource: ResourceName, token: TokenHash, attempt: AttemptId },
-    /// End the lease of this token for good. Idempotent. Answers: [`Reply::Released`].
-    Release { resource: ResourceName, token: TokenHash, reason: EndReason },
-    /// No further renewals. Answers: [`Reply::Revoked`], [`Reply::Missing`], [`Reply::Other`].
-    Revoke { resource: ResourceName, token: TokenHash },
-    /// Delete a foreigner's lock if it still has this fingerprint. Answers: [`Reply::Released`].
-    DeleteForeign { resource: ResourceName, fingerprint: Arc<str> },
-    /// Look. Answers: [`Reply::Inspected`].
+    /// Replies: [`Reply::Granted`], [`Reply::Held`], [`Reply::Ended`], [`Reply::TooManyClaims`], [`Reply::NoVote`].
+    Acquire(AcquireArgs),
+    /// Extend the lease of this token, edit its labels, or write its fence back. Never creates a lease, never revives
+    /// one, never shortens what the node holds.
+    /// Replies: [`Reply::Updated`], [`Reply::Missing`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`],
+    /// [`Reply::NoVote`] (a quarantined node has extended the lease all the same, but does not vote).
+    Update(UpdateArgs),
+    /// Repair: put a lease back where it is missing. Only after an extend that a quorum confirmed.
+    /// Replies: [`Reply::Restored`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`], [`Reply::NoVote`].
+    Restore(RestoreArgs),
+    /// Withdraw one attempt's claim; the lease ends with its last claim. Replies: [`Reply::Released`].
+    Cancel(CancelArgs),
+    /// End the lease of this token for good. Idempotent. Replies: [`Reply::Released`].
+    Release(ReleaseArgs),
+    /// Refuse further renewals. Replies: [`Reply::Revoked`], [`Reply::Missing`], [`Reply::Other`].
+    Revoke(RevokeArgs),
+    /// Delete a foreign client's lock if it still has this fingerprint. Replies: [`Reply::Released`].
+    DeleteForeign(DeleteForeignArgs),
+    /// Read what the node holds for one resource. Replies: [`Reply::Inspected`].
     Inspect { resource: ResourceName },
-    /// A page of the held leases. Answers: [`Reply::Page`]. A lease may be on two pages; one that is
-    /// held throughout is on one at least.
-    List { cursor: u64, count: u32 },
-    /// State of the node itself. Answers: [`Reply::Status`].
+    /// Read a page of the held leases. Replies: [`Reply::Page`]. A lease may be on two pages; one that is held
+    /// throughout is on at least one.
+    List(ListArgs),
+    /// Read the state of the node itself. Replies: [`Reply::Status`].
     Probe,
-    /// Declare a node that has never voted since it was blank part of a new cluster. Answers: [`Reply::Status`].
+    /// Declare a node that has never voted since it was blank part of a new cluster. Replies: [`Reply::Status`].
     Init,
-    /// Take the node's vote until every lease it may have voted for is over; also hands the node to
-    /// this instance's cluster fingerprint. Answers: [`Reply::Status`].
+    /// Take the node's vote until every lease that it may have voted for has ended. Changes nothing else: a node keeps
+    /// the cluster that it belongs to, since the order may come from an instance of another one.
+    /// Replies: [`Reply::Status`].
     Quarantine,
-    /// Give the vote back to a node that has served its quarantine; `seed` is the highest fence of
-    /// the others. Answers: [`Reply::Status`].
+    /// Give the vote back to a node that has served its quarantine; `seed` is the highest fence of the other nodes.
+    /// Replies: [`Reply::Status`].
     Activate { seed: Fence },
 }
 
 impl Request {
-    /// The verb, for metrics and logs.
+    /// The operation's name in metrics and logs.
     pub fn operation(&self) -> &'static str {
         match self {
-            Self::Acquire { .. } => "acquire",
-            Self::Update { .. } => "update",
-            Self::Restore { .. } => "restore",
-            Self::Cancel { .. } => "cancel",
-            Self::Release { .. } => "release",
-            Self::Revoke { .. } => "revoke",
-            Self::DeleteForeign { .. } => "delete_foreign",
+            Self::Acquire(_) => "acquire",
+            Self::Update(_) => "update",
+            Self::Restore(_) => "restore",
+            Self::Cancel(_) => "cancel",
+            Self::Release(_) => "release",
+            Self::Revoke(_) => "revoke",
+            Self::DeleteForeign(_) => "delete_foreign",
             Self::Inspect { .. } => "inspect",
-            Self::List { .. } => "list",
+            Self::List(_) => "list",
             Self::Probe => "probe",
             Self::Init => "init",
             Self::Quarantine => "quarantine",
             Self::Activate { .. } => "activate",
         }
     }
+
+    /// The resource that the request is about; `None` where it is about the node.
+    pub fn resource(&self) -> Option<&ResourceName> {
+        match self {
+            Self::Acquire(AcquireArgs { resource, .. })
+            | Self::Update(UpdateArgs { resource, .. })
+            | Self::Restore(RestoreArgs { resource, .. })
+            | Self::Cancel(CancelArgs { resource, .. })
+            | Self::Release(ReleaseArgs { resource, .. })
+            | Self::Revoke(RevokeArgs { resource, .. })
+            | Self::DeleteForeign(DeleteForeignArgs { resource, .. })
+            | Self::Inspect { resource } => Some(resource),
+            Self::List(_) | Self::Probe | Self::Init | Self::Quarantine | Self::Activate { .. } => None,
+        }
+    }
 }
 
-/// Every verb that [`Request::operation`] can give.
+/// Every name that [`Request::operation`] returns.
 pub const OPERATIONS: [&str; 13] = [
     "acquire",
     "update",
@@ -140,11 +151,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verb_is_listed_once() {
-        let mut verbs = OPERATIONS.to_vec();
-        verbs.sort_unstable();
-        verbs.dedup();
-        assert_eq!(verbs.len(), OPERATIONS.len());
+    fn every_operation_is_listed_once() {
+        let mut operations = OPERATIONS.to_vec();
+        operations.sort_unstable();
+        operations.dedup();
+        assert_eq!(operations.len(), OPERATIONS.len());
         assert!(OPERATIONS.contains(&Request::Probe.operation()));
     }
 }

@@ -15,7 +15,10 @@ use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in, quorum_of};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind};
+use crate::protocol::{
+    AcquireArgs, CancelArgs, EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind,
+    UpdateArgs,
+};
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
 /// Tries after a split vote for a caller that does not want to wait: a split says nothing about
@@ -185,16 +188,16 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     async fn attempt_from(&self, want: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
         let attempt = self.entropy.attempt();
         let (resource, token) = (want.resource.clone(), want.token.clone());
-        let cancel = Request::Cancel { resource, token, attempt: attempt.clone() };
+        let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });
         let keys_gone = started.plus(want.ttl.as_duration()).plus(self.settings.params.lock_delay);
         let mut undo = Undo::new(self.clone(), cancel, keys_gone);
-        let request = Request::Acquire {
+        let request = Request::Acquire(AcquireArgs {
             resource: want.resource.clone(),
             token: want.token.clone(),
             attempt,
             ttl: want.ttl,
             labels: Arc::clone(&want.labels),
-        };
+        });
         let deadline = started.plus(self.settings.node_timeout);
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. }));
         let tally = self.round(&self.everyone(), request, started, deadline, Until::Decided, is_yes).await;
@@ -249,14 +252,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             return Some(highest);
         }
         for _ in 0..FENCE_ROUNDS {
-            let request = Request::Update {
+            let request = Request::Update(UpdateArgs {
                 resource: want.resource.clone(),
                 token: want.token.clone(),
                 ttl: Some(want.ttl),
                 fence: Some(highest),
                 renewal: false,
                 labels: None,
-            };
+            });
             let started = self.clock.now();
             let deadline = started.plus(self.settings.node_timeout);
             let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Updated { record, .. }) if record.fence == highest);

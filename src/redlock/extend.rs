@@ -12,7 +12,9 @@ use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request};
+use crate::protocol::{
+    EndReason, LeaseRecord, NoVote, NodeResult, ReleaseArgs, Reply, Request, RestoreArgs, UpdateArgs,
+};
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
 /// What is to be extended.
@@ -70,14 +72,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut fence = extension.fence;
         let mut renewal = true;
         loop {
-            let request = Request::Update {
+            let request = Request::Update(UpdateArgs {
                 resource: extension.resource.clone(),
                 token: extension.token.clone(),
                 ttl: extension.ttl,
                 fence,
                 renewal,
                 labels: extension.labels.clone(),
-            };
+            });
             let started = self.clock.now();
             let deadline = started.plus(self.settings.node_timeout);
             let is_yes = |a: &NodeResult| match a {
@@ -133,7 +135,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let (resource, token) = (extension.resource.clone(), extension.token.clone());
         let gone = started.plus(super::cleanup::CLEANUP_MAX);
         if mutant::is(Mutant::ExtendReleases) {
-            self.deliver(Request::Release { resource, token, reason: EndReason::Released }, self.everyone(), gone);
+            self.deliver(
+                Request::Release(ReleaseArgs { resource, token, reason: EndReason::Released }),
+                self.everyone(),
+                gone,
+            );
         } else if mutant::is(Mutant::RepairUnconfirmed) {
             let kept = tally.received().find_map(|(_, a)| match a {
                 Ok(Reply::Updated { record, .. }) => Some(record.clone()),
@@ -183,7 +189,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let now = engine.clock.now();
             let left_ms = u64::try_from(keys_gone.since(now).as_millis()).unwrap_or(0);
             if left_ms > 0 {
-                let request = Request::Restore { resource, record, left_ms };
+                let request = Request::Restore(RestoreArgs { resource, record, left_ms });
                 let deadline = now.plus(engine.settings.node_timeout);
                 let planted = |a: &NodeResult| matches!(a, Ok(Reply::Restored));
                 let tally = engine.round(&missing, request, now, deadline, Until::All, planted).await;

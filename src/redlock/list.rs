@@ -8,7 +8,7 @@ use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::node::Node;
 use super::round::Until;
-use crate::protocol::{ListedLease, Reply, Request};
+use crate::protocol::{ListArgs, ListedLease, Reply, Request};
 
 /// Leases asked for at once: half a millisecond of a node's time on an idle machine.
 const PAGE: u32 = 250;
@@ -24,7 +24,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut cursor = 0;
         for _ in 0..PAGES_MAX {
             let now = self.clock.now();
-            let request = Request::List { cursor, count: PAGE };
+            let request = Request::List(ListArgs { cursor, count: PAGE });
             let mut tally = self.round(&[index], request, now, now.plus(PAGE_TIMEOUT), Until::All, Result::is_ok).await;
             match tally.take(index) {
                 Some(Ok(Reply::Page { next, leases })) => {

@@ -16,7 +16,9 @@ use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, Verdict};
 use super::round::Until;
 use crate::mutant::{Mutant, is};
-use crate::protocol::{EndReason, Found, NodeInspection, NodeResult, Released, Reply, Request};
+use crate::protocol::{
+    DeleteForeignArgs, EndReason, Found, NodeInspection, NodeResult, ReleaseArgs, Released, Reply, Request, RevokeArgs,
+};
 use crate::types::{ResourceName, TokenHash};
 
 /// What a release came to.
@@ -57,14 +59,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         reason: EndReason,
         sent: impl FnOnce() + Send + 'static,
     ) -> ReleaseOutcome {
-        self.end(Request::Release { resource: resource.clone(), token: token.clone(), reason }, sent).await
+        self.end(Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason }), sent).await
     }
 
     /// Deletes a foreigner's lock on the nodes where it still has this fingerprint.
     ///
     /// Cancel: goes on in its own task.
     pub async fn delete_foreign(&self, resource: &ResourceName, fingerprint: Arc<str>) -> ReleaseOutcome {
-        self.end(Request::DeleteForeign { resource: resource.clone(), fingerprint }, || {}).await
+        self.end(Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint }), || {}).await
     }
 
     async fn end(&self, request: Request, sent: impl FnOnce() + Send + 'static) -> ReleaseOutcome {
@@ -87,7 +89,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let failed = |(i, a): (usize, &NodeResult)| a.is_err().then_some(i);
             let left: Vec<usize> = tally.received().filter_map(failed).collect();
             let about = match &request {
-                Request::Release { resource, .. } => Some(resource.clone()),
+                Request::Release(ReleaseArgs { resource, .. }) => Some(resource.clone()),
                 _ => None,
             };
             if !left.is_empty() {
@@ -112,7 +114,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Cancel: nodes that were asked may have taken note.
     pub async fn revoke(&self, resource: &ResourceName, token: &TokenHash) -> Result<u64, ReleaseOutcome> {
-        let request = Request::Revoke { resource: resource.clone(), token: token.clone() };
+        let request = Request::Revoke(RevokeArgs { resource: resource.clone(), token: token.clone() });
         let started = self.clock.now();
         let deadline = started.plus(self.settings.node_timeout);
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Revoked { .. }));

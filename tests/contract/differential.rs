@@ -16,7 +16,8 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
-    ClusterParams, EndReason, LeaseRecord, ListedLease, NoVote, NodeInspection, Reply, Request, RequestTime, StoredLock,
+    AcquireArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, LeaseRecord, ListArgs, ListedLease, NoVote,
+    NodeInspection, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs, StoredLock, UpdateArgs,
 };
 use redlockd::types::{Fence, ResourceName};
 
@@ -100,22 +101,22 @@ impl<'a> Pair<'a> {
         // Attempts are drawn anew for each token and resource, as they are in life.
         let at = |i: &usize, t: &u64, a: &u64| attempt(u64::try_from(*i).expect("small") * 100 + t * 10 + a);
         match ask {
-            Ask::Acquire { resource, token: t, attempt: a, ms } => Request::Acquire {
+            Ask::Acquire { resource, token: t, attempt: a, ms } => Request::Acquire(AcquireArgs {
                 resource: r(resource),
                 token: token(*t),
                 attempt: at(resource, t, a),
                 ttl: ttl(*ms),
                 labels: "{\"o\":\"|\"}".into(),
-            },
-            Ask::Hold { resource, token: t, ms, fence, renewal, labels } => Request::Update {
+            }),
+            Ask::Hold { resource, token: t, ms, fence, renewal, labels } => Request::Update(UpdateArgs {
                 resource: r(resource),
                 token: token(*t),
                 ttl: ms.map(ttl),
                 fence: Some(self.fence(*fence)).filter(|f| *f > 0).map(Fence),
                 renewal: *renewal,
                 labels: labels.map(Into::into),
-            },
-            Ask::Plant { resource, token: t, ms, fence } => Request::Restore {
+            }),
+            Ask::Plant { resource, token: t, ms, fence } => Request::Restore(RestoreArgs {
                 resource: r(resource),
                 record: LeaseRecord {
                     token: token(*t),
@@ -126,19 +127,21 @@ impl<'a> Pair<'a> {
                     labels: "{}".into(),
                 },
                 left_ms: *ms,
-            },
+            }),
             Ask::Cancel { resource, token: t, attempt: a } => {
-                Request::Cancel { resource: r(resource), token: token(*t), attempt: at(resource, t, a) }
+                Request::Cancel(CancelArgs { resource: r(resource), token: token(*t), attempt: at(resource, t, a) })
             }
-            Ask::Release { resource, token: t, forced } => Request::Release {
+            Ask::Release { resource, token: t, forced } => Request::Release(ReleaseArgs {
                 resource: r(resource),
                 token: token(*t),
                 reason: if *forced { EndReason::Forced } else { EndReason::Released },
-            },
-            Ask::Revoke { resource, token: t } => Request::Revoke { resource: r(resource), token: token(*t) },
+            }),
+            Ask::Revoke { resource, token: t } => {
+                Request::Revoke(RevokeArgs { resource: r(resource), token: token(*t) })
+            }
             Ask::Evict { resource, sees } => {
                 let fingerprint = if *sees { self.last_print.as_str() } else { "none" };
-                Request::DeleteForeign { resource: r(resource), fingerprint: fingerprint.into() }
+                Request::DeleteForeign(DeleteForeignArgs { resource: r(resource), fingerprint: fingerprint.into() })
             }
             Ask::Inspect { resource } => Request::Inspect { resource: r(resource) },
             Ask::Probe => Request::Probe,
@@ -309,7 +312,7 @@ impl<'a> Pair<'a> {
         let (mut real, mut cursor) = (Vec::new(), 0);
         let now = self.clear_of_ends();
         for _ in 0..MAX_PAGES {
-            let list = Request::List { cursor, count: 2 };
+            let list = Request::List(ListArgs { cursor, count: 2 });
             let Ok(Reply::Page { next, leases }) = self.real.ask_with(RequestTime(now), &self.params, &list) else {
                 panic!("no page")
             };
@@ -321,7 +324,7 @@ impl<'a> Pair<'a> {
         }
         let (mut twin, mut cursor) = (Vec::new(), 0);
         for _ in 0..MAX_PAGES {
-            let list = Request::List { cursor, count: 2 };
+            let list = Request::List(ListArgs { cursor, count: 2 });
             let Ok(Reply::Page { next, leases }) = self.machine.apply(now, "", RequestTime(now), &self.params, &list)
             else {
                 panic!("no page")
@@ -353,19 +356,19 @@ impl<'a> Pair<'a> {
             self.machine.foreign_delete(now, &resource);
             for t in 0..2 {
                 let reason = EndReason::Released;
-                let release = Request::Release { resource: resource.clone(), token: token(t), reason };
+                let release = Request::Release(ReleaseArgs { resource: resource.clone(), token: token(t), reason });
                 for _ in 0..2 {
                     let sent_at = RequestTime(self.clear_of_ends());
                     self.ask(sent_at, &params, &release)?;
                 }
             }
-            let acquire = Request::Acquire {
+            let acquire = Request::Acquire(AcquireArgs {
                 resource,
                 token: token(9),
                 attempt: attempt(999),
                 ttl: ttl(20_000),
                 labels: "{}".into(),
-            };
+            });
             let slow = RequestTime(self.clear_of_ends() - 4_900_000);
             self.ask(slow, &params, &acquire)?;
         }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use redlockd::protocol::{
-    EndReason, Found, LeaseRecord, MAX_CLAIMS, NoVote, Released, Reply, Request, RequestTime, StoredLock, Vote,
+    EndReason, Found, LeaseRecord, ListArgs, MAX_CLAIMS, NoVote, ReleaseArgs, Released, Reply, Request, RequestTime,
+    RestoreArgs, StoredLock, UpdateArgs, Vote,
 };
 use redlockd::types::{Fence, Labels};
 
@@ -149,7 +150,7 @@ pub fn a_token_that_was_released_for_one_resource_lives_on_for_another(node: &mu
 }
 
 pub fn the_first_reason_stays_save_that_a_release_ends_a_revocation(node: &mut impl Subject) {
-    let end = |reason| Request::Release { resource: name("a"), token: token(1), reason };
+    let end = |reason| Request::Release(ReleaseArgs { resource: name("a"), token: token(1), reason });
     granted(node, &acquire("a", 1, 1, 20_000));
     assert!(matches!(node.ask(&revoke("a", 1)), Reply::Revoked { left_ms } if left_ms > 10_000));
     let earlier = Some(EndReason::Revoked);
@@ -213,14 +214,14 @@ pub fn a_written_back_fence_lifts_the_lease_and_the_counter(node: &mut impl Subj
 pub fn labels_change_without_a_renewal_and_keep_the_end(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let labels = Labels { owner: "ünï|code\n\0".into(), ..Labels::default() };
-    let edit = Request::Update {
+    let edit = Request::Update(UpdateArgs {
         resource: name("a"),
         token: token(1),
         ttl: Some(ttl(1)),
         fence: None,
         renewal: false,
         labels: Some(labels.encode()),
-    };
+    });
     assert!(matches!(node.ask(&edit), Reply::Updated { record: kept, .. } if kept.fence == fence));
     let record = record(node, "a");
     assert_eq!((record.labels(), record.renewals, record.fence), (labels, 0, fence));
@@ -230,10 +231,8 @@ pub fn labels_change_without_a_renewal_and_keep_the_end(node: &mut impl Subject)
 pub fn a_plant_fills_only_what_is_empty_and_not_what_was_ended(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let planted = LeaseRecord { claims: "p,".into(), renewals: 3, ..record(node, "a") };
-    let plant = |resource: &str, record: &LeaseRecord| Request::Restore {
-        resource: name(resource),
-        record: record.clone(),
-        left_ms: 5_000,
+    let plant = |resource: &str, record: &LeaseRecord| {
+        Request::Restore(RestoreArgs { resource: name(resource), record: record.clone(), left_ms: 5_000 })
     };
     assert_eq!(node.ask(&plant("a", &planted)), Reply::Other { fence: None });
     assert_eq!(node.ask(&plant("b", &planted)), Reply::Restored);
@@ -252,7 +251,10 @@ pub fn a_plant_with_a_small_fence_does_not_lower_the_counter(node: &mut impl Sub
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let small = LeaseRecord { token: token(2), fence: Fence(fence.0 - 5), claims: "p,".into(), ..record(node, "a") };
     node.ask(&release("a", 1));
-    assert_eq!(node.ask(&Request::Restore { resource: name("a"), record: small, left_ms: 5_000 }), Reply::Restored);
+    assert_eq!(
+        node.ask(&Request::Restore(RestoreArgs { resource: name("a"), record: small, left_ms: 5_000 })),
+        Reply::Restored
+    );
     node.ask(&release("a", 2));
     let slow = RequestTime(node.now_us() - 400_000);
     let next = node.ask_with(slow, &params(), &acquire("a", 3, 3, 10_000));
@@ -285,7 +287,9 @@ pub fn the_list_shows_what_is_held_page_by_page(node: &mut impl Subject) {
     node.pass(Duration::from_millis(23));
     let (mut cursor, mut seen, mut pages) = (0, std::collections::BTreeMap::new(), 0);
     loop {
-        let Reply::Page { next, leases } = node.ask(&Request::List { cursor, count: 50 }) else { panic!("no page") };
+        let Reply::Page { next, leases } = node.ask(&Request::List(ListArgs { cursor, count: 50 })) else {
+            panic!("no page")
+        };
         for lease in leases {
             assert!(lease.left_ms > 1_000);
             seen.insert(lease.resource, lease.record.token);

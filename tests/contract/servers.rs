@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use redlockd::protocol::{
-    ClusterParams, Found, NoVote, NodeStatus, Released, Reply, Request, RequestTime, StoredLock, Vote,
+    ClusterParams, DeleteForeignArgs, Found, NoVote, NodeStatus, Released, Reply, Request, RequestTime, StoredLock,
+    Vote,
 };
 use redlockd::types::Fence;
 
@@ -68,7 +69,9 @@ pub fn a_foreigner_is_kept_out_by_our_lease(node: &mut impl Server) {
 }
 
 pub fn an_operator_evicts_exactly_what_they_saw(node: &mut impl Server) {
-    let evict = |fingerprint: &str| Request::DeleteForeign { resource: name("a"), fingerprint: fingerprint.into() };
+    let evict = |fingerprint: &str| {
+        Request::DeleteForeign(DeleteForeignArgs { resource: name("a"), fingerprint: fingerprint.into() })
+    };
     let seen = |node: &mut dyn FnMut(&Request) -> Reply| match node(&inspect("a")) {
         Reply::Inspected(seen) => match seen.lock {
             StoredLock::Foreign { fingerprint, .. } => fingerprint,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use redlockd::protocol::{ClusterParams, EndReason, NodeResult, Reply, Request, RequestTime};
+use redlockd::protocol::{
+    AcquireArgs, CancelArgs, ClusterParams, EndReason, NodeResult, ReleaseArgs, Reply, Request, RequestTime,
+    RevokeArgs, UpdateArgs,
+};
 use redlockd::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
 
 pub const GUARD: Duration = Duration::from_millis(500);
@@ -62,30 +65,30 @@ pub fn ttl(ms: u64) -> Ttl {
 }
 
 pub fn acquire(resource: &str, by: u64, at: u64, ms: u64) -> Request {
-    Request::Acquire {
+    Request::Acquire(AcquireArgs {
         resource: name(resource),
         token: token(by),
         attempt: attempt(at),
         ttl: ttl(ms),
         labels: r#"{"o":"me|you"}"#.into(),
-    }
+    })
 }
 
 pub fn extend(resource: &str, by: u64, ms: Option<u64>, fence: Option<Fence>) -> Request {
     let (resource, token) = (name(resource), token(by));
-    Request::Update { resource, token, ttl: ms.map(ttl), fence, renewal: true, labels: None }
+    Request::Update(UpdateArgs { resource, token, ttl: ms.map(ttl), fence, renewal: true, labels: None })
 }
 
 pub fn cancel(resource: &str, by: u64, at: u64) -> Request {
-    Request::Cancel { resource: name(resource), token: token(by), attempt: attempt(at) }
+    Request::Cancel(CancelArgs { resource: name(resource), token: token(by), attempt: attempt(at) })
 }
 
 pub fn release(resource: &str, by: u64) -> Request {
-    Request::Release { resource: name(resource), token: token(by), reason: EndReason::Released }
+    Request::Release(ReleaseArgs { resource: name(resource), token: token(by), reason: EndReason::Released })
 }
 
 pub fn revoke(resource: &str, by: u64) -> Request {
-    Request::Revoke { resource: name(resource), token: token(by) }
+    Request::Revoke(RevokeArgs { resource: name(resource), token: token(by) })
 }
 
 pub fn inspect(resource: &str) -> Request {

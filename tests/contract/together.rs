@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
-use redlockd::protocol::{EndReason, Request, RequestTime};
+use redlockd::protocol::{EndReason, ReleaseArgs, Request, RequestTime};
 use redlockd::types::Fence;
 
 use super::agree::{agree, kind_of};
@@ -148,11 +148,11 @@ impl Both {
             Step::End(ends) => {
                 let end = |(of, by, at): &(u8, u64, Option<u64>)| match at {
                     Some(at) => cancel(&resource(*of), *by, *at),
-                    None => Request::Release {
+                    None => Request::Release(ReleaseArgs {
                         resource: name(&resource(*of)),
                         token: token(*by),
                         reason: EndReason::Released,
-                    },
+                    }),
                 };
                 let asked = ends.iter().map(|e| (self.next_stamp(false), end(e))).collect();
                 self.ask(asked)

@@ -9,7 +9,7 @@ use super::clients::{Ask, Verb};
 use super::profile::Odd;
 use super::sometimes::Sometimes;
 use super::world::{MS, SEC, Us, World};
-use crate::protocol::{LeaseRecord, Request, RequestTime};
+use crate::protocol::{AcquireArgs, LeaseRecord, Request, RequestTime};
 use crate::types::{Fence, ResourceName, TokenHash};
 
 /// After everything healed and the instance runs again, what is left of given-up attempts is gone within this: the
@@ -112,11 +112,11 @@ impl Ledger {
     /// A request left an instance.
     pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
         let attempt = match request {
-            Request::Acquire { attempt, token, .. } => {
+            Request::Acquire(AcquireArgs { attempt, token, .. }) => {
                 self.last_try.insert(token.clone(), SERVED.get());
                 Some(attempt.as_str())
             }
-            Request::Update { .. } => None,
+            Request::Update(_) => None,
             _ => return,
         };
         let req = SERVED.get();

@@ -176,17 +176,7 @@ impl World {
     }
 
     fn lane_of(&self, request: &Request) -> usize {
-        let name = match request {
-            Request::Acquire { resource, .. }
-            | Request::Update { resource, .. }
-            | Request::Restore { resource, .. }
-            | Request::Cancel { resource, .. }
-            | Request::Release { resource, .. }
-            | Request::Revoke { resource, .. }
-            | Request::DeleteForeign { resource, .. }
-            | Request::Inspect { resource } => resource.as_str(),
-            _ => "",
-        };
+        let name = request.resource().map_or("", |resource| resource.as_str());
         name.len() % self.profile.lanes
     }
 

@@ -4,7 +4,10 @@
 use super::links::Parcel;
 use super::sometimes::Sometimes;
 use super::world::World;
-use crate::protocol::{EndReason, NoVote, NodeResult, NodeStatus, Reply, Request, Vote};
+use crate::protocol::{
+    AcquireArgs, CancelArgs, EndReason, NoVote, NodeResult, NodeStatus, ReleaseArgs, Reply, Request, RestoreArgs,
+    UpdateArgs, Vote,
+};
 
 impl World {
     /// Notes what a node was asked and answered, and what must never happen there.
@@ -22,7 +25,7 @@ impl World {
         };
         if let Some(no_vote) = no_vote {
             let what = match no_vote {
-                NoVote::Quarantined { .. } if matches!(request, Request::Update { .. }) => {
+                NoVote::Quarantined { .. } if matches!(request, Request::Update(_)) => {
                     Sometimes::ExtendedOverQuarantine
                 }
                 NoVote::Quarantined { .. } => Sometimes::Quarantined,
@@ -41,7 +44,7 @@ impl World {
 
     fn observe_by_kind(&mut self, node: usize, request: &Request, answer: &NodeResult, is_late: bool) {
         match (request, answer) {
-            (Request::Acquire { resource, token, attempt, .. }, Ok(Reply::Granted { .. })) => {
+            (Request::Acquire(AcquireArgs { resource, token, attempt, .. }), Ok(Reply::Granted { .. })) => {
                 let server = &self.servers[node];
                 // A request of any age may pass for a new one where the clocks went back by as much.
                 let is_ghost = server.was_cancelled(resource, attempt) && !self.ledger.clocks_stepped;
@@ -50,23 +53,23 @@ impl World {
                     self.fail(format!("ghost: node {node} set {resource} for {token:?} although {why} there before"));
                 }
             }
-            (Request::Acquire { .. }, Ok(Reply::Ended { reason: EndReason::Cancelled })) if is_late => {
+            (Request::Acquire(_), Ok(Reply::Ended { reason: EndReason::Cancelled })) if is_late => {
                 self.seen.count(Sometimes::LateSetMetTombstone);
             }
-            (Request::Acquire { .. }, Ok(Reply::Ended { .. })) => self.seen.count(Sometimes::DeadTokenRefused),
-            (Request::Cancel { resource, attempt, token }, Ok(_)) => {
+            (Request::Acquire(_), Ok(Reply::Ended { .. })) => self.seen.count(Sometimes::DeadTokenRefused),
+            (Request::Cancel(CancelArgs { resource, attempt, token }), Ok(_)) => {
                 self.servers[node].cancelled.insert((resource.clone(), attempt.as_str().to_owned()));
                 if self.lease_on(node, resource).is_some_and(|(record, _)| record.token == *token) {
                     self.seen.count(Sometimes::ClaimLeftStanding);
                 }
             }
-            (Request::Release { resource, token, .. }, Ok(_)) => {
+            (Request::Release(ReleaseArgs { resource, token, .. }), Ok(_)) => {
                 self.servers[node].ended.insert((resource.clone(), token.clone()));
             }
-            (Request::Update { fence: Some(_), renewal: false, .. }, Ok(Reply::Updated { .. })) => {
+            (Request::Update(UpdateArgs { fence: Some(_), renewal: false, .. }), Ok(Reply::Updated { .. })) => {
                 self.seen.count(Sometimes::FenceWrittenBack);
             }
-            (Request::Restore { .. }, Ok(Reply::Restored)) => self.seen.count(Sometimes::RepairPlanted),
+            (Request::Restore(_), Ok(Reply::Restored)) => self.seen.count(Sometimes::RepairPlanted),
             (Request::Quarantine, Ok(_)) => {
                 self.seen.count(Sometimes::QuarantineOrdered);
                 let now = self.now;
@@ -104,15 +107,17 @@ fn answer_code(answer: &NodeResult) -> (u64, u64) {
 
 fn brief(request: &Request) -> String {
     match request {
-        Request::Acquire { resource, token, attempt, ttl, .. } => {
+        Request::Acquire(AcquireArgs { resource, token, attempt, ttl, .. }) => {
             format!("acquire {resource} {token:?} {attempt:?} {} ms", ttl.as_ms())
         }
-        Request::Update { resource, token, fence, renewal, ttl, .. } => {
+        Request::Update(UpdateArgs { resource, token, fence, renewal, ttl, .. }) => {
             format!("hold {resource} {token:?} fence {fence:?} ttl {ttl:?} renewal {renewal}")
         }
-        Request::Restore { resource, record, left_ms } => format!("plant {resource} {:?} {left_ms} ms", record.token),
-        Request::Cancel { resource, token, attempt } => format!("cancel {resource} {token:?} {attempt:?}"),
-        Request::Release { resource, token, .. } => format!("release {resource} {token:?}"),
+        Request::Restore(RestoreArgs { resource, record, left_ms }) => {
+            format!("plant {resource} {:?} {left_ms} ms", record.token)
+        }
+        Request::Cancel(CancelArgs { resource, token, attempt }) => format!("cancel {resource} {token:?} {attempt:?}"),
+        Request::Release(ReleaseArgs { resource, token, .. }) => format!("release {resource} {token:?}"),
         other => format!("{other:?}"),
     }
 }

@@ -9,7 +9,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::clock::{Dice, Paused};
 use crate::protocol::reference::ReferenceNode;
-use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
+use crate::protocol::{
+    CancelArgs, ClusterParams, NodeResult, ReleaseArgs, Request, RequestTime, Unreachable, UnreachableKind,
+};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{LeaseTag, Notice, NotificationSource, Topic};
@@ -92,8 +94,8 @@ impl Server {
 
     fn apply(&self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult {
         let about = match request {
-            Request::Release { resource, token, .. } => Some((resource, token, false)),
-            Request::Cancel { resource, token, .. } => Some((resource, token, true)),
+            Request::Release(ReleaseArgs { resource, token, .. }) => Some((resource, token, false)),
+            Request::Cancel(CancelArgs { resource, token, .. }) => Some((resource, token, true)),
             _ => None,
         };
         let had = about.is_some_and(|(resource, token, _)| self.holder(resource).as_ref() == Some(token));
@@ -223,7 +225,7 @@ impl Node for Link {
 
     async fn call(self: Arc<Self>, sent_at: RequestTime, request: Arc<Request>) -> NodeResult {
         let (answer, said) = oneshot::channel();
-        let is_acquire = matches!(&*request, Request::Acquire { .. });
+        let is_acquire = matches!(&*request, Request::Acquire(_));
         let acquires = &self.server.acquires;
         if is_acquire {
             acquires.most.fetch_max(acquires.now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);

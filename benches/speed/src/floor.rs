@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redlockd::protocol::keys::KeyTemplate;
 use redlockd::protocol::commands::{self, ScriptRef, ScriptContext};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
-use redlockd::protocol::{EndReason, Request, RequestTime, ClusterParams};
+use redlockd::protocol::{AcquireArgs, ClusterParams, EndReason, ReleaseArgs, Request, RequestTime};
 use redlockd::types::{ResourceName, Ttl};
 use tokio::task::LocalSet;
 
@@ -120,10 +120,10 @@ impl Script {
         let resource = ResourceName::parse(name).expect("a name");
         let token = SystemEntropy.token().hash();
         let release =
-            Request::Release { resource: resource.clone(), token: token.clone(), reason: EndReason::Released };
+            Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason: EndReason::Released });
         let attempt = SystemEntropy.attempt();
         let ttl = Ttl::from_ms(TTL_MS).expect("in range");
-        [Request::Acquire { resource, token, attempt, ttl, labels: "{}".into() }, release]
+        [Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels: "{}".into() }), release]
     }
 
     fn pack(&self, request: &Request, marker_fingerprint: &str) -> redis::Cmd {

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::protocol::{
-    ClusterParams, EndReason, Found, NoVote, NodeResult, Reply, Request, RequestTime, UnreachableKind, Vote,
+    AcquireArgs, CancelArgs, ClusterParams, EndReason, Found, NoVote, NodeResult, ReleaseArgs, Reply, Request,
+    RequestTime, UnreachableKind, UpdateArgs, Vote,
 };
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
@@ -98,17 +99,17 @@ fn token(i: u64) -> TokenHash {
 }
 
 fn acquire(i: u64, by: u64, ttl: Duration) -> Request {
-    Request::Acquire {
+    Request::Acquire(AcquireArgs {
         resource: name(i),
         token: token(by),
         attempt: AttemptId::from_random(by),
         ttl: Ttl::from_ms(u64::try_from(ttl.as_millis()).expect("short")).expect("valid"),
         labels: "{}".into(),
-    }
+    })
 }
 
 fn release(i: u64, by: u64) -> Request {
-    Request::Release { resource: name(i), token: token(by), reason: EndReason::Released }
+    Request::Release(ReleaseArgs { resource: name(i), token: token(by), reason: EndReason::Released })
 }
 
 async fn status(node: &TestNode) -> crate::protocol::NodeStatus {
@@ -232,9 +233,12 @@ async fn after_a_clean_stop_it_waits_for_the_leases_that_are_out_and_for_nothing
         let fence = granted(&node, acquire(1, 2, TTL)).await;
         assert!(fence > last);
         last = fence;
-        ask(&node, Request::Cancel { resource: name(1), token: token(2), attempt: AttemptId::from_random(2) })
-            .await
-            .expect("an answer");
+        ask(
+            &node,
+            Request::Cancel(CancelArgs { resource: name(1), token: token(2), attempt: AttemptId::from_random(2) }),
+        )
+        .await
+        .expect("an answer");
         clock.pass(Duration::from_secs(3)); // past the tombstone of the attempt
     }
     node.close().expect("written");
@@ -274,8 +278,14 @@ async fn steady_load_rewrites_the_file_at_most_every_five_seconds() {
     let node = start(&dir, &clock);
     for i in 0..6_000 {
         granted(&node, acquire(i, i, TTL)).await;
-        let hold =
-            Request::Update { resource: name(i), token: token(i), ttl: None, fence: None, renewal: true, labels: None };
+        let hold = Request::Update(UpdateArgs {
+            resource: name(i),
+            token: token(i),
+            ttl: None,
+            fence: None,
+            renewal: true,
+            labels: None,
+        });
         assert!(matches!(ask(&node, hold).await, Ok(Reply::Updated { .. })));
         ask(&node, release(i, i)).await.expect("an answer");
         clock.pass(Duration::from_millis(10)); // a minute in all
@@ -342,14 +352,14 @@ async fn while_the_disk_is_full_nothing_is_given_and_releases_pass() {
     std::fs::create_dir(&in_the_way).expect("made");
 
     let longer = Duration::from_mins(4);
-    let hold = Request::Update {
+    let hold = Request::Update(UpdateArgs {
         resource: name(1),
         token: token(1),
         ttl: Ttl::from_ms(240_000).ok(),
         fence: None,
         renewal: true,
         labels: None,
-    };
+    });
     for request in [acquire(2, 2, longer), acquire(2, 2, longer), hold] {
         assert_eq!(ask(&node, request).await.map_err(|e| e.kind), Err(UnreachableKind::Full));
     }
@@ -396,9 +406,16 @@ async fn a_caller_that_leaves_while_the_file_is_written_holds_nobody_up() {
         let first_poll = futures_util::future::poll_immediate(&mut gone).await;
         drop(gone);
         if first_poll.is_none() {
-            ask(&node, Request::Cancel { resource: name(1), token: token(by), attempt: AttemptId::from_random(by) })
-                .await
-                .expect("an answer");
+            ask(
+                &node,
+                Request::Cancel(CancelArgs {
+                    resource: name(1),
+                    token: token(by),
+                    attempt: AttemptId::from_random(by),
+                }),
+            )
+            .await
+            .expect("an answer");
         }
     }
     for by in 0..50 {

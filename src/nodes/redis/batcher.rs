@@ -167,7 +167,7 @@ pub async fn answer_of(waiting: oneshot::Receiver<NodeResult>) -> NodeResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{EndReason, Request};
+    use crate::protocol::{AcquireArgs, CancelArgs, EndReason, ReleaseArgs, Request};
     use crate::types::{AttemptId, ResourceName, Token, Ttl};
 
     fn resource(name: &str) -> ResourceName {
@@ -180,24 +180,24 @@ mod tests {
         let (resource, token) = (resource(name), Token::parse("abcdefghijklmnopqrstuv").expect("valid").hash());
         let attempt = AttemptId::from_random(1);
         match kind {
-            "a" => Request::Acquire {
+            "a" => Request::Acquire(AcquireArgs {
                 resource,
                 token,
                 attempt,
                 ttl: Ttl::from_ms(1_000).expect("valid"),
                 labels: "{}".into(),
-            },
-            "r" => Request::Release { resource, token, reason: EndReason::Released },
-            "c" => Request::Cancel { resource, token, attempt },
+            }),
+            "r" => Request::Release(ReleaseArgs { resource, token, reason: EndReason::Released }),
+            "c" => Request::Cancel(CancelArgs { resource, token, attempt }),
             _ => Request::Inspect { resource },
         }
     }
 
     fn word(request: &Request) -> String {
         let kind = match request {
-            Request::Acquire { .. } => "a",
-            Request::Release { .. } => "r",
-            Request::Cancel { .. } => "c",
+            Request::Acquire(_) => "a",
+            Request::Release(_) => "r",
+            Request::Cancel(_) => "c",
             _ => "i",
         };
         format!("{kind}{}", super::super::lane_key(request))

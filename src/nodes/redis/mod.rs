@@ -237,7 +237,7 @@ impl RedisNode {
         let Some(_place) = self.lanes.enter(self.max_in_flight) else {
             return Err(Unreachable::new(UnreachableKind::Overloaded, "too many requests are under way"));
         };
-        if self.lanes.is_unfit() && matches!(**request, Request::Acquire { .. }) {
+        if self.lanes.is_unfit() && matches!(**request, Request::Acquire(_)) {
             return Err(Unreachable::new(UnreachableKind::Unsuitable, "the server's findings take its vote away"));
         }
         let lane = self.lanes.of_key(lane_key(request));
@@ -317,16 +317,11 @@ impl Drop for Watch<'_> {
 
 /// What decides the lane: the resource, or the key of the node's own that the request is about.
 fn lane_key(request: &Request) -> &str {
+    if let Some(resource) = request.resource() {
+        return resource.as_str();
+    }
     match request {
-        Request::Acquire { resource, .. }
-        | Request::Update { resource, .. }
-        | Request::Restore { resource, .. }
-        | Request::Cancel { resource, .. }
-        | Request::Release { resource, .. }
-        | Request::Revoke { resource, .. }
-        | Request::DeleteForeign { resource, .. }
-        | Request::Inspect { resource } => resource.as_str(),
-        Request::List { .. } => LEASES_KEY,
-        Request::Probe | Request::Init | Request::Quarantine | Request::Activate { .. } => META_KEY,
+        Request::List(_) => LEASES_KEY,
+        _ => META_KEY,
     }
 }

@@ -19,7 +19,10 @@ use std::sync::Arc;
 
 #[cfg(test)]
 use crate::protocol::LeaseRecord;
-use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime};
+use crate::protocol::{
+    AcquireArgs, CancelArgs, ClusterParams, DeleteForeignArgs, ListArgs, NodeResult, ReleaseArgs, Request, RequestTime,
+    RestoreArgs, RevokeArgs, UpdateArgs,
+};
 use crate::types::{ResourceName, TokenHash, Ttl};
 use leases::{Change, Whose, Wish};
 use locks::LockValue;
@@ -121,26 +124,30 @@ impl ReferenceNode {
         let memory = &mut self.memory;
         memory.purge(visit.now_ms(), memory::PURGE_PER_REQUEST);
         match request {
-            Request::Acquire { resource, token, attempt, ttl, labels } => {
+            Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels }) => {
                 leases::acquire(memory, visit, Whose { resource, token }, Wish { attempt, ttl: *ttl, labels })
             }
-            Request::Update { resource, token, ttl, fence, renewal, labels } => {
+            Request::Update(UpdateArgs { resource, token, ttl, fence, renewal, labels }) => {
                 let change = Change { ttl: *ttl, fence: *fence, renewal: *renewal, labels: labels.as_ref() };
                 leases::hold(memory, visit, Whose { resource, token }, change)
             }
-            Request::Restore { resource, record, left_ms } => leases::plant(memory, visit, resource, record, *left_ms),
-            Request::Cancel { resource, token, attempt } => {
+            Request::Restore(RestoreArgs { resource, record, left_ms }) => {
+                leases::plant(memory, visit, resource, record, *left_ms)
+            }
+            Request::Cancel(CancelArgs { resource, token, attempt }) => {
                 Ok(release::cancel(memory, visit, Whose { resource, token }, attempt))
             }
-            Request::Release { resource, token, reason } => {
+            Request::Release(ReleaseArgs { resource, token, reason }) => {
                 Ok(release::release(memory, visit, Whose { resource, token }, *reason))
             }
-            Request::Revoke { resource, token } => Ok(release::revoke(memory, visit, Whose { resource, token })),
-            Request::DeleteForeign { resource, fingerprint } => {
+            Request::Revoke(RevokeArgs { resource, token }) => {
+                Ok(release::revoke(memory, visit, Whose { resource, token }))
+            }
+            Request::DeleteForeign(DeleteForeignArgs { resource, fingerprint }) => {
                 Ok(release::evict(memory, visit, resource, fingerprint))
             }
             Request::Inspect { resource } => Ok(release::inspect(memory, visit, resource)),
-            Request::List { cursor, count } => Ok(release::list(memory, visit, *cursor, *count)),
+            Request::List(ListArgs { cursor, count }) => Ok(release::list(memory, visit, *cursor, *count)),
             Request::Probe => Ok(admin::probe(&mut memory.mark, visit, self.evicted, None)),
             Request::Init => Ok(admin::init(&mut memory.mark, visit, self.evicted)),
             Request::Quarantine => Ok(admin::order_quarantine(&mut memory.mark, visit, self.evicted)),
@@ -179,10 +186,10 @@ impl ReferenceNode {
         let furthest = self.memory.mark.furthest_fence(visit);
         let for_ttl = |ttl: Ttl| end_us(visit.now_ms().saturating_add(millis(leases::padded(ttl, visit))));
         match request {
-            Request::Acquire { resource, token, ttl, .. } if self.may_grant(visit, resource, token) => {
+            Request::Acquire(AcquireArgs { resource, token, ttl, .. }) if self.may_grant(visit, resource, token) => {
                 EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
             }
-            Request::Update { resource, token, ttl, fence, .. } => {
+            Request::Update(UpdateArgs { resource, token, ttl, fence, .. }) => {
                 match self.memory.locks.get(resource, visit.now_ms()) {
                     Some(LockValue::Lease(record)) if record.token == *token => {
                         let want = fence.map_or(0, |f| f.0);
@@ -192,7 +199,7 @@ impl ReferenceNode {
                     _ => nothing,
                 }
             }
-            Request::Restore { left_ms, record, .. } => {
+            Request::Restore(RestoreArgs { left_ms, record, .. }) => {
                 let end = end_us(visit.now_ms().saturating_add((*left_ms).max(1)));
                 EffectBound { end_us: Some(end), fence: known.max(record.fence.0.min(furthest)) }
             }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::protocol::{EndReason, NoVote, Reply, Vote};
+use crate::protocol::{AcquireArgs, CancelArgs, EndReason, NoVote, ReleaseArgs, Reply, UpdateArgs, Vote};
 use crate::types::{AttemptId, Fence, Token};
 
 const NOW_US: u64 = 1_700_000_000_000_000;
@@ -28,13 +28,13 @@ fn token(i: u64) -> TokenHash {
 }
 
 fn acquire(i: u64, ttl_ms: u64) -> Request {
-    Request::Acquire {
+    Request::Acquire(AcquireArgs {
         resource: name(i),
         token: token(i),
         attempt: AttemptId::from_random(i),
         ttl: Ttl::from_ms(ttl_ms).expect("valid"),
         labels: "{}".into(),
-    }
+    })
 }
 
 fn active() -> ReferenceNode {
@@ -52,7 +52,11 @@ fn memory_is_given_back_by_other_requests_than_those_that_took_it() {
     let mut machine = active();
     for i in 0..1_000 {
         assert!(matches!(ask(&mut machine, NOW_US, &acquire(i, 100)), Reply::Granted { joined: false, .. }));
-        let cancel = Request::Cancel { resource: name(i), token: token(i), attempt: AttemptId::from_random(i + 5_000) };
+        let cancel = Request::Cancel(CancelArgs {
+            resource: name(i),
+            token: token(i),
+            attempt: AttemptId::from_random(i + 5_000),
+        });
         ask(&mut machine, NOW_US, &cancel);
     }
     assert_eq!(machine.sizes(), Sizes { locks: 1_000, index: 1_000, counters: 1_000, tombstones: 1_000 });
@@ -70,15 +74,15 @@ fn a_resource_that_is_taken_and_let_go_over_and_over_leaves_one_counter() {
     for step in 0..2_000_u64 {
         let now = NOW_US + step * 100_000; // 200 s in all
         let (resource, token) = (name(1), token(step));
-        let wish = Request::Acquire {
+        let wish = Request::Acquire(AcquireArgs {
             resource: resource.clone(),
             token: token.clone(),
             attempt: AttemptId::from_random(step),
             ttl: Ttl::from_ms(30_000).expect("valid"),
             labels: "{}".into(),
-        };
+        });
         assert!(matches!(ask(&mut machine, now, &wish), Reply::Granted { joined: false, .. }));
-        ask(&mut machine, now, &Request::Release { resource, token, reason: EndReason::Released });
+        ask(&mut machine, now, &Request::Release(ReleaseArgs { resource, token, reason: EndReason::Released }));
     }
     let sizes = machine.sizes();
     assert_eq!((sizes.locks, sizes.index, sizes.counters), (0, 0, 1));
@@ -94,12 +98,12 @@ fn nothing_goes_beyond_the_reach_that_was_told_before() {
         let (resource, token) = (name(i % 3), token(i % 3));
         let request = match i % 5 {
             0 | 1 => acquire(i % 3, 50 + i * 10),
-            2 => Request::Update { resource, token, ttl: None, fence: None, renewal: true, labels: None },
+            2 => Request::Update(UpdateArgs { resource, token, ttl: None, fence: None, renewal: true, labels: None }),
             3 => {
                 let (ttl, fence) = (Ttl::from_ms(i * 7).ok(), Some(Fence(now + 400_000)));
-                Request::Update { resource, token, ttl, fence, renewal: false, labels: None }
+                Request::Update(UpdateArgs { resource, token, ttl, fence, renewal: false, labels: None })
             }
-            _ => Request::Cancel { resource, token, attempt: AttemptId::from_random(i % 3) },
+            _ => Request::Cancel(CancelArgs { resource, token, attempt: AttemptId::from_random(i % 3) }),
         };
         let before = machine.last_lease_end_us();
         let reach = machine.effect_bound(now, RequestTime(now), &params(), &request);

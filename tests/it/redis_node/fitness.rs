@@ -1,7 +1,7 @@
 //! Who may be a node: passwords, users, TLS, sockets, replicas, eviction.
 
 use redlockd::nodes::redis::{NodeTls, NodeUrl, RedisNode, ServerFinding};
-use redlockd::protocol::{Reply, Request, UnreachableKind};
+use redlockd::protocol::{ListArgs, Reply, Request, UnreachableKind};
 use redlockd::redlock::entropy::SystemEntropy;
 
 use super::{Rig, Who, config};
@@ -16,7 +16,7 @@ async fn works(rig: &Rig) {
     rig.granted(&a, 10_000).await;
     assert!(matches!(rig.reply(a.extend(None)).await, Reply::Updated { .. }));
     assert!(
-        matches!(rig.reply(Request::List { cursor: 0, count: 10 }).await, Reply::Page { leases, .. } if leases.len() == 1)
+        matches!(rig.reply(Request::List(ListArgs { cursor: 0, count: 10 })).await, Reply::Page { leases, .. } if leases.len() == 1)
     );
     rig.reply(a.release()).await;
 }

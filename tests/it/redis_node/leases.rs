@@ -1,6 +1,9 @@
 //! Each request about a lease, in all its branches.
 
-use redlockd::protocol::{EndReason, Found, LeaseRecord, NodeInspection, Released, Reply, Request, StoredLock};
+use redlockd::protocol::{
+    DeleteForeignArgs, EndReason, Found, LeaseRecord, ListArgs, NodeInspection, Released, Reply, Request, RestoreArgs,
+    StoredLock,
+};
 use redlockd::types::{Fence, ResourceName};
 
 use super::{Rig, Who, now, ttl};
@@ -108,7 +111,10 @@ async fn released_cancelled_and_revoked_leases_stay_ended() {
         claims: "p,".into(),
         labels: "{}".into(),
     };
-    assert_eq!(rig.reply(Request::Restore { resource: a.resource.clone(), record, left_ms: 5_000 }).await, dead);
+    assert_eq!(
+        rig.reply(Request::Restore(RestoreArgs { resource: a.resource.clone(), record, left_ms: 5_000 })).await,
+        dead
+    );
 
     let b = Who::wanting("r");
     assert_eq!(rig.reply(b.cancel()).await, released(Found::Nothing, None), "before its acquire arrived");
@@ -206,7 +212,7 @@ async fn a_missing_lease_is_planted_once_and_extended() {
         claims: "p,".into(),
         labels: "{}".into(),
     };
-    let plant = Request::Restore { resource: a.resource.clone(), record: record.clone(), left_ms: 9_000 };
+    let plant = Request::Restore(RestoreArgs { resource: a.resource.clone(), record: record.clone(), left_ms: 9_000 });
     assert_eq!(rig.reply(plant.clone()).await, Reply::Restored);
     assert_eq!(rig.reply(plant).await, Reply::Other { fence: None });
     let (found, left) = lease(&rig, &a).await;
@@ -214,7 +220,11 @@ async fn a_missing_lease_is_planted_once_and_extended() {
     assert!((1..=9_000).contains(&left), "{left}");
     assert!(matches!(rig.reply(a.extend(None)).await, Reply::Updated { .. }));
     let future = LeaseRecord { fence: Fence(fence.0 + 3_600_000_000), ..record };
-    let late = Request::Restore { resource: ResourceName::parse("s").expect("valid"), record: future, left_ms: 9_000 };
+    let late = Request::Restore(RestoreArgs {
+        resource: ResourceName::parse("s").expect("valid"),
+        record: future,
+        left_ms: 9_000,
+    });
     assert_eq!(rig.reply(late).await, Reply::FenceTooFarAhead);
 }
 
@@ -223,7 +233,9 @@ async fn an_eviction_needs_the_very_value_that_was_seen() {
     let server = RedisServer::start().await;
     let rig = Rig::voting(&server).await;
     let who = Who::wanting("r");
-    let evict = |print: &str| Request::DeleteForeign { resource: who.resource.clone(), fingerprint: print.into() };
+    let evict = |print: &str| {
+        Request::DeleteForeign(DeleteForeignArgs { resource: who.resource.clone(), fingerprint: print.into() })
+    };
     assert_eq!(rig.reply(evict("type:hash")).await, released(Found::Nothing, None));
     server.ask::<()>(&["SET", "r", "foreign"]).await;
     let StoredLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
@@ -249,7 +261,7 @@ async fn every_held_lease_is_on_some_page_and_nothing_else_is() {
     server.ask::<()>(&["SET", "job/2", "foreign"]).await;
     let (mut found, mut cursor, mut pages) = (std::collections::BTreeSet::new(), Some(0), 0);
     while let Some(at) = cursor {
-        let Reply::Page { next, leases } = rig.reply(Request::List { cursor: at, count: 50 }).await else {
+        let Reply::Page { next, leases } = rig.reply(Request::List(ListArgs { cursor: at, count: 50 })).await else {
             panic!("no page")
         };
         for listed in leases {
@@ -267,7 +279,7 @@ async fn every_held_lease_is_on_some_page_and_nothing_else_is() {
 async fn pages(rig: &Rig, count: u32) -> Vec<String> {
     let (mut found, mut cursor) = (Vec::new(), Some(0));
     while let Some(at) = cursor {
-        let Reply::Page { next, leases } = rig.reply(Request::List { cursor: at, count }).await else {
+        let Reply::Page { next, leases } = rig.reply(Request::List(ListArgs { cursor: at, count })).await else {
             panic!("no page")
         };
         found.extend(leases.into_iter().map(|listed| listed.resource.as_str().to_owned()));

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
 use redlockd::protocol::{
-    ClusterParams, EndReason, NodeResult, Reply, Request, RequestTime, Unreachable, UnreachableKind, quarantine_for,
+    AcquireArgs, CancelArgs, ClusterParams, EndReason, NodeResult, ReleaseArgs, Reply, Request, RequestTime,
+    RevokeArgs, Unreachable, UnreachableKind, UpdateArgs, quarantine_for,
 };
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
@@ -136,13 +137,13 @@ impl Who {
     }
 
     pub fn acquire(&self, ttl_ms: u64) -> Request {
-        Request::Acquire {
+        Request::Acquire(AcquireArgs {
             resource: self.resource.clone(),
             token: self.token.clone(),
             attempt: self.attempt.clone(),
             ttl: ttl(ttl_ms),
             labels: "{\"o\":\"me\"}".into(),
-        }
+        })
     }
 
     pub fn extend(&self, ttl_ms: Option<u64>) -> Request {
@@ -151,11 +152,22 @@ impl Who {
 
     pub fn hold(&self, ttl_ms: Option<u64>, fence: Option<Fence>, renewal: bool, labels: Option<&str>) -> Request {
         let (resource, token) = (self.resource.clone(), self.token.clone());
-        Request::Update { resource, token, ttl: ttl_ms.map(ttl), fence, renewal, labels: labels.map(Arc::from) }
+        Request::Update(UpdateArgs {
+            resource,
+            token,
+            ttl: ttl_ms.map(ttl),
+            fence,
+            renewal,
+            labels: labels.map(Arc::from),
+        })
     }
 
     pub fn cancel(&self) -> Request {
-        Request::Cancel { resource: self.resource.clone(), token: self.token.clone(), attempt: self.attempt.clone() }
+        Request::Cancel(CancelArgs {
+            resource: self.resource.clone(),
+            token: self.token.clone(),
+            attempt: self.attempt.clone(),
+        })
     }
 
     pub fn release(&self) -> Request {
@@ -163,11 +175,11 @@ impl Who {
     }
 
     pub fn end(&self, reason: EndReason) -> Request {
-        Request::Release { resource: self.resource.clone(), token: self.token.clone(), reason }
+        Request::Release(ReleaseArgs { resource: self.resource.clone(), token: self.token.clone(), reason })
     }
 
     pub fn revoke(&self) -> Request {
-        Request::Revoke { resource: self.resource.clone(), token: self.token.clone() }
+        Request::Revoke(RevokeArgs { resource: self.resource.clone(), token: self.token.clone() })
     }
 
     pub fn inspect(&self) -> Request {
