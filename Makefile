@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast model chaos bench bench-peers bench-growth bench-cost fuzz lint fmt docs-table acceptance measure
+.PHONY: help run deps test test-fast model chaos bench bench-peers bench-growth bench-cost fuzz lint fmt docs acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,7 +78,7 @@ lint: ## formatting, clippy, docs, scripts and licences, each without a warning
 fmt: ## format the code
 	cargo fmt
 
-docs-table: ## write the table of settings in README.md anew, from config/redlockd.toml
+docs: ## write the generated documents again: config/redlockd.toml, docs/settings.md, docs/limits.md
 	REDLOCKD_WRITE_DOCUMENTS=1 cargo test --locked --test it documents
 
 acceptance: deps ## 300 real curls over two instances, with a node, an instance and some of them killed (a minute)

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use redlockd::client::acquire::acquire;
 use redlockd::client::base_url::BaseUrl;
-use redlockd::client::renewal::Keeper;
-use redlockd::client::requests::Want;
+use redlockd::client::renewal::LeaseRenewer;
+use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use redlockd::types::ResourceName;
@@ -34,7 +34,7 @@ async fn main() -> Result<(), Failure> {
 pub async fn run(url: &str) -> Result<(), Failure> {
     // Further URLs would name further instances, which are tried in turn.
     let client = Client::new(ClientSettings { urls: vec![BaseUrl::parse(url)?], key: None, ca_pem: None })?;
-    let want = Want {
+    let want = LockRequest {
         resource: ResourceName::parse("example/client")?,
         ttl: Some(Duration::from_secs(3)),
         owner: "example".to_owned(),
@@ -46,7 +46,7 @@ pub async fn run(url: &str) -> Result<(), Failure> {
     let answer = acquire(&client, &want, &token, WAIT, |error| println!("trying again: {error}")).await?;
     println!("acquired, fence {}, valid for {} ms", answer.lease.fence, answer.lease.valid_for_ms);
 
-    let (mut keeper, _deadline) = Keeper::new(client.clone(), want.resource.clone(), token.clone(), &answer);
+    let (mut keeper, _deadline) = LeaseRenewer::new(client.clone(), want.resource.clone(), token.clone(), &answer);
     tokio::select! {
         biased;
         () = work() => println!("the work is done"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use redlockd::client::acquire::acquire;
 use redlockd::client::base_url::BaseUrl;
-use redlockd::client::requests::Want;
+use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use redlockd::types::ResourceName;
@@ -75,7 +75,7 @@ pub async fn run(url: &str) -> Result<(), Failure> {
 
 /// Acquires a lease of half a second and leaves it to its end.
 async fn fence_of_lease(client: &Client, owner: &str) -> Result<u64, Failure> {
-    let want = Want {
+    let want = LockRequest {
         resource: ResourceName::parse(RESOURCE)?,
         ttl: Some(Duration::from_millis(500)),
         owner: owner.to_owned(),

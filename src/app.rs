@@ -18,7 +18,7 @@ use crate::audit::{self, Audit};
 use crate::auth::access_file::{self, AccessFileError};
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::PrincipalLimits;
-use crate::config::{self, Config, PasswordFileError};
+use crate::config::{Config, PasswordFileError};
 use crate::http::middleware::host::AllowedHosts;
 use crate::http::server::reload::{self, WatchedFiles};
 use crate::http::server::tls::{Tls, TlsError, TlsFiles};
@@ -32,8 +32,7 @@ use crate::manager::types::Readiness;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode, OpenError};
-use crate::nodes::redis::{Identity, NodeObserver, NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
-use crate::protocol::keys::KeyTemplate;
+use crate::nodes::redis::{NodeObserver, NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
 use crate::protocol::{ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -410,20 +409,16 @@ fn open_nodes(
         return Ok((embedded.iter().map(node).collect(), embedded));
     }
     let tls = node_tls(config)?;
-    let template = template(config)?;
     let mut nodes = Vec::new();
     for (url, id) in config.node_urls()?.iter().zip(ids) {
         let invalid = |why: Invalid| AppError::Setting { key: "nodes", why: format!("{id}: {why}") };
         let url = NodeUrl::parse(url.reveal()).map_err(invalid)?;
         let node = RedisNodeConfig {
             tls: if url.is_tls() { tls.clone() } else { None },
-            key_template: template.clone(),
-            identity: match config.identity {
-                config::Identity::Handshake => Identity::Handshake,
-                config::Identity::Script => Identity::Script,
-            },
+            key_template: config.key_template.clone(),
+            identity: config.identity,
             connect_timeout: config.connect_timeout,
-            lanes: config.lanes,
+            lanes: config.connections_per_node,
             max_in_flight: config.max_in_flight,
             ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&params), config.node_timeout)
         };
@@ -538,10 +533,6 @@ fn serve_limits(config: &Config) -> ServeLimits {
 fn tls_listener(config: &Config) -> Result<Option<Tls>, TlsError> {
     let Some((cert, key)) = config.listen_tls_cert.clone().zip(config.listen_tls_key.clone()) else { return Ok(None) };
     Tls::read(TlsFiles { cert, key, client_ca: config.listen_tls_client_ca.clone() }).map(Some)
-}
-
-fn template(config: &Config) -> Result<KeyTemplate, AppError> {
-    KeyTemplate::parse(&config.key_template).map_err(|why| AppError::Setting { key: "key_template", why: why.0 })
 }
 
 fn node_tls(config: &Config) -> Result<Option<NodeTls>, AppError> {

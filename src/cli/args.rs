@@ -1,5 +1,5 @@
-//! The command line as clap reads it, turned into the inputs of the configuration. Checks no
-//! value: that is the configuration's part, for all layers alike.
+//! The commands, their help texts, and the options that set settings. Values are checked by the configuration, for all
+//! layers alike.
 
 use std::path::PathBuf;
 
@@ -13,38 +13,38 @@ use crate::config::Inputs;
 const EXAMPLES: &str = "\
 Examples:
   redlockd
-      serve on 127.0.0.1:5625, with an embedded node and no Redis
+      serve on 127.0.0.1:5625 with an embedded node, without Redis
   redlockd serve --node redis://10.0.0.1 --node redis://10.0.0.2 --node redis://10.0.0.3
       serve over three independent Redis masters
   redlockd serve --config redlockd.toml --set node_timeout=40ms
-      settings from a file, one of them changed
+      settings from a file, one of them overridden
   REDLOCKD_NODES=redis://10.0.0.1,redis://10.0.0.2,redis://10.0.0.3 redlockd
       the same settings from the environment
 
-Settings: built-in defaults < --config FILE < REDLOCKD_<KEY> in the environment < command line.
+Settings: defaults < --config FILE < REDLOCKD_<KEY> in the environment < command line.
 `redlockd config default` prints all of them with their ranges.
 
 Most used: `redlockd run RESOURCE -- COMMAND` (see redlockd run --help).
 
-Exit codes: 0 stopped in good order, 64 wrong usage, 69 could not start or run, 78 wrong
-configuration, 130 or 143 stopped at once by a second signal.";
+Exit codes: 0 stopped after finishing its requests, 64 wrong usage, 69 could not start or run,
+78 wrong configuration, 130 or 143 stopped at once by a second signal.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
   redlockd config check --config redlockd.toml
   redlockd config check --node redis://10.0.0.1 --node redis://10.0.0.2
 
-Exit codes: 0 good (there may be warnings on standard error), 78 refused. Asks no node.";
+Exit codes: 0 valid (warnings go to standard error), 78 invalid. Connects to no node.";
 
 const INIT_EXAMPLES: &str = "\
 Examples:
   redlockd init --node redis://10.0.0.1 --node redis://10.0.0.2 --node redis://10.0.0.3
-      with the same settings as the service will have; then start it
+      with the settings of the service, before it is started
   redlockd init --config redlockd.toml
 
-Blank nodes cannot be told from nodes that lost their memory. Without this act they have no vote
-until every lease that they may have forgotten is over (max_ttl and a little more).
-Refused where a node does not answer or is part of a cluster already.
+New nodes look like nodes that lost their memory. Without this command they have no vote until every
+lease that they may have lost has ended (max_ttl and a little more).
+Refused if a node does not answer or is part of a cluster already.
 
 Exit codes: 0 declared, 64 wrong usage, 69 refused, 78 wrong configuration.";
 
@@ -53,17 +53,16 @@ Examples:
   redlockd config show --config redlockd.toml
   redlockd config show --set node_timeout=40ms | grep -v 'in the defaults'
 
-Exit codes: 0 printed, 78 wrong configuration. Asks no node.";
+Exit codes: 0 printed, 78 wrong configuration. Connects to no node.";
 
 const DOCTOR_EXAMPLES: &str = "\
 Examples:
   redlockd doctor --node redis://10.0.0.1 --node redis://10.0.0.2 --node redis://10.0.0.3
   redlockd doctor --config redlockd.toml
 
-Asks each node itself and changes nothing. Use the settings of the service.
+Connects to each node and changes nothing. Use the settings of the service.
 
-Exit codes: 0 nothing found (there may be remarks), 1 something to do, 64 wrong usage, 78 wrong
-configuration.";
+Exit codes: 0 no problem (there may be remarks), 1 problems, 64 wrong usage, 78 wrong configuration.";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:
@@ -85,7 +84,7 @@ Exit codes: 0 printed, 64 no such command.";
 #[command(max_term_width = 100, disable_help_subcommand = true)]
 pub(super) struct Cli {
     #[command(flatten)]
-    pub(super) settings: Settings,
+    pub(super) settings: ConfigArgs,
     #[command(subcommand)]
     pub(super) command: Option<Command>,
 }
@@ -94,58 +93,58 @@ pub(super) struct Cli {
 pub(super) enum Command {
     /// Serve (what `redlockd` without a command does)
     #[command(after_help = EXAMPLES)]
-    Serve(Settings),
+    Serve(ConfigArgs),
     /// Declare a new cluster: once, when its Redis nodes are new and before they are used
     #[command(after_help = INIT_EXAMPLES)]
-    Init(Settings),
-    /// Run a command under a lock: renewed while it runs, given back when it ends
+    Init(ConfigArgs),
+    /// Run a command while holding a lock, which is renewed meanwhile and released afterwards
     Run(Box<RunArgs>),
-    /// Take a lock and print its token
+    /// Acquire a lock and print its token
     Acquire(Box<AcquireArgs>),
     /// Renew a lease, or edit its labels
     Extend(Box<ExtendArgs>),
-    /// Give a lock back
+    /// Release a lock
     Release(Box<ReleaseArgs>),
-    /// Show who holds a lock, who waits, and what each node says
+    /// Show a lock's holder and waiters, and its state on each node
     Status(Box<StatusArgs>),
     /// List the held locks of the whole cluster
     List(Box<ListArgs>),
     /// Show the nodes: state, vote, latency, findings
     Nodes(Box<NodesArgs>),
-    /// End somebody else's lease
+    /// End another client's lease
     Force(Box<ForceArgs>),
-    /// Follow what happens in the cluster, line by line
+    /// Follow the events of the cluster
     Watch(Box<WatchArgs>),
-    /// Ask whether an instance is ready, for container probes
+    /// Check whether an instance is ready, for container probes
     Health(Box<HealthArgs>),
-    /// Look at the Redis nodes themselves, without a service, and say in plain words what is wrong
+    /// Check the Redis nodes directly, without a service, and report problems
     #[command(after_help = DOCTOR_EXAMPLES)]
-    Doctor(Settings),
+    Doctor(ConfigArgs),
     /// Print a script that completes this program's options in a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Print the manual page of this program, or of one of its commands
     #[command(after_help = MAN_EXAMPLES)]
     Man {
-        /// One command's own page
+        /// The command; without it the page of the program
         command: Option<String>,
     },
-    /// Not for people: see src/cli/run/watchdog.rs
+    /// Internal, started by `run`: see src/cli/run/watchdog.rs
     #[command(name = super::run::watchdog::COMMAND, hide = true)]
     Watchdog {
         /// The token file to remove
         token_file: PathBuf,
     },
-    /// Make API keys
+    /// Create API keys
     #[command(disable_help_subcommand = true)]
     Key {
         #[command(subcommand)]
         command: KeyCommand,
     },
-    /// Look at settings without starting anything
+    /// Inspect the configuration
     #[command(disable_help_subcommand = true, arg_required_else_help = false)]
     Config {
         #[command(subcommand)]
@@ -162,26 +161,26 @@ pub(super) enum KeyCommand {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ConfigCommand {
-    /// Check the settings as `serve` would, and say what is wrong with them
+    /// Check the settings as `serve` would
     #[command(after_help = CHECK_EXAMPLES)]
-    Check(Settings),
-    /// Print every setting in force and where it came from, without secrets
+    Check(ConfigArgs),
+    /// Print every setting in force and the layer that set it, without secrets
     #[command(after_help = SHOW_EXAMPLES)]
-    Show(Settings),
-    /// Print every setting with its default, range and reason, as a file to begin with
+    Show(ConfigArgs),
+    /// Print every setting with its default, range and reason, as a configuration file
     Default,
 }
 
-/// The settings that have a flag of their own, and the way to all the others.
+/// The options that set settings.
 #[derive(Debug, Default, Args)]
-pub(super) struct Settings {
+pub(super) struct ConfigArgs {
     /// Read settings from this TOML file [env: REDLOCKD_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Listen on this IP address and port [default: 127.0.0.1:5625] [env: REDLOCKD_LISTEN]
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Use this Redis node; give it once for each node [default: embedded nodes] [env: REDLOCKD_NODES]
+    /// Use this Redis node; repeat it for each node [default: embedded nodes] [env: REDLOCKD_NODES]
     #[arg(long = "node", value_name = "[NAME=]URL")]
     nodes: Vec<String>,
     /// Keep the embedded nodes' state file in this directory [env: REDLOCKD_DATA_DIR]
@@ -190,13 +189,13 @@ pub(super) struct Settings {
     /// Log as text or json [default: text] [env: REDLOCKD_LOG_FORMAT]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
-    /// Log from this level on: error, warn, info, debug or trace [default: info] [env: REDLOCKD_LOG_LEVEL]
+    /// Lowest level that is logged: error, warn, info, debug or trace [default: info] [env: REDLOCKD_LOG_LEVEL]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<String>,
-    /// Listen where others can connect although there is no access_file that says who they are
+    /// Serve on an address that other machines can reach without an access_file
     #[arg(long)]
     insecure_no_auth: bool,
-    /// Set any other setting, such as node_timeout=80ms; may be given more than once
+    /// Set any setting, such as node_timeout=80ms; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     set: Vec<(String, String)>,
 }
@@ -207,8 +206,8 @@ pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-impl Settings {
-    /// What the configuration takes from the command line. A flag of its own prevails over `--set`.
+impl ConfigArgs {
+    /// The configuration's inputs. An option of its own overrides `--set`.
     pub(super) fn into_inputs(self) -> Inputs {
         let own = [
             ("listen", self.listen),

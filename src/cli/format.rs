@@ -1,5 +1,5 @@
-//! Answers as text: tables for people, tab-separated or `key=value` lines for scripts. Pure
-//! functions of the answers; what comes from elsewhere loses its control characters here.
+//! Formats answers: tables for people, tab-separated or `key=value` lines for scripts. Control characters in external
+//! text are escaped here.
 
 use std::io::{self, IsTerminal};
 
@@ -8,19 +8,19 @@ use crate::api;
 use crate::client::error::one_line;
 use crate::config::Environment;
 
-/// In which form.
+/// The format of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    /// As the service says it.
+pub(super) enum OutputFormat {
+    /// The service's answer.
     Json,
     /// For scripts.
     Plain,
-    /// For people; with colours or not.
+    /// For people, with colours or without.
     Human { colour: bool },
 }
 
-impl Form {
-    /// As asked; where nothing is asked, for people on a terminal.
+impl OutputFormat {
+    /// As the options say; by default for people on a terminal, plain elsewhere.
     pub(super) fn of(args: OutputArgs, env: &impl Environment) -> Self {
         match args {
             OutputArgs { json: true, .. } => Self::Json,
@@ -31,7 +31,7 @@ impl Form {
     }
 }
 
-/// `key=value` lines, in order.
+/// `key=value` lines.
 pub(super) fn pairs(pairs: &[(&str, String)]) -> String {
     pairs.iter().map(|(key, value)| format!("{key}={}", one_line(value))).collect::<Vec<_>>().join("\n")
 }
@@ -59,18 +59,18 @@ fn table(headings: &[&str], rows: &[Vec<String>], colour: bool) -> String {
     std::iter::once(heading).chain(rows.iter().map(|row| line(row))).collect::<Vec<_>>().join("\n")
 }
 
-/// Rows in the form asked for; JSON is the caller's.
-fn rows(form: Form, headings: &[&str], cells: &[Vec<String>]) -> String {
+/// Rows in a format other than JSON.
+fn rows(form: OutputFormat, headings: &[&str], cells: &[Vec<String>]) -> String {
     match form {
-        Form::Human { colour } => table(headings, cells, colour),
+        OutputFormat::Human { colour } => table(headings, cells, colour),
         _ => tabs(cells),
     }
 }
 
-/// What is shown of a lease, in this order, where the answer has it.
+/// The members of a lease that are shown, in this order, if the answer has them.
 const LEASE_KEYS: [&str; 7] = ["token_id", "fence", "owner", "note", "ttl_ms", "valid_for_ms", "expires_at"];
 
-/// A lease as its holder sees it; the token only where it is given.
+/// A lease; with its token if given.
 pub(super) fn lease(lease: &api::Lease, token: Option<&str>) -> String {
     let members = serde_json::to_value(lease).expect("answers are plain data");
     let mut all = vec![("resource", lease.resource.clone())];
@@ -84,7 +84,7 @@ pub(super) fn lease(lease: &api::Lease, token: Option<&str>) -> String {
 }
 
 /// One lock.
-pub(super) fn lock(lock: &api::Lock, form: Form) -> String {
+pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
     let mut all = vec![
         ("resource", lock.resource.clone()),
         ("state", lock.state.clone()),
@@ -104,7 +104,7 @@ pub(super) fn lock(lock: &api::Lock, form: Form) -> String {
         ]);
     }
     let head = pairs(&all);
-    let Form::Human { colour } = form else { return head };
+    let OutputFormat::Human { colour } = form else { return head };
     let nodes: Vec<Vec<String>> = lock
         .nodes
         .iter()
@@ -120,13 +120,13 @@ pub(super) fn lock(lock: &api::Lock, form: Form) -> String {
         .collect();
     let mut text = format!("{head}\n\n{}", table(&["NODE", "STATE", "HOLDS", "TTL ms"], &nodes, colour));
     if !waiters.is_empty() {
-        text.push_str(&format!("\n\n{}", table(&["PLACE", "WAITER", "WAITING ms"], &waiters, colour)));
+        text.push_str(&format!("\n\n{}", table(&["POSITION", "WAITER", "WAITING ms"], &waiters, colour)));
     }
     text
 }
 
 /// A list of locks: name, state, owner, milliseconds left, fence, waiters, note.
-pub(super) fn list(list: &api::List, form: Form) -> String {
+pub(super) fn list(list: &api::List, form: OutputFormat) -> String {
     let cells: Vec<Vec<String>> = list
         .items
         .iter()
@@ -147,8 +147,8 @@ pub(super) fn list(list: &api::List, form: Form) -> String {
     rows(form, &["RESOURCE", "STATE", "OWNER", "LEFT ms", "FENCE", "WAITING", "NOTE"], &cells)
 }
 
-/// The nodes: name, state, votes, latency, clock offset; for people also why.
-pub(super) fn nodes(nodes: &api::Nodes, form: Form) -> String {
+/// The nodes: name, state, votes, latency, clock offset, reason; for people also findings.
+pub(super) fn nodes(nodes: &api::Nodes, form: OutputFormat) -> String {
     let cells: Vec<Vec<String>> = nodes
         .nodes
         .iter()
@@ -161,7 +161,7 @@ pub(super) fn nodes(nodes: &api::Nodes, form: Form) -> String {
         })
         .collect();
     let mut text = rows(form, &["NODE", "STATE", "VOTES", "LATENCY us", "CLOCK ms", "WHY"], &cells);
-    if matches!(form, Form::Human { .. }) {
+    if matches!(form, OutputFormat::Human { .. }) {
         for (node, finding) in nodes.nodes.iter().flat_map(|n| n.findings.iter().map(move |f| (n, f))) {
             text.push_str(&format!("\n{}: {}", one_line(&node.node), one_line(&finding.detail)));
         }
@@ -170,21 +170,21 @@ pub(super) fn nodes(nodes: &api::Nodes, form: Form) -> String {
 }
 
 /// One event, in one line: time, what, resource or node, owner, fence, token_id, reason.
-pub(super) fn event(event: &api::Event, form: Form) -> String {
+pub(super) fn event(event: &api::Event, form: OutputFormat) -> String {
     let text = |value: &Option<String>| one_line(value.as_deref().unwrap_or_default());
     let time = event.at.clone().unwrap_or_else(|| event.at_ms.to_string());
-    let about = if event.resource.is_some() { text(&event.resource) } else { text(&event.node) };
+    let subject = if event.resource.is_some() { text(&event.resource) } else { text(&event.node) };
     let cells = [text(&event.owner), shown(event.fence), text(&event.token_id), text(&event.reason)];
-    let Form::Human { colour } = form else {
-        let all: Vec<String> = [one_line(&time), one_line(&event.event), about].into_iter().chain(cells).collect();
+    let OutputFormat::Human { colour } = form else {
+        let all: Vec<String> = [one_line(&time), one_line(&event.event), subject].into_iter().chain(cells).collect();
         return tabs(&[all]);
     };
     let [owner, fence, token_id, reason] = cells;
-    // The time of day; the date is that of whoever watches.
+    // Only the time of day: the events are live.
     let clock = time.split_once('T').map_or(time.as_str(), |(_, rest)| rest.trim_end_matches('Z'));
     let word = format!("{:<11}", one_line(&event.event));
     let word = if colour { format!("\x1b[1m{word}\x1b[0m") } else { word };
-    let mut line = format!("{}  {word}  {about}", one_line(clock));
+    let mut line = format!("{}  {word}  {subject}", one_line(clock));
     for (name, value) in [("by", owner), ("fence", fence), ("lease", token_id), ("reason", reason)] {
         if !value.is_empty() {
             line.push_str(&format!("  {name} {value}"));
@@ -202,16 +202,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_line_up_and_plain_lines_have_tabs() {
+    fn tables_are_aligned_and_plain_lines_have_tabs() {
         let cells = vec![vec!["a".to_owned(), "long cell".to_owned()], vec!["bbb".to_owned(), String::new()]];
         let headings = ["X", "YY"];
-        assert_eq!(rows(Form::Human { colour: false }, &headings, &cells), "X    YY\na    long cell\nbbb");
-        assert_eq!(rows(Form::Human { colour: true }, &headings, &cells).lines().next(), Some("\x1b[1mX    YY\x1b[0m"));
-        assert_eq!(rows(Form::Plain, &headings, &cells), "a\tlong cell\nbbb\t");
+        assert_eq!(rows(OutputFormat::Human { colour: false }, &headings, &cells), "X    YY\na    long cell\nbbb");
+        assert_eq!(
+            rows(OutputFormat::Human { colour: true }, &headings, &cells).lines().next(),
+            Some("\x1b[1mX    YY\x1b[0m")
+        );
+        assert_eq!(rows(OutputFormat::Plain, &headings, &cells), "a\tlong cell\nbbb\t");
     }
 
     #[test]
-    fn an_event_is_one_line_in_each_form() {
+    fn event_is_one_line_in_each_format() {
         let acquired = api::Event {
             event: "acquired".into(),
             at: Some("2026-11-20T18:07:03.120Z".into()),
@@ -221,16 +224,16 @@ mod tests {
             token_id: Some("9c1f02ab".into()),
             ..api::Event::default()
         };
-        let human = event(&acquired, Form::Human { colour: false });
+        let human = event(&acquired, OutputFormat::Human { colour: false });
         assert_eq!(human, "18:07:03.120  acquired     deploy/prod  by ci\\n4711  fence 17  lease 9c1f02ab");
-        let plain = event(&acquired, Form::Plain);
+        let plain = event(&acquired, OutputFormat::Plain);
         assert_eq!(plain, "2026-11-20T18:07:03.120Z\tacquired\tdeploy/prod\tci\\n4711\t17\t9c1f02ab\t");
         let node = api::Event { event: "node_down".into(), node: Some("n1".into()), ..api::Event::default() };
-        assert!(event(&node, Form::Plain).starts_with("0\tnode_down\tn1\t"));
+        assert!(event(&node, OutputFormat::Plain).starts_with("0\tnode_down\tn1\t"));
     }
 
     #[test]
-    fn values_from_elsewhere_stay_on_their_line() {
+    fn control_characters_are_escaped() {
         assert_eq!(pairs(&[("note", "a\nb\u{1b}[2J\tc".to_owned())]), "note=a\\nb\\u{1b}[2J\\tc");
     }
 }

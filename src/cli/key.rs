@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::exit;
-use super::output::say;
+use super::output::print_line;
 use crate::auth::access_file;
 use crate::auth::key::ApiKey;
 use crate::auth::principal::PrincipalName;
@@ -53,23 +53,23 @@ pub(super) fn new(args: &NewKey, out: &mut dyn Write, err: &mut dyn Write) -> u8
     let entry = match entry(args) {
         Ok(entry) => entry,
         Err(why) => {
-            say(err, &format!("redlockd: {why}"));
+            print_line(err, &format!("redlockd: {why}"));
             return exit::USAGE;
         }
     };
     let key = ApiKey::draw(&SystemEntropy);
     let entry = entry.replace(HASH, &key.hash().hex());
     let Some(path) = &args.to else {
-        say(out, &format!("key, shown this once:\n\n{}\n\nfor the access file:\n\n{entry}", key.reveal()));
+        print_line(out, &format!("key, shown this once:\n\n{}\n\nfor the access file:\n\n{entry}", key.reveal()));
         return exit::OK;
     };
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let written = made.and_then(|mut file| writeln!(file, "{}", key.reveal()).and_then(|()| file.sync_all()));
     if let Err(error) = written {
-        say(err, &format!("redlockd: the key file {} cannot be made: {error}", path.display()));
+        print_line(err, &format!("redlockd: the key file {} cannot be made: {error}", path.display()));
         return exit::CANNOT_CREATE;
     }
-    say(out, &entry);
+    print_line(out, &entry);
     exit::OK
 }
 

@@ -1,5 +1,5 @@
-//! The command line: reads it, calls what was asked for, and turns the outcome into an exit code.
-//! Answers go to standard output; messages, one sentence each, and the log to standard error.
+//! The command line: parses it, runs the command and returns the exit code. Results go to standard output; messages, one
+//! sentence each, and the log go to standard error.
 
 mod args;
 mod client_args;
@@ -24,9 +24,9 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use crate::config::{DEFAULTS, Environment, Loaded, redact};
-use args::{Cli, Command, ConfigCommand, KeyCommand, Settings};
-use commands::Console;
-use output::say;
+use args::{Cli, Command, ConfigArgs, ConfigCommand, KeyCommand};
+use commands::CommandIo;
+use output::print_line;
 
 /// Runs the program with these arguments, the first of which is its own name, and returns its exit
 /// code (see [`exit`]). Blocks until it is done; `serve` takes over SIGTERM and SIGINT, and the log.
@@ -63,7 +63,7 @@ pub fn run(
             Err(code) => code,
         },
         Command::Config { command: ConfigCommand::Default } => {
-            say(out, DEFAULTS.trim_end());
+            print_line(out, DEFAULTS.trim_end());
             exit::OK
         }
         Command::Key { command: KeyCommand::New(args) } => key::new(&args, out, err),
@@ -73,38 +73,37 @@ pub fn run(
         },
         Command::Completions { shell } => introspect::completions(shell, out),
         Command::Man { command } => introspect::man(command.as_deref(), out, err),
-        command => remote_command(command, &mut Console { env, out, err }).unwrap_or_else(|code| code),
+        command => remote_command(command, &mut CommandIo { env, out, err }).unwrap_or_else(|code| code),
     }
 }
 
-fn load(settings: Settings, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
+fn load(settings: ConfigArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
     settings.into_inputs().load(env).map_err(|errors| {
         for error in errors.0 {
-            say(err, &format!("redlockd: {error}"));
+            print_line(err, &format!("redlockd: {error}"));
         }
         exit::CONFIG
     })
 }
 
-/// The same, and the access file and the nodes' passwords are read too: whatever is wrong with them is
-/// wrong with the configuration.
-fn load_for_service(settings: Settings, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
+/// The same, and also reads the access file and the nodes' passwords, whose errors are errors of the configuration.
+fn load_for_service(settings: ConfigArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
     let loaded = load(settings, env, err)?;
     if let Some(Err(error)) = loaded.config.access_file.as_deref().map(crate::auth::access_file::read) {
-        say(err, &format!("redlockd: {error}"));
+        print_line(err, &format!("redlockd: {error}"));
         return Err(exit::CONFIG);
     }
     if let Err(error) = loaded.config.node_urls() {
-        say(err, &format!("redlockd: {error}"));
+        print_line(err, &format!("redlockd: {error}"));
         return Err(exit::CONFIG);
     }
     Ok(loaded)
 }
 
-/// `config check`: the warnings, and in one line what would be served.
+/// `config check`: prints the warnings, and in one line what would be served.
 fn report(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     for warning in &loaded.warnings {
-        say(err, &format!("redlockd: warning: {warning}"));
+        print_line(err, &format!("redlockd: warning: {warning}"));
     }
     let config = &loaded.config;
     let nodes = match config.nodes.len() {
@@ -114,15 +113,15 @@ fn report(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
             format!("{n} ({})", names.join(", "))
         }
     };
-    say(out, &format!("the configuration is good: listen on {}, nodes: {nodes}", config.listen));
+    print_line(out, &format!("the configuration is good: listen on {}, nodes: {nodes}", config.listen));
     exit::OK
 }
 
-/// Help and version are answers; everything else that clap stops at is a mistake, told in one sentence.
+/// Help and version are results; every other error of clap is wrong usage, reported in one sentence.
 fn usage(error: &clap::Error, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let text = error.render().to_string();
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        say(out, text.trim_end());
+        print_line(out, text.trim_end());
         return exit::OK;
     }
     let before_usage = text.split("\nUsage:").next().unwrap_or(&text);
@@ -130,12 +129,12 @@ fn usage(error: &clap::Error, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let lines: Vec<&str> = before_usage.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let sentence = lines.join("; ");
     let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
-    say(err, &format!("redlockd: {} (see redlockd --help)", redact(sentence)));
+    print_line(err, &format!("redlockd: {} (see redlockd --help)", redact(sentence)));
     exit::USAGE
 }
 
-/// The commands that ask a running service; both sides are exit codes.
-fn remote_command<E: Environment>(command: Command, console: &mut Console<'_, E>) -> Result<u8, u8> {
+/// The commands that send requests to a running service; `Ok` and `Err` are exit codes.
+fn remote_command<E: Environment>(command: Command, console: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     match command {
         Command::Acquire(args) => commands::acquire(*args, console),
         Command::Extend(args) => commands::extend(&args, console),
@@ -166,13 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_sound() {
+    fn clap_definition_is_valid() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn help_and_version_are_answers() {
+    fn help_and_version_exit_with_zero() {
         let (code, out, err) = run_with(&["--version"], &[]);
         assert_eq!((code, out.trim(), err.as_str()), (0, concat!("redlockd ", env!("CARGO_PKG_VERSION")), ""));
         for args in [&["--help"][..], &["serve", "--help"], &["config", "check", "--help"]] {
@@ -183,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_usage_are_one_sentence_and_64() {
+    fn wrong_usage_is_one_sentence_and_64() {
         for (args, word) in [
             (&["--nod", "x"][..], "'--node'"),
             (&["serv"], "'serve'"),
             (&["config"], "check"),
             (&["--listen"], "--listen"),
-            (&["--set", "lanes"], "there is no `=` in it"),
+            (&["--set", "ui"], "there is no `=` in it"),
             (&["redis://user:hunter2@h"], "redis://…@h"),
             (&["--listen", "127.0.0.1:1", "serve"], "serve"),
         ] {
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_configuration_is_78_and_a_sentence_for_each_error() {
+    fn invalid_configuration_is_78_and_one_sentence_for_each_error() {
         let args = ["config", "check", "--listen", "nowhere", "--set", "frob=1", "--node", "redis://:hunter2@"];
         let (code, out, err) = run_with(&args, &[]);
         assert_eq!((code, out.as_str(), err.lines().count()), (78, "", 3), "{err}");
@@ -211,9 +210,9 @@ mod tests {
     }
 
     #[test]
-    fn a_good_configuration_is_told_in_one_line_with_its_warnings() {
+    fn valid_configuration_is_reported_in_one_line_with_its_warnings() {
         let args = ["config", "check", "--node", "a=redis://:hunter2@h:1", "--node", "redis://i"];
-        let (code, out, err) = run_with(&args, &[("REDLOCKD_LISTEN", "[::1]:1"), ("REDLOCKD_LANE", "1")]);
+        let (code, out, err) = run_with(&args, &[("REDLOCKD_LISTEN", "[::1]:1"), ("REDLOCKD_LISTEN_TO", "1")]);
         assert_eq!((code, out.as_str()), (0, "the configuration is good: listen on [::1]:1, nodes: 2 (a, i:6379)\n"));
         assert_eq!(err.lines().count(), 2, "{err}");
         assert!(err.lines().all(|line| line.starts_with("redlockd: warning: ")), "{err}");
@@ -222,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_can_be_printed_and_read_back() {
+    fn defaults_are_printed() {
         let (code, out, _) = run_with(&["config", "default"], &[]);
         assert_eq!((code, out.trim_end()), (0, DEFAULTS.trim_end()));
     }

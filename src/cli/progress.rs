@@ -4,10 +4,10 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use super::output::Voice;
+use super::output::MessageWriter;
 use crate::api;
 use crate::client::error::one_line;
-use crate::client::requests::Want;
+use crate::client::requests::LockRequest;
 use crate::client::transport::Client;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
@@ -23,9 +23,9 @@ const OVER: &str = "\r\x1b[K";
 pub(super) async fn with_progress<T>(
     shown: bool,
     client: &Client,
-    want: &Want,
+    want: &LockRequest,
     until: BootTime,
-    voice: &Voice<'_>,
+    messages: &MessageWriter<'_>,
     waiting: impl Future<Output = T>,
 ) -> T {
     if !shown || !io::stderr().is_terminal() {
@@ -36,14 +36,14 @@ pub(super) async fn with_progress<T>(
             SystemClock.sleep(EVERY).await;
             if let Ok(Some(lock)) = client.inspect(&want.resource).await {
                 let line = line(&lock, &want.owner, until.since(SystemClock.now()));
-                voice.raw(&format!("{OVER}{line}"));
+                messages.text(&format!("{OVER}{line}"));
             }
         }
     };
     tokio::select! {
         biased;
         done = waiting => {
-            voice.raw(OVER);
+            messages.text(OVER);
             done
         }
         () = shows => unreachable!("it looks for ever"),

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::client_args::{LabelArgs, ServiceArgs};
 use super::exit;
-use super::output::say;
+use super::output::print_line;
 use crate::client::base_url::BaseUrl;
-use crate::client::key::{Key, KeyFile};
-use crate::client::requests::Want;
+use crate::client::key::{ClientKey, KeyFile};
+use crate::client::requests::LockRequest;
 use crate::client::transport::{Client, ClientSettings};
 use crate::config::Environment;
 use crate::types::{NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName};
@@ -31,7 +31,7 @@ fn text(env: &impl Environment, name: &str) -> Option<String> {
 /// Makes the client. What is wrong is said on `err`, and the exit code returned.
 pub(super) fn client(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Client, u8> {
     settings(args, env, err).and_then(|settings| Client::new(settings).map_err(|why| why.0)).map_err(|why| {
-        say(err, &format!("redlockd: {why}"));
+        print_line(err, &format!("redlockd: {why}"));
         exit::USAGE
     })
 }
@@ -58,7 +58,7 @@ fn settings(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> 
 }
 
 /// `--key-file`, `REDLOCKD_KEY_FILE`, or the file in its usual place, where there is one.
-fn key(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Option<Key>, String> {
+fn key(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Option<ClientKey>, String> {
     let named = args.key_file.clone().or_else(|| set(env, "REDLOCKD_KEY_FILE").map(PathBuf::from));
     let path = named.or_else(|| {
         let config = set(env, "XDG_CONFIG_HOME").map(PathBuf::from);
@@ -69,18 +69,18 @@ fn key(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Resul
     let KeyFile { key, readable_by_others } = KeyFile::read(&path).map_err(|error| error.to_string())?;
     if readable_by_others {
         let shown = path.display();
-        say(err, &format!("redlockd: warning: others can read the key file {shown}: chmod 600 {shown}"));
+        print_line(err, &format!("redlockd: warning: others can read the key file {shown}: chmod 600 {shown}"));
     }
     Ok(Some(key))
 }
 
 /// What is wanted, with labels in place of those that were not given. Errors: a label that is too long.
-pub(super) fn want(
+pub(super) fn lock_request(
     resource: ResourceName,
     ttl: Option<Duration>,
     labels: LabelArgs,
     env: &impl Environment,
-) -> Result<Want, String> {
+) -> Result<LockRequest, String> {
     let owner = labels.owner.unwrap_or_else(|| {
         let user = text(env, "USER").or_else(|| text(env, "LOGNAME")).unwrap_or_else(|| "unknown".to_owned());
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -93,5 +93,5 @@ pub(super) fn want(
             return Err(format!("{name} has {} bytes; at most {most} are allowed", text.len()));
         }
     }
-    Ok(Want { resource, ttl, owner, note, metadata: labels.meta.into_iter().collect::<BTreeMap<_, _>>() })
+    Ok(LockRequest { resource, ttl, owner, note, metadata: labels.meta.into_iter().collect::<BTreeMap<_, _>>() })
 }

@@ -1,5 +1,4 @@
-//! Telling systemd how the service stands, where it asked to be told (`Type=notify`): one datagram
-//! per state, to the socket that the environment names. Knows no service.
+//! Reports the service's state to systemd (`Type=notify`): one datagram per state, to the socket in `NOTIFY_SOCKET`.
 //!
 //! Source: sd_notify(3).
 
@@ -7,12 +6,12 @@ use std::os::unix::net::UnixDatagram;
 
 use crate::config::Environment;
 
-/// It serves.
+/// The service is ready.
 pub(super) const READY: &str = "READY=1";
-/// It was asked to stop, and finishes what is under way.
+/// The service is stopping and finishes its requests.
 pub(super) const STOPPING: &str = "STOPPING=1";
 
-/// Says it, where anybody asked. Nobody there is nothing to fail for: systemd has its own timeout.
+/// Sends a state if there is a socket. Errors are ignored: systemd has its own timeout.
 pub(super) fn notify(env: &impl Environment, state: &str) {
     let Some(address) = env.get("NOTIFY_SOCKET").filter(|address| !address.is_empty()) else { return };
     let Ok(socket) = UnixDatagram::unbound() else { return };
@@ -42,15 +41,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_arrives_and_nobody_there_is_no_matter() {
+    fn state_is_sent_and_missing_socket_is_ignored() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("notify");
         notify(&with(&path.display().to_string()), READY);
         let socket = UnixDatagram::bind(&path).expect("a socket");
         notify(&with(&path.display().to_string()), READY);
         notify(&BTreeMap::<String, String>::new(), STOPPING);
-        let mut heard = [0; 64];
-        let n = socket.recv(&mut heard).expect("a word");
-        assert_eq!(&heard[..n], READY.as_bytes());
+        let mut received = [0; 64];
+        let n = socket.recv(&mut received).expect("a datagram");
+        assert_eq!(&received[..n], READY.as_bytes());
     }
 }

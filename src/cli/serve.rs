@@ -1,4 +1,4 @@
-//! `redlockd serve`: log, runtime, signals, and the service between them.
+//! `redlockd serve` and `redlockd init`: starts the log and the runtime, runs the service until a signal.
 
 use std::io::Write;
 
@@ -6,13 +6,14 @@ use tokio::runtime::{Builder, Runtime};
 use tokio_util::sync::CancellationToken;
 
 use super::exit;
+use super::output::print_line;
 use super::sd_notify::{READY, STOPPING, notify};
 use crate::app::{self, App};
 use crate::config::{Config, Environment, Loaded};
 use crate::shutdown::Signals;
 use crate::telemetry;
 
-/// Serves until a signal; the exit code. What goes wrong is one sentence on `err`.
+/// Serves until a signal; returns the exit code. An error is one sentence on `err`.
 pub(super) fn serve(loaded: Loaded, env: &impl Environment, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let Loaded { config, mut warnings } = loaded;
     match telemetry::init(&config, env) {
@@ -30,7 +31,7 @@ pub(super) fn serve(loaded: Loaded, env: &impl Environment, out: &mut dyn Write,
         Ok(code) => code,
         Err(error) => fail(err, &*error),
     };
-    // Whatever still blocks a thread was given its time, or is not wanted any more.
+    // Threads that still block had their time to finish.
     runtime.shutdown_background();
     code
 }
@@ -52,7 +53,7 @@ async fn until_stopped(
     let token = CancellationToken::new();
     let service = async {
         let app = App::start(config).await?;
-        // Where standard output is closed there is nobody to tell.
+        // If standard output is closed, nobody reads it.
         let _ = write!(out, "{}", app.announcement()).and_then(|()| out.flush());
         notify(env, READY);
         app.run(token.clone()).await
@@ -70,7 +71,7 @@ async fn until_stopped(
     }
 }
 
-/// `redlockd init`: declares a new cluster; the exit code.
+/// `redlockd init`: declares a new cluster; returns the exit code.
 pub(super) fn init(loaded: Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let declared = runtime(1).map_err(app_io).and_then(|runtime| runtime.block_on(app::init(&loaded.config)));
     match declared {
@@ -86,7 +87,7 @@ fn app_io(error: std::io::Error) -> app::AppError {
     app::AppError::Runtime(error)
 }
 
-/// One sentence with all causes; one that its effect has told already is not repeated.
+/// Prints one sentence with all causes; a cause that is already in the message is not repeated.
 fn fail(err: &mut dyn Write, error: &dyn std::error::Error) -> u8 {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -98,8 +99,7 @@ fn fail(err: &mut dyn Write, error: &dyn std::error::Error) -> u8 {
         }
         cause = error.source();
     }
-    // Where standard error is closed there is nobody to tell.
-    let _ = writeln!(err, "redlockd: {text}");
+    print_line(err, &format!("redlockd: {text}"));
     exit::UNAVAILABLE
 }
 
@@ -112,13 +112,13 @@ mod tests {
         #[error("cannot start")]
         Plain(#[source] std::io::Error),
         #[error("cannot start: {0}")]
-        Told(#[source] std::io::Error),
+        WithCause(#[source] std::io::Error),
     }
 
     #[test]
-    fn a_failure_is_one_sentence_with_each_cause_once() {
+    fn error_is_one_sentence_with_each_cause_once() {
         let cause = || std::io::Error::other("disk full");
-        for error in [Outer::Plain(cause()), Outer::Told(cause())] {
+        for error in [Outer::Plain(cause()), Outer::WithCause(cause())] {
             let mut err = Vec::new();
             assert_eq!(fail(&mut err, &error), exit::UNAVAILABLE);
             assert_eq!(String::from_utf8(err).as_deref(), Ok("redlockd: cannot start: disk full\n"));

@@ -6,14 +6,14 @@ use std::io::Write;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::client_args::WatchArgs;
-use super::commands::Console;
+use super::commands::CommandIo;
 use super::exit;
-use super::format::{self, Form};
-use super::output::say;
+use super::format::{self, OutputFormat};
+use super::output::print_line;
 use super::remote;
 use crate::api;
 use crate::client::error::ClientError;
-use crate::client::events::{Follower, News, Said};
+use crate::client::events::{EventFollower, StreamEvent, StreamUpdate};
 use crate::config::Environment;
 use crate::redlock::clock::{Clock, SystemClock};
 
@@ -27,13 +27,13 @@ enum End {
 }
 
 /// `watch`.
-pub(super) fn watch<E: Environment>(args: &WatchArgs, io: &mut Console<'_, E>) -> Result<u8, u8> {
+pub(super) fn watch<E: Environment>(args: &WatchArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = remote::client(&args.service, io.env, io.err)?;
-    let form = Form::of(args.output, io.env);
-    let follower = Follower::new(client, args.prefix.as_deref(), args.renewals, args.give_up);
+    let form = OutputFormat::of(args.output, io.env);
+    let follower = EventFollower::new(client, args.prefix.as_deref(), args.renewals, args.give_up);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
-        say(io.err, &format!("redlockd: no runtime: {error}"));
+        print_line(io.err, &format!("redlockd: no runtime: {error}"));
         exit::UNAVAILABLE
     })?;
     let end = runtime.block_on(follow(args, follower, form, io.out, io.err));
@@ -42,13 +42,19 @@ pub(super) fn watch<E: Environment>(args: &WatchArgs, io: &mut Console<'_, E>) -
         End::Enough => Ok(exit::OK),
         End::Signal(number) => Ok(exit::BY_SIGNAL.saturating_add(number)),
         End::Failed(error) => {
-            say(io.err, &format!("redlockd: {error}"));
+            print_line(io.err, &format!("redlockd: {error}"));
             Err(exit::of(&error))
         }
     }
 }
 
-async fn follow(args: &WatchArgs, mut follower: Follower, form: Form, out: &mut dyn Write, err: &mut dyn Write) -> End {
+async fn follow(
+    args: &WatchArgs,
+    mut follower: EventFollower,
+    form: OutputFormat,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> End {
     let until = args.lasts.map(|lasts| SystemClock.now().plus(lasts));
     let over = async {
         match until {
@@ -67,15 +73,15 @@ async fn follow(args: &WatchArgs, mut follower: Follower, form: Form, out: &mut 
         };
         match news {
             Err(error) => return End::Failed(error),
-            Ok(News::Broken(why)) => {
+            Ok(StreamUpdate::Interrupted(why)) => {
                 if !std::mem::replace(&mut is_broken, true) {
-                    say(err, &format!("redlockd: {why}; trying on"));
+                    print_line(err, &format!("redlockd: {why}; trying again"));
                 }
             }
-            Ok(News::Said(said)) => {
+            Ok(StreamUpdate::Event(said)) => {
                 is_broken = false;
                 let Some(line) = shown(&said, form) else {
-                    say(err, &format!("redlockd: events may be missing: {}", detail(&said)));
+                    print_line(err, &format!("redlockd: events may be missing: {}", detail(&said)));
                     continue;
                 };
                 if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
@@ -91,15 +97,15 @@ async fn follow(args: &WatchArgs, mut follower: Follower, form: Form, out: &mut 
 }
 
 /// `None` for what the stream says of itself.
-fn shown(said: &Said, form: Form) -> Option<String> {
+fn shown(said: &StreamEvent, form: OutputFormat) -> Option<String> {
     if matches!(said.kind.as_str(), "gap" | "dropped") {
         return None;
     }
     let event: api::Event = serde_json::from_str(&said.data).ok()?;
-    Some(if form == Form::Json { said.data.clone() } else { format::event(&event, form) })
+    Some(if form == OutputFormat::Json { said.data.clone() } else { format::event(&event, form) })
 }
 
-fn detail(said: &Said) -> String {
+fn detail(said: &StreamEvent) -> String {
     let members: serde_json::Value = serde_json::from_str(&said.data).unwrap_or_default();
     let detail = members["detail"].as_str().unwrap_or("the service says no more");
     crate::client::error::one_line(detail)

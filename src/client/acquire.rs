@@ -1,48 +1,45 @@
-//! An acquire that waits for longer than one request can: the loop over the service's longest wait,
-//! over instances that go away, and the clean-up when it is given up. Knows what may be asked
-//! again; the words on the wire are [`super::requests`]'.
+//! An acquire that may wait longer than one request can: repeats the request beyond the service's maximum wait and when
+//! instances fail, and releases what may have been granted when it gives up.
 
 use std::time::Duration;
 
 use super::error::{ClientError, ErrorClass};
-use super::requests::{Answered, Want};
+use super::requests::{LockRequest, TimedLease};
 use super::transport::Client;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::{Entropy, SystemEntropy};
 use crate::types::Token;
 
-/// First and longest pause before a service that could not is asked again; random below these.
+/// First and longest pause before an unavailable service is tried again; random below these.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MOST: Duration = Duration::from_secs(2);
-/// Longest clean-up of an acquire whose outcome is unknown. Beyond it the TTL ends what is left.
+/// Maximum duration of the release after an acquire with an unknown outcome. Beyond it the TTL ends what is left.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Of an acquire that waited longer than this, what is left of the promise is asked for anew: by this
-/// machine's clock it began at an instant that only the service knows.
+/// After a longer wait the lease is extended at once: only the service knows when it was granted, and the estimate by
+/// this machine's clock loses 1 % of the wait.
 const LONG_WAIT: Duration = Duration::from_secs(1);
-/// How long that may take.
-const ANEW_TIMEOUT: Duration = Duration::from_secs(1);
-/// Asking again after a wait that ended early: at least this much later.
-const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// Timeout of that extend.
+const EXTEND_TIMEOUT: Duration = Duration::from_secs(1);
+/// Minimum pause before waiting again after the service ended a wait.
+const PAUSE_AFTER_WAIT: Duration = Duration::from_millis(20);
 
-/// Acquires, waiting for at most `wait` in all. `on_trouble` is told of each try that the service
-/// could not serve and that will be repeated.
+/// Acquires, waiting for at most `wait` in all. `on_failure` is called for each failed try that will be repeated.
 ///
-/// Errors: [`ClientError`] of the last try; nothing is held then, as far as an instance could still
-/// be reached.
+/// Errors: [`ClientError`] of the last try; nothing is held then, unless no instance could be reached.
 /// Cancel: see [`Client::acquire_once`]; [`abandon`] cleans up.
 pub async fn acquire(
     client: &Client,
-    want: &Want,
+    request: &LockRequest,
     token: &Token,
     wait: Duration,
-    mut on_trouble: impl FnMut(&ClientError),
-) -> Result<Answered, ClientError> {
+    mut on_failure: impl FnMut(&ClientError),
+) -> Result<TimedLease, ClientError> {
     let until = SystemClock.now().plus(wait);
     let (mut pause, mut unsure) = (PAUSE_FIRST, false);
     loop {
         let began = SystemClock.now();
-        let error = match client.acquire_once(want, token, until.since(began)).await {
-            Ok(answered) => return anew(client, want, token, answered).await,
+        let error = match client.acquire_once(request, token, until.since(began)).await {
+            Ok(lease) => return with_exact_deadline(client, request, token, lease).await,
             Err(error) => error,
         };
         unsure |= error.maybe_done();
@@ -50,18 +47,18 @@ pub async fn acquire(
         let again = matches!(error.class(), ErrorClass::Held | ErrorClass::Unavailable) && !left.is_zero();
         if !again {
             if unsure {
-                abandon(client, want, token).await;
+                abandon(client, request, token).await;
             }
             return Err(error);
         }
         let after = match error.class() {
-            // The service waited for us; only its own bound on waits ended it.
+            // The service's maximum wait ended it.
             ErrorClass::Held => {
                 pause = PAUSE_FIRST;
-                AGAIN_AFTER
+                PAUSE_AFTER_WAIT
             }
             _ => {
-                on_trouble(&error);
+                on_failure(&error);
                 let drawn = jittered(pause);
                 pause = pause.saturating_mul(2).min(PAUSE_MOST);
                 drawn
@@ -71,29 +68,33 @@ pub async fn acquire(
     }
 }
 
-/// Extends a lease that was waited for: its deadline then counts from a request that took no time.
-/// Where nobody can, the careful estimate stands.
+/// Extends a lease that was waited for: its deadline then counts from a request that did not wait. If that fails, the
+/// estimate stands.
 ///
-/// Errors: the lease is over already.
-async fn anew(client: &Client, want: &Want, token: &Token, answered: Answered) -> Result<Answered, ClientError> {
-    if Duration::from_millis(answered.lease.waited_ms.unwrap_or(0)) <= LONG_WAIT {
-        return Ok(answered);
+/// Errors: the lease has ended already.
+async fn with_exact_deadline(
+    client: &Client,
+    request: &LockRequest,
+    token: &Token,
+    lease: TimedLease,
+) -> Result<TimedLease, ClientError> {
+    if Duration::from_millis(lease.lease.waited_ms.unwrap_or(0)) <= LONG_WAIT {
+        return Ok(lease);
     }
-    match client.extend(&want.resource, token, serde_json::Map::new(), ANEW_TIMEOUT).await {
-        Ok(Answered { granted, deadline, .. }) if deadline > answered.deadline => {
-            Ok(Answered { granted, deadline, ..answered })
+    match client.extend(&request.resource, token, serde_json::Map::new(), EXTEND_TIMEOUT).await {
+        Ok(TimedLease { granted, deadline, .. }) if deadline > lease.deadline => {
+            Ok(TimedLease { granted, deadline, ..lease })
         }
         Err(error) if error.class() == ErrorClass::Lost => Err(error),
-        _ => Ok(answered),
+        _ => Ok(lease),
     }
 }
 
-/// Gives back what an acquire that was given up may have been granted; the best that can be done,
-/// since nobody may answer.
+/// Releases what an abandoned acquire may have been granted, in one try.
 /// Cancel: the TTL ends what is left.
-pub async fn abandon(client: &Client, want: &Want, token: &Token) {
-    // Mostly answered with 410: there was nothing.
-    let _ = client.release(&want.resource, token, CLEANUP_TIMEOUT).await;
+pub async fn abandon(client: &Client, request: &LockRequest, token: &Token) {
+    // Usually answered with 410: nothing was granted.
+    let _ = client.release(&request.resource, token, CLEANUP_TIMEOUT).await;
 }
 
 /// Half of `pause` and a random part of the other half.

@@ -1,5 +1,5 @@
-//! Where a service is: a checked `http://host[:port][/prefix]`. Apart from the transport, because
-//! whether a key may be sent there is decided before anything is sent.
+//! The URL of an instance, checked: `http://host[:port][/prefix]`. Whether a key may be sent to it is decided before
+//! anything is sent.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,12 +8,12 @@ use reqwest::Url;
 
 use crate::types::Invalid;
 
-/// One instance's address.
+/// The URL of one instance.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BaseUrl(Url);
 
 impl BaseUrl {
-    /// Checks an address.
+    /// Checks a URL.
     ///
     /// Errors: [`Invalid`] for anything but http and https, for credentials in it (they end up in
     /// process lists and logs), and for a query or a fragment. The text repeats no credentials.
@@ -34,14 +34,14 @@ impl BaseUrl {
         Ok(Self(url))
     }
 
-    /// The address of `path`, which begins with `/` and needs no encoding (resource names do not).
+    /// The URL of `path`, which begins with `/` and needs no encoding (resource names do not).
     pub fn at(&self, path: &str) -> Url {
         let mut url = self.0.clone();
         url.set_path(&format!("{}{path}", self.0.path().trim_end_matches('/')));
         url
     }
 
-    /// Whether what is sent there can be read on the way.
+    /// Whether it is not encrypted (`http://`).
     pub fn is_plain(&self) -> bool {
         self.0.scheme() == "http"
     }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_appended_also_behind_a_prefix() {
+    fn paths_are_appended_to_the_prefix() {
         for (base, full) in [
             ("http://h:1", "http://h:1/locks/a:b/c@d"),
             ("https://h/", "https://h/locks/a:b/c@d"),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_an_address_of_a_service_is_refused_without_repeating_secrets() {
+    fn invalid_url_is_refused_without_repeating_secrets() {
         for bad in
             ["", "h:5625", "127.0.0.1:5625", "ftp://h", "http://", "http://u:hunter2@h", "http://h?x=1", "http://h#x"]
         {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_told_from_others() {
+    fn loopback_urls_are_recognized() {
         for (url, here) in [
             ("http://127.0.0.1:1", true),
             ("http://127.9.9.9", true),

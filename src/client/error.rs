@@ -1,70 +1,70 @@
-//! How a request can fail, as values: nobody answered, somebody refused, or somebody else answered.
-//! Knows the contract's slugs as far as a caller branches on them.
+//! How a request can fail: no instance answered, an instance refused, or the answer was not redlockd's. The slugs of the
+//! contract appear only where a caller branches on them.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::api;
 
-/// An answer that is a problem document.
+/// A refusal by an instance.
 #[derive(Debug, Clone)]
-pub struct Refusal {
-    /// Which instance answered.
+pub struct ApiRefusal {
+    /// The instance's URL.
     pub url: String,
     /// The status code.
     pub status: u16,
     /// The last segment of the problem's type; empty where the answer was no problem document.
     pub slug: String,
-    /// The rest.
+    /// The problem document; empty if there was none.
     pub problem: Box<api::Problem>,
-    /// `Retry-After`.
+    /// The header `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
-/// Why there is no result.
+/// Why a request has no result.
 #[derive(Debug, Clone)]
 pub enum ClientError {
-    /// No instance answered. For each that was tried, why.
+    /// No instance answered.
     Unreachable {
-        /// `(URL, reason)`, in the order of trying.
+        /// `(URL, reason)` of each that was tried, in that order.
         tries: Vec<(String, String)>,
-        /// A request may have arrived all the same.
+        /// A request may have been received and executed all the same.
         maybe_sent: bool,
     },
     /// An instance refused.
-    Refused(Refusal),
-    /// Something answered that does not speak the contract.
-    Strange {
-        /// Who.
+    Refused(ApiRefusal),
+    /// The answer was not redlockd's, or could not be read.
+    Unexpected {
+        /// Where the answer came from.
         url: String,
-        /// How it differed. Never repeats a body.
+        /// What is wrong with it. Never repeats a body.
         detail: String,
     },
 }
 
-/// What a caller does about an error.
+/// What a caller should do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// Somebody else has it: try later, or not at all.
+    /// The lock is held: try later, or give up.
     Held,
-    /// Its holder waits for us in turn: waiting is no use.
+    /// Waiting would be a deadlock: release what is held and start over.
     Deadlock,
-    /// The service cannot, for now: try again.
+    /// The service is not available now: try again.
     Unavailable,
-    /// The lease of this token is over: stop working.
+    /// The lease of this token has ended: stop working.
     Lost,
-    /// Not allowed.
+    /// The key is missing, wrong, or lacks the right.
     Forbidden,
-    /// Nobody holds it.
+    /// The lock is free.
     NotHeld,
-    /// The holder is another one than was named.
+    /// The holder's fence is not the one in the request.
     Changed,
-    /// The request is wrong, and will be the next time.
+    /// The request is invalid: do not repeat it.
     Wrong,
 }
 
 impl ClientError {
-    /// What to do about it.
+    /// What a caller should do.
     pub fn class(&self) -> ErrorClass {
         let Self::Refused(refusal) = self else { return ErrorClass::Unavailable };
         match refusal.status {
@@ -79,19 +79,19 @@ impl ClientError {
         }
     }
 
-    /// The refusal, where there is one.
-    pub fn refusal(&self) -> Option<&Refusal> {
+    /// The refusal, if an instance refused.
+    pub fn refusal(&self) -> Option<&ApiRefusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
             _ => None,
         }
     }
 
-    /// Whether something that was asked for may have been done although there was no answer.
+    /// Whether the request may have been executed although it failed.
     pub fn maybe_done(&self) -> bool {
         match self {
             Self::Unreachable { maybe_sent, .. } => *maybe_sent,
-            Self::Strange { .. } => true,
+            Self::Unexpected { .. } => true,
             Self::Refused(refusal) => refusal.status >= 500,
         }
     }
@@ -119,14 +119,14 @@ impl fmt::Display for ClientError {
                 }
                 Ok(())
             }
-            Self::Strange { url, detail } => write!(f, "{url} does not answer like redlockd: {detail}"),
+            Self::Unexpected { url, detail } => write!(f, "{url} does not answer like redlockd: {detail}"),
         }
     }
 }
 
 impl std::error::Error for ClientError {}
 
-/// Text from elsewhere, as a message or a table may repeat it: without control characters.
+/// External text for a message or a table: control characters are escaped.
 pub fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() }).collect()
 }

@@ -1,5 +1,4 @@
-//! The credential that is sent with each request. A type of its own, so that it cannot be printed;
-//! knows no file but the one that it is told to read.
+//! The API key that the client sends with each request: a type that cannot be printed, and the file it is read from.
 
 use std::fmt;
 use std::io::Read;
@@ -8,47 +7,47 @@ use std::path::{Path, PathBuf};
 
 use reqwest::header::HeaderValue;
 
-/// A key file holds one line; more than this is another file.
+/// Maximum size of a key file, which has one line.
 const KEY_MAX_BYTES: u64 = 4_096;
-/// Permission bits that let others than the owner read.
+/// Permission bits with which users other than the owner can read it.
 const READABLE_BY_OTHERS: u32 = 0o044;
 
 /// An API key, as `Authorization: Bearer`.
 #[derive(Clone)]
-pub struct Key(HeaderValue);
+pub struct ClientKey(HeaderValue);
 
-impl fmt::Debug for Key {
+impl fmt::Debug for ClientKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(…)")
+        f.write_str("ClientKey(…)")
     }
 }
 
-/// Why there is no key.
+/// Why a key file was refused.
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
-    /// The operating system's word.
+pub enum ClientKeyError {
+    /// The operating system refused to read it.
     #[error("the key file {0} cannot be read: {1}")]
     Unreadable(PathBuf, #[source] std::io::Error),
-    /// Not one line of printable text.
+    /// It is not one line of printable text.
     #[error("the key file {0} must hold one line with the key and nothing else")]
     NotAKey(PathBuf),
 }
 
-/// A key and whether others can read its file.
+/// The content of a key file.
 #[derive(Debug, Clone)]
 pub struct KeyFile {
-    /// For the client.
-    pub key: Key,
-    /// Worth a warning.
+    /// The key.
+    pub key: ClientKey,
+    /// Whether other users can read the file; worth a warning.
     pub readable_by_others: bool,
 }
 
 impl KeyFile {
-    /// Reads a file with one line.
+    /// Reads a key file.
     ///
-    /// Errors: [`KeyError`], which never repeats what is in it.
-    pub fn read(path: &Path) -> Result<Self, KeyError> {
-        let unreadable = |error| KeyError::Unreadable(path.to_owned(), error);
+    /// Errors: [`ClientKeyError`], which never repeats the content.
+    pub fn read(path: &Path) -> Result<Self, ClientKeyError> {
+        let unreadable = |error| ClientKeyError::Unreadable(path.to_owned(), error);
         let file = std::fs::File::open(path).map_err(unreadable)?;
         let mode = file.metadata().map_err(unreadable)?.mode();
         let mut text = String::new();
@@ -56,16 +55,16 @@ impl KeyFile {
         let line = text.trim();
         let plain = !line.is_empty() && line.bytes().all(|b| b.is_ascii_graphic());
         if !plain || u64::try_from(text.len()).unwrap_or(u64::MAX) > KEY_MAX_BYTES {
-            return Err(KeyError::NotAKey(path.to_owned()));
+            return Err(ClientKeyError::NotAKey(path.to_owned()));
         }
         let mut header =
-            HeaderValue::try_from(format!("Bearer {line}")).map_err(|_| KeyError::NotAKey(path.to_owned()))?;
+            HeaderValue::try_from(format!("Bearer {line}")).map_err(|_| ClientKeyError::NotAKey(path.to_owned()))?;
         header.set_sensitive(true);
-        Ok(Self { key: Key(header), readable_by_others: mode & READABLE_BY_OTHERS != 0 })
+        Ok(Self { key: ClientKey(header), readable_by_others: mode & READABLE_BY_OTHERS != 0 })
     }
 }
 
-impl Key {
+impl ClientKey {
     /// The value of the `Authorization` header.
     pub(super) fn header(&self) -> HeaderValue {
         self.0.clone()
@@ -87,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_read_and_does_not_print() {
+    fn key_is_read_and_does_not_print() {
         for (mode, others) in [(0o600, false), (0o640, true), (0o604, true)] {
             let read = KeyFile::read(file("hunter2\n", mode).path()).expect("a key");
             assert_eq!(read.readable_by_others, others);
@@ -97,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_refused_without_repeating_them() {
+    fn invalid_key_file_is_refused_without_repeating_it() {
         for text in ["", " \n", "hunter2\nhunter3\n", "hunter2 x", "hunter2\u{e9}", &"hunter2".repeat(1_000)] {
             let error = KeyFile::read(file(text, 0o600).path()).expect_err("no key").to_string();
             assert!(error.contains("one line") && !error.contains("hunter"), "{error}");

@@ -1,7 +1,5 @@
-//! The service's own client: one request over HTTP to the first of several instances that answers,
-//! and what a holder makes of such requests (an acquire that waits, a lease that is kept). The
-//! command line stands on it. Knows the contract in [`crate::api`] and the algorithm's clock, nothing
-//! of the service's inside, and prints nothing.
+//! The HTTP client, which the command line uses: one request to the first of several instances that answers, and what a
+//! holder builds on it: an acquire that waits, a lease that is renewed. It prints nothing.
 
 pub mod acquire;
 pub mod base_url;

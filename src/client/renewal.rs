@@ -1,7 +1,5 @@
-//! A lease that is kept: renewed at a third of its TTL for as long as somebody polls, and the news,
-//! in time, that it cannot be kept any longer. The deadline is local: start of the last successful
-//! request plus what it promised, on a clock that counts suspend. Decides nothing about what the
-//! lease protects.
+//! Renews a lease at a third of its TTL while it is polled, and reports in time that it can no longer be renewed. The
+//! deadline is local: start of the last successful request plus the validity, on a clock that counts suspend.
 
 use std::time::Duration;
 
@@ -9,35 +7,35 @@ use tokio::sync::watch;
 
 use super::acquire::jittered;
 use super::error::{ClientError, ErrorClass};
-use super::requests::Answered;
+use super::requests::TimedLease;
 use super::transport::Client;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::types::{ResourceName, Token};
 
-/// A third of the TTL passes between renewals: two of three may fail.
+/// Renew at a third of the TTL: two of three renewals may fail.
 const RENEWALS_PER_TTL: u32 = 3;
-/// Each try of a renewal may take a twelfth of the TTL at most, so that several fit before the end …
+/// Maximum duration of one try, as a part of the TTL, so that several fit before the end …
 const TRIES_PER_TTL: u32 = 12;
-/// … and never longer than this: an instance that takes longer is not the one to wait for.
-const TRY_MOST: Duration = Duration::from_secs(2);
-/// Pause between tries that failed, as a part of the TTL, and at most.
+/// … and at most this: another instance may be faster.
+const TRY_MAX: Duration = Duration::from_secs(2);
+/// Pause after a failed try, as a part of the TTL, and at most this.
 const PAUSES_PER_TTL: u32 = 30;
-const PAUSE_MOST: Duration = Duration::from_secs(1);
-/// Longest single sleep: timers stand still while the machine is suspended, leases do not, so look
-/// at the clock that often.
-const LOOK: Duration = Duration::from_millis(500);
-/// Why a lease is not kept any longer.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Longest single sleep: timers stop while the machine is suspended, leases do not, so the clock is read this often.
+const CLOCK_CHECK: Duration = Duration::from_millis(500);
+
+/// Why a lease is no longer renewed.
 #[derive(Debug, Clone)]
-pub enum Lost {
-    /// The service says that it is over, or another's.
+pub enum RenewalEnd {
+    /// The service reported its end.
     Ended(ClientError),
     /// No renewal succeeded in time.
-    Unrenewed,
+    NotRenewed,
 }
 
-/// A lease and what it takes to renew it.
+/// Renews one lease.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct LeaseRenewer {
     client: Client,
     resource: ResourceName,
     token: Token,
@@ -46,13 +44,13 @@ pub struct Keeper {
     deadline: watch::Sender<BootTime>,
 }
 
-impl Keeper {
-    /// Takes over a lease as it was answered, and hands out where its deadline can be watched.
+impl LeaseRenewer {
+    /// For a lease that was just granted; also returns its deadline, which every renewal updates.
     pub fn new(
         client: Client,
         resource: ResourceName,
         token: Token,
-        from: &Answered,
+        from: &TimedLease,
     ) -> (Self, watch::Receiver<BootTime>) {
         let ttl = Duration::from_millis(from.lease.ttl_ms);
         let due = from.granted.plus(ttl / RENEWALS_PER_TTL);
@@ -60,30 +58,30 @@ impl Keeper {
         (Self { client, resource, token, ttl, due, deadline }, watched)
     }
 
-    /// Renews until it cannot be kept any longer, which is told at least `notice` before the
-    /// deadline unless the service ended it. `on_trouble` hears of each try that failed.
-    /// Cancel: the deadline stands; call it again to go on.
-    pub async fn run(&mut self, notice: Duration, mut on_trouble: impl FnMut(&ClientError)) -> Lost {
+    /// Renews until that is no longer possible; returns at least `notice` before the deadline unless the service ended the
+    /// lease. `on_failure` is called for each failed try.
+    /// Cancel: the deadline stands; call it again to continue.
+    pub async fn run(&mut self, notice: Duration, mut on_failure: impl FnMut(&ClientError)) -> RenewalEnd {
         loop {
             let end = self.deadline.borrow().minus(notice);
             let due = self.due;
             if due >= end {
-                look_until(end).await;
-                return Lost::Unrenewed;
+                sleep_until(end).await;
+                return RenewalEnd::NotRenewed;
             }
-            look_until(due).await;
+            sleep_until(due).await;
             let left = end.since(SystemClock.now());
             if left.is_zero() {
-                return Lost::Unrenewed;
+                return RenewalEnd::NotRenewed;
             }
-            let timeout = (self.ttl / TRIES_PER_TTL).min(TRY_MOST).max(Duration::from_millis(1));
+            let timeout = (self.ttl / TRIES_PER_TTL).min(TRY_MAX).max(Duration::from_millis(1));
             let nothing = serde_json::Map::new();
             let extend = self.client.extend(&self.resource, &self.token, nothing, timeout);
-            // Several instances in turn may take longer than what is left.
+            // Trying several instances may take longer than the time left.
             let outcome = tokio::select! {
                 biased;
                 outcome = extend => outcome,
-                () = look_until(end) => continue,
+                () = sleep_until(end) => continue,
             };
             match outcome {
                 Ok(renewed) => {
@@ -95,10 +93,10 @@ impl Keeper {
                         later
                     });
                 }
-                Err(error) if error.class() == ErrorClass::Lost => return Lost::Ended(error),
+                Err(error) if error.class() == ErrorClass::Lost => return RenewalEnd::Ended(error),
                 Err(error) => {
-                    on_trouble(&error);
-                    let pause = jittered((self.ttl / PAUSES_PER_TTL).min(PAUSE_MOST));
+                    on_failure(&error);
+                    let pause = jittered((self.ttl / PAUSES_PER_TTL).min(PAUSE_MAX));
                     self.due = SystemClock.now().plus(pause);
                 }
             }
@@ -106,14 +104,14 @@ impl Keeper {
     }
 }
 
-/// Resolves at `at` also where the machine was suspended in between, at most `LOOK` late then.
+/// Resolves at `at`, also if the machine was suspended in between, at most [`CLOCK_CHECK`] late then.
 /// Cancel: nothing is left behind.
-pub async fn look_until(at: BootTime) {
+pub async fn sleep_until(at: BootTime) {
     loop {
         let left = at.since(SystemClock.now());
         if left.is_zero() {
             return;
         }
-        SystemClock.sleep(left.min(LOOK)).await;
+        SystemClock.sleep(left.min(CLOCK_CHECK)).await;
     }
 }

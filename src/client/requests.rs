@@ -1,5 +1,5 @@
-//! Each endpoint as a function with checked input and typed output. Knows the contract; when to ask
-//! again, and what to make of a lost lease, are [`super::acquire`]'s and [`super::renewal`]'s business.
+//! Each endpoint as a function with checked input and typed output. Repeating requests is the task of [`super::acquire`]
+//! and [`super::renewal`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,48 +8,48 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::error::ClientError;
-use super::transport::{ANSWER_TIMEOUT, Ask, Client};
+use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client};
 use crate::api;
 use crate::duration::format_duration;
 use crate::redlock::clock::BootTime;
 use crate::types::{ResourceName, Token};
 
-/// Most pages of a list that are read: a million entries.
+/// Maximum number of pages of a list that are read: a million entries.
 const PAGES_MAX: usize = 1_000;
 
-/// What is to be held, by whom.
+/// What to acquire, and its labels.
 #[derive(Debug, Clone)]
-pub struct Want {
-    /// What.
+pub struct LockRequest {
+    /// The name of the lock.
     pub resource: ResourceName,
-    /// For how long, unless it is extended; `None`: the service's default.
+    /// TTL of the lease; `None`: the service's default.
     pub ttl: Option<Duration>,
-    /// Who.
+    /// The owner's label.
     pub owner: String,
-    /// What for.
+    /// The purpose, for people.
     pub note: String,
-    /// More of the same.
+    /// Further labels.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// An answered lease and until when it can be relied on, on this machine's clock.
+/// A lease with its validity on this machine's clock.
 #[derive(Debug, Clone)]
-pub struct Answered {
-    /// As it was answered.
+pub struct TimedLease {
+    /// The service's answer.
     pub lease: api::Lease,
-    /// From when on the promise counts, at the earliest: when the request was sent, plus what the
-    /// service says it waited, less 1 % of that, as clock rates differ.
+    /// The earliest instant at which the lease can have been granted: when the request was sent, plus the reported wait
+    /// less 1 %, because clock rates differ.
     pub granted: BootTime,
-    /// That plus what was promised.
+    /// `granted` plus the validity: do not rely on the lease beyond it.
     pub deadline: BootTime,
 }
 
-/// How a lease is ended by force.
+/// How an operator ends a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Force {
-    /// With its lease: no further renewals.
+pub enum ForceMode {
+    /// Refuse renewals: the lease ends with its validity.
     Revoke,
-    /// At once, whatever its holder does.
+    /// End it at once, even if its holder is still working.
     Now,
 }
 
@@ -57,34 +57,44 @@ fn lock_path(resource: &ResourceName) -> String {
     format!("/locks/{resource}")
 }
 
-fn answered(lease: api::Lease, started: BootTime) -> Answered {
+fn timed(lease: api::Lease, started: BootTime) -> TimedLease {
     let waited = Duration::from_millis(lease.waited_ms.unwrap_or(0));
     let discount = Duration::from_millis(lease.waited_ms.unwrap_or(0).div_ceil(100));
     let granted = started.plus(waited.saturating_sub(discount));
-    Answered { granted, deadline: granted.plus(Duration::from_millis(lease.valid_for_ms)), lease }
+    TimedLease { granted, deadline: granted.plus(Duration::from_millis(lease.valid_for_ms)), lease }
 }
 
 impl Client {
     /// `POST /locks/{resource}` once, with the caller's own token, so that it may be repeated.
     /// Waits for at most `wait`; the service may cut whole seconds of it to its own longest wait.
     ///
-    /// Errors: [`ClientError`]. Cancel: the service gives up the place in its queue; whatever was
-    /// granted at that very moment is the caller's to release.
-    pub async fn acquire_once(&self, want: &Want, token: &Token, wait: Duration) -> Result<Answered, ClientError> {
-        let mut body = json!({ "owner": want.owner, "note": want.note, "metadata": want.metadata });
-        if let Some(ttl) = want.ttl {
+    /// Errors: [`ClientError`]. Cancel: the service removes the waiter; a lease that was granted at the same moment has to
+    /// be released by the caller.
+    pub async fn acquire_once(
+        &self,
+        request: &LockRequest,
+        token: &Token,
+        wait: Duration,
+    ) -> Result<TimedLease, ClientError> {
+        let mut body = json!({ "owner": request.owner, "note": request.note, "metadata": request.metadata });
+        if let Some(ttl) = request.ttl {
             body["ttl"] = format_duration(ttl).into();
         }
-        // A preference is cut to the service's bound, a field over it would be refused.
+        // The service cuts `Prefer: wait` to its limit, but refuses a field `wait` above it.
         let whole = wait.as_secs();
         if whole == 0 {
             body["wait"] = format_duration(wait).into();
         }
         let timeout = ANSWER_TIMEOUT.saturating_add(wait);
         let prefer_wait = (whole > 0).then_some(whole);
-        let ask = Ask { body: Some(body), prefer_wait, timeout, ..Ask::new(Method::POST, lock_path(&want.resource)) };
-        let answer = self.send(&ask.token(token)).await?;
-        Ok(answered(answer.json()?, answer.started))
+        let http = ApiRequest {
+            body: Some(body),
+            prefer_wait,
+            timeout,
+            ..ApiRequest::new(Method::POST, lock_path(&request.resource))
+        };
+        let response = self.send(&http.token(token)).await?;
+        Ok(timed(response.json()?, response.started))
     }
 
     /// `PATCH /locks/{resource}`: renews, and edits what `changes` names (`ttl`, `note`, `metadata`).
@@ -97,48 +107,50 @@ impl Client {
         token: &Token,
         changes: serde_json::Map<String, serde_json::Value>,
         timeout: Duration,
-    ) -> Result<Answered, ClientError> {
-        let ask = Ask { body: Some(changes.into()), timeout, ..Ask::new(Method::PATCH, lock_path(resource)) };
-        let answer = self.send(&ask.token(token)).await?;
-        Ok(answered(answer.json()?, answer.started))
+    ) -> Result<TimedLease, ClientError> {
+        let request =
+            ApiRequest { body: Some(changes.into()), timeout, ..ApiRequest::new(Method::PATCH, lock_path(resource)) };
+        let response = self.send(&request.token(token)).await?;
+        Ok(timed(response.json()?, response.started))
     }
 
     /// `DELETE /locks/{resource}` by its holder.
     ///
     /// Errors: [`ClientError`]. Cancel: it may or may not have been released.
     pub async fn release(&self, resource: &ResourceName, token: &Token, timeout: Duration) -> Result<(), ClientError> {
-        let ask = Ask { timeout, ..Ask::new(Method::DELETE, lock_path(resource)) };
-        self.send(&ask.token(token)).await.map(drop)
+        let request = ApiRequest { timeout, ..ApiRequest::new(Method::DELETE, lock_path(resource)) };
+        self.send(&request.token(token)).await.map(drop)
     }
 
     /// `DELETE /locks/{resource}?force=…`; with `fence`, only while the lease with this fence holds
-    /// it. Not repeated with another instance once one may have heard it.
+    /// it. Not repeated at another instance if one may have received it.
     ///
     /// Errors: [`ClientError`]. Cancel: it may or may not have been ended.
     pub async fn force(
         &self,
         resource: &ResourceName,
-        how: Force,
+        mode: ForceMode,
         reason: &str,
         fence: Option<u64>,
     ) -> Result<Option<api::Revoked>, ClientError> {
-        let word = match how {
-            Force::Revoke => "revoke",
-            Force::Now => "now",
+        let word = match mode {
+            ForceMode::Revoke => "revoke",
+            ForceMode::Now => "now",
         };
         let query = vec![("force", word.to_owned()), ("reason", reason.to_owned())];
-        let repeatable = how == Force::Revoke;
-        let ask = Ask { query, if_match: fence, repeatable, ..Ask::new(Method::DELETE, lock_path(resource)) };
-        let answer = self.send(&ask).await?;
-        if answer.body.is_empty() { Ok(None) } else { answer.json().map(Some) }
+        let repeatable = mode == ForceMode::Revoke;
+        let request =
+            ApiRequest { query, if_match: fence, repeatable, ..ApiRequest::new(Method::DELETE, lock_path(resource)) };
+        let response = self.send(&request).await?;
+        if response.body.is_empty() { Ok(None) } else { response.json().map(Some) }
     }
 
-    /// `GET /locks/{resource}`; `None` where nobody holds it.
+    /// `GET /locks/{resource}`; `None` if it is free.
     ///
     /// Errors: [`ClientError`]. Cancel: nothing is left behind.
     pub async fn inspect(&self, resource: &ResourceName) -> Result<Option<api::Lock>, ClientError> {
-        match self.send(&Ask::new(Method::GET, lock_path(resource))).await {
-            Ok(answer) => answer.json().map(Some),
+        match self.send(&ApiRequest::new(Method::GET, lock_path(resource))).await {
+            Ok(response) => response.json().map(Some),
             Err(ClientError::Refused(refusal)) if refusal.slug == "not-held" => Ok(None),
             Err(error) => Err(error),
         }
@@ -153,19 +165,20 @@ impl Client {
         for _ in 0..PAGES_MAX {
             let cursor_field = cursor.iter().map(|c| ("cursor", c.clone()));
             let query = filter.iter().cloned().chain(cursor_field).collect();
-            let page: api::List = self.send(&Ask { query, ..Ask::new(Method::GET, "/locks") }).await?.json()?;
+            let page: api::List =
+                self.send(&ApiRequest { query, ..ApiRequest::new(Method::GET, "/locks") }).await?.json()?;
             items.extend(page.items.iter().cloned());
             cursor.clone_from(&page.next_cursor);
             if cursor.is_none() {
                 return Ok(api::List { items, ..page });
             }
         }
-        Err(ClientError::Strange { url: self.urls_shown(), detail: "its list does not end".to_owned() })
+        Err(ClientError::Unexpected { url: self.urls_shown(), detail: "its list does not end".to_owned() })
     }
 
     /// `GET /nodes`. Errors: [`ClientError`]. Cancel: nothing is left behind.
     pub async fn nodes(&self) -> Result<api::Nodes, ClientError> {
-        self.send(&Ask::new(Method::GET, "/nodes")).await?.json()
+        self.send(&ApiRequest::new(Method::GET, "/nodes")).await?.json()
     }
 
     /// `GET /health/live` or `/health/ready`.
@@ -173,7 +186,7 @@ impl Client {
     /// Errors: [`ClientError`]; a service that is not ready is a refusal. Cancel: nothing is left behind.
     pub async fn health(&self, ready: bool, timeout: Duration) -> Result<api::Health, ClientError> {
         let path = if ready { "/health/ready" } else { "/health/live" };
-        self.send(&Ask { timeout, ..Ask::new(Method::GET, path) }).await?.json()
+        self.send(&ApiRequest { timeout, ..ApiRequest::new(Method::GET, path) }).await?.json()
     }
 }
 
@@ -192,12 +205,12 @@ mod tests {
         .expect("a lease")
     }
 
-    /// The service promised `valid_for_ms` at an instant that lies `waited_ms` or more after the
-    /// request was sent, by a clock that is up to 1 % fast.
+    /// The service promised `valid_for_ms` at an instant at least `waited_ms` after the request was sent, by a clock that
+    /// is up to 1 % fast.
     #[test]
-    fn a_wait_counts_before_the_promise_and_is_not_taken_at_its_full_word() {
+    fn reported_wait_is_discounted_for_clock_rates() {
         let started = BootTime::from_nanos(1_000_000_000);
-        let left = |waited, valid| answered(lease(waited, valid), started).deadline.since(started).as_millis();
+        let left = |waited, valid| timed(lease(waited, valid), started).deadline.since(started).as_millis();
         assert_eq!(left(None, 29_000), 29_000);
         assert_eq!(left(Some(0), 29_000), 29_000);
         assert_eq!(left(Some(60_000), 29_000), 88_400);
@@ -206,9 +219,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_answer_moves_the_deadline_past_what_was_promised(waited: u32, valid: u32) {
+        fn deadline_is_never_later_than_wait_plus_validity(waited: u32, valid: u32) {
             let started = BootTime::from_nanos(1);
-            let left = answered(lease(Some(waited.into()), valid.into()), started).deadline.since(started).as_millis();
+            let left = timed(lease(Some(waited.into()), valid.into()), started).deadline.since(started).as_millis();
             prop_assert!(left <= u128::from(waited) * 99 / 100 + u128::from(valid));
         }
     }

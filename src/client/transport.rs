@@ -1,5 +1,5 @@
-//! One request, sent to the instances in turn until one answers: timeouts, headers, the status line
-//! and problem documents. Knows no endpoint, and logs nothing: tokens and keys pass through here.
+//! Sends one request to the instances in turn until one answers: timeouts, headers, status and problem documents. Logs
+//! nothing, because tokens and keys are sent here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,57 +9,57 @@ use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Certificate, Method, redirect};
 
 use super::base_url::BaseUrl;
-use super::error::{ClientError, Refusal};
-use super::key::Key;
+use super::error::{ApiRefusal, ClientError};
+use super::key::ClientKey;
 use crate::api;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::types::{Invalid, Token};
 
-/// Most instances that are tried in turn.
+/// Maximum number of instances.
 pub const URLS_MAX: usize = 15;
-/// How long connecting to one instance may take: there are others, and a lease runs.
+/// How long connecting to one instance may take: there are others, and the lease runs meanwhile.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long one ordinary answer may take.
+/// How long an answer may take, unless the request waits.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// When a silent connection is probed, how often, and how many probes may be lost: a request that
-/// waits in the queue for minutes notices a dead instance after 15 s.
+/// TCP keepalive: idle time before the first probe, interval, and number of lost probes. A request that waits in the
+/// queue for minutes notices a dead instance after 15 s.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 const KEEPALIVE_LOST: u32 = 2;
 /// How long sent bytes may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
-/// The largest answer that is read: a page of a list has at most 1,000 entries of some KiB.
+/// Maximum size of an answer: a page of a list has at most 1,000 entries of some KiB.
 const ANSWER_MAX_BYTES: usize = 16 * 1024 * 1024;
 
 const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// Where events are: answered as a stream, and not as JSON.
+/// The path of the event stream, which is not answered as JSON.
 pub(super) const EVENTS: &str = "/events";
 
-/// Where the service is and how it is spoken to.
+/// What a client is made of.
 #[derive(Debug, Clone, Default)]
 pub struct ClientSettings {
     /// The instances, in order of preference; at least one, at most [`URLS_MAX`].
     pub urls: Vec<BaseUrl>,
-    /// Sent with each request.
-    pub key: Option<Key>,
-    /// PEM certificates of authorities to trust besides the system's, for https.
+    /// Sent with each request, if there is one.
+    pub key: Option<ClientKey>,
+    /// PEM certificates of further authorities to trust, for https.
     pub ca_pem: Option<Vec<u8>>,
 }
 
-/// A client. Cheap to clone; clones share connections and the memory of who answered last.
+/// A client. Cheap to clone; clones share connections and the index of the instance that answered last.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
     urls: Arc<[BaseUrl]>,
     /// Index of the instance that answered last.
     first: Arc<AtomicUsize>,
-    key: Option<Key>,
+    key: Option<ClientKey>,
 }
 
-/// What is asked.
+/// One HTTP request, before an instance is chosen.
 #[derive(Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct ApiRequest<'a> {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) query: Vec<(&'static str, String)>,
@@ -67,16 +67,15 @@ pub(super) struct Ask<'a> {
     pub(super) body: Option<serde_json::Value>,
     pub(super) prefer_wait: Option<u64>,
     pub(super) if_match: Option<u64>,
-    /// The last event that was seen, where events are asked for.
+    /// The last event that was received, in a request for events.
     pub(super) last_event: Option<String>,
-    /// Of each try.
+    /// For each instance.
     pub(super) timeout: Duration,
-    /// Asking twice does what asking once does: another instance may be tried after one that may
-    /// have heard it.
+    /// Whether it is idempotent: another instance may be tried although one may have received it.
     pub(super) repeatable: bool,
 }
 
-impl<'a> Ask<'a> {
+impl<'a> ApiRequest<'a> {
     pub(super) fn new(method: Method, path: impl Into<String>) -> Self {
         Self {
             method,
@@ -98,18 +97,18 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// An answer with a status of success.
+/// A successful answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct ApiResponse {
     /// When the request that was answered was sent.
     pub(super) started: BootTime,
     pub(super) body: Vec<u8>,
     pub(super) url: String,
 }
 
-impl Answer {
+impl ApiResponse {
     pub(super) fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T, ClientError> {
-        serde_json::from_slice(&self.body).map_err(|error| ClientError::Strange {
+        serde_json::from_slice(&self.body).map_err(|error| ClientError::Unexpected {
             url: self.url.clone(),
             // The error's own text may quote the body.
             detail: format!("its answer cannot be read ({:?} at column {})", error.classify(), error.column()),
@@ -117,24 +116,23 @@ impl Answer {
     }
 }
 
-/// One try that brought nothing.
-struct Failed {
+/// A try without an answer.
+struct FailedTry {
     reason: String,
     sent: bool,
 }
 
-impl Failed {
+impl FailedTry {
     fn of(error: &reqwest::Error, timeout: Duration) -> Self {
         Self { sent: !error.is_connect(), reason: reason(error, timeout) }
     }
 }
 
 impl Client {
-    /// A client for these instances. Sends nothing. Ignores proxy variables: a lock that depends on
-    /// a proxy of the environment is none. Follows no redirects, which would carry the key away.
+    /// A client for these instances. Sends nothing. It ignores proxy variables, so that a lock does not depend on the
+    /// environment's proxy, and follows no redirects, which would send the key elsewhere.
     ///
-    /// Errors: [`Invalid`] for no or too many instances, for a certificate that is none, and where
-    /// the TLS library cannot be set up.
+    /// Errors: [`Invalid`] for no or too many instances, for an invalid certificate, and if the TLS library fails.
     pub fn new(settings: ClientSettings) -> Result<Self, Invalid> {
         if settings.urls.is_empty() || settings.urls.len() > URLS_MAX {
             return Err(Invalid(format!("from 1 to {URLS_MAX} URLs of instances are needed")));
@@ -165,44 +163,42 @@ impl Client {
         Ok(Self { http, urls: settings.urls.into(), first: Arc::default(), key: settings.key })
     }
 
-    /// Asks the instances in turn, the one that answered last first, until one gives an answer that
-    /// the next one could not better: an instance that is draining or cannot reach its nodes is
-    /// passed over as long as there are others.
+    /// Tries the instances in turn, the one that answered last first. An instance that is draining or cannot reach its
+    /// nodes (503) is passed over as long as there are others.
     ///
     /// Errors: [`ClientError`]; of several refusals the last one.
-    /// Cancel: the request may or may not have been heard.
-    pub(super) async fn send(&self, ask: &Ask<'_>) -> Result<Answer, ClientError> {
-        self.in_turn(ask.repeatable, async |url| {
-            let request = self.request(url, ask).timeout(ask.timeout);
+    /// Cancel: the request may or may not have been received.
+    pub(super) async fn send(&self, request: &ApiRequest<'_>) -> Result<ApiResponse, ClientError> {
+        self.in_turn(request.repeatable, async |url| {
             let started = SystemClock.now();
-            let failed = |error: reqwest::Error| Failed::of(&error, ask.timeout);
-            let mut response = request.send().await.map_err(failed)?;
+            let failed = |error: reqwest::Error| FailedTry::of(&error, request.timeout);
+            let mut response = self.build(url, request).timeout(request.timeout).send().await.map_err(failed)?;
             let (status, headers) = (response.status(), response.headers().clone());
-            let Some(body) = read(&mut response).await.map_err(failed)? else { return Ok(Err(endless(url))) };
+            let Some(body) = read(&mut response).await.map_err(failed)? else { return Ok(Err(too_large(url))) };
             if status.is_success() {
-                return Ok(Ok(Answer { started, body, url: url.to_string() }));
+                return Ok(Ok(ApiResponse { started, body, url: url.to_string() }));
             }
             Ok(Err(refusal(url, status.as_u16(), &headers, &body)))
         })
         .await
     }
 
-    /// The same for an answer without an end, whose body is the caller's to read: `ask.timeout` bounds
-    /// the wait for its head.
+    /// The same for an endless answer, whose body the caller reads: `request.timeout` limits the wait for its head.
     ///
     /// Errors, Cancel: as [`Self::send`].
-    pub(super) async fn open(&self, ask: &Ask<'_>) -> Result<(String, reqwest::Response), ClientError> {
-        self.in_turn(ask.repeatable, async |url| {
-            let late = || Failed { reason: format!("no answer within {} ms", ask.timeout.as_millis()), sent: true };
-            let failed = |error: reqwest::Error| Failed::of(&error, ask.timeout);
+    pub(super) async fn open(&self, request: &ApiRequest<'_>) -> Result<(String, reqwest::Response), ClientError> {
+        self.in_turn(request.repeatable, async |url| {
+            let late =
+                || FailedTry { reason: format!("no answer within {} ms", request.timeout.as_millis()), sent: true };
+            let failed = |error: reqwest::Error| FailedTry::of(&error, request.timeout);
             let (mut response, refused) = tokio::select! {
                 biased;
-                response = self.request(url, ask).send() => {
+                response = self.build(url, request).send() => {
                     let response = response.map_err(failed)?;
                     let refused = !response.status().is_success();
                     (response, refused)
                 }
-                () = SystemClock.sleep(ask.timeout) => return Err(late()),
+                () = SystemClock.sleep(request.timeout) => return Err(late()),
             };
             if !refused {
                 return Ok(Ok((url.to_string(), response)));
@@ -211,9 +207,9 @@ impl Client {
             let body = tokio::select! {
                 biased;
                 body = read(&mut response) => body.map_err(failed)?,
-                () = SystemClock.sleep(ask.timeout) => return Err(late()),
+                () = SystemClock.sleep(request.timeout) => return Err(late()),
             };
-            let Some(body) = body else { return Ok(Err(endless(url))) };
+            let Some(body) = body else { return Ok(Err(too_large(url))) };
             Ok(Err(refusal(url, status, &headers, &body)))
         })
         .await
@@ -222,7 +218,7 @@ impl Client {
     async fn in_turn<T>(
         &self,
         repeatable: bool,
-        try_one: impl AsyncFn(&BaseUrl) -> Result<Result<T, ClientError>, Failed>,
+        try_one: impl AsyncFn(&BaseUrl) -> Result<Result<T, ClientError>, FailedTry>,
     ) -> Result<T, ClientError> {
         let (mut tries, mut maybe_sent, mut refused) = (Vec::new(), false, None);
         let first = self.first.load(Ordering::Relaxed);
@@ -238,7 +234,7 @@ impl Client {
                     self.first.store(index, Ordering::Relaxed);
                     return Err(error);
                 }
-                Err(Failed { reason, sent }) => {
+                Err(FailedTry { reason, sent }) => {
                     maybe_sent |= sent;
                     tries.push((url.to_string(), reason));
                     if sent && !repeatable {
@@ -250,48 +246,48 @@ impl Client {
         Err(refused.map_or(ClientError::Unreachable { tries, maybe_sent }, ClientError::Refused))
     }
 
-    fn request(&self, url: &BaseUrl, ask: &Ask<'_>) -> reqwest::RequestBuilder {
-        let mut target = url.at(&ask.path);
-        if !ask.query.is_empty() {
-            target.query_pairs_mut().extend_pairs(&ask.query);
+    fn build(&self, url: &BaseUrl, request: &ApiRequest<'_>) -> reqwest::RequestBuilder {
+        let mut target = url.at(&request.path);
+        if !request.query.is_empty() {
+            target.query_pairs_mut().extend_pairs(&request.query);
         }
-        let request = self.http.request(ask.method.clone(), target).headers(self.headers(ask));
-        match &ask.body {
-            Some(body) => request.json(body),
-            None => request,
+        let builder = self.http.request(request.method.clone(), target).headers(self.headers(request));
+        match &request.body {
+            Some(body) => builder.json(body),
+            None => builder,
         }
     }
 
-    /// The instances, for messages.
+    /// The URLs, for messages.
     pub(super) fn urls_shown(&self) -> String {
         self.urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    fn headers(&self, ask: &Ask<'_>) -> HeaderMap {
+    fn headers(&self, request: &ApiRequest<'_>) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        let accept = if ask.path == EVENTS { "text/event-stream" } else { "application/json" };
+        let accept = if request.path == EVENTS { "text/event-stream" } else { "application/json" };
         headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
-        if let Some(Ok(id)) = ask.last_event.as_deref().map(HeaderValue::from_str) {
+        if let Some(Ok(id)) = request.last_event.as_deref().map(HeaderValue::from_str) {
             headers.insert(LAST_EVENT_ID, id);
         }
         if let Some(key) = &self.key {
             headers.insert(header::AUTHORIZATION, key.header());
         }
-        if let Some(Ok(mut token)) = ask.token.map(|t| HeaderValue::from_str(t.reveal())) {
+        if let Some(Ok(mut token)) = request.token.map(|t| HeaderValue::from_str(t.reveal())) {
             token.set_sensitive(true);
             headers.insert(LOCK_TOKEN, token);
         }
-        if let Some(Ok(wait)) = ask.prefer_wait.map(|s| HeaderValue::try_from(format!("wait={s}"))) {
+        if let Some(Ok(wait)) = request.prefer_wait.map(|s| HeaderValue::try_from(format!("wait={s}"))) {
             headers.insert(PREFER, wait);
         }
-        if let Some(Ok(tag)) = ask.if_match.map(|fence| HeaderValue::try_from(format!("\"{fence}\""))) {
+        if let Some(Ok(tag)) = request.if_match.map(|fence| HeaderValue::try_from(format!("\"{fence}\""))) {
             headers.insert(header::IF_MATCH, tag);
         }
         headers
     }
 }
 
-/// The body; `None` where it is larger than any answer.
+/// The body; `None` if it is over [`ANSWER_MAX_BYTES`].
 async fn read(response: &mut reqwest::Response) -> Result<Option<Vec<u8>>, reqwest::Error> {
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
@@ -303,31 +299,31 @@ async fn read(response: &mut reqwest::Response) -> Result<Option<Vec<u8>>, reqwe
     Ok(Some(body))
 }
 
-fn endless(url: &BaseUrl) -> ClientError {
-    ClientError::Strange { url: url.to_string(), detail: "its answer does not end".to_owned() }
+fn too_large(url: &BaseUrl) -> ClientError {
+    ClientError::Unexpected { url: url.to_string(), detail: "its answer does not end".to_owned() }
 }
 
-/// What an answer without success means.
+/// The error of an answer without success.
 fn refusal(url: &BaseUrl, status: u16, headers: &HeaderMap, body: &[u8]) -> ClientError {
     let retry_after = headers.get(header::RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
     let problem: Option<api::Problem> = serde_json::from_slice(body).ok();
     let Some(problem) = problem.filter(|p| p.status == status) else {
-        // A proxy's page, or another server. The status still says whether to try again.
+        // From a proxy or another server. The status still says whether to try again.
         return match status {
-            401 | 403 | 429 | 500..=599 => ClientError::Refused(Refusal {
+            401 | 403 | 429 | 500..=599 => ClientError::Refused(ApiRefusal {
                 url: url.to_string(),
                 status,
                 slug: String::new(),
                 problem: Box::default(),
                 retry_after: retry_after.map(Duration::from_secs),
             }),
-            _ => ClientError::Strange {
+            _ => ClientError::Unexpected {
                 url: url.to_string(),
                 detail: format!("status {status}, and no problem document"),
             },
         };
     };
-    ClientError::Refused(Refusal {
+    ClientError::Refused(ApiRefusal {
         url: url.to_string(),
         status,
         slug: problem.kind.rsplit('/').next().unwrap_or_default().to_owned(),
@@ -336,7 +332,7 @@ fn refusal(url: &BaseUrl, status: u16, headers: &HeaderMap, body: &[u8]) -> Clie
     })
 }
 
-/// Why a try failed, in few words.
+/// Why a try failed.
 fn reason(error: &reqwest::Error, timeout: Duration) -> String {
     if error.is_timeout() {
         let limit = if error.is_connect() { timeout.min(CONNECT_TIMEOUT) } else { timeout };
@@ -345,7 +341,7 @@ fn reason(error: &reqwest::Error, timeout: Duration) -> String {
     causes(error)
 }
 
-/// The innermost cause: what is around it repeats the URL.
+/// The innermost cause; the outer ones repeat the URL.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

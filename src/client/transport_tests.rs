@@ -49,8 +49,8 @@ fn client(urls: Vec<BaseUrl>) -> Client {
     Client::new(ClientSettings { urls, ..ClientSettings::default() }).expect("a client")
 }
 
-fn get() -> Ask<'static> {
-    Ask { timeout: Duration::from_secs(20), ..Ask::new(Method::GET, "/x") }
+fn get() -> ApiRequest<'static> {
+    ApiRequest { timeout: Duration::from_secs(20), ..ApiRequest::new(Method::GET, "/x") }
 }
 
 #[tokio::test]
@@ -79,7 +79,7 @@ async fn nobody_there_is_told_with_each_address_and_that_nothing_was_sent() {
 async fn what_must_not_be_repeated_is_not_once_it_may_have_been_heard() {
     let (broken, heard) = server(vec![String::new()]);
     let (untouched, _) = server(vec![]);
-    let ask = Ask { repeatable: false, ..get() };
+    let ask = ApiRequest { repeatable: false, ..get() };
     let error = client(vec![broken, untouched]).send(&ask).await.expect_err("it broke");
     assert!(error.maybe_done());
     assert!(matches!(error, ClientError::Unreachable { tries, .. } if tries.len() == 1));
@@ -122,7 +122,7 @@ async fn token_key_and_tag_travel_in_headers_and_print_nowhere() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Client::new(ClientSettings { urls: vec![url], key, ca_pem: None }).expect("a client");
     let token = Token::parse("hunter2hunter2hunter2hunter2").expect("a token");
-    let ask = Ask { if_match: Some(17), prefer_wait: Some(9), ..get() }.token(&token);
+    let ask = ApiRequest { if_match: Some(17), prefer_wait: Some(9), ..get() }.token(&token);
     assert!(!format!("{ask:?} {client:?} {:?}", client.headers(&ask)).contains("hunter2"));
     assert!(!format!("{client:?} {:?}", client.headers(&ask)).contains("sesame"));
     client.send(&ask).await.expect("answered");

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
+use super::SETTINGS;
+use super::declaration::{Setting, VARIABLE_PREFIX, nearest, renamed};
 use super::error::{ConfigError, Origin, Warning};
-use super::keys::{KEYS, Key, VARIABLE_PREFIX, nearest};
-use super::raw::{Layer, Raw};
+use super::raw::{Layer, RawValue};
 
 /// Names the configuration file where `--config` does not.
 pub(super) const FILE_VARIABLE: &str = "REDLOCKD_CONFIG";
@@ -63,23 +64,27 @@ pub(super) fn set(env: &impl Environment, name: &str) -> Option<OsString> {
 /// The layer of the variables `REDLOCKD_<KEY>`, and a warning for each that is not a key.
 pub(super) fn layer(env: &impl Environment, errors: &mut Vec<ConfigError>, warnings: &mut Vec<Warning>) -> Layer {
     let mut layer = Layer::new(Origin::Environment);
-    for key in KEYS {
-        let name = key.variable();
-        match set(env, &name).map(OsString::into_string) {
+    for setting in SETTINGS {
+        match set(env, &setting.variable()).map(OsString::into_string) {
             None => {}
-            Some(Ok(text)) => layer.put(key.name, Raw::Text(text)),
-            Some(Err(_)) => errors.push(ConfigError::hidden(key.name, Origin::Environment, "is not Unicode text")),
+            Some(Ok(text)) => layer.put(setting.name, RawValue::Text(text)),
+            Some(Err(_)) => errors.push(ConfigError::hidden(setting.name, Origin::Environment, "is not Unicode text")),
         }
     }
-    let variables: Vec<String> = KEYS.iter().map(Key::variable).collect();
+    let variables: Vec<String> = SETTINGS.iter().map(Setting::variable).collect();
     let mut unknown: Vec<String> = env.names().into_iter().filter(|name| is_unknown(name, &variables)).collect();
     unknown.sort();
-    warnings.extend(unknown.into_iter().map(|name| {
+    for name in unknown {
         let word = name.trim_start_matches(VARIABLE_PREFIX).to_ascii_lowercase();
-        let nearest = nearest(&word, KEYS.iter().map(|k| k.name))
-            .map(|key| format!("{VARIABLE_PREFIX}{}", key.to_ascii_uppercase()));
-        Warning::UnknownVariable { name, nearest }
-    }));
+        if renamed(&word).is_some() {
+            // Refused with its present name when the layer is applied.
+            layer.put(word, RawValue::Text(String::new()));
+            continue;
+        }
+        let nearest = nearest(&word, SETTINGS.iter().map(|setting| setting.name))
+            .map(|setting| format!("{VARIABLE_PREFIX}{}", setting.to_ascii_uppercase()));
+        warnings.push(Warning::UnknownVariable { name, nearest });
+    }
     layer
 }
 
@@ -111,7 +116,7 @@ mod tests {
     fn a_value_that_is_not_text_is_refused_by_its_key() {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         layer(&Bytes, &mut errors, &mut warnings);
-        assert_eq!((errors.len(), warnings.len()), (KEYS.len(), 0));
+        assert_eq!((errors.len(), warnings.len()), (SETTINGS.len(), 0));
         assert_eq!(errors[0].to_string(), "`listen` in the environment is not Unicode text");
     }
 

@@ -53,6 +53,15 @@ pub enum ConfigError {
         /// What may have been meant.
         nearest: Option<&'static str>,
     },
+    /// A former name of a setting.
+    Renamed {
+        /// The former name.
+        key: String,
+        /// Where it was written.
+        origin: Origin,
+        /// The present name.
+        present: &'static str,
+    },
     /// A value of the wrong form or out of its range.
     Value {
         /// The key.
@@ -97,6 +106,9 @@ impl fmt::Display for ConfigError {
             Self::UnknownKey { key, origin, nearest } => {
                 write!(f, "`{}` {origin} is not a setting", shorten(key))?;
                 nearest.map_or(Ok(()), |nearest| write!(f, ": did you mean `{nearest}`?"))
+            }
+            Self::Renamed { key, origin, present } => {
+                write!(f, "`{key}` {origin} is called `{present}` since 0.1.0: write `{present}`")
             }
             Self::Value { key, origin, shown, must } if shown.is_empty() => write!(f, "`{key}` {origin} {must}"),
             Self::Value { key, origin, shown, must } => write!(f, "`{key}` {origin} is {shown}, but {must}"),

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
+use super::declaration::nearest;
 use super::error::{ConfigError, Origin};
-use super::keys::nearest;
-use super::raw::{Layer, NodeEntry, Raw};
+use super::raw::{Layer, NodeEntry, RawValue};
 use super::secret::Secret;
 
 /// `config/redlockd.toml`: every key with its default, unit, range and why.
@@ -25,14 +25,14 @@ pub(super) fn read(path: &Path) -> Result<Layer, Vec<ConfigError>> {
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
     parse(&text, Origin::File).map_err(|problem| match problem {
-        Problem::NotToml(reason) => refuse(reason),
-        Problem::Entries(errors) => errors,
+        FileError::NotToml(reason) => refuse(reason),
+        FileError::Entries(errors) => errors,
     })
 }
 
 /// What can be wrong with a file's text.
 #[derive(Debug)]
-pub(super) enum Problem {
+pub(super) enum FileError {
     /// Why, with the line.
     NotToml(String),
     /// In the list of nodes.
@@ -40,26 +40,26 @@ pub(super) enum Problem {
 }
 
 /// Reads TOML as a layer.
-pub(super) fn parse(text: &str, origin: Origin) -> Result<Layer, Problem> {
+pub(super) fn parse(text: &str, origin: Origin) -> Result<Layer, FileError> {
     let table: toml::Table = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(1, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
         let reason = e.message().lines().next().unwrap_or("unreadable").to_owned();
-        Problem::NotToml(format!("is not TOML: line {line}: {reason}"))
+        FileError::NotToml(format!("is not TOML: line {line}: {reason}"))
     })?;
     let has_both = table.contains_key("node") && table.contains_key("nodes");
     let mut layer = Layer::new(origin);
     for (key, value) in table {
         match (key.as_str(), value) {
             ("node", value) => {
-                let nodes = node_tables(value, origin).map_err(Problem::Entries)?;
-                layer.put("nodes", Raw::Nodes(nodes));
+                let nodes = node_tables(value, origin).map_err(FileError::Entries)?;
+                layer.put("nodes", RawValue::Nodes(nodes));
             }
-            (_, value) => layer.put(key, Raw::Toml(value)),
+            (_, value) => layer.put(key, RawValue::Toml(value)),
         }
     }
     if has_both {
         let both = "and [[node]] are both there, but must not be: use one of them";
-        return Err(Problem::Entries(vec![ConfigError::hidden("nodes", origin, both)]));
+        return Err(FileError::Entries(vec![ConfigError::hidden("nodes", origin, both)]));
     }
     Ok(layer)
 }
@@ -100,8 +100,8 @@ mod tests {
     fn errors(text: &str) -> String {
         match parse(text, Origin::File) {
             Ok(layer) => format!("{:?}", layer.entries.keys()),
-            Err(Problem::NotToml(reason)) => reason,
-            Err(Problem::Entries(errors)) => super::super::error::ConfigErrors(errors).to_string(),
+            Err(FileError::NotToml(reason)) => reason,
+            Err(FileError::Entries(errors)) => super::super::error::ConfigErrors(errors).to_string(),
         }
     }
 
@@ -110,9 +110,9 @@ mod tests {
         let text = errors("listen = \"127.0.0.1:1\"\nnodes = [\"redis://:hunter2@h\"\nlanes = 1\n");
         assert!(text.starts_with("is not TOML: line ") && !text.contains("hunter2") && !text.contains('\n'), "{text}");
         assert!(
-            errors("lanes = 1\nlanes = 2").starts_with("is not TOML: line 2"),
+            errors("retry_max = 1\nlanes = 2").starts_with("is not TOML: line 2"),
             "{}",
-            errors("lanes = 1\nlanes = 2")
+            errors("retry_max = 1\nlanes = 2")
         );
     }
 

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use super::environment::{self, Environment, FILE_VARIABLE};
 use super::error::{ConfigError, ConfigErrors, Origin, Warning};
-use super::file::{self, DEFAULTS};
-use super::layers::Values;
-use super::raw::{Layer, NodeEntry, Raw};
+use super::file;
+use super::raw::{Layer, NodeEntry, RawValue};
 use super::rules;
 use super::settings::Config;
 
@@ -41,48 +40,41 @@ impl Inputs {
     /// checked where each setting is right by itself.
     pub fn load(self, env: &impl Environment) -> Result<Loaded, ConfigErrors> {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
-        let mut values = defaults();
+        let mut config = Config::declared();
         let path = self.file.or_else(|| environment::set(env, FILE_VARIABLE).map(PathBuf::from));
         match path.map(|path| file::read(&path)) {
             None => {}
-            Some(Ok(layer)) => values.lay(layer, &mut errors),
+            Some(Ok(layer)) => apply(layer, &mut config, &mut errors),
             Some(Err(problems)) => errors.extend(problems),
         }
-        values.lay(environment::layer(env, &mut errors, &mut warnings), &mut errors);
+        apply(environment::layer(env, &mut errors, &mut warnings), &mut config, &mut errors);
         let mut flags = Layer::new(Origin::Flag);
         for (key, value) in self.flags {
-            flags.put(key, Raw::Text(value));
+            flags.put(key, RawValue::Text(value));
         }
         if !self.nodes.is_empty() {
-            flags.put("nodes", Raw::Nodes(self.nodes.iter().map(|node| NodeEntry::split(node)).collect()));
+            flags.put("nodes", RawValue::Nodes(self.nodes.iter().map(|node| NodeEntry::split(node)).collect()));
         }
-        values.lay(flags, &mut errors);
-        finish(&values, data_dir(env), errors, warnings)
+        apply(flags, &mut config, &mut errors);
+        if config.data_dir.as_os_str().is_empty() {
+            config.data_dir = data_dir(env);
+        }
+        if errors.is_empty() {
+            let (broken, odd) = rules::check(&config);
+            errors.extend(broken);
+            warnings.extend(odd);
+        }
+        if errors.is_empty() { Ok(Loaded { config, warnings }) } else { Err(ConfigErrors(errors)) }
     }
 }
 
-fn finish(
-    values: &Values,
-    data_dir: PathBuf,
-    mut errors: Vec<ConfigError>,
-    mut warnings: Vec<Warning>,
-) -> Result<Loaded, ConfigErrors> {
-    let config = Config::from_values(values, data_dir);
-    if errors.is_empty() {
-        let (broken, odd) = rules::check(&config);
-        errors.extend(broken);
-        warnings.extend(odd);
+/// Puts one layer over the configuration; of a list, the later one replaces the earlier one.
+fn apply(layer: Layer, config: &mut Config, errors: &mut Vec<ConfigError>) {
+    for (name, raw) in layer.entries {
+        if let Err(error) = config.set(&name, layer.origin, raw) {
+            errors.push(error);
+        }
     }
-    if errors.is_empty() { Ok(Loaded { config, warnings }) } else { Err(ConfigErrors(errors)) }
-}
-
-fn defaults() -> Values {
-    let mut errors = Vec::new();
-    let layer = file::parse(DEFAULTS, Origin::Default).expect("the shipped defaults are TOML");
-    let mut values = Values::default();
-    values.lay(layer, &mut errors);
-    assert!(errors.is_empty(), "the shipped defaults are in their ranges: {errors:?}");
-    values
 }
 
 /// A place that is the same at the next start, wherever that is made from.
@@ -101,9 +93,9 @@ fn data_dir(env: &impl Environment) -> PathBuf {
 }
 
 impl Default for Config {
-    /// The shipped defaults, without looking at the environment.
+    /// The declared defaults, independent of the environment.
     fn default() -> Self {
-        Self::from_values(&defaults(), DATA_DIR.into())
+        Self { data_dir: DATA_DIR.into(), ..Self::declared() }
     }
 }
 
@@ -113,7 +105,8 @@ mod tests {
     use std::io::Write;
     use std::time::Duration;
 
-    use super::super::keys::{Form, KEYS};
+    use super::super::file::DEFAULTS;
+    use super::super::settings::SETTINGS;
     use super::*;
     use proptest::prelude::*;
 
@@ -144,17 +137,17 @@ mod tests {
         let c = loaded.config;
         assert_eq!((c.listen.to_string().as_str(), c.nodes.len(), c.embedded_nodes), ("127.0.0.1:5625", 0, 1));
         assert_eq!((c.node_timeout, c.default_ttl), (Duration::from_millis(50), Duration::from_secs(30)));
-        assert!(KEYS.iter().all(|key| c.origin_of(key.name) == Some(Origin::Default)));
+        assert!(SETTINGS.iter().all(|setting| c.origin_of(setting.name) == Some(Origin::Default)));
         assert_eq!(c.origin_of("frobnicate"), None);
     }
 
     #[test]
     fn each_layer_prevails_over_the_one_before() {
-        let file = file("lanes = 2\nretry_max = \"1s\"\nnode_timeout = \"40ms\"\n");
+        let file = file("connections_per_node = 2\nretry_max = \"1s\"\nnode_timeout = \"40ms\"\n");
         let env = variables(&[("REDLOCKD_RETRY_MAX", "2s"), ("REDLOCKD_NODE_TIMEOUT", "30ms")]);
         let inputs = Inputs { file: Some(file.path().into()), ..flags(&[("node_timeout", "20ms")]) };
         let c = inputs.load(&env).expect("good").config;
-        assert_eq!((c.lanes, c.origin_of("lanes")), (2, Some(Origin::File)));
+        assert_eq!((c.connections_per_node, c.origin_of("connections_per_node")), (2, Some(Origin::File)));
         assert_eq!((c.retry_max, c.origin_of("retry_max")), (Duration::from_secs(2), Some(Origin::Environment)));
         assert_eq!((c.node_timeout, c.origin_of("node_timeout")), (Duration::from_millis(20), Some(Origin::Flag)));
     }
@@ -175,11 +168,11 @@ mod tests {
 
     #[test]
     fn the_file_may_be_named_in_the_environment_and_the_flag_prevails() {
-        let (one, two) = (file("lanes = 2"), file("lanes = 3"));
+        let (one, two) = (file("connections_per_node = 2"), file("connections_per_node = 3"));
         let env = variables(&[("REDLOCKD_CONFIG", one.path().to_str().expect("a plain path"))]);
-        assert_eq!(Inputs::default().load(&env).expect("good").config.lanes, 2);
+        assert_eq!(Inputs::default().load(&env).expect("good").config.connections_per_node, 2);
         let inputs = Inputs { file: Some(two.path().into()), ..Inputs::default() };
-        assert_eq!(inputs.load(&env).expect("good").config.lanes, 3);
+        assert_eq!(inputs.load(&env).expect("good").config.connections_per_node, 3);
     }
 
     #[test]
@@ -197,18 +190,18 @@ mod tests {
     #[test]
     fn an_unknown_variable_is_warned_about_and_an_empty_one_is_not_set() {
         let env = variables(&[
-            ("REDLOCKD_LANE", "2"),
-            ("REDLOCKD_LANES", ""),
-            ("LANES", "x"),
+            ("REDLOCKD_CONNECTIONS_PER_NODES", "2"),
+            ("REDLOCKD_CONNECTIONS_PER_NODE", ""),
+            ("CONNECTIONS_PER_NODE", "x"),
             ("REDLOCKD_SERVICE_HOST", "x"),
         ]);
         let loaded = Inputs::default().load(&env).expect("good");
-        assert_eq!(loaded.config.lanes, 1);
+        assert_eq!(loaded.config.connections_per_node, 1);
         let texts: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
         assert_eq!(
             texts,
             [
-                "the environment variable REDLOCKD_LANE is not a setting and is ignored: did you mean REDLOCKD_LANES?",
+                "the environment variable REDLOCKD_CONNECTIONS_PER_NODES is not a setting and is ignored: did you mean REDLOCKD_CONNECTIONS_PER_NODE?",
                 "the environment variable REDLOCKD_SERVICE_HOST is not a setting and is ignored",
             ]
         );
@@ -216,7 +209,7 @@ mod tests {
 
     #[test]
     fn everything_wrong_is_told_at_once_and_rules_wait_for_good_values() {
-        let env = variables(&[("REDLOCKD_LANES", "0"), ("REDLOCKD_GUARD", "1s")]);
+        let env = variables(&[("REDLOCKD_CONNECTIONS_PER_NODE", "0"), ("REDLOCKD_GUARD", "1s")]);
         let text = refusal(flags(&[("retry_max", "5"), ("frob", "1")]), &env);
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(!text.contains("lock_delay"), "{text}");
@@ -238,35 +231,23 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_file_says_the_range_of_the_table_and_keeps_its_order() {
-        let keys: Vec<&str> = DEFAULTS
-            .lines()
-            .filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase()))
-            .filter_map(|line| line.split_once(" = ").map(|(key, _)| key))
-            .collect();
-        assert_eq!(keys, KEYS.iter().map(|k| k.name).collect::<Vec<_>>());
-        for key in KEYS {
-            let (head, _) = DEFAULTS.split_once(&format!("\n{} = ", key.name)).expect("every key is there");
-            let comment = head.rsplit("\n\n").next().expect("a split has a part");
-            let line = |word: &str| {
-                let found = comment.lines().find_map(|l| l.strip_prefix("# ").and_then(|l| l.strip_prefix(word)));
-                found.unwrap_or_else(|| panic!("{} has no line `# {word}`", key.name)).trim().to_owned()
-            };
-            assert!(!line("Why:").is_empty());
-            let range = line("Range:");
-            match key.form {
-                Form::Duration { .. } if key.name == "default_ttl" => assert_eq!(range, "min_ttl to max_ttl"),
-                Form::Duration { .. } | Form::Integer { .. } => {
-                    let described = key.form.describe();
-                    let bounds = described.split("from ").nth(1).expect("from … to …");
-                    assert!(range.starts_with(bounds), "{}: {range}, not {bounds}", key.name);
-                }
-                Form::Odd { min, max } => assert_eq!(range, format!("odd, {min} to {max}")),
-                Form::Choice(words) => assert!(words.iter().all(|word| range.contains(word))),
-                Form::Flag => assert_eq!(range, "true or false"),
-                Form::Address | Form::Nodes | Form::Template | Form::Path | Form::Networks | Form::Hosts => {}
-            }
-        }
+    fn the_shipped_file_sets_every_setting_to_its_default() {
+        let file = file(DEFAULTS);
+        let inputs = Inputs { file: Some(file.path().into()), ..Inputs::default() };
+        let mut config = inputs.load(&Variables::new()).expect("good").config;
+        assert!(SETTINGS.iter().all(|setting| config.origin_of(setting.name) == Some(Origin::File)));
+        config.origins = Config::default().origins;
+        assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn a_former_name_is_refused_in_every_layer() {
+        let text = "is called `connections_per_node` since 0.1.0";
+        let file = file("lanes = 2");
+        let inputs = Inputs { file: Some(file.path().into()), ..Inputs::default() };
+        assert!(refusal(inputs, &Variables::new()).contains(text));
+        assert!(refusal(Inputs::default(), &variables(&[("REDLOCKD_LANES", "2")])).contains(text));
+        assert!(refusal(flags(&[("lanes", "2")]), &Variables::new()).contains(text));
     }
 
     proptest! {
@@ -276,9 +257,9 @@ mod tests {
             in_file in proptest::option::of(1_u64..=16), in_env in proptest::option::of(1_u64..=16),
             in_flags in proptest::option::of(1_u64..=16),
         ) {
-            let file = file(&in_file.map_or(String::new(), |n| format!("lanes = {n}")));
-            let env = in_env.map(|n| ("REDLOCKD_LANES".to_owned(), n.to_string())).into_iter().collect::<Variables>();
-            let flags = in_flags.map(|n| ("lanes".to_owned(), n.to_string())).into_iter().collect();
+            let file = file(&in_file.map_or(String::new(), |n| format!("connections_per_node = {n}")));
+            let env = in_env.map(|n| ("REDLOCKD_CONNECTIONS_PER_NODE".to_owned(), n.to_string())).into_iter().collect::<Variables>();
+            let flags = in_flags.map(|n| ("connections_per_node".to_owned(), n.to_string())).into_iter().collect();
             let config = Inputs { file: Some(file.path().into()), flags, nodes: vec![] }.load(&env).expect("good").config;
             let (expected, origin) = match (in_file, in_env, in_flags) {
                 (_, _, Some(n)) => (n, Origin::Flag),
@@ -286,25 +267,22 @@ mod tests {
                 (Some(n), None, None) => (n, Origin::File),
                 (None, None, None) => (1, Origin::Default),
             };
-            prop_assert_eq!((config.lanes as u64, config.origin_of("lanes")), (expected, Some(origin)));
+            prop_assert_eq!((config.connections_per_node as u64, config.origin_of("connections_per_node")), (expected, Some(origin)));
         }
 
-        /// Every key can be set to its default by each of file, environment and flag, and the
-        /// configuration is the same but for the origin.
+        /// Every setting can be set to its default by file, environment and flag, and only its origin changes.
         #[test]
-        fn every_key_can_be_set_in_every_layer(index in 0..KEYS.len(), layer in 0..3_usize) {
-            let key = &KEYS[index];
-            let line = DEFAULTS.lines().find(|l| l.starts_with(&format!("{} = ", key.name))).expect("there");
-            let text = line.split_once(" = ").expect("there").1.trim_matches('"').to_owned();
-            // An empty text, or the empty list, is not something to write outside a file.
-            let is_list = matches!(key.form, Form::Nodes | Form::Networks);
-            prop_assume!(layer == 0 || (!text.is_empty() && !is_list));
-            let file = file(if layer == 0 { line } else { "" });
-            let env = (layer == 1).then(|| (key.variable(), text.clone())).into_iter().collect::<Variables>();
-            let flags = (layer == 2).then(|| (key.name.to_owned(), text)).into_iter().collect();
+        fn every_setting_can_be_set_in_every_layer(index in 0..SETTINGS.len(), layer in 0..3_usize) {
+            let setting = &SETTINGS[index];
+            let text = setting.default.trim_matches('"').to_owned();
+            // An empty text counts as not set in the environment, and an empty list of nodes is refused.
+            prop_assume!(layer == 0 || (!text.is_empty() && setting.name != "nodes"));
+            let file = file(&if layer == 0 { format!("{} = {}", setting.name, setting.default) } else { String::new() });
+            let env = (layer == 1).then(|| (setting.variable(), text.clone())).into_iter().collect::<Variables>();
+            let flags = (layer == 2).then(|| (setting.name.to_owned(), text)).into_iter().collect();
             let loaded = Inputs { file: Some(file.path().into()), flags, nodes: vec![] }.load(&env).expect("good");
             let mut config = loaded.config;
-            prop_assert_eq!(config.origin_of(key.name), Some([Origin::File, Origin::Environment, Origin::Flag][layer]));
+            prop_assert_eq!(config.origin_of(setting.name), Some([Origin::File, Origin::Environment, Origin::Flag][layer]));
             config.origins = Config::default().origins;
             prop_assert_eq!(config, Config::default());
         }

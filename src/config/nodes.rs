@@ -1,18 +1,18 @@
-//! The list of nodes as configured: names, and URLs as secrets. Looks at a URL only as far as two
-//! of them must be told apart; `nodes/` reads it in full.
+//! The configured list of nodes: names, and URLs as secrets. A URL is read only as far as needed to tell two nodes
+//! apart; `nodes/` reads it in full.
 
 use std::path::PathBuf;
 
-use super::error::{ConfigError, Origin};
-use super::raw::{NodeEntry, Raw};
-use super::secret::Secret;
+use super::raw::{NodeEntry, RawValue};
+use super::secret::{Secret, redact};
+use super::value_types::{Refusal, ValueType};
 use crate::types::NodeId;
 
-/// The most nodes: each acquire asks all of them, and nobody needs to survive eight failures.
+/// Maximum number of nodes: each acquire asks all of them, and tolerating more than seven failures has no use.
 pub const MAX_NODES: usize = 15;
-/// Redis' port, where a URL names none.
+/// Redis' port if a URL has none.
 const DEFAULT_PORT: u16 = 6379;
-/// What may stand before a URL's address. `true`: a path to a unix socket follows.
+/// URL schemes. `true`: the path of a unix socket follows.
 const SCHEMES: [(&str, bool); 4] =
     [("redis://", false), ("rediss://", false), ("redis+unix://", true), ("unix://", true)];
 
@@ -111,34 +111,63 @@ fn address(url: &str) -> Result<String, String> {
     }
 }
 
-/// Reads the list.
-///
-/// Errors: [`ConfigError::Value`], which names the node by its place in the list.
-pub(super) fn read(key: &str, origin: Origin, raw: Raw) -> Result<Vec<NodeSpec>, ConfigError> {
-    let refuse = |why: String| ConfigError::hidden(key, origin, why);
-    let entries: Vec<NodeEntry> = match raw {
-        Raw::Nodes(entries) => entries,
-        Raw::Text(text) => text.split(',').map(|url| NodeEntry::split(url.trim())).collect(),
-        Raw::Toml(toml::Value::Array(items)) => {
-            let texts: Option<Vec<_>> = items.iter().map(|item| item.as_str().map(NodeEntry::split)).collect();
-            texts.ok_or_else(|| refuse("must be a list of node URLs, each in quotation marks".into()))?
-        }
-        Raw::Toml(_) => return Err(refuse("must be a list of node URLs, such as [\"redis://10.0.0.1:6379\"]".into())),
-    };
-    if entries.len() > MAX_NODES {
-        return Err(refuse(format!("has {} nodes, but must have at most {MAX_NODES}", entries.len())));
+/// Node URLs.
+pub(super) struct Nodes;
+
+impl ValueType for Nodes {
+    type Value = Vec<NodeSpec>;
+
+    fn requirement(&self) -> String {
+        "a list of node URLs, such as [\"redis://10.0.0.1:6379\"]".into()
     }
-    let read = |(i, entry)| NodeSpec::read(entry).map_err(|why| refuse(format!("is wrong: node {} {why}", i + 1)));
-    entries.into_iter().enumerate().map(read).collect()
+
+    fn range(&self) -> String {
+        format!(
+            "a list of at most {MAX_NODES} URLs: redis://[user:password@]host[:port][/db], rediss:// (TLS), \
+             redis+unix:///path or unix:///path"
+        )
+    }
+
+    fn read(&self, raw: RawValue) -> Result<Vec<NodeSpec>, Refusal> {
+        let entries: Vec<NodeEntry> = match raw {
+            RawValue::Nodes(entries) => entries,
+            // An unset variable in `--set nodes=$NODES` must not start embedded nodes.
+            RawValue::Text(text) if text.trim().is_empty() => vec![NodeEntry::split("")],
+            other => {
+                let texts = other.list().ok_or_else(|| refuse(format!("must be {}", self.requirement())))?;
+                texts.iter().map(|text| NodeEntry::split(text)).collect()
+            }
+        };
+        if entries.len() > MAX_NODES {
+            return Err(refuse(format!("has {} nodes, but must have at most {MAX_NODES}", entries.len())));
+        }
+        let read = |(i, entry)| NodeSpec::read(entry).map_err(|why| refuse(format!("is wrong: node {} {why}", i + 1)));
+        entries.into_iter().enumerate().map(read).collect()
+    }
+
+    fn to_toml(&self, value: &Vec<NodeSpec>) -> toml::Value {
+        let shown = |node: &NodeSpec| format!("{}={}", node.id(), redact(node.url.reveal()));
+        value.iter().map(shown).collect::<Vec<_>>().into()
+    }
+}
+
+/// Never shows the value, which may have passwords.
+fn refuse(why: String) -> Refusal {
+    Refusal::Sentence(why)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::error::Origin;
     use super::*;
     use proptest::prelude::*;
 
+    fn read(raw: RawValue) -> Result<Vec<NodeSpec>, String> {
+        crate::config::declaration::read("nodes", &Nodes, Origin::Environment, raw).map_err(|e| e.to_string())
+    }
+
     fn list(text: &str) -> Result<Vec<NodeSpec>, String> {
-        read("nodes", Origin::Environment, Raw::Text(text.into())).map_err(|e| e.to_string())
+        read(RawValue::Text(text.into()))
     }
 
     fn one(text: &str) -> NodeSpec {
@@ -209,9 +238,9 @@ mod tests {
             assert!(!one(url).has_password(), "{url}");
         }
         let entry = |url: &str| NodeEntry { password_file: Some("/f".into()), ..NodeEntry::split(url) };
-        let table = |url| read("nodes", Origin::File, Raw::Nodes(vec![entry(url)]));
+        let table = |url| read(RawValue::Nodes(vec![entry(url)]));
         assert_eq!(table("redis://u@h").expect("good")[0].password_file, Some("/f".into()));
-        assert!(table("redis://u:SECRET@h").is_err_and(|e| e.to_string().contains("one of them")));
+        assert!(table("redis://u:SECRET@h").is_err_and(|e| e.contains("one of them")));
     }
 
     #[test]

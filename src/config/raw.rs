@@ -1,7 +1,7 @@
-//! Settings as they were written, before anything was checked: what the file, the environment and
-//! the command line are turned into first. Knows no key.
+//! Settings as they were written, before anything is checked: what file, environment and command line are turned into.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::error::Origin;
 use super::secret::Secret;
@@ -29,20 +29,65 @@ impl NodeEntry {
 
 /// A value as it was written.
 #[derive(Debug, Clone)]
-pub(super) enum Raw {
+pub(super) enum RawValue {
     /// From the environment or the command line.
     Text(String),
     /// From a file.
     Toml(toml::Value),
-    /// Nodes, from wherever there is more than a text for them.
+    /// Nodes from `--node` or `[[node]]`.
     Nodes(Vec<NodeEntry>),
 }
 
-/// Settings from one origin. A key that is put twice has its later value.
+impl RawValue {
+    /// A text; quoted in a file.
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) | Self::Toml(toml::Value::String(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A number, true or false: not quoted in a file, a text elsewhere.
+    pub(super) fn bare(&self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text.clone()),
+            Self::Toml(toml::Value::String(_)) | Self::Nodes(_) => None,
+            Self::Toml(other) => Some(other.to_string()),
+        }
+    }
+
+    /// A list of texts: an array in a file; elsewhere an array or text with commas. Empty text is an empty list.
+    pub(super) fn list(&self) -> Option<Vec<String>> {
+        let texts = |items: &[toml::Value]| items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
+        match self {
+            Self::Toml(toml::Value::Array(items)) => texts(items),
+            Self::Text(text) if text.trim_start().starts_with('[') => {
+                let table: toml::Table = format!("list = {text}").parse().ok()?;
+                texts(table.get("list")?.as_array()?)
+            }
+            Self::Text(text) if text.trim().is_empty() => Some(Vec::new()),
+            Self::Text(text) => Some(text.split(',').map(|part| part.trim().to_owned()).collect()),
+            _ => None,
+        }
+    }
+}
+
+/// As messages repeat it, before passwords are removed.
+impl fmt::Display for RawValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) | Self::Toml(toml::Value::String(text)) => write!(f, "\"{text}\""),
+            Self::Toml(other) => other.fmt(f),
+            Self::Nodes(_) => Ok(()),
+        }
+    }
+}
+
+/// Settings from one origin. If a key is put twice, the later value counts.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) origin: Origin,
-    pub(super) entries: BTreeMap<String, Raw>,
+    pub(super) entries: BTreeMap<String, RawValue>,
 }
 
 impl Layer {
@@ -50,7 +95,7 @@ impl Layer {
         Self { origin, entries: BTreeMap::new() }
     }
 
-    pub(super) fn put(&mut self, key: impl Into<String>, raw: Raw) {
+    pub(super) fn put(&mut self, key: impl Into<String>, raw: RawValue) {
         self.entries.insert(key.into(), raw);
     }
 }

@@ -21,73 +21,77 @@ pub(super) fn check(config: &Config) -> (Vec<ConfigError>, Vec<Warning>) {
     (errors, warnings(config))
 }
 
-/// A rule about two durations: `low` must be at most `high`.
-struct AtMost {
+/// A duration that another one limits.
+struct Limited {
     key: &'static str,
-    low: Duration,
-    high: Duration,
-    why: String,
+    value: Duration,
+    holds: bool,
+    must: String,
+}
+
+fn limited(key: &'static str, value: Duration, holds: bool, must: String) -> Limited {
+    Limited { key, value, holds, must }
 }
 
 fn times(c: &Config, errors: &mut Vec<ConfigError>) {
     let show = format_duration;
+    let half_min_ttl = c.min_ttl / NODE_TIMEOUT_PARTS_OF_MIN_TTL;
     let rules = [
-        AtMost {
-            key: "node_timeout",
-            low: c.node_timeout,
-            high: c.min_ttl / NODE_TIMEOUT_PARTS_OF_MIN_TTL,
-            why: format!("at most half of min_ttl ({}), or one slow node costs the lease", show(c.min_ttl)),
-        },
-        AtMost {
-            key: "default_ttl",
-            low: c.min_ttl,
-            high: c.default_ttl,
-            why: format!("at least min_ttl ({})", show(c.min_ttl)),
-        },
-        AtMost {
-            key: "default_ttl",
-            low: c.default_ttl,
-            high: c.max_ttl,
-            why: format!("at most max_ttl ({})", show(c.max_ttl)),
-        },
-        AtMost {
-            key: "guard",
-            low: c.node_timeout.saturating_add(Duration::from_millis(1)),
-            high: c.guard,
-            why: format!("more than node_timeout ({}), or slow answers look like wrong clocks", show(c.node_timeout)),
-        },
-        AtMost {
-            key: "lock_delay",
-            low: c.guard.saturating_mul(2),
-            high: c.lock_delay,
-            why: format!("at least twice guard ({}), since it pays for clocks that differ by that much", show(c.guard)),
-        },
-        AtMost {
-            key: "retry_max",
-            low: c.retry_min,
-            high: c.retry_max,
-            why: format!("at least retry_min ({})", show(c.retry_min)),
-        },
-        AtMost {
-            key: "header_timeout",
-            low: c.header_timeout,
-            high: c.idle_timeout,
-            why: format!("at most idle_timeout ({})", show(c.idle_timeout)),
-        },
-        AtMost {
-            key: "fence_ttl",
-            low: c.max_ttl.saturating_mul(2),
-            high: c.fence_ttl,
-            why: format!("at least twice max_ttl ({}), so that no counter ends before a lease", show(c.max_ttl)),
-        },
+        limited(
+            "node_timeout",
+            c.node_timeout,
+            c.node_timeout <= half_min_ttl,
+            format!("at most half of min_ttl ({}), or one slow node costs the lease", show(c.min_ttl)),
+        ),
+        limited(
+            "default_ttl",
+            c.default_ttl,
+            c.min_ttl <= c.default_ttl,
+            format!("at least min_ttl ({})", show(c.min_ttl)),
+        ),
+        limited(
+            "default_ttl",
+            c.default_ttl,
+            c.default_ttl <= c.max_ttl,
+            format!("at most max_ttl ({})", show(c.max_ttl)),
+        ),
+        limited(
+            "guard",
+            c.guard,
+            c.guard > c.node_timeout,
+            format!("more than node_timeout ({}), or slow answers look like wrong clocks", show(c.node_timeout)),
+        ),
+        limited(
+            "lock_delay",
+            c.lock_delay,
+            c.lock_delay >= c.guard.saturating_mul(2),
+            format!("at least twice guard ({}), because it covers clocks that differ by that much", show(c.guard)),
+        ),
+        limited(
+            "retry_max",
+            c.retry_max,
+            c.retry_min <= c.retry_max,
+            format!("at least retry_min ({})", show(c.retry_min)),
+        ),
+        limited(
+            "header_timeout",
+            c.header_timeout,
+            c.header_timeout <= c.idle_timeout,
+            format!("at most idle_timeout ({})", show(c.idle_timeout)),
+        ),
+        limited(
+            "fence_ttl",
+            c.fence_ttl,
+            c.fence_ttl >= c.max_ttl.saturating_mul(2),
+            format!("at least twice max_ttl ({}), so that no counter ends before a lease", show(c.max_ttl)),
+        ),
     ];
-    for rule in rules.into_iter().filter(|rule| rule.low > rule.high) {
-        let value = show(value_of(c, rule.key));
-        errors.push(ConfigError::rule(rule.key, format!("`{}` is {value}, but must be {}", rule.key, rule.why)));
+    for Limited { key, value, must, .. } in rules.into_iter().filter(|rule| !rule.holds) {
+        errors.push(ConfigError::rule(key, format!("`{key}` is {}, but must be {must}", show(value))));
     }
     // What a grant of the least TTL has left after one slow node must be worth answering.
     let least = c.drift(c.min_ttl).saturating_add(c.min_ttl * c.min_validity_percent / 100);
-    if c.node_timeout <= c.min_ttl / NODE_TIMEOUT_PARTS_OF_MIN_TTL && c.node_timeout.saturating_add(least) > c.min_ttl {
+    if c.node_timeout <= half_min_ttl && c.node_timeout.saturating_add(least) > c.min_ttl {
         errors.push(ConfigError::rule(
             "min_ttl",
             format!(
@@ -98,18 +102,6 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
                 c.min_validity_percent
             ),
         ));
-    }
-}
-
-fn value_of(c: &Config, key: &str) -> Duration {
-    match key {
-        "header_timeout" => c.header_timeout,
-        "node_timeout" => c.node_timeout,
-        "default_ttl" => c.default_ttl,
-        "guard" => c.guard,
-        "lock_delay" => c.lock_delay,
-        "retry_max" => c.retry_max,
-        _ => c.fence_ttl,
     }
 }
 

@@ -16,7 +16,7 @@ const FREED_PREFIX: &str = "redlockd:freed:";
 pub const EVENTS_CHANNEL: &str = "redlockd:events";
 const PLACEHOLDER: &str = "{resource}";
 /// The longest template, in bytes: with the longest resource name a key stays below 400 bytes.
-const TEMPLATE_MAX_BYTES: usize = 128;
+pub const TEMPLATE_MAX_BYTES: usize = 128;
 
 /// How the key of a resource's lock is made from its name: `{resource}` with a fixed prefix and suffix, as other Redlock
 /// libraries have them. All other keys have fixed names.

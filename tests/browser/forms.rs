@@ -116,7 +116,7 @@ async fn what_forms_did_and_what_they_were_refused_is_written_down() {
 #[tokio::test]
 async fn pages_can_be_switched_off_and_never_show_a_token() {
     use crate::support::service::Service;
-    let off = Service::embedded(&["--set", "ui=off"]).await;
+    let off = Service::embedded(&["--set", "ui=false"]).await;
     off.client().get("/ui/").await.expect_problem(404, "not-found");
     off.client().get("/locks").await.expect_status(200);
     let on = scene::service().await;

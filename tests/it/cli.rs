@@ -40,7 +40,7 @@ fn a_lease_from_acquire_to_release() {
     assert_eq!((again.code, again.err.lines().count()), (Some(76), 1), "{again:?}");
     assert_eq!(fed(&daemon, &["extend", "--token-file", "-", "a/b"], &token).code, Some(76));
     let free = daemon.ask(&["status", "a/b"]);
-    assert_eq!((free.code, free.err.as_str()), (Some(1), "redlockd: nobody holds a/b\n"));
+    assert_eq!((free.code, free.err.as_str()), (Some(1), "redlockd: a/b is free\n"));
 }
 
 #[test]
@@ -185,11 +185,12 @@ fn people_get_tables() {
 
 #[test]
 fn settings_are_shown_with_their_origins_and_without_secrets() {
-    let mut command = redlockd(&["config", "show", "--set", "lanes=2", "--node", "a=redis://:hunter2@h"]);
+    let mut command =
+        redlockd(&["config", "show", "--set", "connections_per_node=2", "--node", "a=redis://:hunter2@h"]);
     let shown = ended(command.env("REDLOCKD_LISTEN", "127.0.0.1:9"));
     assert_eq!(shown.code, Some(0), "{shown:?}");
     let line = |key: &str| shown.out.lines().find(|l| l.starts_with(key)).unwrap_or_default();
-    assert!(line("lanes = 2").ends_with("# on the command line"), "{}", shown.out);
+    assert!(line("connections_per_node = 2").ends_with("# on the command line"), "{}", shown.out);
     assert!(line("listen = \"127.0.0.1:9\"").ends_with("# in the environment"), "{}", shown.out);
     assert!(line("guard = \"500ms\"").ends_with("# in the defaults"), "{}", shown.out);
     assert!(line("nodes = ").contains("a=redis://…@h") && !shown.out.contains("hunter2"), "{}", shown.out);

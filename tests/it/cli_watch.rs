@@ -72,7 +72,7 @@ async fn it_goes_on_with_another_instance_and_says_what_may_be_missing() {
     first.kill();
     until_it_sees(&second, dir.path(), "after").await;
     let err = read(dir.path(), "err");
-    assert!(err.starts_with(&format!("redlockd: {}: ", urls[0])) && err.contains("trying on"), "{err}");
+    assert!(err.starts_with(&format!("redlockd: {}: ", urls[0])) && err.contains("trying again"), "{err}");
     assert!(err.contains("events may be missing"), "the second instance does not know the first one's: {err}");
     watcher.signal(Signal::TERM);
     assert_eq!(watcher.end().await.code, Some(143));
@@ -86,7 +86,7 @@ async fn an_instance_that_comes_back_is_followed_on() {
     let mut watcher = watch(&daemon, &[], dir.path());
     until_it_sees(&daemon, dir.path(), "before").await;
     daemon.kill();
-    poll::until_true("it is told", || read(dir.path(), "err").contains("trying on")).await;
+    poll::until_true("it is told", || read(dir.path(), "err").contains("trying again")).await;
     daemon.restart();
     until_it_sees(&daemon, dir.path(), "after").await;
     watcher.signal(Signal::INT);

@@ -115,7 +115,11 @@ fn answers_go_to_standard_output() {
 fn wrong_usage_exits_64_and_a_wrong_configuration_78_with_one_sentence_on_standard_error() {
     for (args, code, word) in [
         (&["--frobnicate"][..], 64, "--frobnicate"),
-        (&["serve", "--set", "lanes=0"], 78, "`lanes` on the command line is \"0\", but must be"),
+        (
+            &["serve", "--set", "connections_per_node=0"],
+            78,
+            "`connections_per_node` on the command line is \"0\", but must be",
+        ),
         (&["serve", "--node", "redis://:hunter2@h:0"], 78, "`nodes` on the command line is wrong: node 1"),
         (&["--set", "node_timeout=80ms"], 78, "`node_timeout` is 80ms, but must be at most half of min_ttl"),
     ] {

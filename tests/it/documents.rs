@@ -1,16 +1,15 @@
-//! Holds the documents against the program: the table of settings, links, and the environment
-//! variables and settings that they mention. `make docs-table` writes the table anew.
+//! Holds the documents against the program: the generated files, links, and the environment variables and settings that
+//! are mentioned. `make docs` writes the generated files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use redlockd::config::{DEFAULTS, KEYS};
+use redlockd::config::{SETTINGS, Setting};
 
 const DOCUMENTS: [&str; 5] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/security.md"];
-const BEGIN: &str = "<!-- settings -->\n";
-const END: &str = "<!-- /settings -->";
-/// Set: the table is written rather than compared.
+/// If set, generated files are written rather than compared.
 const WRITE_VARIABLE: &str = "REDLOCKD_WRITE_DOCUMENTS";
+const WIDTH: usize = 120;
 
 fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -20,30 +19,92 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// What `config/redlockd.toml` says of a key: what it is, its range, and its default.
-fn row(key: &str) -> String {
-    let (head, tail) = DEFAULTS.split_once(&format!("\n{key} = ")).expect("every key is in the file");
-    let default = tail.lines().next().expect("there is a value");
-    let comment: Vec<&str> =
-        head.rsplit("\n\n").next().expect("a split has a part").lines().map(|l| l.trim_start_matches("# ")).collect();
-    let range_at = comment.iter().position(|l| l.starts_with("Range: ")).expect("each key has a range");
-    let what = comment[..range_at].join(" ");
-    let range = comment[range_at].trim_start_matches("Range: ");
-    format!("| `{key}` | `{default}` | {} | {} |\n", range.replace('|', "\\|"), what.replace('|', "\\|"))
+/// Compares a generated file with what it should be, or writes it.
+fn hold(name: &str, expected: &str) {
+    if std::env::var_os(WRITE_VARIABLE).is_some() {
+        std::fs::write(path(name), expected).expect("writable");
+    } else {
+        assert!(read(name) == expected, "{name} is not up to date: run `make docs`");
+    }
+}
+
+/// What a setting is, its range, and the lines from `Why:` on.
+fn parts(setting: &Setting) -> (String, String, Vec<&str>) {
+    let lines: Vec<&str> = setting.doc.iter().map(|line| line.trim_start()).collect();
+    let why = lines.iter().position(|line| line.starts_with("Why: ")).expect("each setting has a reason");
+    let range = lines.iter().position(|line| line.starts_with("Range: ")).unwrap_or(why);
+    let note = lines[range..why].join(" ");
+    let note = note.strip_prefix("Range:").map(|note| format!(";{note}")).unwrap_or_default();
+    (lines[..range].join("\n"), format!("{}{note}", setting.range()), lines[why..].to_vec())
+}
+
+/// Breaks a line between words.
+fn wrapped(line: &str) -> String {
+    let (mut text, mut width) = (String::new(), 0);
+    for word in line.split(' ') {
+        let separator = match width {
+            0 => "",
+            width if width + 1 + word.len() > WIDTH => "\n# ",
+            _ => " ",
+        };
+        width = if separator == "\n# " { 2 } else { width + separator.len() } + word.len();
+        text.push_str(separator);
+        text.push_str(word);
+    }
+    text
 }
 
 #[test]
-fn the_table_of_settings_is_the_shipped_file() {
-    let rows: String = KEYS.iter().map(|key| row(key.name)).collect();
-    let table = format!("| Key | Default | Range | What it is |\n|---|---|---|---|\n{rows}");
-    let readme = read("README.md");
-    let (before, rest) = readme.split_once(BEGIN).expect("the table's begin mark");
-    let (written, after) = rest.split_once(END).expect("the table's end mark");
-    if std::env::var_os(WRITE_VARIABLE).is_some() {
-        std::fs::write(path("README.md"), format!("{before}{BEGIN}{table}{END}{after}")).expect("writable");
-    } else {
-        assert!(written == table, "README.md is not up to date: run `make docs-table`");
+fn the_shipped_file_follows_from_the_declaration() {
+    const NAME: &str = "config/redlockd.toml";
+    let present = read(NAME);
+    let (head, _) = present.split_once("\n# --- ").expect("the first section");
+    let mut text = head.to_owned();
+    let mut section = "";
+    for setting in SETTINGS {
+        if setting.section != section {
+            section = setting.section;
+            text.push_str(&format!("\n# --- {section} {}\n", "-".repeat(WIDTH - 7 - section.len())));
+        }
+        let (what, range, why) = parts(setting);
+        let comment = format!(
+            "# {}\n{}\n# {}",
+            what.replace('\n', "\n# "),
+            wrapped(&format!("# Range: {range}")),
+            why.join("\n# ")
+        );
+        text.push_str(&format!("\n{comment}\n{} = {}\n", setting.name, setting.default));
     }
+    hold(NAME, &text);
+}
+
+#[test]
+fn the_document_of_settings_follows_from_the_declaration() {
+    let mut text =
+        "# Settings\n\nGenerated by `make docs` from `src/config/settings.rs`.\n\nEach setting can be given in a file \
+                    (`redlockd serve --config FILE`, TOML), in the environment\n(`REDLOCKD_<KEY>`, such as \
+                    `REDLOCKD_NODE_TIMEOUT=80ms`) and on the command line (`--set node_timeout=80ms`).\nOrder: \
+                    defaults < file < environment < command line. `redlockd config show` prints what is in force and \
+                    why.\n\nDurations are a whole number with a unit: 500ms, 30s, 5m, 1h. Lists are TOML arrays in a \
+                    file; in the environment and on the\ncommand line also text with commas. \"Cluster\": all \
+                    instances over the same nodes must use the same value; one that differs\ngets no votes.\n"
+            .to_owned();
+    let cell = |text: &str| text.replace('\n', " ").replace('|', "\\|").replace('<', "&lt;");
+    let mut section = "";
+    for setting in SETTINGS {
+        if setting.section != section {
+            section = setting.section;
+            text.push_str(&format!(
+                "\n## {section}\n\n| Key | Default | Range | What it is | Why |\n|---|---|---|---|---|\n"
+            ));
+        }
+        let (what, range, why) = parts(setting);
+        let why = why.join(" ");
+        let why = why.trim_start_matches("Why: ");
+        let (name, default) = (setting.name, setting.default);
+        text.push_str(&format!("| `{name}` | `{default}` | {} | {} | {} |\n", cell(&range), cell(&what), cell(why)));
+    }
+    hold("docs/settings.md", &text);
 }
 
 #[test]
@@ -65,7 +126,7 @@ fn relative_links_lead_somewhere() {
 /// `REDLOCKD_…` in a document is a variable that exists.
 #[test]
 fn the_variables_that_are_mentioned_exist() {
-    let known: BTreeSet<String> = KEYS.iter().map(redlockd::config::Key::variable).collect();
+    let known: BTreeSet<String> = SETTINGS.iter().map(Setting::variable).collect();
     let others = ["REDLOCKD_CONFIG", "REDLOCKD_KEY_FILE", "REDLOCKD_IDLE_CONNECTIONS", WRITE_VARIABLE];
     for document in DOCUMENTS.into_iter().chain(["config/redlockd.toml", "examples/five-nodes.sh"]) {
         let text = read(document);
@@ -86,6 +147,6 @@ fn the_limits_that_are_called_settings_are_settings() {
     let named: Vec<&str> = named.collect();
     assert!(named.len() > 5, "{named:?}");
     for name in named {
-        assert!(redlockd::config::Key::find(name).is_some(), "{name} is not a setting");
+        assert!(SETTINGS.iter().any(|setting| setting.name == name), "{name} is not a setting");
     }
 }

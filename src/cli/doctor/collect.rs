@@ -25,7 +25,7 @@ const KEYS_MAX: usize = 100_000;
 const VALUE_MAX_BYTES: isize = 8 * 1024;
 
 /// Which nodes, and how to reach them.
-pub struct Settings {
+pub struct CheckSettings {
     pub nodes: Vec<(String, Secret)>,
     pub ca: Option<Vec<u8>>,
     pub client: Option<(Vec<u8>, Vec<u8>)>,
@@ -36,29 +36,29 @@ pub struct Settings {
 
 /// One node, or why there is nothing to say of it.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct NodeCheck {
     pub node: String,
-    pub seen: Result<Seen, String>,
+    pub seen: Result<NodeObservation, String>,
 }
 
 /// What it showed.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct NodeObservation {
     /// Median round trip of a command.
     pub latency: Duration,
     /// The node's clock minus this machine's. Microseconds.
     pub offset_us: i64,
     pub server: ServerInfo,
-    pub marker: Option<Marker>,
-    pub leases: Vec<Lease>,
-    pub foreign: Vec<Foreign>,
+    pub marker: Option<ObservedMarker>,
+    pub leases: Vec<ObservedLease>,
+    pub foreign: Vec<ForeignKey>,
     /// There are more keys than were looked at.
     pub more_keys: bool,
 }
 
 /// Our marker, as far as it is of interest.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Marker {
+pub struct ObservedMarker {
     pub run: String,
     /// `a`: votes; anything else: does not.
     pub state: String,
@@ -72,7 +72,7 @@ pub struct Marker {
 
 /// A lease of ours.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lease {
+pub struct ObservedLease {
     pub key: String,
     pub token_id: String,
     pub left_ms: i64,
@@ -80,17 +80,17 @@ pub struct Lease {
 
 /// A key that is not ours and stands where a resource's key would.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Foreign {
+pub struct ForeignKey {
     pub key: String,
     /// It has no TTL: whoever wants this resource waits for ever.
     pub immortal: bool,
 }
 
 /// All nodes at once. Cancel: nothing is left behind.
-pub async fn everywhere(settings: &Settings) -> Vec<Look> {
+pub async fn check_all(settings: &CheckSettings) -> Vec<NodeCheck> {
     let looks = settings.nodes.iter().map(|(node, url)| async move {
         let seen = at(url.reveal(), settings).await.map_err(|error| words(&error));
-        Look { node: node.clone(), seen }
+        NodeCheck { node: node.clone(), seen }
     });
     futures_util::future::join_all(looks).await
 }
@@ -111,7 +111,7 @@ fn words(error: &RedisError) -> String {
     }
 }
 
-async fn at(url: &str, settings: &Settings) -> Result<Seen, RedisError> {
+async fn at(url: &str, settings: &CheckSettings) -> Result<NodeObservation, RedisError> {
     let client = if url.starts_with("rediss://") {
         let client_tls =
             settings.client.clone().map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
@@ -123,7 +123,7 @@ async fn at(url: &str, settings: &Settings) -> Result<Seen, RedisError> {
         .set_connection_timeout(Some(settings.connect_timeout))
         .set_response_timeout(Some(ANSWER_TIMEOUT));
     let mut node = client.get_multiplexed_async_connection_with_config(&config).await?;
-    let mut seen = Seen::default();
+    let mut seen = NodeObservation::default();
     let now_us = clock(&mut node, &mut seen).await?;
     let info: String = cmd("INFO").query_async(&mut node).await?;
     // CONFIG may be forbidden: then nothing is known of persistence.
@@ -134,7 +134,7 @@ async fn at(url: &str, settings: &Settings) -> Result<Seen, RedisError> {
     let marker: Vec<Option<String>> = cmd("HMGET").arg(META_KEY).arg(&fields).query_async(&mut node).await?;
     if let [Some(run), state, cluster, why, until] = marker.as_slice() {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        seen.marker = Some(Marker {
+        seen.marker = Some(ObservedMarker {
             run: run.clone(),
             state: text(state),
             cluster: text(cluster),
@@ -148,7 +148,7 @@ async fn at(url: &str, settings: &Settings) -> Result<Seen, RedisError> {
 }
 
 /// Asks for the time, again and again; the last answer. The quickest answer says most of the clock.
-async fn clock(node: &mut MultiplexedConnection, seen: &mut Seen) -> Result<u64, RedisError> {
+async fn clock(node: &mut MultiplexedConnection, seen: &mut NodeObservation) -> Result<u64, RedisError> {
     let (mut trips, mut best, mut last) = (Vec::new(), Duration::MAX, 0);
     for _ in 0..SAMPLES {
         let sent = SystemClock.now();
@@ -169,7 +169,11 @@ async fn clock(node: &mut MultiplexedConnection, seen: &mut Seen) -> Result<u64,
     Ok(last)
 }
 
-async fn keys(node: &mut MultiplexedConnection, settings: &Settings, seen: &mut Seen) -> Result<(), RedisError> {
+async fn keys(
+    node: &mut MultiplexedConnection,
+    settings: &CheckSettings,
+    seen: &mut NodeObservation,
+) -> Result<(), RedisError> {
     let (mut cursor, mut looked) = (0_u64, 0);
     loop {
         let scan = cmd("SCAN").arg(cursor).arg("COUNT").arg(PAGE).to_owned();
@@ -195,7 +199,7 @@ async fn keys(node: &mut MultiplexedConnection, settings: &Settings, seen: &mut 
 }
 
 /// Whose key it is.
-async fn note(node: &mut MultiplexedConnection, key: &str, seen: &mut Seen) -> Result<(), RedisError> {
+async fn note(node: &mut MultiplexedConnection, key: &str, seen: &mut NodeObservation) -> Result<(), RedisError> {
     let (kind, left_ms): (String, i64) = pipe().cmd("TYPE").arg(key).cmd("PTTL").arg(key).query_async(node).await?;
     if kind == "none" {
         return Ok(()); // it ended meanwhile
@@ -210,8 +214,8 @@ async fn note(node: &mut MultiplexedConnection, key: &str, seen: &mut Seen) -> R
     };
     let key = key.to_owned();
     match record {
-        Some(record) => seen.leases.push(Lease { key, token_id: record.token.id().to_string(), left_ms }),
-        None => seen.foreign.push(Foreign { key, immortal: left_ms == -1 }),
+        Some(record) => seen.leases.push(ObservedLease { key, token_id: record.token.id().to_string(), left_ms }),
+        None => seen.foreign.push(ForeignKey { key, immortal: left_ms == -1 }),
     }
     Ok(())
 }

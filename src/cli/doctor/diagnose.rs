@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::collect::{Look, Seen};
+use super::collect::{NodeCheck, NodeObservation};
 use crate::client::error::one_line;
 use crate::redlock::quorum::quorum_of;
 
@@ -17,7 +17,7 @@ const SLOWISH: u32 = 5;
 
 /// What the findings are held against.
 #[derive(Debug, Clone, Copy)]
-pub struct Rules {
+pub struct Thresholds {
     /// How long a node may take to answer.
     pub node_timeout: Duration,
     /// How far clocks may be apart.
@@ -26,7 +26,7 @@ pub struct Rules {
 
 /// What there is to say.
 #[derive(Debug, Default)]
-pub struct Judgement {
+pub struct Diagnosis {
     /// One for each node.
     pub lines: Vec<String>,
     /// To be acted on.
@@ -36,8 +36,8 @@ pub struct Judgement {
 }
 
 /// Judges all nodes, one by one and together.
-pub fn judge(looks: &[Look], rules: &Rules) -> Judgement {
-    let mut all = Judgement::default();
+pub fn diagnose(looks: &[NodeCheck], rules: &Thresholds) -> Diagnosis {
+    let mut all = Diagnosis::default();
     for look in looks {
         match &look.seen {
             Err(why) => {
@@ -50,7 +50,7 @@ pub fn judge(looks: &[Look], rules: &Rules) -> Judgement {
             }
         }
     }
-    let seen: Vec<(&str, &Seen)> =
+    let seen: Vec<(&str, &NodeObservation)> =
         looks.iter().filter_map(|l| Some((l.node.as_str(), l.seen.as_ref().ok()?))).collect();
     clocks(&seen, rules, &mut all);
     identities(&seen, &mut all);
@@ -59,7 +59,7 @@ pub fn judge(looks: &[Look], rules: &Rules) -> Judgement {
     all
 }
 
-fn line(node: &str, seen: &Seen) -> String {
+fn line(node: &str, seen: &NodeObservation) -> String {
     let state = match &seen.marker {
         None => "new".to_owned(),
         Some(marker) if marker.state == "a" => "votes".to_owned(),
@@ -78,7 +78,7 @@ fn line(node: &str, seen: &Seen) -> String {
 }
 
 /// What one node shows by itself.
-fn alone(node: &str, seen: &Seen, rules: &Rules, all: &mut Judgement) {
+fn alone(node: &str, seen: &NodeObservation, rules: &Thresholds, all: &mut Diagnosis) {
     for finding in &seen.server.findings {
         let text = format!("{node}: {}", finding.sentence());
         if finding.removes_vote() { all.problems.push(text) } else { all.remarks.push(text) }
@@ -130,7 +130,7 @@ fn named(keys: &[&str]) -> String {
     text
 }
 
-fn clocks(seen: &[(&str, &Seen)], rules: &Rules, all: &mut Judgement) {
+fn clocks(seen: &[(&str, &NodeObservation)], rules: &Thresholds, all: &mut Diagnosis) {
     let mut offsets: Vec<i64> = seen.iter().map(|(_, s)| s.offset_us).collect();
     offsets.sort_unstable();
     let Some(median) = offsets.get(offsets.len().saturating_sub(1) / 2).copied() else { return };
@@ -154,7 +154,7 @@ fn clocks(seen: &[(&str, &Seen)], rules: &Rules, all: &mut Judgement) {
 }
 
 /// Two names for one server, and nodes of different clusters.
-fn identities(seen: &[(&str, &Seen)], all: &mut Judgement) {
+fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     let mut runs: BTreeMap<&str, &str> = BTreeMap::new();
     for (node, seen) in seen.iter().filter(|(_, s)| !s.server.run_id.is_empty()) {
         if let Some(other) = runs.insert(&seen.server.run_id, node) {
@@ -177,7 +177,7 @@ fn identities(seen: &[(&str, &Seen)], all: &mut Judgement) {
     }
 }
 
-fn votes(seen: &[(&str, &Seen)], nodes: usize, all: &mut Judgement) {
+fn votes(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
     let need = quorum_of(nodes);
     let new = seen.iter().filter(|(_, s)| s.marker.is_none()).count();
     if new > 0 && new == nodes {
@@ -205,7 +205,7 @@ fn votes(seen: &[(&str, &Seen)], nodes: usize, all: &mut Judgement) {
 }
 
 /// Leases that no quorum holds: an acquire that is under way, or what is left of one.
-fn leftovers(seen: &[(&str, &Seen)], nodes: usize, all: &mut Judgement) {
+fn leftovers(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
     if seen.len() < nodes {
         return; // nobody knows what the others hold
     }

@@ -1,39 +1,39 @@
 //! Each judgement by itself, from looks that were never taken.
 
 use super::*;
-use crate::cli::doctor::collect::{Foreign, Lease, Marker};
+use crate::cli::doctor::collect::{ForeignKey, ObservedLease, ObservedMarker};
 use crate::nodes::redis::{ServerFinding, ServerInfo};
 
-const RULES: Rules = Rules { node_timeout: Duration::from_millis(50), guard: Duration::from_millis(500) };
+const RULES: Thresholds = Thresholds { node_timeout: Duration::from_millis(50), guard: Duration::from_millis(500) };
 
 /// Three nodes without a fault.
-fn healthy() -> Vec<Look> {
-    ["a", "b", "c"].iter().map(|node| Look { node: (*node).to_owned(), seen: Ok(seen(node)) }).collect()
+fn healthy() -> Vec<NodeCheck> {
+    ["a", "b", "c"].iter().map(|node| NodeCheck { node: (*node).to_owned(), seen: Ok(seen(node)) }).collect()
 }
 
-fn seen(node: &str) -> Seen {
-    Seen {
+fn seen(node: &str) -> NodeObservation {
+    NodeObservation {
         latency: Duration::from_micros(200),
         server: ServerInfo { run_id: format!("run-{node}"), version: "7.0.15".into(), ..ServerInfo::default() },
-        marker: Some(Marker {
+        marker: Some(ObservedMarker {
             run: format!("run-{node}"),
             state: "a".into(),
             cluster: "x".into(),
-            ..Marker::default()
+            ..ObservedMarker::default()
         }),
-        ..Seen::default()
+        ..NodeObservation::default()
     }
 }
 
 /// What is said when the first node is changed: problems, remarks.
-fn with_first(change: impl FnOnce(&mut Seen)) -> (String, String) {
+fn with_first(change: impl FnOnce(&mut NodeObservation)) -> (String, String) {
     let mut looks = healthy();
     change(looks[0].seen.as_mut().expect("reachable"));
     said(&looks)
 }
 
-fn said(looks: &[Look]) -> (String, String) {
-    let judgement = judge(looks, &RULES);
+fn said(looks: &[NodeCheck]) -> (String, String) {
+    let judgement = diagnose(looks, &RULES);
     assert_eq!(judgement.lines.len(), looks.len());
     (judgement.problems.join("\n"), judgement.remarks.join("\n"))
 }
@@ -45,8 +45,8 @@ fn nothing_is_said_of_healthy_nodes() {
 
 #[test]
 fn each_fault_is_a_problem_in_plain_words() {
-    type Change = Box<dyn FnOnce(&mut Seen)>;
-    let foreign = |immortal| vec![Foreign { key: "session:1".into(), immortal }];
+    type Change = Box<dyn FnOnce(&mut NodeObservation)>;
+    let foreign = |immortal| vec![ForeignKey { key: "session:1".into(), immortal }];
     let faults: [(Change, &str); 6] = [
         (Box::new(|s| s.latency = Duration::from_millis(30)), "a: an answer takes 30000 us"),
         (Box::new(|s| s.offset_us = 700_000), "a: its clock is +700 ms off"),
@@ -66,8 +66,8 @@ fn what_is_worth_knowing_is_a_remark() {
     let (problems, remarks) = with_first(|s| {
         s.latency = Duration::from_millis(12);
         s.server.findings = vec![ServerFinding::HasReplicas { count: 1 }];
-        s.foreign = vec![Foreign { key: "other/lock".into(), immortal: false }];
-        s.leases = vec![Lease { key: "left/over".into(), token_id: "0123abcd".into(), left_ms: 4_000 }];
+        s.foreign = vec![ForeignKey { key: "other/lock".into(), immortal: false }];
+        s.leases = vec![ObservedLease { key: "left/over".into(), token_id: "0123abcd".into(), left_ms: 4_000 }];
         s.marker.as_mut().expect("has one").state = "q".into();
     });
     assert_eq!(problems, "");

@@ -14,7 +14,7 @@ use crate::cli::exit;
 
 /// How the command itself stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum CommandState {
     /// It runs, or is stopped.
     Alive,
     /// It was stopped since the last look.
@@ -69,19 +69,19 @@ impl Job {
     }
 
     /// How the command stands. Collects it when it has ended.
-    pub fn look(&mut self) -> State {
+    pub fn look(&mut self) -> CommandState {
         if let Some(code) = self.ended {
-            return State::Ended(code);
+            return CommandState::Ended(code);
         }
         if let Ok(Some(status)) = self.child.try_wait() {
             let code = code_of(status);
             self.ended = Some(code);
-            return State::Ended(code);
+            return CommandState::Ended(code);
         }
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         match waitid(WaitId::Pid(self.group), options) {
-            Ok(Some(status)) if status.stopped() => State::JustStopped,
-            _ => State::Alive,
+            Ok(Some(status)) if status.stopped() => CommandState::JustStopped,
+            _ => CommandState::Alive,
         }
     }
 

@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use super::client_args::{OnLost, RunArgs};
 use super::exit;
-use super::output::{Voice, say};
+use super::output::{MessageWriter, print_line};
 use super::progress::{held_by, with_progress};
 use super::remote;
 use crate::client::acquire::{abandon, acquire};
 use crate::client::error::{ClientError, ErrorClass};
-use crate::client::renewal::Keeper;
-use crate::client::requests::{Answered, Want};
+use crate::client::renewal::LeaseRenewer;
+use crate::client::requests::{LockRequest, TimedLease};
 use crate::client::transport::Client;
 use crate::config::Environment;
 use crate::duration::format_duration;
@@ -29,8 +29,8 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::entropy::{Entropy, SystemEntropy};
 use crate::types::Token;
 use job::Job;
-use signals::{News, Signals};
-use supervise::{LeaseEnd, Outcome, Plan};
+use signals::{RunSignals, SignalEvent};
+use supervise::{LeaseEnd, LossPolicy, RunOutcome};
 use terminal::Terminal;
 use token_file::TokenFile;
 pub(super) use token_file::write_new as write_token;
@@ -55,14 +55,14 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(200);
 /// Everything that is known before anything is asked for.
 struct Run {
     client: Client,
-    want: Want,
+    want: LockRequest,
     token: Token,
     file: TokenFile,
     wait: Duration,
     skip_if_held: bool,
     conflict: u8,
     quiet: bool,
-    plan: Plan,
+    plan: LossPolicy,
     command: Vec<OsString>,
 }
 
@@ -75,11 +75,11 @@ pub(super) fn run(args: RunArgs, env: &impl Environment, err: &mut dyn Write) ->
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            say(err, &format!("redlockd: the runtime cannot be made: {error}"));
+            print_line(err, &format!("redlockd: the runtime cannot be made: {error}"));
             return exit::UNAVAILABLE;
         }
     };
-    let code = runtime.block_on(under_lock(&run, &Voice::new(err)));
+    let code = runtime.block_on(under_lock(&run, &MessageWriter::new(err)));
     // Nothing is left that is worth waiting for.
     runtime.shutdown_background();
     code
@@ -88,7 +88,7 @@ pub(super) fn run(args: RunArgs, env: &impl Environment, err: &mut dyn Write) ->
 /// Checks, and writes the token file: with no room for it, nothing is acquired.
 fn prepare(args: RunArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Run, u8> {
     let mut usage = |why: String| {
-        say(err, &format!("redlockd: {why}"));
+        print_line(err, &format!("redlockd: {why}"));
         exit::USAGE
     };
     let most = args.ttl / GRACES_PER_TTL;
@@ -103,14 +103,15 @@ fn prepare(args: RunArgs, env: &impl Environment, err: &mut dyn Write) -> Result
     if args.ttl.is_zero() {
         return Err(usage("--ttl must be more than 0s".to_owned()));
     }
-    let want = remote::want(args.resource, Some(args.ttl), args.labels, env).map_err(&mut usage)?;
+    let want = remote::lock_request(args.resource, Some(args.ttl), args.labels, env).map_err(&mut usage)?;
     let client = remote::client(&args.service, env, err)?;
     let token = SystemEntropy.token();
     let file = TokenFile::create_in(&runtime_dir(env), &token).map_err(|error| {
-        say(err, &format!("redlockd: {error}; nothing was acquired and nothing was run"));
+        print_line(err, &format!("redlockd: {error}; nothing was acquired and nothing was run"));
         exit::CANNOT_CREATE
     })?;
-    let plan = Plan { grace, margin: MARGIN.min(args.ttl / MARGINS_PER_TTL), warn_only: args.on_lost == OnLost::Warn };
+    let plan =
+        LossPolicy { grace, margin: MARGIN.min(args.ttl / MARGINS_PER_TTL), warn_only: args.on_lost == OnLost::Warn };
     Ok(Run {
         client,
         want,
@@ -131,21 +132,21 @@ fn runtime_dir(env: &impl Environment) -> PathBuf {
     dir("XDG_RUNTIME_DIR").or_else(|| dir("TMPDIR")).unwrap_or_else(|| "/tmp".into())
 }
 
-async fn under_lock(run: &Run, voice: &Voice<'_>) -> u8 {
-    let mut signals = match Signals::listen() {
+async fn under_lock(run: &Run, messages: &MessageWriter<'_>) -> u8 {
+    let mut signals = match RunSignals::listen() {
         Ok(signals) => signals,
         Err(error) => {
-            voice.say(&format!("signals cannot be taken over: {error}"));
+            messages.message(&format!("signals cannot be taken over: {error}"));
             return exit::UNAVAILABLE;
         }
     };
-    let answered = match get_lock(run, &mut signals, voice).await {
+    let answered = match get_lock(run, &mut signals, messages).await {
         Ok(answered) => answered,
         Err(code) => return code,
     };
-    let outcome = with_command(run, &answered, &mut signals, voice).await;
+    let outcome = with_command(run, &answered, &mut signals, messages).await;
     match outcome.lease {
-        LeaseEnd::Running => release(run, voice).await,
+        LeaseEnd::Running => release(run, messages).await,
         // It was said that the lease runs out; one try may end it sooner.
         LeaseEnd::Unrenewed => abandon(&run.client, &run.want, &run.token).await,
         LeaseEnd::Over => {}
@@ -154,24 +155,24 @@ async fn under_lock(run: &Run, voice: &Voice<'_>) -> u8 {
 }
 
 /// Acquires; a signal meanwhile gives up. Errors: the exit code; what there is to say was said.
-async fn get_lock(run: &Run, signals: &mut Signals, voice: &Voice<'_>) -> Result<Answered, u8> {
+async fn get_lock(run: &Run, signals: &mut RunSignals, messages: &MessageWriter<'_>) -> Result<TimedLease, u8> {
     let (client, want) = (&run.client, &run.want);
     let until = SystemClock.now().plus(run.wait);
     let mut told = false;
     let acquire = acquire(client, want, &run.token, run.wait, |error| {
         if !std::mem::replace(&mut told, true) && !run.quiet {
-            voice.say(&format!("{error}; trying on"));
+            messages.message(&format!("{error}; trying again"));
         }
     });
     let waits = !run.quiet && !run.wait.is_zero();
     let outcome = tokio::select! {
         biased;
         number = interrupted(signals) => Err(number),
-        outcome = with_progress(waits, client, want, until, voice, acquire) => Ok(outcome),
+        outcome = with_progress(waits, client, want, until, messages, acquire) => Ok(outcome),
     };
     match outcome {
         Ok(Ok(answered)) => Ok(answered),
-        Ok(Err(error)) => Err(refused(run, &error, voice)),
+        Ok(Err(error)) => Err(refused(run, &error, messages)),
         Err(number) => {
             abandon(client, want, &run.token).await;
             Err(exit::BY_SIGNAL.saturating_add(number))
@@ -180,15 +181,15 @@ async fn get_lock(run: &Run, signals: &mut Signals, voice: &Voice<'_>) -> Result
 }
 
 /// The number of the first signal that would end the command.
-async fn interrupted(signals: &mut Signals) -> u8 {
+async fn interrupted(signals: &mut RunSignals) -> u8 {
     loop {
-        if let News::ToGroup(signal) | News::ToCommand(signal) = signals.next().await {
+        if let SignalEvent::ToGroup(signal) | SignalEvent::ToCommand(signal) = signals.next().await {
             return u8::try_from(signal.as_raw()).unwrap_or_default();
         }
     }
 }
 
-fn refused(run: &Run, error: &ClientError, voice: &Voice<'_>) -> u8 {
+fn refused(run: &Run, error: &ClientError, messages: &MessageWriter<'_>) -> u8 {
     if error.class() == ErrorClass::Held {
         if run.skip_if_held {
             return exit::OK;
@@ -197,19 +198,27 @@ fn refused(run: &Run, error: &ClientError, voice: &Voice<'_>) -> u8 {
         let detail = holder.map_or_else(|| error.to_string(), |h| format!("{} is {}", run.want.resource, held_by(h)));
         let waited =
             if run.wait.is_zero() { String::new() } else { format!("waited {} in vain: ", format_duration(run.wait)) };
-        voice.say(&format!("{waited}{detail}; nothing was run"));
+        messages.message(&format!("{waited}{detail}; nothing was run"));
         return run.conflict;
     }
-    voice.say(&format!("{error}; nothing was run"));
+    messages.message(&format!("{error}; nothing was run"));
     // A token that is new cannot have lost a lease: an operator ended it before it was answered.
     if matches!(error.class(), ErrorClass::Deadlock | ErrorClass::Lost) { run.conflict } else { exit::of(error) }
 }
 
-async fn with_command(run: &Run, answered: &Answered, signals: &mut Signals, voice: &Voice<'_>) -> Outcome {
-    let failed = |code| Outcome { code, lease: LeaseEnd::Running };
+async fn with_command(
+    run: &Run,
+    answered: &TimedLease,
+    signals: &mut RunSignals,
+    messages: &MessageWriter<'_>,
+) -> RunOutcome {
+    let failed = |code| RunOutcome { code, lease: LeaseEnd::Running };
     // This process may have been stopped since the lock was asked for.
     if answered.deadline.minus(run.plan.grace).minus(run.plan.margin) <= SystemClock.now() {
-        voice.say(&format!("the lease on {} was nearly over when it was answered; nothing was run", run.want.resource));
+        messages.message(&format!(
+            "the lease on {} was nearly over when it was answered; nothing was run",
+            run.want.resource
+        ));
         return failed(exit::LOST);
     }
     let mut watchdog = match run.plan.warn_only {
@@ -217,7 +226,7 @@ async fn with_command(run: &Run, answered: &Answered, signals: &mut Signals, voi
         false => match Watchdog::start(run.file.path()) {
             Ok(watchdog) => Some(watchdog),
             Err(error) => {
-                voice.say(&format!("the watchdog process cannot be started: {error}; nothing was run"));
+                messages.message(&format!("the watchdog process cannot be started: {error}; nothing was run"));
                 return failed(exit::UNAVAILABLE);
             }
         },
@@ -226,7 +235,7 @@ async fn with_command(run: &Run, answered: &Answered, signals: &mut Signals, voi
         Ok(job) => job,
         Err(error) => {
             let name = run.command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
-            voice.say(&format!("{name} cannot be run: {error}"));
+            messages.message(&format!("{name} cannot be run: {error}"));
             watchdog.iter_mut().for_each(Watchdog::dismiss);
             return failed(if error.kind() == io::ErrorKind::NotFound {
                 exit::NOT_FOUND
@@ -242,7 +251,7 @@ async fn with_command(run: &Run, answered: &Answered, signals: &mut Signals, voi
         job.signal_group(rustix::process::Signal::CONT);
     }
     let (mut keeper, deadline) =
-        Keeper::new(run.client.clone(), run.want.resource.clone(), run.token.clone(), answered);
+        LeaseRenewer::new(run.client.clone(), run.want.resource.clone(), run.token.clone(), answered);
     let mut supervisor = supervise::Supervisor {
         job: &mut job,
         watchdog: watchdog.as_mut(),
@@ -250,7 +259,7 @@ async fn with_command(run: &Run, answered: &Answered, signals: &mut Signals, voi
         deadline,
         signals,
         plan: &run.plan,
-        voice,
+        messages,
         name: run.want.resource.as_str(),
     };
     let outcome = supervisor.run(&mut keeper).await;
@@ -261,7 +270,7 @@ async fn with_command(run: &Run, answered: &Answered, signals: &mut Signals, voi
     outcome
 }
 
-fn variables(run: &Run, answered: &Answered) -> [(&'static str, OsString); 4] {
+fn variables(run: &Run, answered: &TimedLease) -> [(&'static str, OsString); 4] {
     let left = answered.deadline.since(SystemClock.now());
     let deadline_ms = SystemClock.wall_ms().saturating_add(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
     [
@@ -273,7 +282,7 @@ fn variables(run: &Run, answered: &Answered) -> [(&'static str, OsString); 4] {
 }
 
 /// Gives the lock back; the best that can be done, since the command has ended anyway.
-async fn release(run: &Run, voice: &Voice<'_>) {
+async fn release(run: &Run, messages: &MessageWriter<'_>) {
     let end: BootTime = SystemClock.now().plus(RELEASE_PATIENCE);
     loop {
         match run.client.release(&run.want.resource, &run.token, RELEASE_TIMEOUT).await {
@@ -281,8 +290,9 @@ async fn release(run: &Run, voice: &Voice<'_>) {
             // The command may have released it itself.
             Err(error) if error.class() == ErrorClass::Lost => return,
             Err(error) if SystemClock.now() >= end => {
-                voice
-                    .say(&format!("the lock could not be given back ({error}); it is free when its lease has run out"));
+                messages.message(&format!(
+                    "the lock could not be given back ({error}); it is free when its lease has run out"
+                ));
                 return;
             }
             Err(_) => SystemClock.sleep(RELEASE_PAUSE).await,

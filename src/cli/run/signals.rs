@@ -13,7 +13,7 @@ const TO_COMMAND: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
 /// What came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum SignalEvent {
     /// Pass this on to the command's process group.
     ToGroup(Signal),
     /// Pass this on to the command.
@@ -24,12 +24,12 @@ pub enum News {
 
 /// The signals, taken over from the operating system's defaults for the rest of the process' life.
 #[derive(Debug)]
-pub struct Signals {
+pub struct RunSignals {
     forwarded: Vec<(Signal, unix::Signal)>,
     child: unix::Signal,
 }
 
-impl Signals {
+impl RunSignals {
     /// Takes them over, except those that this process was told to ignore (`nohup`, `&` in a script).
     /// Must be called within a tokio runtime.
     ///
@@ -46,20 +46,20 @@ impl Signals {
     }
 
     /// The next one. Cancel: nothing is lost.
-    pub async fn next(&mut self) -> News {
+    pub async fn next(&mut self) -> SignalEvent {
         let Self { forwarded, child } = self;
         std::future::poll_fn(|cx| {
             for (which, stream) in forwarded.iter_mut() {
                 if let std::task::Poll::Ready(Some(())) = stream.poll_recv(cx) {
                     let to_group = TO_GROUP.contains(which);
                     return std::task::Poll::Ready(if to_group {
-                        News::ToGroup(*which)
+                        SignalEvent::ToGroup(*which)
                     } else {
-                        News::ToCommand(*which)
+                        SignalEvent::ToCommand(*which)
                     });
                 }
             }
-            child.poll_recv(cx).map(|_| News::Child)
+            child.poll_recv(cx).map(|_| SignalEvent::Child)
         })
         .await
     }

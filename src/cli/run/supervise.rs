@@ -8,13 +8,13 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use super::job::{Job, State};
-use super::signals::{News, Signals};
+use super::job::{CommandState, Job};
+use super::signals::{RunSignals, SignalEvent};
 use super::terminal::Terminal;
 use super::watchdog::Watchdog;
 use crate::cli::exit;
-use crate::cli::output::Voice;
-use crate::client::renewal::{Keeper, Lost, look_until};
+use crate::cli::output::MessageWriter;
+use crate::client::renewal::{LeaseRenewer, RenewalEnd, sleep_until};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// How often the group of a command that has ended is looked at, until nobody is left.
@@ -27,7 +27,7 @@ const NEWS_BELOW: u32 = 2;
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy)]
-pub struct Plan {
+pub struct LossPolicy {
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Between SIGKILL and the deadline.
@@ -38,7 +38,7 @@ pub struct Plan {
 
 /// How it ended.
 #[derive(Debug, Clone, Copy)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// For the exit.
     pub code: u8,
     /// What there is to give back.
@@ -62,15 +62,15 @@ pub struct Supervisor<'a, 'v> {
     pub watchdog: Option<&'a mut Watchdog>,
     pub terminal: Option<&'a Terminal>,
     pub deadline: watch::Receiver<BootTime>,
-    pub signals: &'a mut Signals,
-    pub plan: &'a Plan,
-    pub voice: &'a Voice<'v>,
+    pub signals: &'a mut RunSignals,
+    pub plan: &'a LossPolicy,
+    pub messages: &'a MessageWriter<'v>,
     pub name: &'a str,
 }
 
 /// Where things stand.
 #[derive(Debug, Default)]
-struct Progress {
+struct SupervisorState {
     /// The command's exit code, once it has ended.
     code: Option<u8>,
     /// The lease was lost while the command ran.
@@ -86,11 +86,11 @@ struct Progress {
 impl Supervisor<'_, '_> {
     /// Watches until nobody of the command's group is left.
     /// Cancel: the watchdog ends the group in time.
-    pub async fn run(&mut self, keeper: &mut Keeper) -> Outcome {
+    pub async fn run(&mut self, keeper: &mut LeaseRenewer) -> RunOutcome {
         let notice =
             if self.plan.warn_only { Duration::ZERO } else { self.plan.grace.saturating_add(self.plan.margin) };
         self.guard();
-        let (voice, name) = (self.voice, self.name);
+        let (messages, name) = (self.messages, self.name);
         let mut deadline = self.deadline.clone();
         let first = deadline.borrow().since(SystemClock.now());
         let (watched, mut told) = (self.deadline.clone(), false);
@@ -98,13 +98,13 @@ impl Supervisor<'_, '_> {
             let left = watched.borrow().since(SystemClock.now());
             let late = left < first / NEWS_BELOW;
             if late && !std::mem::replace(&mut told, true) {
-                voice.say(&format!(
-                    "the lease on {name} cannot be renewed: {error}; {} s left, trying on",
+                messages.message(&format!(
+                    "the lease on {name} cannot be renewed: {error}; {} s left, trying again",
                     left.as_secs()
                 ));
             }
         }));
-        let (mut state, mut keeping) = (Progress::default(), true);
+        let (mut state, mut keeping) = (SupervisorState::default(), true);
         loop {
             if self.look(&mut state) {
                 return self.outcome(&state);
@@ -122,7 +122,7 @@ impl Supervisor<'_, '_> {
                         self.guard();
                     }
                 }
-                () = look_until(wake.unwrap_or_default()), if wake.is_some() => {}
+                () = sleep_until(wake.unwrap_or_default()), if wake.is_some() => {}
             }
         }
     }
@@ -138,17 +138,17 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    fn pass_on(&mut self, news: News) {
+    fn pass_on(&mut self, news: SignalEvent) {
         match news {
-            News::ToGroup(signal) => self.job.signal_group(signal),
-            News::ToCommand(signal) => self.job.signal_command(signal),
-            News::Child => {
+            SignalEvent::ToGroup(signal) => self.job.signal_group(signal),
+            SignalEvent::ToCommand(signal) => self.job.signal_command(signal),
+            SignalEvent::Child => {
                 if let Some(watchdog) = &mut self.watchdog
                     && !watchdog.is_alive()
                     && SystemClock.now() < *self.deadline.borrow()
                 {
-                    self.voice
-                        .say("the watchdog process has ended: if this process is stopped, nobody ends the command");
+                    self.messages
+                        .message("the watchdog process has ended: if this process is stopped, nobody ends the command");
                     self.watchdog = None;
                 }
             }
@@ -156,7 +156,7 @@ impl Supervisor<'_, '_> {
     }
 
     /// Sends SIGTERM, once, and says when SIGKILL is due.
-    fn begin_to_end(&mut self, state: &mut Progress) {
+    fn begin_to_end(&mut self, state: &mut SupervisorState) {
         if state.kill_at.is_some() {
             return;
         }
@@ -176,32 +176,32 @@ impl Supervisor<'_, '_> {
         at.plus(self.plan.margin / 2)
     }
 
-    fn lost(&mut self, lost: &Lost, state: &mut Progress) {
+    fn lost(&mut self, lost: &RenewalEnd, state: &mut SupervisorState) {
         if state.code.is_some() {
             // The command has ended; only what it left behind is being waited for.
             return;
         }
         let why = match lost {
-            Lost::Ended(error) => error.to_string(),
-            Lost::Unrenewed => format!("the lease on {} could not be renewed in time", self.name),
+            RenewalEnd::Ended(error) => error.to_string(),
+            RenewalEnd::NotRenewed => format!("the lease on {} could not be renewed in time", self.name),
         };
-        state.lease = Some(if matches!(lost, Lost::Ended(_)) { LeaseEnd::Over } else { LeaseEnd::Unrenewed });
+        state.lease = Some(if matches!(lost, RenewalEnd::Ended(_)) { LeaseEnd::Over } else { LeaseEnd::Unrenewed });
         if self.plan.warn_only {
-            self.voice.say(&format!("{why}; the command runs on WITHOUT the lock (--on-lost=warn)"));
+            self.messages.message(&format!("{why}; the command runs on WITHOUT the lock (--on-lost=warn)"));
             return;
         }
-        self.voice.say(&format!("{why}; the command is ended"));
+        self.messages.message(&format!("{why}; the command is ended"));
         state.lost = true;
         self.begin_to_end(state);
     }
 
     /// Looks at command and group, and sends what is due; whether all is over.
-    fn look(&mut self, state: &mut Progress) -> bool {
+    fn look(&mut self, state: &mut SupervisorState) -> bool {
         if state.code.is_none() {
             match self.job.look() {
-                State::Alive => {}
-                State::JustStopped => self.stopped(),
-                State::Ended(code) => {
+                CommandState::Alive => {}
+                CommandState::JustStopped => self.stopped(),
+                CommandState::Ended(code) => {
                     state.code = Some(code);
                     self.ended(state);
                 }
@@ -211,8 +211,8 @@ impl Supervisor<'_, '_> {
             return true;
         }
         if state.code.is_some() && state.kill_at.is_none() {
-            self.voice
-                .say("processes that the command left behind in its group are ended before the lock is given back");
+            self.messages
+                .message("processes that the command left behind in its group are ended before the lock is given back");
             self.begin_to_end(state);
         }
         let now = SystemClock.now();
@@ -222,7 +222,7 @@ impl Supervisor<'_, '_> {
                 state.killed_at = Some(now);
             }
             (_, Some(at)) if now >= at.plus(KILL_PATIENCE) => {
-                self.voice.say("a process of the command's group does not end, not even by SIGKILL");
+                self.messages.message("a process of the command's group does not end, not even by SIGKILL");
                 return state.code.is_some() || self.plan.warn_only;
             }
             _ => {}
@@ -232,7 +232,7 @@ impl Supervisor<'_, '_> {
 
     /// The command has ended. Where that was late, because this process was stopped, the watchdog
     /// knows whether it ended by itself.
-    fn ended(&mut self, state: &mut Progress) {
+    fn ended(&mut self, state: &mut SupervisorState) {
         let end = self.deadline.borrow().minus(self.plan.margin).minus(self.plan.grace);
         if state.lost || self.plan.warn_only || SystemClock.now() < end {
             return;
@@ -249,7 +249,7 @@ impl Supervisor<'_, '_> {
         let Some(terminal) = self.terminal else { return };
         terminal.take_back();
         let left = self.deadline.borrow().since(SystemClock.now());
-        self.voice.say(&format!(
+        self.messages.message(&format!(
             "stopped; the lease on {} is not renewed meanwhile, and the command is ended in {} s unless continued",
             self.name,
             left.saturating_sub(self.plan.grace).as_secs()
@@ -259,14 +259,14 @@ impl Supervisor<'_, '_> {
         self.job.signal_group(Signal::CONT);
     }
 
-    fn next_look(&self, state: &Progress) -> Option<BootTime> {
+    fn next_look(&self, state: &SupervisorState) -> Option<BootTime> {
         let soon = (state.code.is_some() || state.killed_at.is_some()).then(|| SystemClock.now().plus(LOOK));
         let kill = if state.killed_at.is_some() { None } else { state.kill_at };
         [soon, kill].into_iter().flatten().min()
     }
 
-    fn outcome(&self, state: &Progress) -> Outcome {
+    fn outcome(&self, state: &SupervisorState) -> RunOutcome {
         let own = state.code.unwrap_or(exit::LOST);
-        Outcome { code: if state.lost { exit::LOST } else { own }, lease: state.lease.unwrap_or(LeaseEnd::Running) }
+        RunOutcome { code: if state.lost { exit::LOST } else { own }, lease: state.lease.unwrap_or(LeaseEnd::Running) }
     }
 }

@@ -159,40 +159,40 @@ pub fn main(token_file: &Path, err: &mut dyn Write) -> u8 {
         }
         let left = orders.terminate.map_or(LOOK, |at| at.since(now)).min(LOOK);
         match read_some(&mut unread, left) {
-            Heard::Nothing => {}
-            Heard::Something => {
+            PipeRead::Nothing => {}
+            PipeRead::Something => {
                 while let Some(end) = unread.iter().position(|b| *b == b'\n') {
                     let line: Vec<u8> = unread.drain(..=end).collect();
                     orders.take(&String::from_utf8_lossy(&line));
                 }
             }
-            Heard::End => orphaned = !orders.done,
+            PipeRead::End => orphaned = !orders.done,
         }
     }
 }
 
-enum Heard {
+enum PipeRead {
     Nothing,
     Something,
     End,
 }
 
 /// Waits for more orders, for a while.
-fn read_some(into: &mut Vec<u8>, patience: Duration) -> Heard {
+fn read_some(into: &mut Vec<u8>, patience: Duration) -> PipeRead {
     let stdin = io::stdin();
     let mut fds = [PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
     match poll(&mut fds, Some(&timeout)) {
-        Ok(0) | Err(_) => return Heard::Nothing,
+        Ok(0) | Err(_) => return PipeRead::Nothing,
         Ok(_) => {}
     }
     let mut buffer = [0; 256];
     // Not through the standard library's buffer, which poll(2) cannot see into.
     match rustix::io::read(&stdin, &mut buffer) {
-        Ok(0) | Err(_) => Heard::End,
+        Ok(0) | Err(_) => PipeRead::End,
         Ok(n) => {
             into.extend_from_slice(&buffer[..n]);
-            Heard::Something
+            PipeRead::Something
         }
     }
 }

@@ -103,7 +103,7 @@ const CATALOGUE: [Entry; 23] = [
          last, so it is the one that is refused, at once and not at the end of its wait. Give back what you hold and\n\
          begin anew, in an order that everybody keeps (by name, say).\n\
          An `owner` is taken for one caller. Where unrelated callers share one, give them names of their own, or turn\n\
-         this off (`deadlock_detection = \"off\"`).",
+         this off (`deadlock_detection = false`).",
     ),
     entry(
         ProblemKind::QuorumUnavailable,

@@ -112,7 +112,7 @@ async fn nobody_is_refused_without_a_circle_without_a_name_or_where_it_is_off() 
     let same = same.await.expect("no panic");
     assert_eq!(same.status, 201);
     b.abort();
-    let off = cluster.instance(&[("deadlock_detection", "off")]).await;
+    let off = cluster.instance(&[("deadlock_detection", "false")]).await;
     hold(&off, "p", "a").await;
     hold(&off, "q", "b").await;
     let waiters = [wait(&off, "q", "a"), wait(&off, "p", "b")];
