@@ -1,10 +1,10 @@
-// Keeps a page fresh: fetches it again when something happened, and replaces the parts that changed. Pages work
-// without it. It rests while the page is hidden, while a dialog is open, and while the focus is in a table, so that
-// nothing moves under a reader's hands.
+// Refreshes a page: fetches it again after an event, and replaces the parts that changed. Pages work without it.
+// Paused while the page is hidden, while a dialog is open, and while the focus is in a table or the confirmation
+// form, so that nothing moves while it is used.
 "use strict";
 (() => {
-  const LEAST = 2000; // between two fetches
-  const MOST = 10000; // what no event tells: waiters, ages, other instances that come and go
+  const MIN_INTERVAL = 2000; // ms between two fetches
+  const MAX_INTERVAL = 10000; // ms; for changes without an event: waiters, ages, other instances
   const state = document.getElementById("live");
   let loaded = performance.now();
   let wanted = false;
@@ -12,16 +12,16 @@
   let source = null;
   let timer = 0;
 
-  const rests = () => document.hidden || document.querySelector("dialog[open]") !== null ||
+  const isPaused = () => document.hidden || document.querySelector("dialog[open]") !== null ||
     (document.activeElement !== null && document.activeElement.closest("table, .confirm") !== null);
 
-  const say = (how, text) => {
-    if (state.className === `live ${how}` && state.textContent === text) return;
-    state.className = `live ${how}`;
+  const showStatus = (status, text) => {
+    if (state.className === `live ${status}` && state.textContent === text) return;
+    state.className = `live ${status}`;
     state.textContent = text;
   };
 
-  // As `format::clock` on the server.
+  // The same as `format::clock` on the server.
   const clock = (ms) => {
     const s = Math.max(0, Math.floor(ms / 1000));
     const two = (n) => String(n).padStart(2, "0");
@@ -37,7 +37,7 @@
       const left = Number(e.dataset.left) - passed;
       e.textContent = clock(left);
       e.classList.toggle("over", left <= 0);
-      if (left <= 0) wanted = true; // renewed meanwhile, or gone: renewals are not listened to
+      if (left <= 0) wanted = true; // renewed or gone: there are no events for renewals
     }
     for (const e of document.querySelectorAll(".count[data-held]")) e.textContent = clock(Number(e.dataset.held) + passed);
     for (const e of document.querySelectorAll(".count[data-age]")) e.textContent = clock(Number(e.dataset.age) + passed);
@@ -46,8 +46,8 @@
       e.querySelector(".fill").setAttribute("width", percent.toFixed(1));
       e.classList.toggle("low", percent < 15);
     }
-    if (rests() && !document.hidden) say("rests", "Rests while you read the table");
-    else if (wanted || performance.now() - loaded >= MOST) plan();
+    if (isPaused() && !document.hidden) showStatus("paused", "Paused while you read the table");
+    else if (wanted || performance.now() - loaded >= MAX_INTERVAL) plan();
   };
 
   const replace = (fresh) => {
@@ -61,16 +61,16 @@
       part.replaceChildren(...document.adoptNode(other).childNodes);
       part.dataset.seen = text;
     }
-    // What had the focus may have been replaced: its successor gets it.
+    // The focused element may have been replaced: focus its successor.
     if (key && !document.contains(focus)) {
-      const heir = [...document.querySelectorAll("[id], a[href]")].find((e) => (e.id || e.getAttribute("href")) === key);
-      if (heir) heir.focus({ preventScroll: true });
+      const successor = [...document.querySelectorAll("[id], a[href]")].find((e) => (e.id || e.getAttribute("href")) === key);
+      if (successor) successor.focus({ preventScroll: true });
     }
   };
 
   const refresh = async () => {
     timer = 0;
-    if (busy || rests()) return;
+    if (busy || isPaused()) return;
     busy = true;
     wanted = false;
     const asked = performance.now();
@@ -78,30 +78,30 @@
       const answer = await fetch(location.href, { headers: { accept: "text/html" }, cache: "no-store" });
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (fresh.getElementById("content") === null) throw new Error(String(answer.status));
-      // What had the focus meanwhile is not touched.
-      if (!rests()) {
+      // Not if the focus has moved into a table meanwhile.
+      if (!isPaused()) {
         replace(fresh);
         loaded = asked;
-        say("on", "Live");
+        showStatus("on", "Live");
         tick();
       }
     } catch {
-      say("lost", `No answer from the service: this is ${clock(performance.now() - loaded)} old`);
+      showStatus("lost", `No answer from the service: this page is ${clock(performance.now() - loaded)} old`);
     } finally {
       busy = false;
     }
   };
 
   const plan = () => {
-    if (timer === 0 && !busy) timer = setTimeout(refresh, Math.max(0, LEAST - (performance.now() - loaded)));
+    if (timer === 0 && !busy) timer = setTimeout(refresh, Math.max(0, MIN_INTERVAL - (performance.now() - loaded)));
   };
 
   const want = () => {
     wanted = true;
-    if (!rests()) plan();
+    if (!isPaused()) plan();
   };
 
-  // A connection only while the page is seen: browsers have few of them for each server.
+  // Connected only while the page is visible: browsers limit the connections per server.
   const listen = () => {
     if (document.hidden) {
       source?.close();
@@ -116,7 +116,7 @@
 
   document.addEventListener("visibilitychange", listen);
   document.addEventListener("focusout", () => { if (wanted) setTimeout(want); });
-  say("on", "Live");
+  showStatus("on", "Live");
   listen();
   setInterval(tick, 1000);
 })();

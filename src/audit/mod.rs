@@ -1,7 +1,6 @@
-//! The audit log: a bounded queue before a writer of its own, so that a release never waits for a
-//! disk and never fails for one. What does not fit is dropped and counted. Apart from the log of the
-//! program: that one is for its operators, this one for whoever asks who did what. `record` is what
-//! is said, `sink` where it goes. Knows no HTTP, and never a token.
+//! The audit log: who did what. A bounded queue and one writer, so that no request waits for a disk or fails
+//! because of one; records that do not fit are dropped and counted. Separate from the program's log, which is
+//! for its operators.
 
 mod record;
 mod sink;
@@ -20,72 +19,72 @@ use sink::{Sink, Written};
 pub use record::AuditRecord;
 pub use sink::STDOUT;
 
-/// Records that wait to be written: more than a second of a busy instance, some megabytes.
+/// Maximum number of queued records: more than a second of a busy instance, some megabytes.
 pub const QUEUE_MAX: usize = 16_384;
-/// Records written at once.
+/// Maximum number of records per write.
 const BATCH: usize = 512;
 
-/// A record with the time at which it was made.
-type Entry = (u64, Box<AuditRecord>);
+/// A record and when it was made, in milliseconds since 1970.
+type QueuedRecord = (u64, Box<AuditRecord>);
 
-/// Takes records; cheap to clone. Where no audit log is configured it does nothing.
+/// Accepts records; cheap to clone. Without a configured audit log it does nothing.
 #[derive(Clone, Default)]
-pub struct Audit(Option<Arc<Inner>>);
+pub struct Audit(Option<Arc<AuditQueue>>);
 
-struct Inner {
-    queue: mpsc::Sender<Entry>,
-    counts: Arc<Counts>,
+struct AuditQueue {
+    queue: mpsc::Sender<QueuedRecord>,
+    counts: Arc<AuditCounters>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct AuditCounters {
     written: AtomicU64,
     dropped: AtomicU64,
     failed: AtomicU64,
 }
 
-/// What became of all records so far.
+/// Number of records by outcome, since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AuditCounts {
-    /// They are written.
+    /// Written to the log.
     pub written: u64,
-    /// The queue was full, or closed at the end.
+    /// Not queued: the queue was full or already closed.
     pub dropped: u64,
-    /// The writing failed.
+    /// Lost by a failed write.
     pub failed: u64,
-    /// They wait.
+    /// Waiting to be written.
     pub queued: usize,
 }
 
-/// The other end of the queue: to be run by whoever owns long-lived tasks.
+/// Writes the queued records. Run as a task by `app`.
 pub struct Writer {
-    queue: mpsc::Receiver<Entry>,
+    queue: mpsc::Receiver<QueuedRecord>,
     sink: Sink,
-    counts: Arc<Counts>,
+    counts: Arc<AuditCounters>,
     is_failing: bool,
 }
 
 impl Audit {
-    /// To a file, or with [`STDOUT`] to standard output.
+    /// Opens a log file, or with [`STDOUT`] standard output.
     ///
-    /// Errors: where the file cannot be opened for appending.
+    /// Errors: the file cannot be opened for appending.
     pub fn open(target: &Path) -> io::Result<(Self, Writer)> {
         Ok(Self::with(Sink::open(target)?, QUEUE_MAX))
     }
 
     fn with(sink: Sink, bound: usize) -> (Self, Writer) {
         let (sender, queue) = mpsc::channel(bound);
-        let counts = Arc::<Counts>::default();
-        let inner = Inner { queue: sender, counts: Arc::clone(&counts) };
+        let counts = Arc::<AuditCounters>::default();
+        let inner = AuditQueue { queue: sender, counts: Arc::clone(&counts) };
         (Self(Some(Arc::new(inner))), Writer { queue, sink, counts, is_failing: false })
     }
 
-    /// Whether there is an audit log.
+    /// Whether an audit log is configured.
     pub fn is_on(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Puts it on its way. Never waits and never fails: what does not fit is dropped and counted.
+    /// Queues a record. Never waits and never fails: a record that does not fit is dropped and counted.
     pub fn put(&self, record: AuditRecord) {
         let Some(inner) = &self.0 else { return };
         if inner.queue.try_send((SystemClock.wall_ms(), Box::new(record))).is_err() {
@@ -93,7 +92,7 @@ impl Audit {
         }
     }
 
-    /// For metrics.
+    /// The present counts, for metrics.
     pub fn counts(&self) -> AuditCounts {
         let Some(inner) = &self.0 else { return AuditCounts::default() };
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
@@ -107,11 +106,11 @@ impl Audit {
 }
 
 impl Writer {
-    /// Writes until `stop`, and then what is still queued; what comes later is dropped and counted.
+    /// Writes until `stop`, then what is still queued; later records are dropped and counted.
     ///
-    /// Cancel: what is queued is lost.
+    /// Cancel: queued records are lost.
     pub async fn run(mut self, stop: CancellationToken) {
-        let mut batch: Vec<Entry> = Vec::new();
+        let mut batch: Vec<QueuedRecord> = Vec::new();
         let mut is_open = true;
         loop {
             let count = tokio::select! {
@@ -127,7 +126,7 @@ impl Writer {
                 return;
             }
             let lines = std::mem::take(&mut batch);
-            // A full pipe or a hung disk blocks a thread of its own, and no request.
+            // A full pipe or a hanging disk must not block a worker of the runtime.
             let written = tokio::task::spawn_blocking(move || {
                 self.write(&lines);
                 self
@@ -139,17 +138,17 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, batch: &[Entry]) {
+    fn write(&mut self, batch: &[QueuedRecord]) {
         let mut lines = Vec::new();
         for (wall_ms, record) in batch {
             lines.extend_from_slice(record.line(*wall_ms).as_bytes());
         }
         let Written { bytes, error } = self.sink.write(&lines);
-        let whole = lines[..bytes].iter().filter(|b| **b == b'\n').count();
+        let complete = lines[..bytes].iter().filter(|b| **b == b'\n').count();
         let as_u64 = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
-        self.counts.written.fetch_add(as_u64(whole), Ordering::Relaxed);
-        self.counts.failed.fetch_add(as_u64(batch.len() - whole), Ordering::Relaxed);
-        // Told when it begins and when it is over: a full disk is not to fill the log as well.
+        self.counts.written.fetch_add(as_u64(complete), Ordering::Relaxed);
+        self.counts.failed.fetch_add(as_u64(batch.len() - complete), Ordering::Relaxed);
+        // Logged once at the beginning and once at the end, not for every failed write.
         match (&error, self.is_failing) {
             (Some(error), false) => tracing::error!(%error, "the audit log cannot be written as configured"),
             (None, true) => tracing::info!("the audit log is written again"),
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_queued_at_the_end_is_written_and_what_comes_later_is_counted() {
+    async fn queued_records_are_written_at_the_end_and_later_ones_are_counted_as_dropped() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("audit.log");
         let (audit, writer) = Audit::open(&path).expect("opens");
@@ -190,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn beyond_the_bound_it_drops_and_counts_and_never_waits() {
+    async fn a_full_queue_drops_and_counts_and_never_waits() {
         let (audit, writer) = Audit::with(Sink::Stdout, 3);
         (0..5).for_each(|n| audit.put(record(n)));
         assert_eq!(audit.counts(), AuditCounts { dropped: 2, queued: 3, ..AuditCounts::default() });
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_is_full_is_counted() {
+    async fn a_full_disk_is_counted_as_failed() {
         let (audit, writer) = Audit::open(Path::new("/dev/full")).expect("opens");
         audit.put(record(1));
         let stop = CancellationToken::new();
@@ -208,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_target_nothing_happens() {
+    fn without_an_audit_log_records_are_ignored() {
         let audit = Audit::default();
         audit.put(record(1));
         assert_eq!((audit.is_on(), audit.counts()), (false, AuditCounts::default()));

@@ -1,49 +1,48 @@
-//! One line of the audit log: who did what to which lock, and what came of it. Apart from the queue
-//! and the file, which do not care what it says. There is no field for a token, only for its id.
+//! One line of the audit log: who did what to which lock, and the outcome. It has no field for a token, only for
+//! the token's id.
 
 use serde::Serialize;
 
-/// What is written, in this order; what is not known is left out.
+/// The fields of a line, in this order; unknown ones are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct AuditRecord {
-    /// The request's id: also in its answer and in its log lines.
+    /// The request id, as in the response and in the program's log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// The caller's trace.
+    /// The trace id that the caller sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
-    /// The other end of the connection: the caller, or the proxy before it.
+    /// Address of the client, or of the proxy in front of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Who the caller proved to be.
+    /// The authenticated principal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
-    /// Who it says it is.
+    /// The owner label that the caller gave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// What was asked for: `acquire`, `hold`, `extend`, `release`, `revoke`, `force-now`; elsewhere
-    /// method and route.
+    /// `acquire`, `hold`, `extend`, `release`, `revoke`, `force-now`; otherwise method and route.
     pub action: String,
-    /// Of what, where its name is one.
+    /// The resource, if its name is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
-    /// Which lease: the first eight hex digits of the hash of its token.
+    /// The lease: the first eight hex digits of the hash of its token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_id: Option<String>,
-    /// Its fencing token.
+    /// The lease's fencing token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
-    /// What came of it: a word for success, a problem's slug, or `abandoned`.
+    /// The outcome: a word for success, a problem kind, or `abandoned`.
     pub outcome: String,
-    /// The status code of the answer; a stream's later lines have none.
+    /// The status code of the response; later records of a stream have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// An operator's reason for a forced end; else why it came out so.
+    /// An operator's reason for a forced end; otherwise the reason of the outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }
 
-/// A record with its time, as a line.
+/// A record with its time.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,
@@ -52,7 +51,7 @@ struct Line<'a> {
 }
 
 impl AuditRecord {
-    /// One line of JSON, with its end. Units: milliseconds since 1970.
+    /// The record as a line of JSON, including the line end. Units: milliseconds since 1970.
     pub fn line(&self, wall_ms: u64) -> String {
         let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
         let time = jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default();
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_one_line_and_leaves_out_what_is_not_known() {
+    fn a_record_is_one_line_without_its_unknown_fields() {
         let record = AuditRecord {
             owner: Some("a\nb\u{2028}\"c".to_owned()),
             action: "acquire".to_owned(),

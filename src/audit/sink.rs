@@ -1,47 +1,47 @@
-//! Where the audit log goes: standard output, or a file that somebody else rotates. Before each
-//! batch it looks whether the path still leads to the file that it has open, and opens it anew where
-//! it does not; so a rotation needs no signal. Knows no record.
+//! The destination of the audit log: standard output, or a file that another program may rotate. Before each
+//! write it checks whether the path still names the open file, and reopens it if not, so that a rotation needs
+//! no signal.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Owner and group read it: a collector of logs is usually of the group.
+/// Readable by owner and group: a log collector usually belongs to the group.
 const FILE_MODE: u32 = 0o640;
 
-/// The word for standard output in the settings.
+/// The name of standard output in the settings.
 pub const STDOUT: &str = "stdout";
 
-/// Takes lines.
+/// An open destination.
 #[derive(Debug)]
 pub enum Sink {
-    /// This process' standard output.
+    /// Standard output of this process.
     Stdout,
-    /// A file.
+    /// A file, open for appending.
     File {
         /// As configured.
         path: PathBuf,
-        /// Open for appending.
+        /// The open file.
         file: File,
-        /// The last write ended within a line.
+        /// Whether the last write ended within a line.
         is_torn: bool,
     },
 }
 
-/// How a write went.
+/// The result of a write.
 #[derive(Debug)]
 pub struct Written {
-    /// Bytes that were taken.
+    /// Number of bytes written.
     pub bytes: usize,
-    /// Why not all of them.
+    /// Why not all bytes were written, or the path could not be reopened.
     pub error: Option<io::Error>,
 }
 
 impl Sink {
-    /// Opens it.
+    /// Opens a destination.
     ///
-    /// Errors: where the file cannot be opened for appending.
+    /// Errors: the file cannot be opened for appending.
     pub fn open(target: &Path) -> io::Result<Self> {
         if target == Path::new(STDOUT) {
             return Ok(Self::Stdout);
@@ -49,7 +49,7 @@ impl Sink {
         Ok(Self::File { path: target.to_owned(), file: append(target)?, is_torn: false })
     }
 
-    /// Writes lines. Blocks for as long as the disk, or the reader of standard output, does.
+    /// Writes lines. Blocks while the disk or the reader of standard output blocks.
     pub fn write(&mut self, lines: &[u8]) -> Written {
         match self {
             Self::Stdout => {
@@ -61,13 +61,13 @@ impl Sink {
                 written
             }
             Self::File { path, file, is_torn } => {
-                let error = follow(path, file).err();
+                let error = reopen_if_moved(path, file).err();
                 if *is_torn && let Err(error) = file.write_all(b"\n") {
                     return Written { bytes: 0, error: Some(error) };
                 }
                 let mut written = write(file, lines);
                 *is_torn = written.bytes > 0 && lines[written.bytes - 1] != b'\n';
-                // The lines are in the file that was moved away, which is better than nowhere.
+                // After a failed reopen the lines are in the moved file, which is better than losing them.
                 written.error = written.error.or(error);
                 written
             }
@@ -79,8 +79,8 @@ fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(FILE_MODE).open(path)
 }
 
-/// Opens the path anew where it does not lead to the open file any more.
-fn follow(path: &Path, file: &mut File) -> io::Result<()> {
+/// Reopens the path if it no longer names the open file.
+fn reopen_if_moved(path: &Path, file: &mut File) -> io::Result<()> {
     let open = file.metadata()?;
     let is_same = std::fs::metadata(path).is_ok_and(|at| (at.dev(), at.ino()) == (open.dev(), open.ino()));
     if !is_same {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_moved_or_deleted_is_opened_anew() {
+    fn a_moved_or_deleted_file_is_reopened() {
         let dir = tempfile::tempdir().expect("a directory");
         let (path, old) = (dir.path().join("audit.log"), dir.path().join("audit.log.1"));
         let mut sink = Sink::open(&path).expect("opens");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_new_file_cannot_be_made_the_old_one_goes_on_and_the_fault_is_told() {
+    fn if_the_path_cannot_be_reopened_the_old_file_is_written_and_the_error_reported() {
         let dir = tempfile::tempdir().expect("a directory");
         let (inner, moved) = (dir.path().join("logs"), dir.path().join("moved"));
         std::fs::create_dir(&inner).expect("a directory");
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_does_not_spoil_the_next() {
+    fn an_incomplete_line_is_ended_before_the_next_one() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("audit.log");
         let mut sink = Sink::open(&path).expect("opens");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_is_refused_at_once() {
+    fn a_file_that_cannot_be_opened_is_an_error_at_the_start() {
         assert!(Sink::open(Path::new("/no/such/directory/audit.log")).is_err());
         assert!(matches!(Sink::open(Path::new(STDOUT)), Ok(Sink::Stdout)));
     }

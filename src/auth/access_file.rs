@@ -1,6 +1,6 @@
-//! The access file: principals, the hashes of their keys, and their rules, as TOML. A file of its
-//! own, apart from the settings, since it changes while the service runs and belongs to other
-//! people. No message repeats a value that may be a secret in the wrong place.
+//! Parser of the access file (TOML): principals, the hashes of their keys, and their rules. Separate from the
+//! settings, since it changes while the service runs and others maintain it. No message repeats a value that
+//! may be a misplaced secret.
 
 use std::path::{Path, PathBuf};
 
@@ -10,86 +10,86 @@ use super::principals::PrincipalStore;
 use super::rule::{AccessRule, AccessRules};
 use crate::types::Invalid;
 
-/// The largest file that is read: ten thousand keys fit.
+/// Maximum size of the file: enough for ten thousand keys.
 const FILE_MAX_BYTES: u64 = 1 << 20;
-/// The most principals; every request with a key compares it with all of them.
+/// Maximum number of principals: a presented key is compared with the keys of all of them.
 pub const PRINCIPALS_MAX: usize = 1_000;
-/// The most keys of one principal: the one in use, the next one, and some that people forgot.
+/// Maximum number of keys of one principal: the present one, its successor, and some that were not removed.
 pub const KEYS_MAX: usize = 8;
-/// The most rules of one principal.
+/// Maximum number of rules of one principal.
 pub const RULES_MAX: usize = 64;
 
 /// Why the file cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessFileError {
-    /// It cannot be read.
-    #[error("the access file {path} cannot be read: {why}")]
+    /// The file cannot be read.
+    #[error("the access file {path} cannot be read: {reason}")]
     Unreadable {
-        /// Which.
+        /// As configured.
         path: PathBuf,
-        /// The operating system's word.
-        why: String,
+        /// The error of the operating system.
+        reason: String,
     },
-    /// Something in it is wrong.
-    #[error("the access file {path} {}", .wrong.join("; "))]
-    Wrong {
-        /// Which.
+    /// The content is invalid.
+    #[error("the access file {path} {}", .mistakes.join("; "))]
+    Invalid {
+        /// As configured.
         path: PathBuf,
-        /// One half-sentence each, that goes on after "the access file".
-        wrong: Vec<String>,
+        /// Each continues the sentence "the access file …".
+        mistakes: Vec<String>,
     },
 }
 
-/// Reads a file.
+/// Reads and parses a file.
 ///
-/// Errors: [`AccessFileError`], with everything that is wrong at once.
+/// Errors: [`AccessFileError`], with all mistakes at once.
 pub fn read(path: &Path) -> Result<PrincipalStore, AccessFileError> {
     let unreadable =
-        |error: std::io::Error| AccessFileError::Unreadable { path: path.to_owned(), why: error.to_string() };
-    let wrong = |wrong| AccessFileError::Wrong { path: path.to_owned(), wrong };
+        |error: std::io::Error| AccessFileError::Unreadable { path: path.to_owned(), reason: error.to_string() };
+    let invalid = |mistakes| AccessFileError::Invalid { path: path.to_owned(), mistakes };
     let size = std::fs::metadata(path).map_err(unreadable)?.len();
     if size > FILE_MAX_BYTES {
-        return Err(wrong(vec![format!("has {size} bytes, but must have at most {FILE_MAX_BYTES}")]));
+        return Err(invalid(vec![format!("has {size} bytes, but must have at most {FILE_MAX_BYTES}")]));
     }
-    parse(&std::fs::read_to_string(path).map_err(unreadable)?).map_err(wrong)
+    parse(&std::fs::read_to_string(path).map_err(unreadable)?).map_err(invalid)
 }
 
-/// Reads a text.
+/// Parses the content of a file.
 ///
-/// Errors: everything that is wrong, each a half-sentence that goes on after "the access file".
+/// Errors: all mistakes; each continues the sentence "the access file …".
 pub fn parse(text: &str) -> Result<PrincipalStore, Vec<String>> {
     let table: toml::Table = toml::from_str(text).map_err(|e| {
         let line = e.span().map_or(1, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
-        // The parser's own words may quote the line.
+        // The parser's own message may quote the line, which may contain a secret.
         vec![format!("is not TOML: see line {line}")]
     })?;
-    let mut wrong = Vec::new();
+    let mut mistakes = Vec::new();
     for key in table.keys().filter(|key| *key != "principal") {
-        wrong.push(format!("has the key {}, but knows only [[principal]] tables", shown(key)));
+        mistakes.push(format!("has the key {}, but only [[principal]] tables are allowed", shown(key)));
     }
     let entries = match table.get("principal") {
         None => &[][..],
         Some(toml::Value::Array(entries)) => entries,
         Some(_) => {
-            wrong.push("must have [[principal]] in double brackets".to_owned());
+            mistakes.push("must have [[principal]] in double brackets".to_owned());
             &[]
         }
     };
     if entries.len() > PRINCIPALS_MAX {
-        wrong.push(format!("has {} principals, but must have at most {PRINCIPALS_MAX}", entries.len()));
+        mistakes.push(format!("has {} principals, but must have at most {PRINCIPALS_MAX}", entries.len()));
     }
     let mut principals: Vec<Principal> = Vec::new();
     for (i, entry) in entries.iter().take(PRINCIPALS_MAX).enumerate() {
-        let mut reader = Reader { place: format!("principal {}", i + 1), wrong: &mut wrong };
+        let mut reader = Reader { place: format!("principal {}", i + 1), mistakes: &mut mistakes };
         if let Some(principal) = reader.principal(entry) {
-            reader.unique(&principal, &principals);
+            reader.check_unique(&principal, &principals);
             principals.push(principal);
         }
     }
-    if wrong.is_empty() { Ok(PrincipalStore::new(principals)) } else { Err(wrong) }
+    if mistakes.is_empty() { Ok(PrincipalStore::new(principals)) } else { Err(mistakes) }
 }
 
-/// A word of the file's, as a message may repeat it: never what looks like a key.
+/// A text of the file for a message; hidden if it looks like a key.
 fn shown(text: &str) -> String {
     const SHOWN_MAX_CHARS: usize = 40;
     if text.contains(KEY_PREFIX) || text.chars().count() > SHOWN_MAX_CHARS {
@@ -98,8 +98,8 @@ fn shown(text: &str) -> String {
     format!("`{}`", text.escape_debug())
 }
 
-/// A message, with what looks like a key left out of it: people put keys where hashes, names and rules
-/// belong, and messages go to the log.
+/// A message without anything that looks like a key: keys are easily misplaced where hashes, names or rules
+/// belong, and messages are logged.
 fn without_keys(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -113,31 +113,31 @@ fn without_keys(text: &str) -> String {
     out
 }
 
-/// Reads one principal, and notes what is wrong with it.
+/// Parses one principal and collects the mistakes in it.
 struct Reader<'a> {
     place: String,
-    wrong: &'a mut Vec<String>,
+    mistakes: &'a mut Vec<String>,
 }
 
 impl Reader<'_> {
-    fn say(&mut self, what: impl std::fmt::Display) {
-        self.wrong.push(without_keys(&format!("has a mistake in {}: {what}", self.place)));
+    fn report(&mut self, mistake: impl std::fmt::Display) {
+        self.mistakes.push(without_keys(&format!("has a mistake in {}: {mistake}", self.place)));
     }
 
-    fn check<T>(&mut self, what: &str, read: Result<T, Invalid>) -> Option<T> {
-        read.map_err(|why| self.say(format_args!("{what}: {why}"))).ok()
+    fn check<T>(&mut self, field: &str, parsed: Result<T, Invalid>) -> Option<T> {
+        parsed.map_err(|why| self.report(format_args!("{field}: {why}"))).ok()
     }
 
     fn principal(&mut self, entry: &toml::Value) -> Option<Principal> {
         const KNOWN: [&str; 7] = ["name", "keys", "certificates", "allow", "requests_per_second", "leases", "waiters"];
         let Some(table) = entry.as_table() else {
-            self.say("it must be a table that begins with [[principal]]");
+            self.report("it must be a table that begins with [[principal]]");
             return None;
         };
         let name = match table.get("name").and_then(toml::Value::as_str) {
             Some(text) => self.check("`name`", PrincipalName::parse(text)),
             None => {
-                self.say("it needs a `name`");
+                self.report("it needs a `name`");
                 None
             }
         };
@@ -145,14 +145,14 @@ impl Reader<'_> {
             self.place = format!("principal `{name}`");
         }
         for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
-            self.say(format_args!("{} is not known; there are {}", shown(key), KNOWN.join(", ")));
+            self.report(format_args!("{} is unknown; the fields are {}", shown(key), KNOWN.join(", ")));
         }
         let keys = self.keys(table.get("keys"));
         let certificates = self.texts("certificates", table.get("certificates"), KEYS_MAX);
         let certificates: Vec<_> =
             certificates.iter().filter_map(|text| self.check("`certificates`", CertificateName::parse(text))).collect();
         if keys.is_empty() && certificates.is_empty() && table.get("keys").is_none() {
-            self.say("it needs `keys` or `certificates`, or nobody can be it");
+            self.report("it needs `keys` or `certificates`, or nobody can log in as it");
         }
         let rules = self.texts("allow", table.get("allow"), RULES_MAX);
         let rules = rules.iter().filter_map(|text| self.check("`allow`", text.parse::<AccessRule>())).collect();
@@ -166,28 +166,28 @@ impl Reader<'_> {
         Some(Principal { name: name?, keys, certificates, rules: AccessRules(rules), limits })
     }
 
-    fn texts(&mut self, what: &str, value: Option<&toml::Value>, most: usize) -> Vec<String> {
+    fn texts(&mut self, field: &str, value: Option<&toml::Value>, maximum: usize) -> Vec<String> {
         let Some(value) = value else { return Vec::new() };
         let texts: Option<Vec<String>> =
             value.as_array().and_then(|items| items.iter().map(|item| item.as_str().map(str::to_owned)).collect());
         match texts {
-            Some(texts) if texts.len() <= most => texts,
+            Some(texts) if texts.len() <= maximum => texts,
             Some(texts) => {
-                self.say(format_args!("`{what}` has {} entries, but must have at most {most}", texts.len()));
+                self.report(format_args!("`{field}` has {} entries, but must have at most {maximum}", texts.len()));
                 Vec::new()
             }
             None => {
-                self.say(format_args!("`{what}` must be a list of texts"));
+                self.report(format_args!("`{field}` must be a list of texts"));
                 Vec::new()
             }
         }
     }
 
-    fn number(&mut self, what: &str, table: &toml::Table, most: usize) -> Option<usize> {
-        let value = table.get(what)?;
-        let number = value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=most).contains(n));
+    fn number(&mut self, field: &str, table: &toml::Table, maximum: usize) -> Option<usize> {
+        let value = table.get(field)?;
+        let number = value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=maximum).contains(n));
         if number.is_none() {
-            self.say(format_args!("`{what}` must be a whole number from 1 to {most}"));
+            self.report(format_args!("`{field}` must be a whole number from 1 to {maximum}"));
         }
         number
     }
@@ -196,24 +196,24 @@ impl Reader<'_> {
         const FORM: &str = "`keys` must be a list such as [{ sha256 = \"…\", expires = 2027-01-31T00:00:00Z }]";
         let Some(value) = value else { return Vec::new() };
         let Some(items) = value.as_array() else {
-            self.say(FORM);
+            self.report(FORM);
             return Vec::new();
         };
         if items.len() > KEYS_MAX {
-            self.say(format_args!("`keys` has {} entries, but must have at most {KEYS_MAX}", items.len()));
+            self.report(format_args!("`keys` has {} entries, but must have at most {KEYS_MAX}", items.len()));
             return Vec::new();
         }
         let mut keys = Vec::new();
         for item in items {
             let table = item.as_table().filter(|t| t.keys().all(|k| matches!(k.as_str(), "sha256" | "expires")));
             let Some((table, text)) = table.and_then(|t| Some((t, t.get("sha256")?.as_str()?))) else {
-                self.say(FORM);
+                self.report(FORM);
                 continue;
             };
             let hash = self.check("`sha256`", KeyHash::parse(text));
             let expires = match table.get("expires") {
                 None => Some(None),
-                Some(value) => self.check("`expires`", instant(value)).map(Some),
+                Some(value) => self.check("`expires`", expiry(value)).map(Some),
             };
             if let (Some(hash), Some(expires_ms)) = (hash, expires) {
                 keys.push(KeyEntry { hash, expires_ms });
@@ -222,39 +222,39 @@ impl Reader<'_> {
         keys
     }
 
-    /// Two principals with one key would be one of them by chance.
-    fn unique(&mut self, new: &Principal, others: &[Principal]) {
+    /// A credential must identify one principal.
+    fn check_unique(&mut self, new: &Principal, others: &[Principal]) {
         if others.iter().any(|other| other.name == new.name) {
-            self.say("another one has the same name");
+            self.report("another principal has the same name");
         }
         let all = || others.iter().chain([new]);
         for key in &new.keys {
             if all().flat_map(|p| &p.keys).filter(|k| k.hash == key.hash).count() > 1 {
-                self.say(format_args!("the key {:?} is there twice", key.hash));
+                self.report(format_args!("the key {:?} occurs twice", key.hash));
             }
         }
         for name in &new.certificates {
             if all().flat_map(|p| &p.certificates).filter(|n| *n == name).count() > 1 {
-                self.say("one of its `certificates` is there twice");
+                self.report("one of its `certificates` occurs twice");
             }
         }
     }
 }
 
-/// A time with its zone, or a day, which ends at midnight UTC when it begins. Milliseconds since 1970.
+/// A time with its zone, or a day, which means midnight UTC at its beginning. Units: milliseconds since 1970.
 ///
 /// Errors: [`Invalid`].
-pub fn instant(value: &toml::Value) -> Result<u64, Invalid> {
+fn expiry(value: &toml::Value) -> Result<u64, Invalid> {
     let text = match value {
         toml::Value::String(text) => text.clone(),
         toml::Value::Datetime(time) => time.to_string(),
         _ => String::new(),
     };
-    moment(&text)
+    parse_expiry(&text)
 }
 
-/// The same from a text. Errors: [`Invalid`].
-pub fn moment(text: &str) -> Result<u64, Invalid> {
+/// The same from text. Errors: [`Invalid`].
+pub fn parse_expiry(text: &str) -> Result<u64, Invalid> {
     let day = text.len() == "2027-01-31".len();
     let full = if day { format!("{text}T00:00:00Z") } else { text.to_owned() };
     let read = full.parse::<jiff::Timestamp>().ok().and_then(|t| u64::try_from(t.as_millisecond()).ok());

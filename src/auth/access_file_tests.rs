@@ -1,4 +1,4 @@
-//! The access file: what it may say, that each mistake is named, and that none repeats a secret.
+//! The access file: what it may contain, that every mistake is reported, and that no message repeats a secret.
 
 use std::io::Write;
 
@@ -19,28 +19,28 @@ fn principal(body: &str) -> String {
 }
 
 #[test]
-fn a_whole_file_is_read() {
+fn a_complete_file_is_parsed() {
     let text = format!(
         "[[principal]]\nname = \"ci\"\nkeys = [{{ sha256 = \"{HASH}\", expires = \"2027-01-31\" }}]\n\
          allow = [\"acquire:deploy/*\", \"metrics\"]\nrequests_per_second = 50\nleases = 10\nwaiters = 3\n\
          [[principal]]\nname = \"web\"\ncertificates = [\"dns:web.example\"]\nallow = [\"read:**\"]\n"
     );
-    let book = parse(&text).expect("good");
-    let ci = &book.principals()[0];
+    let store = parse(&text).expect("good");
+    let ci = &store.principals()[0];
     assert_eq!((ci.name.as_str(), ci.keys.len(), ci.rules.0.len()), ("ci", 1, 2));
     assert_eq!(ci.keys[0].expires_ms, Some(1_801_353_600_000));
     let limits = PrincipalLimits { requests_per_second: Some(50), leases: Some(10), waiters: Some(3) };
     assert_eq!(ci.limits, limits);
-    assert_eq!(book.principals()[1].certificates.len(), 1);
-    assert_eq!(parse("").expect("nobody").principals().len(), 0);
+    assert_eq!(store.principals()[1].certificates.len(), 1);
+    assert_eq!(parse("").expect("an empty file").principals().len(), 0);
 }
 
 #[test]
-fn each_mistake_is_named_with_its_place() {
+fn every_mistake_is_reported_with_its_place() {
     for (text, hint) in [
         ("principal = 1", "double brackets"),
         ("[principal]\nname = \"a\"", "double brackets"),
-        ("[[principals]]\nname = \"a\"", "knows only [[principal]]"),
+        ("[[principals]]\nname = \"a\"", "only [[principal]] tables"),
         ("[[principal]]\nkeys = []", "principal 1: it needs a `name`"),
         ("[[principal]]\nname = \"a b\"\nkeys = []", "principal 1: `name`"),
         (&principal(""), "`ci`: it needs `keys` or `certificates`"),
@@ -54,15 +54,15 @@ fn each_mistake_is_named_with_its_place() {
             &principal(&format!("keys = [{{ sha256 = \"{HASH}\", expires = 2027-01-31T12:00:00 }}]")),
             "a time with its zone",
         ),
-        (&principal(&format!("keys = [{{ sha256 = \"{HASH}\" }}, {{ sha256 = \"{HASH}\" }}]")), "there twice"),
+        (&principal(&format!("keys = [{{ sha256 = \"{HASH}\" }}, {{ sha256 = \"{HASH}\" }}]")), "occurs twice"),
         (&principal("keys = []\nallow = \"read:**\""), "`allow` must be a list of texts"),
-        (&principal("keys = []\nallow = [\"write:x\"]"), "`write` is no right"),
-        (&principal("keys = []\nallows = []"), "`allows` is not known"),
+        (&principal("keys = []\nallow = [\"write:x\"]"), "`write` is not a right"),
+        (&principal("keys = []\nallows = []"), "`allows` is unknown"),
         (&principal("keys = []\nleases = 0"), "`leases` must be a whole number"),
         (&principal("keys = []\nwaiters = \"3\""), "`waiters` must be a whole number"),
         (&principal("certificates = [\"ci\"]"), "dns:NAME"),
         (&format!("{0}keys = []\n{0}keys = []\n", principal("")), "the same name"),
-        (&principal("certificates = [\"dns:a\", \"dns:a\"]"), "there twice"),
+        (&principal("certificates = [\"dns:a\", \"dns:a\"]"), "occurs twice"),
     ] {
         assert!(wrong(text).contains(hint), "{text}: {}", wrong(text));
     }
@@ -72,7 +72,7 @@ fn each_mistake_is_named_with_its_place() {
 
 #[test]
 fn a_key_in_the_wrong_place_is_never_repeated() {
-    let key = ApiKey::draw(&SystemEntropy);
+    let key = ApiKey::generate(&SystemEntropy);
     let key = key.reveal();
     for text in [
         format!("[[principal]]\nname = \"ci\"\nkeys = [{{ sha256 = \"{key}\" }}]"),
@@ -92,12 +92,12 @@ fn a_key_in_the_wrong_place_is_never_repeated() {
 }
 
 #[test]
-fn files_are_named_in_what_goes_wrong() {
+fn messages_name_the_file() {
     let error = read(Path::new("/nowhere/access.toml")).expect_err("not there").to_string();
     assert!(error.starts_with("the access file /nowhere/access.toml cannot be read"), "{error}");
     let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
     file.write_all(b"x = ").expect("writable");
-    let error = read(file.path()).expect_err("no TOML").to_string();
+    let error = read(file.path()).expect_err("not TOML").to_string();
     assert!(error.contains("is not TOML: see line 1"), "{error}");
     file.write_all(&vec![b' '; 1 << 20]).expect("writable");
     assert!(read(file.path()).expect_err("too large").to_string().contains("at most 1048576"));

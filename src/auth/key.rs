@@ -1,6 +1,5 @@
-//! API keys and their hashes. A key is shown once, when it is made; from then on there is only its
-//! SHA-256, which is enough since a key has 256 random bits: nothing can be guessed from the hash,
-//! and a slow hash would only slow every request. Knows no principal.
+//! API keys and their hashes. A key is shown once, when it is generated; only its SHA-256 is stored. A fast
+//! hash is enough, since a key has 256 random bits that cannot be guessed; a slow one would delay every request.
 
 use std::fmt;
 
@@ -10,19 +9,19 @@ use subtle::ConstantTimeEq;
 use crate::redlock::entropy::Entropy;
 use crate::types::Invalid;
 
-/// What a key begins with, so that people and secret scanners recognise one.
+/// Prefix of every key, so that people and secret scanners recognise it.
 pub const KEY_PREFIX: &str = "rlk_";
 /// Random bytes of a key: 256 bits.
 pub const KEY_RANDOM_BYTES: usize = 32;
-/// The longest text that is hashed as a key: ours have 47 characters.
+/// Maximum length of a text that is hashed as a key; generated keys have 47 characters.
 pub const KEY_MAX_BYTES: usize = 256;
 /// Bytes of a SHA-256.
 const HASH_BYTES: usize = 32;
-/// Hex digits of a hash that messages show, to tell keys apart.
+/// Hex digits of a hash that messages show, to distinguish keys.
 const SHOWN_DIGITS: usize = 8;
 
-/// [`KEY_RANDOM_BYTES`] of randomness as text of `[A-Za-z0-9_-]`.
-pub fn draw_text(entropy: &impl Entropy) -> String {
+/// Generates [`KEY_RANDOM_BYTES`] random bytes, encoded as `[A-Za-z0-9_-]`.
+pub fn random_text(entropy: &impl Entropy) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut bytes = [0; KEY_RANDOM_BYTES];
     entropy.fill(&mut bytes);
@@ -37,22 +36,22 @@ pub fn draw_text(entropy: &impl Entropy) -> String {
     text
 }
 
-/// A key in the clear. `Debug` hides it and there is no `Display`.
+/// A key in plain text. `Debug` hides it and there is no `Display`.
 #[derive(Clone)]
 pub struct ApiKey(String);
 
 impl ApiKey {
-    /// Draws a fresh one.
-    pub fn draw(entropy: &impl Entropy) -> Self {
-        Self(format!("{KEY_PREFIX}{}", draw_text(entropy)))
+    /// Generates a new key.
+    pub fn generate(entropy: &impl Entropy) -> Self {
+        Self(format!("{KEY_PREFIX}{}", random_text(entropy)))
     }
 
-    /// The key itself: for the one who asked for it.
+    /// The key itself, to show it once.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What the configuration holds of it.
+    /// The hash, for the access file.
     pub fn hash(&self) -> KeyHash {
         KeyHash::of(self.0.as_bytes())
     }
@@ -69,18 +68,17 @@ impl fmt::Debug for ApiKey {
 pub struct KeyHash([u8; HASH_BYTES]);
 
 impl KeyHash {
-    /// Of what was presented.
+    /// The hash of a presented key or certificate.
     pub fn of(presented: &[u8]) -> Self {
         Self(Sha256::digest(presented).into())
     }
 
-    /// Reads 64 hex digits.
+    /// Parses 64 hex digits.
     ///
     /// Errors: [`Invalid`], which never repeats the text: it may be a key that was put there by mistake.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.starts_with(KEY_PREFIX) {
-            let why =
-                "is a key itself: only its SHA-256 belongs here, and the key is to be replaced, as it was written down";
+            let why = "is a key itself: write its SHA-256 instead, and replace the key, which was stored in plain text";
             return Err(Invalid(why.to_owned()));
         }
         let wrong = || Invalid("must be the SHA-256 of a key, as 64 hex digits".to_owned());
@@ -123,8 +121,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn keys_are_recognisable_long_and_never_the_same() {
-        let (a, b) = (ApiKey::draw(&SystemEntropy), ApiKey::draw(&SystemEntropy));
+    fn generated_keys_have_the_prefix_256_bits_and_differ() {
+        let (a, b) = (ApiKey::generate(&SystemEntropy), ApiKey::generate(&SystemEntropy));
         // 43 characters of 6 bits hold 256 bits.
         assert!(a.reveal().starts_with("rlk_") && a.reveal().len() == 47 && a.reveal() != b.reveal());
         assert!(a.reveal().bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-')));
@@ -133,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_that_was_drawn_is_in_the_key() {
+    fn a_key_encodes_every_random_bit() {
         #[derive(Clone)]
         struct Bytes(u8);
         impl Entropy for Bytes {
@@ -141,20 +139,20 @@ mod tests {
                 into.fill(self.0);
             }
         }
-        assert_eq!(ApiKey::draw(&Bytes(0)).reveal(), format!("rlk_{}", "A".repeat(43)));
+        assert_eq!(ApiKey::generate(&Bytes(0)).reveal(), format!("rlk_{}", "A".repeat(43)));
         // The last character carries four bits and two of padding.
-        assert_eq!(ApiKey::draw(&Bytes(255)).reveal(), format!("rlk_{}8", "_".repeat(42)));
+        assert_eq!(ApiKey::generate(&Bytes(255)).reveal(), format!("rlk_{}8", "_".repeat(42)));
     }
 
     #[test]
-    fn a_hash_is_read_back_and_what_is_none_is_not_repeated() {
+    fn a_hash_is_parsed_and_an_invalid_text_is_not_repeated() {
         let hash = KeyHash::of(b"abc");
         let hex = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hash.hex(), hex);
         assert!(KeyHash::parse(hex) == Ok(hash) && KeyHash::parse(&hex.to_uppercase()) == Ok(hash));
         assert_eq!(format!("{hash:?}"), "KeyHash(ba7816bf…)");
         for bad in ["", "hunter2", &hex[1..], &format!("{hex}0"), &hex.replace('b', "g"), &"é".repeat(32)] {
-            let why = KeyHash::parse(bad).expect_err("no hash").0;
+            let why = KeyHash::parse(bad).expect_err("not a hash").0;
             assert!(why.contains("64 hex digits") && (bad.is_empty() || !why.contains(bad)), "{why}");
         }
         let why = KeyHash::parse("rlk_secret").expect_err("a key").0;
@@ -163,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equality_is_that_of_the_bytes(a: [u8; 32], b: [u8; 32]) {
+        fn hashes_are_equal_if_their_bytes_are(a: [u8; 32], b: [u8; 32]) {
             prop_assert_eq!(KeyHash(a) == KeyHash(b), a == b);
             prop_assert!(KeyHash(a) == KeyHash(a));
             prop_assert_eq!(KeyHash::parse(&KeyHash(a).hex()), Ok(KeyHash(a)));

@@ -1,6 +1,6 @@
-//! Who may do what: API keys as hashes, principals with their rules, and how much each of them may
-//! ask for. Pure: no HTTP, no task, no file but the one that [`mod@access_file`] is told to read; time comes
-//! in as a parameter. Denied unless a rule allows it.
+//! Authentication, authorization and quotas: API keys (stored as hashes), client certificates, principals
+//! with their access rules, rate limits, quotas and sessions. Denied unless a rule allows it. Pure: no HTTP
+//! and no tasks; the time is a parameter.
 
 pub mod access_file;
 pub mod authenticator;

@@ -1,4 +1,4 @@
-//! A principal: a name, what proves it, what it may do, and how much of it. Knows no request.
+//! A principal: its name, credentials, access rules and limits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use super::key::{KEY_PREFIX, KeyHash};
 use super::rule::AccessRules;
 use crate::types::Invalid;
 
-/// The longest name of a principal: it stands in each line of the audit log.
+/// Maximum length of a principal's name: it is part of every line of the audit log.
 pub const NAME_MAX_BYTES: usize = 64;
 
-/// What a principal is called, in the log and on pages: `[A-Za-z0-9._~:@-]`, at most 64 of them.
+/// A principal's name, as shown in logs and on pages: 1 to 64 characters of `[A-Za-z0-9._~:@-]`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PrincipalName(Arc<str>);
 
 impl PrincipalName {
-    /// Reads one. Errors: [`Invalid`].
+    /// Checks and wraps a name. Errors: [`Invalid`].
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | ':' | '@' | '-');
         if text.is_empty() || text.len() > NAME_MAX_BYTES || !text.chars().all(plain) {
             return Err(Invalid(format!("a name has 1 to {NAME_MAX_BYTES} characters of A-Z a-z 0-9 . _ ~ : @ -")));
         }
-        // Names are logged; keys are not.
+        // Names are logged, and keys must not be.
         if text.contains(KEY_PREFIX) {
-            return Err(Invalid("this is, or has in it, a key, which is no name".to_owned()));
+            return Err(Invalid("this is or contains an API key, which is not a name".to_owned()));
         }
         Ok(Self(text.into()))
     }
 
-    /// The name.
+    /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -49,39 +49,41 @@ impl fmt::Debug for PrincipalName {
 /// One of a principal's keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyEntry {
-    /// Its hash.
+    /// SHA-256 of the key.
     pub hash: KeyHash,
-    /// From when on it is not accepted any more. Milliseconds since 1970.
+    /// When it stops being accepted. Units: milliseconds since 1970. `None`: never.
     pub expires_ms: Option<u64>,
 }
 
 impl KeyEntry {
-    /// Whether it is over at this time.
+    /// Whether it is no longer accepted at this time.
     pub fn has_expired(&self, wall_ms: u64) -> bool {
         self.expires_ms.is_some_and(|end| wall_ms >= end)
     }
 }
 
-/// What a client certificate must carry to stand for a principal. That it was signed by the
-/// configured authority was checked before.
+/// What a client certificate must contain to identify a principal. Its signature by the configured authority
+/// has been verified before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CertificateName {
     /// A subject alternative name of type DNS, in lower case.
     Dns(String),
     /// A subject alternative name of type URI, as SPIFFE uses.
     Uri(String),
-    /// The SHA-256 of the certificate itself.
+    /// SHA-256 of the certificate.
     Fingerprint(KeyHash),
 }
 
 impl CertificateName {
-    /// Reads `dns:ci.example.com`, `uri:spiffe://…` or `sha256:…`. Errors: [`Invalid`].
+    /// Parses `dns:ci.example.com`, `uri:spiffe://…` or `sha256:…`. Errors: [`Invalid`].
     pub fn parse(text: &str) -> Result<Self, Invalid> {
-        let filled =
+        let printable =
             |value: &str| (!value.is_empty() && value.chars().all(|c| c.is_ascii_graphic())).then(|| value.to_owned());
         match text.split_once(':') {
-            Some(("dns", name)) if !name.contains('*') => filled(name).map(|name| Self::Dns(name.to_ascii_lowercase())),
-            Some(("uri", uri)) => filled(uri).map(Self::Uri),
+            Some(("dns", name)) if !name.contains('*') => {
+                printable(name).map(|name| Self::Dns(name.to_ascii_lowercase()))
+            }
+            Some(("uri", uri)) => printable(uri).map(Self::Uri),
             Some(("sha256", digits)) => return KeyHash::parse(digits).map(Self::Fingerprint),
             _ => None,
         }
@@ -91,19 +93,19 @@ impl CertificateName {
     }
 }
 
-/// How much a principal may ask of one instance. `None`: as much as the service has for all.
+/// A principal's limits at one instance. `None`: the limit that the settings have for all principals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PrincipalLimits {
     /// Requests per second, on average.
     pub requests_per_second: Option<u32>,
-    /// Leases at a time.
+    /// Maximum number of leases.
     pub leases: Option<usize>,
-    /// Requests that wait, at a time.
+    /// Maximum number of waiting requests.
     pub waiters: Option<usize>,
 }
 
 impl PrincipalLimits {
-    /// These, and `others` where these say nothing.
+    /// These limits, completed by `others` where they are `None`.
     #[must_use]
     pub fn or(self, others: Self) -> Self {
         Self {
@@ -114,18 +116,18 @@ impl PrincipalLimits {
     }
 }
 
-/// Somebody who is known.
+/// A caller that can be identified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// What it is called.
+    /// Unique in the access file.
     pub name: PrincipalName,
-    /// Any of these proves it.
+    /// Each of them identifies it.
     pub keys: Vec<KeyEntry>,
-    /// So does a client certificate with any of these.
+    /// A client certificate with any of these names identifies it.
     pub certificates: Vec<CertificateName>,
-    /// What it may do.
+    /// What it is allowed to do.
     pub rules: AccessRules,
-    /// How much of it.
+    /// Its own limits.
     pub limits: PrincipalLimits,
 }
 
@@ -134,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_cannot_break_a_line_or_a_header() {
+    fn names_contain_nothing_that_breaks_a_line_or_a_header() {
         for good in ["ci", "ann@pc", "svc:deploy.eu-1", &"x".repeat(64)] {
             assert_eq!(PrincipalName::parse(good).expect(good).as_str(), good);
         }
@@ -144,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_over_at_its_very_time() {
+    fn a_key_expires_exactly_at_its_time() {
         let key = |expires_ms| KeyEntry { hash: KeyHash::of(b"k"), expires_ms };
         assert!(!key(None).has_expired(u64::MAX));
         assert!(!key(Some(10)).has_expired(9) && key(Some(10)).has_expired(10));
     }
 
     #[test]
-    fn certificates_are_named_in_three_ways() {
+    fn certificate_names_are_dns_uri_or_fingerprint() {
         assert_eq!(CertificateName::parse("dns:CI.example.com"), Ok(CertificateName::Dns("ci.example.com".into())));
         assert_eq!(CertificateName::parse("uri:spiffe://x/ci"), Ok(CertificateName::Uri("spiffe://x/ci".into())));
         let hash = KeyHash::of(b"c");

@@ -1,66 +1,66 @@
-//! All principals, and how one is found by what it presents. Replaced as a whole when its file
-//! changes; nothing in it changes otherwise.
+//! All principals, and the lookup of a principal by its credential. Immutable: a reload of the access file
+//! replaces the whole store.
 
 use std::sync::Arc;
 
 use super::key::{KEY_MAX_BYTES, KeyHash};
 use super::principal::{CertificateName, Principal, PrincipalName};
 
-/// What somebody presents. Borrowed from the request, and never kept.
+/// A credential as presented. Borrowed from the request; never stored.
 pub enum Credential<'a> {
-    /// A key in the clear.
+    /// An API key in plain text.
     Key(&'a [u8]),
-    /// A client certificate whose signature was checked.
+    /// A client certificate whose signature has been verified.
     Certificate(&'a PeerCertificate),
 }
 
-/// What matters of a client's certificate.
+/// The fields of a client certificate that can identify a principal.
 #[derive(Debug, Clone)]
 pub struct PeerCertificate {
-    /// Its DNS names, in lower case.
+    /// DNS names, in lower case.
     pub dns: Vec<String>,
-    /// Its URIs.
+    /// URIs, as SPIFFE uses them.
     pub uris: Vec<String>,
-    /// The SHA-256 of its bytes.
+    /// SHA-256 of the DER encoding.
     pub fingerprint: KeyHash,
 }
 
-/// Why nobody was found.
+/// Why a credential identifies no principal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdentifyError {
-    /// Nobody has this.
+    /// No principal has this credential.
     NotFound,
-    /// Somebody had it.
+    /// The key of this principal has expired.
     Expired(PrincipalName),
 }
 
-/// All principals.
+/// All principals of the access file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrincipalStore {
     principals: Vec<Arc<Principal>>,
 }
 
 impl PrincipalStore {
-    /// Of these; their names, keys and certificates must be unique, which [`super::access_file`] checks.
+    /// Names, keys and certificates must be unique; [`super::access_file`] checks this.
     pub fn new(principals: Vec<Principal>) -> Self {
         Self { principals: principals.into_iter().map(Arc::new).collect() }
     }
 
-    /// Every principal, in the file's order.
+    /// All principals, in the order of the file.
     pub fn principals(&self) -> &[Arc<Principal>] {
         &self.principals
     }
 
-    /// The principal of this name.
+    /// The principal with this name.
     pub fn find(&self, name: &PrincipalName) -> Option<&Arc<Principal>> {
         self.principals.iter().find(|principal| principal.name == *name)
     }
 
-    /// Who presents this. A key is hashed and its hash compared with every hash that there is, each
-    /// in constant time and none left out: the time says how many keys there are, and nothing of
-    /// which of them is nearly right.
+    /// The principal that this credential belongs to. The hash of a key is compared with every stored hash,
+    /// each in constant time: the time taken depends on the number of keys only, and reveals nothing of
+    /// their values.
     ///
-    /// Errors: [`IdentifyError`].
+    /// Units: milliseconds since 1970. Errors: [`IdentifyError`].
     pub fn identify(&self, credential: &Credential<'_>, wall_ms: u64) -> Result<Arc<Principal>, IdentifyError> {
         match credential {
             Credential::Key(presented) if presented.len() > KEY_MAX_BYTES => Err(IdentifyError::NotFound),
@@ -83,8 +83,8 @@ impl PrincipalStore {
                 }
             }
             Credential::Certificate(peer) => {
-                let stands_for = |principal: &&Arc<Principal>| principal.certificates.iter().any(|name| peer.has(name));
-                self.principals.iter().find(stands_for).cloned().ok_or(IdentifyError::NotFound)
+                let matches = |principal: &&Arc<Principal>| principal.certificates.iter().any(|name| peer.has(name));
+                self.principals.iter().find(matches).cloned().ok_or(IdentifyError::NotFound)
             }
         }
     }
@@ -121,45 +121,45 @@ mod tests {
         .expect("a good file")
     }
 
-    fn who(key: &str, wall_ms: u64) -> Result<String, IdentifyError> {
+    fn name_of(key: &str, wall_ms: u64) -> Result<String, IdentifyError> {
         store().identify(&Credential::Key(key.as_bytes()), wall_ms).map(|p| p.name.to_string())
     }
 
     #[test]
-    fn each_live_key_of_a_principal_is_its_key() {
-        assert_eq!(who("old", 999).as_deref(), Ok("ci"));
-        assert_eq!(who("new", 999).as_deref(), Ok("ci"));
-        assert_eq!(who("ann's", 999).as_deref(), Ok("ann"));
-        assert_eq!(who("old", 1_000), Err(IdentifyError::Expired(PrincipalName::parse("ci").expect("valid"))));
-        assert_eq!(who("new", u64::MAX).as_deref(), Ok("ci"));
+    fn every_key_that_has_not_expired_identifies_its_principal() {
+        assert_eq!(name_of("old", 999).as_deref(), Ok("ci"));
+        assert_eq!(name_of("new", 999).as_deref(), Ok("ci"));
+        assert_eq!(name_of("ann's", 999).as_deref(), Ok("ann"));
+        assert_eq!(name_of("old", 1_000), Err(IdentifyError::Expired(PrincipalName::parse("ci").expect("valid"))));
+        assert_eq!(name_of("new", u64::MAX).as_deref(), Ok("ci"));
         for other in ["", "ne", "new ", "New", &"n".repeat(10_000), &KeyHash::of(b"new").hex()] {
-            assert_eq!(who(other, 0), Err(IdentifyError::NotFound), "{other}");
+            assert_eq!(name_of(other, 0), Err(IdentifyError::NotFound), "{other}");
         }
     }
 
     #[test]
-    fn a_certificate_stands_for_whom_its_names_stand_for() {
+    fn a_certificate_is_identified_by_its_exact_names() {
         let peer = |dns: &str| PeerCertificate { dns: vec![dns.into()], uris: vec![], fingerprint: KeyHash::of(b"c") };
-        let who =
+        let identify =
             |peer: PeerCertificate| store().identify(&Credential::Certificate(&peer), 0).map(|p| p.name.to_string());
-        assert_eq!(who(peer("ci.example")).as_deref(), Ok("ci"));
-        assert_eq!(who(peer("x.ci.example")), Err(IdentifyError::NotFound));
+        assert_eq!(identify(peer("ci.example")).as_deref(), Ok("ci"));
+        assert_eq!(identify(peer("x.ci.example")), Err(IdentifyError::NotFound));
     }
 
     #[test]
-    fn who_is_found_by_name_is_who_was_written_down() {
-        let book = store();
-        let ci = book.find(&PrincipalName::parse("ci").expect("valid")).expect("there");
+    fn a_principal_is_found_by_its_name_and_has_the_rules_of_the_file() {
+        let store = store();
+        let ci = store.find(&PrincipalName::parse("ci").expect("valid")).expect("there");
         let name = |text| ResourceName::parse(text).expect("valid");
         assert!(ci.rules.allow(Right::Acquire, &name("deploy/x")) && !ci.rules.allow(Right::Force, &name("deploy/x")));
-        assert!(book.find(&PrincipalName::parse("bob").expect("valid")).is_none());
+        assert!(store.find(&PrincipalName::parse("bob").expect("valid")).is_none());
     }
 
     proptest! {
         #[test]
-        fn nobody_gets_in_with_anything_else(key in "\\PC{0,60}") {
+        fn no_other_key_is_accepted(key in "\\PC{0,60}") {
             prop_assume!(!["old", "new", "ann's"].contains(&key.as_str()));
-            prop_assert_eq!(who(&key, 0), Err(IdentifyError::NotFound));
+            prop_assert_eq!(name_of(&key, 0), Err(IdentifyError::NotFound));
         }
     }
 }

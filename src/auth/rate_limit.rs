@@ -1,24 +1,24 @@
-//! How often a principal may ask: a token bucket, kept as one instant (the generic cell rate
-//! algorithm). Time comes in; nothing runs in between.
+//! Requests per second of a principal: a token bucket, stored as one instant (the generic cell rate
+//! algorithm).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::redlock::clock::BootTime;
 
-/// Seconds' worth of requests that may come at once after a pause.
+/// Size of a burst after a pause, in seconds of the average rate.
 pub const BURST_SECONDS: u64 = 2;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// One bucket. `take` may be called by many at a time.
+/// One bucket. `take` may be called concurrently.
 #[derive(Debug, Default)]
 pub struct TokenBucket {
-    /// When the bucket will be full again. Nanoseconds of the boot clock.
+    /// When the bucket will be full again. Units: nanoseconds of the boot clock.
     full_at: AtomicU64,
 }
 
 impl TokenBucket {
-    /// Takes one of `per_second` requests on average, of which [`BURST_SECONDS`]' worth may come at once.
+    /// Takes one token; `per_second` are added each second, up to [`BURST_SECONDS`] times that.
     ///
     /// Errors: how long until there is one.
     pub fn take(&self, per_second: u32, now: BootTime) -> Result<(), Duration> {
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_then_the_average_and_a_hint_that_is_right() {
+    fn a_burst_is_followed_by_the_average_rate_and_the_returned_wait_is_exact() {
         let bucket = TokenBucket::default();
         let burst = (0..).take_while(|_| bucket.take(10, at(5_000)).is_ok()).count();
         assert_eq!(burst, 20);
@@ -57,9 +57,9 @@ mod tests {
     }
 
     proptest! {
-        /// In no stretch of time do more pass than the burst and the average of that time.
+        /// In every interval at most the burst plus the average of that interval is allowed.
         #[test]
-        fn never_more_than_promised(rate in 1_u32..200, gaps in proptest::collection::vec(0_u64..50, 1..200)) {
+        fn never_more_than_the_burst_and_the_average(rate in 1_u32..200, gaps in proptest::collection::vec(0_u64..50, 1..200)) {
             let bucket = TokenBucket::default();
             let (mut now, mut passed) = (1_000, Vec::new());
             for gap in gaps {
@@ -70,15 +70,15 @@ mod tests {
             }
             for (i, from) in passed.iter().enumerate() {
                 for (j, to) in passed.iter().enumerate().skip(i) {
-                    let most = u64::from(rate) * BURST_SECONDS + (to - from) * u64::from(rate) / 1_000 + 1;
-                    prop_assert!(u64::try_from(j - i).expect("small") < most + 1, "{} in {} ms", j - i + 1, to - from);
+                    let maximum = u64::from(rate) * BURST_SECONDS + (to - from) * u64::from(rate) / 1_000 + 1;
+                    prop_assert!(u64::try_from(j - i).expect("small") < maximum + 1, "{} in {} ms", j - i + 1, to - from);
                 }
             }
         }
 
-        /// Who asks no faster than the average is never refused.
+        /// Requests at the average rate are never refused.
         #[test]
-        fn the_average_always_passes(rate in 1_u32..1_000) {
+        fn the_average_rate_is_always_allowed(rate in 1_u32..1_000) {
             let bucket = TokenBucket::default();
             let gap = 1_000_u64.div_ceil(u64::from(rate));
             prop_assert!((0..500).all(|i| bucket.take(rate, at(10 + i * gap)).is_ok()));

@@ -1,30 +1,30 @@
-//! Access rules: a right, and a pattern of names that it is for. They only ever allow: a set of
-//! rules allows what one of them allows, so adding one never takes anything away. Names come in as
-//! [`ResourceName`], decoded and checked, and are compared byte for byte: no spelling gets around a rule.
+//! Access rules: a right and the pattern of resource names that it applies to. Rules only allow: a set of
+//! rules allows what at least one of them allows. Names arrive decoded and checked, as [`ResourceName`], and
+//! are compared byte for byte, so that no other spelling of a name bypasses a rule.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::types::{Invalid, RESOURCE_MAX_BYTES, ResourceName};
 
-/// What can be allowed.
+/// What a rule can allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Right {
-    /// See who holds and who waits.
+    /// See holders and waiters.
     Read,
-    /// Acquire, extend, release; reads as well.
+    /// Acquire, extend and release. Includes `Read`.
     Acquire,
-    /// End somebody else's lease; reads as well.
+    /// End the lease of another holder. Includes `Read`.
     Force,
-    /// Hear what happens; reads as well.
+    /// Receive events. Includes `Read`.
     Events,
-    /// See the service itself: its metrics and its nodes. Has no names.
+    /// See metrics and nodes. Applies to the service, not to names.
     Metrics,
-    /// Everything, on every name.
+    /// Every right on every name.
     Admin,
 }
 
-/// Every right, with its word.
+/// Every right with its name in rules.
 pub const RIGHTS: [(Right, &str); 6] = [
     (Right::Read, "read"),
     (Right::Acquire, "acquire"),
@@ -35,18 +35,18 @@ pub const RIGHTS: [(Right, &str); 6] = [
 ];
 
 impl Right {
-    /// The word in a rule and in the answer that misses it.
+    /// The name in a rule and in a refusal.
     pub fn as_str(self) -> &'static str {
         RIGHTS.iter().find(|(right, _)| *right == self).map_or("", |(_, word)| word)
     }
 
-    /// Whether the right is for names.
+    /// Whether the right applies to resource names.
     pub fn has_names(self) -> bool {
         !matches!(self, Self::Metrics | Self::Admin)
     }
 
-    /// Whether whoever has `self` has `other`, on the same names. Whoever may acquire learns who is
-    /// in the way, and whoever hears events knows who holds: so these read.
+    /// Whether `self` includes `other` on the same names. A refused acquire names the holder, and so do events:
+    /// these rights include `Read`.
     fn includes(self, other: Self) -> bool {
         match self {
             Self::Admin => true,
@@ -62,19 +62,19 @@ impl fmt::Display for Right {
     }
 }
 
-/// One part of a pattern, between slashes.
+/// One segment of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
-    /// Exactly one segment, which looks like this; `*` stands for any run of characters.
+    /// One segment of this form; `*` matches any number of characters.
     Like(String),
-    /// Exactly one segment.
+    /// Any one segment.
     One,
-    /// Any number of segments, none as well. Only behind a `One`: together they are `**`.
+    /// Any number of segments, including none. Only after a `One`: together they are `**`.
     Any,
 }
 
-/// Which names: segments as in a name, where `*` stands for any run of characters within one, and a
-/// segment `**` for one segment or more.
+/// A pattern of resource names: `*` matches any number of characters within a segment, and a segment `**` one
+/// or more segments.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
@@ -82,9 +82,9 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Reads one.
+    /// Parses a pattern.
     ///
-    /// Errors: [`Invalid`] for what could match no name, or is too long.
+    /// Errors: [`Invalid`] if it is too long or cannot match any name.
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         if text.len() > RESOURCE_MAX_BYTES {
             return Err(Invalid(format!("a pattern has at most {RESOURCE_MAX_BYTES} bytes")));
@@ -98,9 +98,9 @@ impl Pattern {
                     return Err(Invalid(format!("`**` in the pattern `{text}` must be a segment of its own")));
                 }
                 _ => {
-                    // With its stars filled in, it must be a segment of some name.
+                    // With the stars replaced by a letter, it must be a valid segment of a name.
                     ResourceName::parse(&segment.replace('*', "x")).map_err(|why| {
-                        Invalid(format!("the pattern `{}` matches no name: {why}", text.escape_debug()))
+                        Invalid(format!("the pattern `{}` cannot match a name: {why}", text.escape_debug()))
                     })?;
                     parts.push(Part::Like(segment.to_owned()));
                 }
@@ -109,18 +109,17 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), parts })
     }
 
-    /// Whether this is one of the names. Takes at most as many steps as pattern and name have
-    /// characters, multiplied.
+    /// Whether the pattern matches this name. Takes at most (length of pattern × length of name) steps.
     pub fn matches(&self, name: &ResourceName) -> bool {
         let segments: Vec<&str> = name.as_str().split('/').collect();
-        let like = |part: &Part, segment: &&str| match part {
+        let is_like = |part: &Part, segment: &&str| match part {
             Part::Like(glob) if glob.contains('*') => {
                 wildcard(glob.as_bytes(), segment.as_bytes(), |c| *c == b'*', |a, b| a == b)
             }
             Part::Like(text) => text == segment,
             Part::One | Part::Any => true,
         };
-        wildcard(&self.parts, &segments, |part| *part == Part::Any, like)
+        wildcard(&self.parts, &segments, |part| *part == Part::Any, is_like)
     }
 }
 
@@ -130,15 +129,15 @@ impl fmt::Debug for Pattern {
     }
 }
 
-/// Whether `text` is like `pattern`, where a star stands for any number of items. Only the last
-/// star is ever tried again, which is enough: an earlier one that takes more leaves less to a later.
-fn wildcard<P, T>(pattern: &[P], text: &[T], is_star: impl Fn(&P) -> bool, like: impl Fn(&P, &T) -> bool) -> bool {
+/// Whether `text` matches `pattern`, where a star matches any number of items. Only the last star is retried
+/// with more items: retrying an earlier one could only leave less for the later ones.
+fn wildcard<P, T>(pattern: &[P], text: &[T], is_star: impl Fn(&P) -> bool, is_like: impl Fn(&P, &T) -> bool) -> bool {
     let (mut p, mut t, mut retry) = (0, 0, None);
     while t < text.len() {
         if p < pattern.len() && is_star(&pattern[p]) {
             retry = Some((p + 1, t));
             p += 1;
-        } else if p < pattern.len() && like(&pattern[p], &text[t]) {
+        } else if p < pattern.len() && is_like(&pattern[p], &text[t]) {
             (p, t) = (p + 1, t + 1);
         } else if let Some((behind, taken)) = retry {
             (p, t) = (behind, taken + 1);
@@ -150,26 +149,26 @@ fn wildcard<P, T>(pattern: &[P], text: &[T], is_star: impl Fn(&P) -> bool, like:
     pattern[p..].iter().all(is_star)
 }
 
-/// A right, and the names that it is for.
+/// A right and the names that it applies to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessRule {
     right: Right,
-    /// `None`: the right is not for names.
+    /// `None`: the right does not apply to names.
     names: Option<Pattern>,
 }
 
 impl FromStr for AccessRule {
     type Err = Invalid;
 
-    /// Reads `acquire:deploy/*`, `read:**`, `metrics`.
+    /// Parses `acquire:deploy/*`, `read:**`, `metrics`.
     ///
-    /// Errors: [`Invalid`] for an unknown right, and for a pattern that is missing, wrong or not wanted.
+    /// Errors: [`Invalid`] for an unknown right, and for a pattern that is missing, invalid or not allowed here.
     fn from_str(text: &str) -> Result<Self, Invalid> {
         let (word, pattern) = text.split_once(':').map_or((text, None), |(word, pattern)| (word, Some(pattern)));
         let right = RIGHTS.iter().find(|(_, known)| *known == word).map(|(right, _)| *right);
         let Some(right) = right else {
             let words = RIGHTS.map(|(_, word)| word).join(", ");
-            return Err(Invalid(format!("`{}` is no right: there are {words}", word.escape_debug())));
+            return Err(Invalid(format!("`{}` is not a right; the rights are {words}", word.escape_debug())));
         };
         let names = match (right.has_names(), pattern) {
             (true, Some(pattern)) => Some(Pattern::parse(pattern)?),
@@ -203,17 +202,17 @@ impl fmt::Display for AccessRule {
     }
 }
 
-/// What one principal may do: what any of the rules allows.
+/// The rules of one principal: it may do what any of them allows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AccessRules(pub Vec<AccessRule>);
 
 impl AccessRules {
-    /// Whether this may be done to this name.
+    /// Whether this right is granted on this name.
     pub fn allow(&self, right: Right, name: &ResourceName) -> bool {
         self.0.iter().any(|rule| rule.right.includes(right) && rule.covers(name))
     }
 
-    /// Whether it may be done to some name, or to the service where the right has no names.
+    /// Whether this right is granted on at least one name, or on the service if it has no names.
     pub fn allow_somewhere(&self, right: Right) -> bool {
         self.0.iter().any(|rule| rule.right.includes(right))
     }

@@ -1,5 +1,5 @@
-//! AccessRules: what they match by example, and by property: they agree with a slower definition of the
-//! same patterns, adding one takes nothing away, and nothing but the name itself decides.
+//! Access rules: examples, and properties: patterns agree with a slower definition of them, adding a rule
+//! takes nothing away, and an exact rule allows only its own name.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn rules(texts: &[&str]) -> AccessRules {
 }
 
 #[test]
-fn a_star_stays_within_its_segment_and_two_go_on() {
+fn one_star_matches_within_a_segment_and_two_match_segments() {
     for (pattern, matching, others) in [
         (
             "deploy/*",
@@ -37,7 +37,7 @@ fn a_star_stays_within_its_segment_and_two_go_on() {
 }
 
 #[test]
-fn rights_include_what_they_reveal_and_nothing_else() {
+fn rights_include_read_where_they_reveal_it_and_nothing_else() {
     let x = name("x");
     for (text, allowed) in [
         ("read:x", &[Right::Read][..]),
@@ -62,11 +62,11 @@ fn rights_include_what_they_reveal_and_nothing_else() {
 }
 
 #[test]
-fn what_is_no_rule_is_refused_with_a_hint() {
+fn an_invalid_rule_is_refused_with_a_hint() {
     for (text, hint) in [
-        ("write:x", "is no right"),
-        ("Read:x", "is no right"),
-        ("", "is no right"),
+        ("write:x", "is not a right"),
+        ("Read:x", "is not a right"),
+        ("", "is not a right"),
         ("acquire", "needs names"),
         ("metrics:**", "has no names"),
         ("admin:x", "has no names"),
@@ -90,7 +90,7 @@ fn what_is_no_rule_is_refused_with_a_hint() {
     }
 }
 
-/// The same patterns by definition: every way to cut the name is tried.
+/// The definition of patterns: every way to split the name is tried.
 fn defined(pattern: &[&str], name: &[&str]) -> bool {
     fn glob(pattern: &[u8], text: &[u8]) -> bool {
         match (pattern.split_first(), text.split_first()) {

@@ -57,7 +57,7 @@ pub(super) fn new(args: &NewKey, out: &mut dyn Write, err: &mut dyn Write) -> u8
             return exit::USAGE;
         }
     };
-    let key = ApiKey::draw(&SystemEntropy);
+    let key = ApiKey::generate(&SystemEntropy);
     let entry = entry.replace(HASH, &key.hash().hex());
     let Some(path) = &args.to else {
         print_line(out, &format!("key, shown this once:\n\n{}\n\nfor the access file:\n\n{entry}", key.reveal()));
@@ -84,7 +84,7 @@ fn entry(args: &NewKey) -> Result<String, String> {
     let expires = match &args.expires {
         None => String::new(),
         Some(text) => {
-            access_file::moment(text).map_err(|why| format!("--expires: {why}"))?;
+            access_file::parse_expiry(text).map_err(|why| format!("--expires: {why}"))?;
             format!(", expires = \"{text}\"")
         }
     };

@@ -1,22 +1,21 @@
-//! Connections, and files that are read again while the service runs, as metrics see them. Knows no
-//! socket and no file.
+//! Metrics of connections, and of files that are read again while the service runs.
 
 use prometheus::{IntGauge, Registry};
 
 use super::register::{gauge, gauges};
 use super::requests::InFlightGuard;
 
-/// What is read again.
+/// A file that is read again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReloadedFile {
-    /// Who may do what.
+    /// The principals and their rules.
     AccessFile,
-    /// What callers are shown.
+    /// The server's TLS certificate.
     Certificate,
 }
 
 impl ReloadedFile {
-    /// All of them.
+    /// All files.
     const ALL: [Self; 2] = [Self::AccessFile, Self::Certificate];
 
     fn as_str(self) -> &'static str {
@@ -27,7 +26,7 @@ impl ReloadedFile {
     }
 }
 
-/// The door.
+/// The handles.
 pub(super) struct ConnectionMetrics {
     connections: IntGauge,
     connections_limit: IntGauge,
@@ -36,13 +35,13 @@ pub(super) struct ConnectionMetrics {
 
 impl ConnectionMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let help = "1 while what was read last is in force, 0 while it was of no use and what came before it is.";
+        let help = "1 if the last reload succeeded, 0 if it failed and the previous content is still in force.";
         let reloads = gauges(r, "config_last_reload_successful", help, &["kind"]);
         let reloads = ReloadedFile::ALL.map(|kind| reloads.with_label_values(&[kind.as_str()]));
         reloads.iter().for_each(|gauge| gauge.set(1));
         Self {
-            connections: gauge(r, "http_connections", "Connections of callers."),
-            connections_limit: gauge(r, "http_connections_limit", "The bound of http_connections."),
+            connections: gauge(r, "http_connections", "Open client connections."),
+            connections_limit: gauge(r, "http_connections_limit", "Maximum of http_connections."),
             reloads,
         }
     }
@@ -55,7 +54,7 @@ impl ConnectionMetrics {
         self.connections_limit.set(i64::try_from(connections).unwrap_or(i64::MAX));
     }
 
-    pub(super) fn reloaded(&self, what: ReloadedFile, is_in_force: bool) {
-        self.reloads[what as usize].set(i64::from(is_in_force));
+    pub(super) fn reloaded(&self, file: ReloadedFile, is_in_force: bool) {
+        self.reloads[file as usize].set(i64::from(is_in_force));
     }
 }

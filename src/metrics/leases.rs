@@ -1,5 +1,5 @@
-//! LeaseMetrics as metrics see them: how acquires, extends, releases and forced ends came out, how long
-//! was waited, how good a grant was and how long it was held. Knows the manager's words, and no HTTP.
+//! Metrics of leases: outcomes of acquires, extends, releases and forced ends, waiting times, validity at the
+//! grant, and how long leases were held.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::manager::types::{
 };
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
-/// Of an acquire: how it can end. `abandoned`: the caller hung up.
+/// Outcomes of an acquire. `abandoned`: the caller hung up.
 pub const ACQUIRE_OUTCOMES: [&str; 11] = [
     "granted",
     "replayed",
@@ -28,34 +28,34 @@ pub const ACQUIRE_OUTCOMES: [&str; 11] = [
     "draining",
     "abandoned",
 ];
-/// Those that the nodes are asked for.
+/// The outcomes that have a round of requests to the nodes.
 pub const ROUND_OUTCOMES: [&str; 4] = ["granted", "replayed", "locked", "quorum-unavailable"];
-/// Of an extend. `expired`, `released`, `forced`, `unknown`: the lease is gone, and why.
+/// Outcomes of an extend. `expired`, `released`, `forced`, `unknown`: why the lease was gone.
 pub const EXTEND_OUTCOMES: [&str; 9] =
     ["extended", "not-holder", "expired", "released", "forced", "unknown", "changed", "invalid", "quorum-unavailable"];
-/// Of a release. `expired`, `forced`, `unknown`: its holder ran unprotected; `again`: it was
-/// released before.
+/// Outcomes of a release. `expired`, `forced`, `unknown`: why the lease was gone, so that its holder had been
+/// unprotected; `again`: it had been released before.
 pub const RELEASE_OUTCOMES: [&str; 7] =
     ["released", "not-holder", "expired", "again", "forced", "unknown", "quorum-unavailable"];
-/// Of a forced end.
+/// Outcomes of a forced end.
 pub const FORCE_OUTCOMES: [&str; 5] = ["forced", "not-held", "changed", "foreign", "quorum-unavailable"];
-/// How an operator ends a lease.
+/// Modes of a forced end.
 pub const FORCE_MODES: [&str; 2] = ["revoke", "now"];
 
-/// Seconds: a round, from a fraction of a millisecond to several node timeouts.
+/// Seconds: a round takes a fraction of a millisecond to several node timeouts.
 const ROUND_BUCKETS: [f64; 13] =
     [0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
-/// Seconds, up to the longest wait by default.
+/// Seconds, up to the default maximum of a wait.
 const WAIT_BUCKETS: [f64; 12] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0];
-/// Seconds, up to a day: the longest hold by default.
+/// Seconds, up to a day, the default maximum of a hold.
 const HELD_BUCKETS: [f64; 11] = [0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
-/// Of the TTL.
+/// Fractions of the TTL.
 const RATIO_BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99];
 
 type Counters = HashMap<&'static str, IntCounter>;
 type Histograms = HashMap<&'static str, Histogram>;
 
-/// All verbs.
+/// The handles.
 pub struct LeaseMetrics {
     acquires: Counters,
     rounds: Histograms,
@@ -69,33 +69,38 @@ pub struct LeaseMetrics {
 }
 
 impl LeaseMetrics {
-    /// All series.
+    /// Registers all series.
     pub fn new(r: &Registry) -> Self {
-        let by_outcome = |of: &str, help: &str, outcomes: &[&'static str]| -> Counters {
-            let family = counters(r, of, help, &["outcome"]);
+        let by_outcome = |name: &str, help: &str, outcomes: &[&'static str]| -> Counters {
+            let family = counters(r, name, help, &["outcome"]);
             outcomes.iter().map(|outcome| (*outcome, family.with_label_values(&[outcome]))).collect()
         };
-        let help = "Time at the nodes: of a grant the round that granted it, of a refusal that did not wait all of it.";
+        let help =
+            "Time at the nodes: for a grant the round that granted it, for a refusal without waiting all rounds.";
         let rounds = histograms(r, "lock_acquire_duration_seconds", help, &ROUND_BUCKETS, &["outcome"]);
-        let help = "How long acquires that were willing to wait took in all, however they ended.";
+        let help = "Total duration of acquires with a wait deadline, by outcome.";
         let waits = histograms(r, "lock_wait_duration_seconds", help, &WAIT_BUCKETS, &["outcome"]);
-        let help = "Part of the TTL that was left when a lease was granted.";
+        let help = "Fraction of the TTL that was left when a lease was granted.";
         let ratios = histogram(r, "lock_valid_at_grant_ratio", help, &RATIO_BUCKETS);
-        let help = "Forced ends by how and outcome.";
+        let help = "Forced ends by mode and outcome.";
         let forces = counters(r, "lock_force_total", help, &["how", "outcome"]);
-        let both = FORCE_MODES.iter().flat_map(|how| FORCE_OUTCOMES.iter().map(move |outcome| (*how, *outcome)));
-        let help = "LeaseMetrics lost by the connection that held them.";
+        let both = FORCE_MODES.iter().flat_map(|mode| FORCE_OUTCOMES.iter().map(move |outcome| (*mode, *outcome)));
+        let help = "Leases lost by the connection that held them.";
         let lost = counters(r, "lock_lost_total", help, &["reason"]);
-        let help = "How long leases were held as far as this instance saw it, by how they ended.";
+        let help = "How long leases were held, as far as this instance knows, by how they ended.";
         let held = histograms(r, "lock_held_duration_seconds", help, &HELD_BUCKETS, &["end"]);
         Self {
             acquires: by_outcome("lock_acquire_total", "Acquires by outcome.", &ACQUIRE_OUTCOMES),
             rounds: ROUND_OUTCOMES.iter().map(|o| (*o, rounds.with_label_values(&[o]))).collect(),
             waits: ACQUIRE_OUTCOMES.iter().map(|o| (*o, waits.with_label_values(&[o]))).collect(),
             ratios,
-            extends: by_outcome("lock_extend_total", "Extends by outcome, those of holds included.", &EXTEND_OUTCOMES),
-            releases: by_outcome("lock_release_total", "Releases asked for, by outcome.", &RELEASE_OUTCOMES),
-            forces: both.map(|(how, o)| ((how, o), forces.with_label_values(&[how, o]))).collect(),
+            extends: by_outcome(
+                "lock_extend_total",
+                "Extends by outcome, including renewals by holding connections.",
+                &EXTEND_OUTCOMES,
+            ),
+            releases: by_outcome("lock_release_total", "Releases by outcome.", &RELEASE_OUTCOMES),
+            forces: both.map(|(mode, o)| ((mode, o), forces.with_label_values(&[mode, o]))).collect(),
             lost: LostReason::ALL.iter().map(|l| (l.as_str(), lost.with_label_values(&[l.as_str()]))).collect(),
             held: LeaseOutcome::ALL.iter().map(|e| (e.as_str(), held.with_label_values(&[e.as_str()]))).collect(),
         }
@@ -113,99 +118,97 @@ impl LeaseMetrics {
         });
     }
 
-    /// Counts an extend by its outcome's word, one of [`EXTEND_OUTCOMES`].
-    pub fn count_extend(&self, word: &str) {
-        count(&self.extends, word);
+    /// Counts an extend by its outcome, one of [`EXTEND_OUTCOMES`].
+    pub fn count_extend(&self, outcome: &str) {
+        count(&self.extends, outcome);
     }
 
     /// Counts a release.
     pub fn released(&self, outcome: &Result<(), ReleaseError>) {
-        let word = match outcome {
+        let label = match outcome {
             Ok(()) => "released",
             Err(ReleaseError::NotHolder) => "not-holder",
             Err(ReleaseError::Gone(GoneReason::Released)) => "again",
             Err(ReleaseError::Gone(reason)) => reason.as_str(),
             Err(ReleaseError::NoQuorum(_)) => "quorum-unavailable",
         };
-        count(&self.releases, word);
+        count(&self.releases, label);
     }
 
     /// Counts a forced end.
-    pub fn forced(&self, how: ForceMode, outcome: Result<&Forced, &ForceError>) {
-        let how = if how == ForceMode::Now { "now" } else { "revoke" };
-        let word = match outcome {
+    pub fn forced(&self, mode: ForceMode, outcome: Result<&Forced, &ForceError>) {
+        let mode = if mode == ForceMode::Now { "now" } else { "revoke" };
+        let label = match outcome {
             Ok(_) => "forced",
             Err(ForceError::NotHeld) => "not-held",
             Err(ForceError::Changed { .. }) => "changed",
             Err(ForceError::ForeignRevoke) => "foreign",
             Err(ForceError::NoQuorum(_)) => "quorum-unavailable",
         };
-        if let Some(counter) = self.forces.get(&(how, word)) {
+        if let Some(counter) = self.forces.get(&(mode, label)) {
             counter.inc();
         }
     }
 
-    /// A connection lost the lease that it held.
+    /// Counts a lease that was lost by the connection that held it.
     pub fn lost(&self, reason: LostReason) {
         count(&self.lost, reason.as_str());
     }
 
-    /// A lease ended that was held for so long.
+    /// Counts the end of a lease that was held for `held`.
     pub fn ended(&self, end: LeaseOutcome, held: Duration) {
         observe(&self.held, end.as_str(), held);
     }
 }
 
-fn count(family: &Counters, word: &str) {
-    if let Some(counter) = family.get(word) {
+fn count(family: &Counters, label: &str) {
+    if let Some(counter) = family.get(label) {
         counter.inc();
     }
 }
 
-fn observe(family: &Histograms, word: &str, took: Duration) {
-    if let Some(histogram) = family.get(word) {
+fn observe(family: &Histograms, label: &str, took: Duration) {
+    if let Some(histogram) = family.get(label) {
         histogram.observe(took.as_secs_f64());
     }
 }
 
-/// A grant as metrics see it.
+/// The measured values of a grant.
 #[derive(Debug, Clone, Copy)]
 pub struct GrantMeasure {
-    /// It repeats an earlier grant.
+    /// Whether it repeats an earlier grant to the same token.
     pub is_replay: bool,
     /// From the first request of the round that granted it until now.
     pub round: Duration,
-    /// What is left of the TTL.
+    /// Validity at the grant.
     pub valid_for: Duration,
-    /// The TTL.
+    /// The requested TTL.
     pub ttl: Duration,
 }
 
-/// One acquire under way. Dropped without an outcome it counts as `abandoned`.
+/// An acquire in progress. Dropped without an outcome it counts as `abandoned`.
 pub struct AcquireWatch {
     leases: Arc<LeaseMetrics>,
-    waits: bool,
-    /// The request waits for it.
+    may_wait: bool,
+    /// `None` if the request does not wait.
     waiting: Option<WaitingGuard>,
     began: BootTime,
     ended: bool,
 }
 
 impl AcquireWatch {
-    /// Follows an acquire from now on. `waits`: it is willing to wait, so that its request counts as
-    /// waiting meanwhile.
-    pub fn begin(leases: &Arc<LeaseMetrics>, waits: bool, requests: &RequestMetrics) -> Self {
-        let waiting = waits.then(|| WaitingGuard::begin(requests));
-        Self { leases: Arc::clone(leases), waits, waiting, began: SystemClock.now(), ended: false }
+    /// Starts measuring. `may_wait`: the acquire has a wait deadline, and its request counts as waiting.
+    pub fn begin(leases: &Arc<LeaseMetrics>, may_wait: bool, requests: &RequestMetrics) -> Self {
+        let waiting = may_wait.then(|| WaitingGuard::begin(requests));
+        Self { leases: Arc::clone(leases), may_wait, waiting, began: SystemClock.now(), ended: false }
     }
 
-    /// The request no longer waits for it: a stream does.
+    /// The request stops waiting, since a stream waits in its place.
     pub fn leave_to_stream(&mut self) {
         self.waiting = None;
     }
 
-    /// It has ended. Returns how much of its time was waiting, which is all of it where it was
-    /// willing to wait.
+    /// Records the outcome. Returns the time spent waiting: all of it if the acquire had a wait deadline.
     pub fn ended(mut self, outcome: Result<GrantMeasure, &AcquireError>) -> Duration {
         self.ended = true;
         if let Ok(grant) = outcome
@@ -214,7 +217,7 @@ impl AcquireWatch {
             self.leases.ratios.observe(grant.valid_for.as_secs_f64() / grant.ttl.as_secs_f64());
         }
         let round = outcome.as_ref().ok().map(|grant| grant.round);
-        let word = match outcome {
+        let label = match outcome {
             Ok(GrantMeasure { is_replay: false, .. }) => "granted",
             Ok(GrantMeasure { is_replay: true, .. }) => "replayed",
             Err(AcquireError::Held(_)) => "locked",
@@ -226,21 +229,21 @@ impl AcquireWatch {
             Err(AcquireError::TooManyWaiters { .. }) => "too-many-waiters",
             Err(AcquireError::Draining) => "draining",
         };
-        self.record(word, round)
+        self.record(label, round)
     }
 
-    fn record(&self, word: &str, round: Option<Duration>) -> Duration {
+    fn record(&self, label: &str, round: Option<Duration>) -> Duration {
         let took = SystemClock.now().since(self.began);
-        count(&self.leases.acquires, word);
-        match (round, self.waits) {
-            (Some(round), _) => observe(&self.leases.rounds, word, round.min(took)),
-            (None, false) => observe(&self.leases.rounds, word, took),
+        count(&self.leases.acquires, label);
+        match (round, self.may_wait) {
+            (Some(round), _) => observe(&self.leases.rounds, label, round.min(took)),
+            (None, false) => observe(&self.leases.rounds, label, took),
             (None, true) => {}
         }
-        if !self.waits {
+        if !self.may_wait {
             return Duration::ZERO;
         }
-        observe(&self.leases.waits, word, took);
+        observe(&self.leases.waits, label, took);
         took
     }
 }

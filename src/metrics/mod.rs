@@ -1,8 +1,6 @@
-//! What is counted, and how it is called: one struct that owns its registry, so that two services
-//! in one process do not share numbers. Every series is there from the start, and none carries a
-//! resource, an owner or a token: their number is bounded by the configuration. `requests`, `leases`,
-//! `nodes` and `door` count; `make` registers. `docs/metrics.md` says what each is for, and is held against
-//! this by a test. Knows the manager's words, and neither routes nor handlers.
+//! The metrics of the service, in a registry of their own, so that two services in one process do not share
+//! numbers. Every series exists from the start, and no label contains a resource, an owner or a token: the
+//! number of series is bounded by the configuration. `docs/metrics.md` describes them; a test compares the two.
 
 pub mod connections;
 pub mod leases;
@@ -10,9 +8,10 @@ mod nodes;
 mod register;
 pub mod requests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry, TextEncoder};
 
@@ -36,14 +35,14 @@ pub struct Metrics {
     requests: RequestMetrics,
     leases: Arc<LeaseMetrics>,
     nodes: NodeMetrics,
-    state: State,
-    door: ConnectionMetrics,
+    instance: InstanceMetrics,
+    connections: ConnectionMetrics,
     /// One scrape at a time: it sets gauges and raises counters to totals that are kept elsewhere.
     scraping: Mutex<()>,
 }
 
-/// What is only read when somebody scrapes.
-struct State {
+/// Metrics that are set only by a scrape.
+struct InstanceMetrics {
     locks_held: IntGauge,
     holds: IntGauge,
     longest_held: Gauge,
@@ -62,85 +61,85 @@ struct State {
     draining: IntGauge,
 }
 
-/// What is read when somebody scrapes.
+/// The values that a scrape reads.
 #[derive(Default)]
 pub struct Scrape<'a> {
-    /// Numbers of the manager.
+    /// Gauges of the manager.
     pub gauges: Gauges,
     /// All nodes.
     pub nodes: &'a [NodeSummary],
-    /// The service is shutting down.
+    /// Whether the service is shutting down.
     pub draining: bool,
-    /// What became of audit records.
+    /// Totals of the audit log.
     pub audit: AuditTotals,
 }
 
-/// Audit records so far.
+/// Number of audit records by outcome.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AuditTotals {
-    /// They are written.
+    /// Written to the log.
     pub written: u64,
-    /// There was no room to keep them for the writer.
+    /// Not queued, since the queue was full.
     pub dropped: u64,
-    /// The writing failed.
+    /// Lost by a failed write.
     pub failed: u64,
-    /// They wait for the writer.
+    /// Waiting to be written.
     pub queued: usize,
 }
 
 impl Metrics {
-    /// For these nodes and routes.
+    /// Registers all series for these nodes and routes.
     pub fn new(nodes: &[NodeId], routes: &[RouteLabels]) -> Arc<Self> {
         let registry = Registry::new();
         let r = &registry;
         let build = gauges(r, "build_info", "Always 1.", &["version"]);
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        r.register(Box::new(ProcessCollector::for_self())).expect("the process_ names are not ours");
+        r.register(Box::new(ProcessCollector::for_self())).expect("no other metric begins with process_");
         Arc::new(Self {
             requests: RequestMetrics::new(r, routes),
             leases: Arc::new(LeaseMetrics::new(r)),
             nodes: NodeMetrics::new(r, nodes),
-            state: State::new(r),
-            door: ConnectionMetrics::new(r),
+            instance: InstanceMetrics::new(r),
+            connections: ConnectionMetrics::new(r),
             scraping: Mutex::default(),
             registry,
         })
     }
 
-    /// One call to a node. For the observer hook of the nodes: cheap, and silent about a node or a
-    /// verb that was not announced. Verbs: [`crate::protocol::OPERATIONS`].
-    pub fn node_call(&self, node: &NodeId, verb: &str, took: Duration, answer: Result<(), UnreachableKind>) {
-        self.nodes.call(node, verb, took, answer);
+    /// Counts a call to a node. `operation`: one of [`crate::protocol::OPERATIONS`]. An unknown node or operation
+    /// is ignored.
+    pub fn node_call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
+        self.nodes.call(node, operation, took, result);
     }
 
-    /// Follows one request until it is answered or dropped.
+    /// Measures a request until it is answered or dropped.
     pub fn watch_request(&self, route: &'static str, method: &'static str) -> RequestWatch {
         RequestWatch::begin(&self.requests, route, method)
     }
 
-    /// Counts a stream as under way until the guard is dropped.
+    /// Counts a stream as in flight until the guard is dropped.
     pub fn watch_stream(&self, kind: RequestKind) -> InFlightGuard {
         self.requests.in_flight(kind)
     }
 
-    /// Follows one acquire until it has an outcome or is dropped. `waits`: it is willing to wait.
-    pub fn watch_acquire(&self, waits: bool) -> AcquireWatch {
-        AcquireWatch::begin(&self.leases, waits, &self.requests)
+    /// Measures an acquire until it has an outcome or is dropped. `may_wait`: it has a wait deadline.
+    pub fn watch_acquire(&self, may_wait: bool) -> AcquireWatch {
+        AcquireWatch::begin(&self.leases, may_wait, &self.requests)
     }
 
     /// Counts a connection until the guard is dropped.
     pub fn connected(&self) -> InFlightGuard {
-        self.door.connected()
+        self.connections.connected()
     }
 
-    /// The most connections that there may be.
+    /// Sets the maximum number of connections.
     pub fn connections_limit(&self, connections: usize) {
-        self.door.limit(connections);
+        self.connections.limit(connections);
     }
 
-    /// Files were read again; whether what is in them is in force now.
-    pub fn reloaded(&self, what: ReloadedFile, is_in_force: bool) {
-        self.door.reloaded(what, is_in_force);
+    /// A file was read again; `is_in_force`: its new content is valid and in use.
+    pub fn reloaded(&self, file: ReloadedFile, is_in_force: bool) {
+        self.connections.reloaded(file, is_in_force);
     }
 
     /// Counts an extend.
@@ -148,13 +147,12 @@ impl Metrics {
         self.leases.extended(outcome);
     }
 
-    /// A connection that holds a lease had it renewed, or not: the outcome's word, one of
-    /// [`leases::EXTEND_OUTCOMES`].
-    pub fn hold_renewed(&self, word: &str) {
-        self.leases.count_extend(word);
+    /// Counts the renewal of a lease that a connection holds. `outcome`: one of [`leases::EXTEND_OUTCOMES`].
+    pub fn hold_renewed(&self, outcome: &str) {
+        self.leases.count_extend(outcome);
     }
 
-    /// A connection lost the lease that it held.
+    /// Counts a lease that was lost by the connection that held it.
     pub fn lost(&self, reason: LostReason) {
         self.leases.lost(reason);
     }
@@ -165,49 +163,53 @@ impl Metrics {
     }
 
     /// Counts a forced end.
-    pub fn forced(&self, how: ForceMode, outcome: Result<&Forced, &ForceError>) {
-        self.leases.forced(how, outcome);
+    pub fn forced(&self, mode: ForceMode, outcome: Result<&Forced, &ForceError>) {
+        self.leases.forced(mode, outcome);
     }
 
-    /// A lease ended that was held for so long. Cheap: called under a lock.
+    /// Counts the end of a lease that was held for `held`. Called under a lock, so it must be cheap.
     pub fn lease_ended(&self, end: LeaseOutcome, held: Duration) {
         self.leases.ended(end, held);
     }
 
-    /// The text exposition format. Costs the same whatever is held or waited for.
+    /// All metrics in Prometheus' text format. The cost does not depend on the number of leases or waiters.
     ///
-    /// Errors: none of ours; a defect of the encoder is handed on.
+    /// Errors: those of the encoder.
     pub fn scrape(&self, now: &Scrape<'_>) -> prometheus::Result<String> {
-        let _alone = self.scraping.lock().unwrap_or_else(PoisonError::into_inner);
-        self.state.set(&now.gauges, now.draining);
-        self.state.set_audit(now.audit);
+        let _one_at_a_time = self.scraping.lock();
+        self.instance.set(&now.gauges, now.draining);
+        self.instance.set_audit(now.audit);
         self.nodes.set(now.nodes);
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
 
-impl State {
+impl InstanceMetrics {
     fn new(r: &Registry) -> Self {
-        let skipped = "Clean-ups that were left to the TTL because too many were under way.";
+        let skipped = "Clean-ups that were left to the TTL because too many were in progress.";
         let missing = "Nodes found without a lease that an extend had just confirmed on a quorum.";
-        let help = "Audit records: written, dropped for want of room, or failed to be written.";
+        let help = "Audit records by outcome: written, dropped because the queue was full, or failed to be written.";
         let audit = counters(r, "audit_records_total", help, &["outcome"]);
         Self {
             audit_records: ["written", "dropped", "failed"].map(|outcome| audit.with_label_values(&[outcome])),
-            audit_queue: gauge(r, "audit_queue_length", "Audit records that wait to be written."),
-            locks_held: gauge(r, "locks_held", "LeaseMetrics granted or extended by this instance that are running."),
+            audit_queue: gauge(r, "audit_queue_length", "Audit records waiting to be written."),
+            locks_held: gauge(r, "locks_held", "Active leases that were granted or last extended by this instance."),
             holds: gauge(r, "lock_holds", "Connections that hold a lease."),
             longest_held: quantity(r, "lock_longest_held_seconds", "Age of the oldest lease of locks_held."),
-            waiters: gauge(r, "lock_waiters", "Requests that wait in this instance."),
-            waiters_limit: gauge(r, "lock_waiters_limit", "The bound of lock_waiters."),
-            oldest_wait: quantity(r, "lock_oldest_wait_seconds", "How long the oldest waiter has been waiting."),
-            listeners: gauge(r, "event_listeners", "Listeners to GET /events."),
-            listeners_limit: gauge(r, "event_listeners_limit", "The bound of event_listeners."),
-            cleanups: gauge(r, "cleanups_in_flight", "Clean-ups of failed or abandoned attempts under way."),
+            waiters: gauge(r, "lock_waiters", "Requests waiting for a lock at this instance."),
+            waiters_limit: gauge(r, "lock_waiters_limit", "Maximum of lock_waiters."),
+            oldest_wait: quantity(r, "lock_oldest_wait_seconds", "Time that the oldest waiter has been waiting."),
+            listeners: gauge(r, "event_listeners", "Listeners of GET /events."),
+            listeners_limit: gauge(r, "event_listeners_limit", "Maximum of event_listeners."),
+            cleanups: gauge(r, "cleanups_in_flight", "Clean-ups of failed or abandoned attempts in progress."),
             cleanups_skipped: counter(r, "cleanups_skipped_total", skipped),
             under_replicated: counter(r, "leases_under_replicated_total", missing),
-            repaired: counter(r, "leases_repaired_total", "LeaseMetrics put back on nodes that had lost them."),
-            clock_jumps: sum(r, "clock_jump_seconds_total", "Jumps of this machine's wall clock, either way, summed."),
+            repaired: counter(r, "leases_repaired_total", "Leases restored on nodes that had lost them."),
+            clock_jumps: sum(
+                r,
+                "clock_jump_seconds_total",
+                "Sum of the jumps of this machine's wall clock, in both directions.",
+            ),
             draining: gauge(r, "draining", "1 while the instance shuts down."),
         }
     }

@@ -1,5 +1,4 @@
-//! NodeMetrics as metrics see them: each call by operation, and what the warden last heard. Knows the
-//! manager's report, and no node.
+//! Metrics of nodes: calls by operation, and what the node monitor last reported.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,9 +11,9 @@ use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
-/// Seconds. Up to the node timeout, and beyond it to see that it is kept.
+/// Seconds. They exceed the node timeout, to show that it is enforced.
 const BUCKETS: [f64; 10] = [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.05, 0.25, 1.0];
-/// The version label of a node that has not been heard.
+/// The version label of a node that has not answered yet.
 const UNKNOWN: &str = "unknown";
 
 /// The handles of one node.
@@ -30,7 +29,7 @@ struct NodeSeries {
     findings: IntGauge,
 }
 
-/// All nodes.
+/// The handles of all nodes.
 pub struct NodeMetrics {
     series: HashMap<NodeId, NodeSeries>,
     info: IntGaugeVec,
@@ -40,7 +39,7 @@ pub struct NodeMetrics {
 }
 
 impl NodeMetrics {
-    /// For these nodes.
+    /// Registers the series of these nodes.
     pub fn new(r: &Registry, nodes: &[NodeId]) -> Self {
         let help = "Calls to a node by operation.";
         let durations = histograms(r, "node_request_duration_seconds", help, &BUCKETS, &["node", "op"]);
@@ -48,18 +47,18 @@ impl NodeMetrics {
             counters(r, "node_errors_total", "Calls to a node without a usable answer, by kind.", &["node", "kind"]);
         let up = gauges(r, "node_up", "1 while the node answers.", &["node"]);
         let votes = gauges(r, "node_votes", "1 while the node votes.", &["node"]);
-        let help = "Time until a node in quarantine votes again; 0 where it votes or that is not known.";
+        let help = "Time until a node in quarantine votes again; 0 if it votes or the time is not known.";
         let votes_in = quantities(r, "node_votes_in_seconds", help, &["node"]);
         let latency = quantities(r, "node_probe_seconds", "Round trip of the last probe of the node.", &["node"]);
-        let help = "The node's clock minus the estimate of the nodes' time, at the last probe.";
+        let help = "The node's clock minus the estimated cluster time, at the last probe.";
         let clock_offset = quantities(r, "node_clock_offset_seconds", help, &["node"]);
-        let help = "How often another process answered than before: each may have forgotten leases.";
+        let help = "Restarts of the node that were detected: each may have lost leases.";
         let restarts = counters(r, "node_restarts_total", help, &["node"]);
-        let help = "Findings about the node's settings; GET /nodes says what to do.";
+        let help = "Problems of the node's settings; GET /nodes explains them.";
         let findings = gauges(r, "node_findings", help, &["node"]);
         let info = gauges(r, "node_info", "Always 1.", &["node", "version"]);
         let series = |node: &str| NodeSeries {
-            durations: OPERATIONS.iter().map(|verb| (*verb, durations.with_label_values(&[node, verb]))).collect(),
+            durations: OPERATIONS.iter().map(|op| (*op, durations.with_label_values(&[node, op]))).collect(),
             errors: UnreachableKind::ALL.iter().map(|k| (*k, errors.with_label_values(&[node, k.as_str()]))).collect(),
             up: up.with_label_values(&[node]),
             votes: votes.with_label_values(&[node]),
@@ -79,24 +78,24 @@ impl NodeMetrics {
             info,
             configured,
             quorum_available: gauge(r, "quorum_available", "1 while a quorum of nodes votes."),
-            quorum_margin: gauge(r, "quorum_margin", "Nodes that vote beyond the quorum; negative below it."),
+            quorum_margin: gauge(r, "quorum_margin", "Voting nodes minus the quorum; negative: no quorum."),
         }
     }
 
-    /// One call. Silent about a node or a verb that was not announced.
-    pub fn call(&self, node: &NodeId, verb: &str, took: Duration, answer: Result<(), UnreachableKind>) {
+    /// Counts a call. An unknown node or operation is ignored.
+    pub fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
         let Some(series) = self.series.get(node) else { return };
-        if let Some(durations) = series.durations.get(verb) {
+        if let Some(durations) = series.durations.get(operation) {
             durations.observe(took.as_secs_f64());
         }
-        if let Err(kind) = answer
+        if let Err(kind) = result
             && let Some(errors) = series.errors.get(&kind)
         {
             errors.inc();
         }
     }
 
-    /// What is known of them now. One caller at a time.
+    /// Sets the gauges from the reports of all nodes. One caller at a time.
     pub fn set(&self, reports: &[NodeSummary]) {
         for report in reports {
             let Some(series) = self.series.get(&report.node) else { continue };
@@ -115,7 +114,6 @@ impl NodeMetrics {
             let version = report.version.as_deref().unwrap_or(UNKNOWN);
             self.info.with_label_values(&[report.node.as_str(), version]).set(1);
         }
-        // A report has every node that is configured.
         let configured = usize::try_from(self.configured.get()).unwrap_or(usize::MAX);
         let margin = count(reports.iter().filter(|n| n.votes).count()) - count(quorum_of(configured));
         self.quorum_margin.set(margin);

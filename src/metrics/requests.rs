@@ -1,5 +1,5 @@
-//! Requests as metrics see them: by route, method and code, and how many are under way. Every series
-//! is made beforehand, so that a request looks its handles up without a lock. Knows no router.
+//! Metrics of requests: by route, method and code, and how many are in flight. Every series is created
+//! beforehand, so that a request finds its handles without a lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,52 +10,52 @@ use prometheus::{Histogram, IntCounter, IntGauge, Registry};
 use super::register::{counters, gauges, histograms};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
-/// The route label of a path that has no route: raw paths would be labels without bound.
+/// The route label of a path without a route: raw paths would be an unbounded number of labels.
 pub const UNMATCHED: &str = "unmatched";
-/// The method label of a method that the route has not.
+/// The method label of a method that the route does not have.
 pub const OTHER_METHOD: &str = "other";
 /// The code label of a request whose caller hung up.
 pub const CODE_ABANDONED: &str = "abandoned";
-/// The code label of an answer that its route does not announce: a defect.
+/// The code label of an answer that is not declared for its route: a defect.
 pub const CODE_OTHER: &str = "other";
 
-/// Codes that every route may answer with, by a defect of its own.
-const DEFECT: u16 = 500;
-/// Codes of a method that a route has not, and of a path that has no route.
-const STRAY_CODES: [u16; 8] = [400, 401, 403, 404, 405, 421, 429, 503];
+/// The code that every route may answer with, after an internal error.
+const INTERNAL_ERROR: u16 = 500;
+/// Codes of a method that a route does not have, and of a path without a route.
+const UNMATCHED_CODES: [u16; 8] = [400, 401, 403, 404, 405, 421, 429, 503];
 
 /// Seconds. A round on a local network takes one to ten milliseconds.
 const BUCKETS: [f64; 13] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
 
-/// One route as metrics see it.
+/// The labels of one route.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteLabels {
     /// The path's pattern.
     pub route: &'static str,
     /// The method.
     pub method: &'static str,
-    /// The codes that it answers with.
+    /// The status codes that it answers with.
     pub codes: &'static [u16],
 }
 
-/// What a request does while it is under way.
+/// What a request in flight does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestKind {
-    /// It is worked on.
+    /// Being processed.
     Normal,
-    /// It is willing to wait for a lock.
+    /// Has a wait deadline and waits for a lock.
     Wait,
-    /// Its answer is a stream that queues for a lock or holds one.
+    /// A stream that waits for a lock or holds one.
     Hold,
-    /// Its answer is a stream of events.
+    /// A stream of events.
     Events,
 }
 
 impl RequestKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Normal, Self::Wait, Self::Hold, Self::Events];
 
-    /// The label.
+    /// The label's value.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Normal => "normal",
@@ -66,33 +66,34 @@ impl RequestKind {
     }
 }
 
-/// The handles of one method of one route.
+/// The handles of one method of a route.
 struct RouteSeries {
     codes: Vec<(u16, IntCounter)>,
     other: IntCounter,
     abandoned: IntCounter,
-    /// By the code's first digit.
+    /// By the first digit of the code.
     durations: Vec<(u16, Histogram)>,
 }
 
-/// All requests.
+/// The handles.
 pub struct RequestMetrics {
     routes: HashMap<(&'static str, &'static str), Arc<RouteSeries>>,
     unmatched: Arc<RouteSeries>,
-    flights: [IntGauge; 4],
+    in_flight: [IntGauge; 4],
     denials: [IntCounter; 3],
 }
 
 impl RequestMetrics {
-    /// For these routes.
+    /// Registers the series of these routes.
     pub fn new(r: &Registry, routes: &[RouteLabels]) -> Self {
-        let help = "Requests by route, method and status code of the answer.";
+        let help = "Requests by route, method and status code.";
         let requests = counters(r, "http_requests_total", help, &["route", "method", "code"]);
-        let help = "From a request's head to its answer's, without the time spent waiting for a lock.";
+        let help = "From the head of the request to the head of the answer, without the time spent waiting for a lock.";
         let durations = histograms(r, "http_request_duration_seconds", help, &BUCKETS, &["route", "method", "class"]);
         let series = |route: &str, method: &str, codes: &[u16], timed: bool| {
             let counter = |code: &str| requests.with_label_values(&[route, method, code]);
-            let mut classes: Vec<u16> = codes.iter().filter(|c| timed && **c != DEFECT).map(|c| c / 100).collect();
+            let mut classes: Vec<u16> =
+                codes.iter().filter(|c| timed && **c != INTERNAL_ERROR).map(|c| c / 100).collect();
             classes.sort_unstable();
             classes.dedup();
             let timed = |class: u16| (class, durations.with_label_values(&[route, method, &format!("{class}xx")]));
@@ -103,41 +104,42 @@ impl RequestMetrics {
                 durations: classes.into_iter().map(timed).collect(),
             })
         };
-        let stray = [&STRAY_CODES[..], &[DEFECT]].concat();
+        let unmatched_codes = [&UNMATCHED_CODES[..], &[INTERNAL_ERROR]].concat();
         let mut known = HashMap::new();
         for labels in routes {
-            let codes = [labels.codes, &[DEFECT]].concat();
+            let codes = [labels.codes, &[INTERNAL_ERROR]].concat();
             known.insert((labels.route, labels.method), series(labels.route, labels.method, &codes, true));
-            let other = || series(labels.route, OTHER_METHOD, &stray, false);
+            let other = || series(labels.route, OTHER_METHOD, &unmatched_codes, false);
             known.entry((labels.route, OTHER_METHOD)).or_insert_with(other);
         }
-        let help = "Requests under way, by what they do; hold and events are streams.";
-        let flights = gauges(r, "http_requests_in_flight", help, &["kind"]);
-        let help = "Requests refused for want of proof who they are, of a right, or of a name that is ours.";
+        let help = "Requests in flight, by kind; hold and events are streams.";
+        let in_flight = gauges(r, "http_requests_in_flight", help, &["kind"]);
+        let help =
+            "Requests refused because of missing credentials, a missing right, or a host name that is not allowed.";
         let denials = counters(r, "auth_failures_total", help, &["reason"]);
         Self {
             routes: known,
-            unmatched: series(UNMATCHED, OTHER_METHOD, &stray, false),
-            flights: RequestKind::ALL.map(|kind| flights.with_label_values(&[kind.as_str()])),
+            unmatched: series(UNMATCHED, OTHER_METHOD, &unmatched_codes, false),
+            in_flight: RequestKind::ALL.map(|kind| in_flight.with_label_values(&[kind.as_str()])),
             denials: ["unauthenticated", "forbidden", "host-not-allowed"]
                 .map(|reason| denials.with_label_values(&[reason])),
         }
     }
 
     fn find(&self, route: &'static str, method: &'static str) -> Arc<RouteSeries> {
-        // What answers GET answers HEAD.
-        let asked = if method == "HEAD" { [method, "GET"] } else { [method, OTHER_METHOD] };
-        let found = asked.into_iter().chain([OTHER_METHOD]).find_map(|m| self.routes.get(&(route, m)));
+        // A HEAD request is answered by the route of GET.
+        let methods = if method == "HEAD" { [method, "GET"] } else { [method, OTHER_METHOD] };
+        let found = methods.into_iter().chain([OTHER_METHOD]).find_map(|m| self.routes.get(&(route, m)));
         Arc::clone(found.unwrap_or(&self.unmatched))
     }
 
-    /// Counts it as under way until the guard is dropped.
+    /// Counts a request of this kind as in flight until the guard is dropped.
     pub fn in_flight(&self, kind: RequestKind) -> InFlightGuard {
-        InFlightGuard::begin(&self.flights[kind as usize])
+        InFlightGuard::begin(&self.in_flight[kind as usize])
     }
 }
 
-/// Counts something as under way until it is dropped.
+/// Increments a gauge until dropped.
 pub struct InFlightGuard(IntGauge);
 
 impl InFlightGuard {
@@ -153,16 +155,16 @@ impl Drop for InFlightGuard {
     }
 }
 
-/// Counts a request that is willing to wait as waiting rather than normal.
+/// Counts a request as waiting instead of normal until dropped.
 pub struct WaitingGuard {
     _wait: InFlightGuard,
     normal: IntGauge,
 }
 
 impl WaitingGuard {
-    /// From now on until it is dropped.
+    /// Starts counting it as waiting.
     pub fn begin(requests: &RequestMetrics) -> Self {
-        let normal = requests.flights[RequestKind::Normal as usize].clone();
+        let normal = requests.in_flight[RequestKind::Normal as usize].clone();
         normal.dec();
         Self { _wait: requests.in_flight(RequestKind::Wait), normal }
     }
@@ -174,29 +176,28 @@ impl Drop for WaitingGuard {
     }
 }
 
-/// One request under way. Dropped without an answer it counts as [`CODE_ABANDONED`]; the gauge of
-/// requests in flight falls in any case.
+/// A request in flight. Dropped without an answer it counts as [`CODE_ABANDONED`].
 pub struct RequestWatch {
     series: Arc<RouteSeries>,
     denials: [IntCounter; 3],
-    _flight: InFlightGuard,
+    _in_flight: InFlightGuard,
     began: BootTime,
     answered: bool,
 }
 
 impl RequestWatch {
-    /// Follows a request from now on.
+    /// Starts measuring a request.
     pub fn begin(requests: &RequestMetrics, route: &'static str, method: &'static str) -> Self {
         Self {
             series: requests.find(route, method),
             denials: requests.denials.clone(),
-            _flight: requests.in_flight(RequestKind::Normal),
+            _in_flight: requests.in_flight(RequestKind::Normal),
             began: SystemClock.now(),
             answered: false,
         }
     }
 
-    /// It was answered with `code`, after `waited` of its time had been spent waiting for a lock.
+    /// Records the answer. `waited`: how much of the time was spent waiting for a lock.
     pub fn answered(mut self, code: u16, waited: Duration) {
         self.answered = true;
         let took = SystemClock.now().since(self.began).saturating_sub(waited);

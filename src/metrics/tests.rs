@@ -1,4 +1,4 @@
-//! What a scrape shows, from the first one on.
+//! The content of a scrape.
 
 use super::leases::*;
 use super::*;
@@ -49,7 +49,7 @@ fn has(text: &str, line: &str) {
 }
 
 #[test]
-fn every_series_is_there_from_the_start() {
+fn every_series_exists_from_the_start() {
     let text = text(&metrics(), &[]);
     for outcome in ACQUIRE_OUTCOMES {
         has(&text, &format!("redlockd_lock_acquire_total{{outcome=\"{outcome}\"}} 0"));
@@ -66,8 +66,8 @@ fn every_series_is_there_from_the_start() {
     for kind in UnreachableKind::ALL {
         has(&text, &format!("redlockd_node_errors_total{{kind=\"{}\",node=\"n2\"}} 0", kind.as_str()));
     }
-    for verb in OPERATIONS {
-        has(&text, &format!("redlockd_node_request_duration_seconds_count{{node=\"n3\",op=\"{verb}\"}} 0"));
+    for operation in OPERATIONS {
+        has(&text, &format!("redlockd_node_request_duration_seconds_count{{node=\"n3\",op=\"{operation}\"}} 0"));
     }
     has(&text, "redlockd_http_requests_total{code=\"423\",method=\"POST\",route=\"/locks/{resource}\"} 0");
     has(&text, &format!("redlockd_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
@@ -100,21 +100,21 @@ fn a_scrape_shows_quorum_and_margin() {
 }
 
 #[test]
-fn what_is_dropped_is_abandoned_and_no_longer_in_flight() {
+fn a_dropped_request_counts_as_abandoned_and_no_longer_as_in_flight() {
     let metrics = metrics();
-    let flights = |normal: i64, wait: i64| {
+    let assert_in_flight = |normal: i64, wait: i64| {
         let shown = text(&metrics, &[]);
         has(&shown, &format!("redlockd_http_requests_in_flight{{kind=\"normal\"}} {normal}"));
         has(&shown, &format!("redlockd_http_requests_in_flight{{kind=\"wait\"}} {wait}"));
     };
     let request = metrics.watch_request("/locks/{resource}", "POST");
-    flights(1, 0);
+    assert_in_flight(1, 0);
     let acquire = metrics.watch_acquire(true);
-    flights(0, 1);
+    assert_in_flight(0, 1);
     drop(acquire);
-    flights(1, 0);
+    assert_in_flight(1, 0);
     drop(request);
-    flights(0, 0);
+    assert_in_flight(0, 0);
     let shown = text(&metrics, &[]);
     has(&shown, "redlockd_lock_acquire_total{outcome=\"abandoned\"} 1");
     has(&shown, "redlockd_lock_wait_duration_seconds_count{outcome=\"abandoned\"} 1");
@@ -123,7 +123,7 @@ fn what_is_dropped_is_abandoned_and_no_longer_in_flight() {
 }
 
 #[test]
-fn what_has_ended_is_counted_once_and_without_its_wait() {
+fn an_ended_request_is_counted_once_and_without_its_waiting_time() {
     let metrics = metrics();
     let request = metrics.watch_request("/locks/{resource}", "POST");
     assert_eq!(metrics.watch_acquire(false).ended(Ok(GRANT)), Duration::ZERO);
@@ -154,7 +154,7 @@ fn node_calls_are_counted_by_node_and_kind() {
 }
 
 #[test]
-fn a_replay_is_no_new_grant_and_says_nothing_of_the_round_that_granted_it() {
+fn a_replay_is_not_counted_as_a_grant() {
     let metrics = metrics();
     metrics.watch_acquire(false).ended(Ok(GrantMeasure { is_replay: true, ..GRANT }));
     let shown = text(&metrics, &[]);
@@ -162,9 +162,9 @@ fn a_replay_is_no_new_grant_and_says_nothing_of_the_round_that_granted_it() {
     has(&shown, "redlockd_lock_valid_at_grant_ratio_count 0");
 }
 
-/// A label that nobody announced would make a series that a rate misses the beginning of.
+/// A rate would miss the first increment of a series that is created later.
 #[test]
-fn whatever_is_asked_the_series_are_those_of_the_start() {
+fn no_request_creates_a_new_series() {
     let metrics = metrics();
     let names = |text: &str| -> Vec<String> {
         text.lines().filter_map(|l| l.rsplit_once(' ').map(|(name, _)| name.to_owned())).collect()
@@ -185,7 +185,7 @@ fn whatever_is_asked_the_series_are_those_of_the_start() {
     metrics.lease_ended(LeaseOutcome::Lapsed, Duration::from_secs(2));
     metrics.lost(LostReason::MaxHold);
     metrics.hold_renewed("extended");
-    metrics.hold_renewed("no such word");
+    metrics.hold_renewed("no such outcome");
     let shown = text(&metrics, &[]);
     assert_eq!(names(&shown), before);
     let post = "method=\"POST\",route=\"/locks/{resource}\"";
@@ -216,7 +216,7 @@ fn denials_are_counted_by_reason() {
 }
 
 #[test]
-fn connections_come_and_go_and_reloads_are_good_until_one_is_not() {
+fn open_connections_and_failed_reloads_are_shown() {
     use super::connections::ReloadedFile;
     let metrics = metrics();
     metrics.connections_limit(9);

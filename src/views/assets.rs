@@ -1,27 +1,27 @@
-//! Style, script and icon, carried by the program. Each is served under a name that has its hash in
-//! it, so that browsers may keep it for ever. Knows no request.
+//! Style sheet, script and icon, included in the binary. Each is served under a name that contains its hash, so
+//! that browsers may cache it without limit.
 
 use std::sync::LazyLock;
 
 use sha2::{Digest, Sha256};
 
-/// One file.
+/// One static file.
 #[derive(Debug)]
 pub struct Asset {
-    /// The name with its hash, as it stands in URLs.
+    /// File name with the hash, as used in URLs.
     pub name: String,
-    /// Its media type.
-    pub kind: &'static str,
-    /// What it is.
+    /// Media type.
+    pub media_type: &'static str,
+    /// Content.
     pub bytes: &'static [u8],
 }
 
-/// The files that pages need.
+/// The static files of all pages.
 #[derive(Debug)]
 pub struct Assets {
     /// The style sheet.
     pub style: Asset,
-    /// What keeps pages fresh.
+    /// The script that refreshes pages.
     pub live: Asset,
     /// The icon.
     pub icon: Asset,
@@ -33,17 +33,17 @@ static ASSETS: LazyLock<Assets> = LazyLock::new(|| Assets {
     icon: asset("icon", "svg", "image/svg+xml", include_bytes!("../../static/icon.svg")),
 });
 
-fn asset(stem: &str, extension: &str, kind: &'static str, bytes: &'static [u8]) -> Asset {
+fn asset(stem: &str, extension: &str, media_type: &'static str, bytes: &'static [u8]) -> Asset {
     let hash: String = Sha256::digest(bytes).iter().take(8).map(|b| format!("{b:02x}")).collect();
-    Asset { name: format!("{stem}-{hash}.{extension}"), kind, bytes }
+    Asset { name: format!("{stem}-{hash}.{extension}"), media_type, bytes }
 }
 
-/// All of them.
+/// All static files.
 pub fn all() -> &'static Assets {
     &ASSETS
 }
 
-/// The one of this name.
+/// The file with this name, including the hash.
 pub fn find(name: &str) -> Option<&'static Asset> {
     [&ASSETS.style, &ASSETS.live, &ASSETS.icon].into_iter().find(|asset| asset.name == name)
 }
@@ -53,11 +53,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_change_with_what_they_name() {
+    fn names_change_with_the_content() {
         let name = |bytes| asset("style", "css", "text/css", bytes).name;
         assert_ne!(name(b"a"), name(b"b"));
         assert_eq!(name(b"a").len(), "style-".len() + 16 + ".css".len());
-        assert_eq!(find(&all().live.name).map(|a| a.kind), Some("text/javascript; charset=utf-8"));
+        assert_eq!(find(&all().live.name).map(|a| a.media_type), Some("text/javascript; charset=utf-8"));
         assert!(find("style.css").is_none());
     }
 }

@@ -1,5 +1,5 @@
-//! Drawings: numbers become coordinates here, and the templates write them as SVG, without a script
-//! or a style of their own. Each drawing stands beside the same numbers in words. Knows no page.
+//! Charts: computes the coordinates that the templates write as SVG. Every chart has the same numbers beside it as
+//! text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,60 +7,59 @@ use std::time::Duration;
 use super::format;
 use crate::manager::latency::{BUCKETS, Histogram, LatencyWindow, SLOT, SLOTS, TimeSlot, bounds};
 
-/// Width and height of the large drawings. Units: of the drawing.
+/// Width of the large charts. Units: of the SVG's view box.
 pub const WIDTH: f64 = 960.0;
-/// See [`WIDTH`].
+/// Height of the large charts.
 pub const HEIGHT: f64 = 220.0;
-/// Size of a sparkline.
+/// Width of a sparkline.
 pub const SPARK_WIDTH: f64 = 240.0;
-/// See [`SPARK_WIDTH`].
+/// Height of a sparkline.
 pub const SPARK_HEIGHT: f64 = 36.0;
 
 fn micros(took: Duration) -> f64 {
     took.as_secs_f64() * 1e6
 }
 
-/// Small counts as fractions: nothing here comes near the end of what they hold exactly.
-#[expect(clippy::cast_precision_loss, reason = "counts of a drawing")]
+/// A small count as a float.
+#[expect(clippy::cast_precision_loss, reason = "counts of a chart are far below 2^52")]
 fn real(n: usize) -> f64 {
     n as f64
 }
 
-/// A number for SVG, to a tenth.
-fn at(x: f64) -> String {
+/// A coordinate with at most one decimal.
+fn coordinate(x: f64) -> String {
     let text = format!("{x:.1}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// A line in steps, one for each slot that has something, broken where they have not: it says no more
-/// than is known, and a single slot is seen too.
-fn line(values: &[Option<f64>], most: f64, width: f64, height: f64) -> String {
+/// A stepped line: one horizontal piece for each slot with a value, interrupted where there is none.
+fn step_line(values: &[Option<f64>], maximum: f64, width: f64, height: f64) -> String {
     let step = width / real(values.len().max(1));
     let mut path = String::new();
-    let mut is_down = false;
+    let mut is_drawing = false;
     for (i, value) in values.iter().enumerate() {
         let Some(value) = value else {
-            is_down = false;
+            is_drawing = false;
             continue;
         };
-        let y = at(height - 2.0 - (value / most.max(1.0)).min(1.0) * (height - 4.0));
-        let _ = match is_down {
-            true => write!(path, "V{y}h{}", at(step)),
-            false => write!(path, "M{} {y}h{}", at(real(i) * step), at(step)),
+        let y = coordinate(height - 2.0 - (value / maximum.max(1.0)).min(1.0) * (height - 4.0));
+        let _ = match is_drawing {
+            true => write!(path, "V{y}h{}", coordinate(step)),
+            false => write!(path, "M{} {y}h{}", coordinate(real(i) * step), coordinate(step)),
         };
-        is_down = true;
+        is_drawing = true;
     }
     path
 }
 
-/// A small line.
+/// Medians and 99th percentiles over time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sparkline {
     /// Medians, as a path.
     pub median: String,
     /// 99th percentiles, as a path.
     pub slow: String,
-    /// The top of the drawing, in words; empty where nothing is drawn.
+    /// The value at the top, as text; empty if nothing is drawn.
     pub top: String,
 }
 
@@ -69,40 +68,44 @@ fn quantiles(window: &LatencyWindow, share: f64) -> Vec<Option<f64>> {
     window.slots.iter().map(of).collect()
 }
 
-/// Medians and 99th percentiles over time, in a box of this size.
+/// Draws a sparkline of this size.
 pub fn sparkline(window: &LatencyWindow, width: f64, height: f64) -> Sparkline {
     let (median, slow) = (quantiles(window, 0.5), quantiles(window, 0.99));
-    let most = slow.iter().flatten().fold(0.0_f64, |a, b| a.max(*b));
-    let top = if most > 0.0 { format::latency(Duration::from_secs_f64(most / 1e6)) } else { String::new() };
-    Sparkline { median: line(&median, most, width, height), slow: line(&slow, most, width, height), top }
+    let maximum = slow.iter().flatten().fold(0.0_f64, |a, b| a.max(*b));
+    let top = if maximum > 0.0 { format::latency(Duration::from_secs_f64(maximum / 1e6)) } else { String::new() };
+    Sparkline {
+        median: step_line(&median, maximum, width, height),
+        slow: step_line(&slow, maximum, width, height),
+        top,
+    }
 }
 
-/// A quarter of a minute in a heat strip.
+/// One time slot of a heat strip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeatCell {
-    /// Where it begins.
+    /// Index, from the left.
     pub x: usize,
-    /// 0 nothing, 1 fast to 4 as slow as the node may be.
+    /// 0: no answer; 1: fast; 4: close to the node timeout.
     pub level: u8,
-    /// Something failed: marked by a shape.
+    /// Whether a call failed: shown by a shape.
     pub has_failed: bool,
-    /// In words.
+    /// The same as text.
     pub title: String,
 }
 
-/// Bounds of the levels, as parts of the time that a node may take.
+/// Upper bounds of the levels, as fractions of the node timeout.
 const LEVELS: [(u32, u8); 3] = [(20, 1), (5, 2), (2, 3)];
 
-/// One cell per slot, judged against the time that a node may take.
+/// One cell per time slot, relative to the node timeout.
 pub fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<HeatCell> {
     let cell = |(i, slot): (usize, &Option<TimeSlot>)| {
         let slow = slot.as_ref().and_then(|s| s.took.quantile(0.99));
         let failures = slot.as_ref().map_or(0, TimeSlot::failures);
         let level = slow.map_or(0, |took| {
-            LEVELS.iter().find(|(part, _)| took <= node_timeout / *part).map_or(4, |(_, level)| *level)
+            LEVELS.iter().find(|(divisor, _)| took <= node_timeout / *divisor).map_or(4, |(_, level)| *level)
         });
-        let back = SLOT * u32::try_from(SLOTS - 1 - i).unwrap_or(0);
-        let when = if back.is_zero() { "now".to_owned() } else { format!("{} ago", format::time(back)) };
+        let age = SLOT * u32::try_from(SLOTS - 1 - i).unwrap_or(0);
+        let when = if age.is_zero() { "now".to_owned() } else { format!("{} ago", format::time(age)) };
         let mut title = match slow {
             Some(took) => format!("{when}: p99 {}", format::latency(took)),
             None => format!("{when}: no answer"),
@@ -115,7 +118,7 @@ pub fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<HeatCell> {
     window.slots.iter().enumerate().map(cell).collect()
 }
 
-/// One bar of a distribution.
+/// One bar of a histogram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bar {
     /// Left edge.
@@ -126,79 +129,79 @@ pub struct Bar {
     pub width: String,
     /// Height.
     pub height: String,
-    /// In words.
+    /// The same as text.
     pub title: String,
 }
 
-/// A line across the distribution, or a tick below it.
+/// A tick below the distribution, or a vertical line across it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tick {
-    /// Where.
+    /// Position.
     pub x: String,
-    /// What it says.
+    /// Text beside it.
     pub label: String,
-    /// The row in which it is written, so that neighbours do not cover each other.
+    /// Row of the text, so that neighbouring texts do not overlap.
     pub row: usize,
-    /// It is written to the left of its line.
+    /// Whether the text is left of the line.
     pub is_left: bool,
 }
 
-/// A distribution.
+/// A distribution of times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Distribution {
     /// From the shortest to the longest time, on a logarithmic scale.
     pub bars: Vec<Bar>,
-    /// Below it.
+    /// The scale below the bars.
     pub ticks: Vec<Tick>,
-    /// Quantiles.
-    pub marks: Vec<Tick>,
+    /// Vertical lines at the quantiles.
+    pub quantiles: Vec<Tick>,
 }
 
-/// The quantiles that are named.
-pub const SHARES: [(&str, f64); 3] = [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)];
+/// The quantiles that are shown.
+pub const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)];
 
-/// The distribution of times; `None` where there is none.
-pub fn distribution(all: &Histogram) -> Option<Distribution> {
-    let first = all.counts.iter().position(|n| *n > 0)?;
-    let last = all.counts.iter().rposition(|n| *n > 0)?;
-    // Some room at both sides, and a scale that does not jump with every single time.
+/// Draws the distribution; `None` if there are no times.
+pub fn distribution(times: &Histogram) -> Option<Distribution> {
+    let first = times.counts.iter().position(|n| *n > 0)?;
+    let last = times.counts.iter().rposition(|n| *n > 0)?;
+    // Space at both sides, so that the scale does not change with every new time.
     let (first, last) = (first.saturating_sub(4), (last + 4).max(first + 24).min(BUCKETS - 1));
     let step = WIDTH / real(last - first + 1);
-    let most = f64::from(all.counts.iter().copied().max().unwrap_or(1).max(1));
+    let maximum = f64::from(times.counts.iter().copied().max().unwrap_or(1).max(1));
     let bar = |i: usize| {
-        let count = all.counts[i];
-        let height = (f64::from(count) / most * (HEIGHT - 48.0)).max(1.5);
+        let count = times.counts[i];
+        let height = (f64::from(count) / maximum * (HEIGHT - 48.0)).max(1.5);
         let (low, high) = bounds(i);
         let (low, high) = (Duration::from_micros(low), Duration::from_micros(high));
         Bar {
-            x: at(real(i - first) * step),
-            y: at(HEIGHT - height),
-            width: at((step - 1.0).max(0.5)),
-            height: at(height),
+            x: coordinate(real(i - first) * step),
+            y: coordinate(HEIGHT - height),
+            width: coordinate((step - 1.0).max(0.5)),
+            height: coordinate(height),
             title: format!("{} to {}: {}", format::latency(low), format::latency(high), format::number(count)),
         }
     };
-    let place = |us: u64| {
+    let position = |us: u64| {
         let i = (first..=last).find(|i| bounds(*i).1 > us)?;
         let (low, high) = bounds(i);
         let part = real(usize::try_from(us.saturating_sub(low)).ok()?) / real(usize::try_from(high - low).ok()?);
         (us >= bounds(first).0).then_some((real(i - first) + part) * step)
     };
-    let decades = (0..7).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u64.pow(power)));
+    let scale = (0..7).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u64.pow(power)));
     let tick = |us: u64| {
         let label = format::latency(Duration::from_micros(us)).replace(".00", "").replace(".0 s", " s");
-        place(us).map(|x| Tick { x: at(x), label, row: 0, is_left: x > WIDTH - 40.0 })
+        position(us).map(|x| Tick { x: coordinate(x), label, row: 0, is_left: x > WIDTH - 40.0 })
     };
-    let mark = |(row, (name, share)): (usize, &(&str, f64))| {
-        let took = all.quantile(*share)?;
-        let x = place(u64::try_from(took.as_micros()).ok()?)?;
+    let quantile = |(row, (name, share)): (usize, &(&str, f64))| {
+        let took = times.quantile(*share)?;
+        let x = position(u64::try_from(took.as_micros()).ok()?)?;
         let label = format!("{name} {}", format::latency(took));
-        Some(Tick { x: at(x), label, row, is_left: x > WIDTH - 110.0 })
+        Some(Tick { x: coordinate(x), label, row, is_left: x > WIDTH - 110.0 })
     };
     Some(Distribution {
-        bars: (first..=last).filter(|i| all.counts[*i] > 0).map(bar).collect(),
-        ticks: decades.filter_map(tick).collect(),
-        marks: SHARES.iter().enumerate().filter_map(mark).collect(),
+        bars: (first..=last).filter(|i| times.counts[*i] > 0).map(bar).collect(),
+        ticks: scale.filter_map(tick).collect(),
+        quantiles: QUANTILES.iter().enumerate().filter_map(quantile).collect(),
     })
 }
 
@@ -220,15 +223,15 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_broken_where_nothing_happened() {
+    fn a_line_is_interrupted_where_there_are_no_values() {
         let spark = sparkline(&window(), SPARK_WIDTH, SPARK_HEIGHT);
         assert_eq!(spark.median.matches('M').count(), 2, "{}", spark.median);
         assert!(spark.top.ends_with("ms"));
-        let nothing = spark_of_nothing();
-        assert!(nothing.median.is_empty() && nothing.top.is_empty());
+        let empty = empty_sparkline();
+        assert!(empty.median.is_empty() && empty.top.is_empty());
     }
 
-    fn spark_of_nothing() -> Sparkline {
+    fn empty_sparkline() -> Sparkline {
         sparkline(&LatencySeries::default().window(BootTime::default()), 10.0, 10.0)
     }
 
@@ -246,10 +249,10 @@ mod tests {
     fn a_distribution_has_its_quantiles_in_order_and_within_the_drawing() {
         let drawn = distribution(&window().all.took).expect("some");
         let x = |tick: &Tick| tick.x.parse::<f64>().expect("a number");
-        assert_eq!(drawn.marks.len(), 3);
-        assert!(drawn.marks.windows(2).all(|pair| x(&pair[0]) <= x(&pair[1])));
+        assert_eq!(drawn.quantiles.len(), 3);
+        assert!(drawn.quantiles.windows(2).all(|pair| x(&pair[0]) <= x(&pair[1])));
         assert!(drawn.ticks.windows(2).all(|pair| x(&pair[0]) < x(&pair[1])));
-        assert!(drawn.marks.iter().chain(&drawn.ticks).all(|t| (0.0..=WIDTH).contains(&x(t))));
+        assert!(drawn.quantiles.iter().chain(&drawn.ticks).all(|t| (0.0..=WIDTH).contains(&x(t))));
         assert!(drawn.ticks.iter().any(|t| t.label == "1 ms"), "{:?}", drawn.ticks);
         assert!(distribution(&Histogram::default()).is_none());
     }

@@ -1,5 +1,5 @@
-//! The page that asks before a lease is ended: whose, what it means, and why. Its form carries the
-//! tag of the holder that the operator sees, so that nobody else's lease is ended. Knows no request.
+//! The page that asks for confirmation before an operator ends a lease. Its form contains the tag of the lease that
+//! the operator sees, so that no other lease is ended.
 
 use askama::Template;
 
@@ -8,47 +8,47 @@ use super::layout::Layout;
 use super::lock::{self, HolderDetails};
 use crate::manager::types::{ForceMode, Inspection, LockState};
 
-/// What was wrong with an answer.
+/// Why a submitted form was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FormError {
-    /// No reason was given.
+    /// The reason is empty.
     NoReason,
-    /// It is longer than this. Bytes.
-    LongReason(usize),
-    /// The name that was typed is another one.
-    OtherName,
-    /// The form names no holder.
+    /// The reason is longer than this. Units: bytes.
+    ReasonTooLong(usize),
+    /// The typed name is not that of the lock.
+    WrongName,
+    /// The form has no tag of a lease.
     NoTag,
-    /// Somebody else has it by now.
+    /// Another lease is active now.
     Changed,
-    /// Nobody has it any more.
+    /// There is no lease any more.
     NotHeld,
 }
 
 impl FormError {
-    /// What to tell the operator.
+    /// The message for the operator.
     pub fn message(self) -> String {
         match self {
-            Self::NoReason => "Say why: the reason goes into the record.".to_owned(),
-            Self::LongReason(most) => format!("The reason is too long: at most {most} bytes are kept."),
-            Self::OtherName => "The name that you typed is not the name of this lock.".to_owned(),
-            Self::NoTag => "The form does not say whose lease is meant: load the page again.".to_owned(),
+            Self::NoReason => "A reason is required: it is recorded in the audit log.".to_owned(),
+            Self::ReasonTooLong(maximum) => format!("The reason is too long: at most {maximum} bytes are allowed."),
+            Self::WrongName => "The name that you typed is not the name of this lock.".to_owned(),
+            Self::NoTag => "The form does not say which lease is meant: load the page again.".to_owned(),
             Self::Changed => {
-                "Somebody else holds it by now. Nothing was done: look at the present holder first.".to_owned()
+                "The lock has another holder now. Nothing was done: check the present holder first.".to_owned()
             }
-            Self::NotHeld => "Nobody holds it any more. Nothing was done.".to_owned(),
+            Self::NotHeld => "The lock is no longer held. Nothing was done.".to_owned(),
         }
     }
 }
 
-/// The operator's last answer, where it was refused.
+/// The operator's last form, if it was rejected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RejectedForm {
-    /// Of the holder that was seen then.
+    /// Tag of the lease that the operator saw.
     pub tag: String,
-    /// What was written as a reason.
+    /// The reason as typed.
     pub reason: String,
-    /// What was wrong.
+    /// Empty if no form was rejected.
     pub errors: Vec<FormError>,
 }
 
@@ -69,29 +69,35 @@ pub struct ConfirmPage {
 }
 
 impl ConfirmPage {
-    /// About the holder that there is now. `token`: for the form.
-    pub fn new(layout: Layout, mode: ForceMode, seen: &Inspection, token: String, rejected: RejectedForm) -> Self {
-        let (held, foreign) = match &seen.state {
+    /// `inspection`: the present state of the lock; `token`: the form token.
+    pub fn new(
+        layout: Layout,
+        mode: ForceMode,
+        inspection: &Inspection,
+        token: String,
+        rejected: RejectedForm,
+    ) -> Self {
+        let (held, foreign) = match &inspection.state {
             LockState::Held(view) => (Some(lock::holder(view, 0)), None),
             LockState::Foreign { left, .. } => (None, Some(left.map(format::time))),
             LockState::Free => (None, None),
         };
         Self {
             layout,
-            resource: seen.resource.to_string(),
+            resource: inspection.resource.to_string(),
             is_now: mode == ForceMode::Now,
             holder: held,
             is_foreign: foreign.is_some(),
             foreign_left: foreign.flatten().unwrap_or_default(),
-            tag: seen.etag().unwrap_or_default(),
+            tag: inspection.etag().unwrap_or_default(),
             token,
-            waiting: seen.waiters.len(),
+            waiting: inspection.waiters.len(),
             rejected,
         }
     }
 
-    /// Whether there is somebody to end, and the operator has seen who.
-    fn can_go_on(&self) -> bool {
+    /// Whether there is a lease to end, and it is the one that the operator saw.
+    fn can_confirm(&self) -> bool {
         let is_same = self.rejected.tag.is_empty() || self.rejected.tag == self.tag;
         !self.tag.is_empty() && is_same && (self.is_now || !self.is_foreign)
     }

@@ -1,5 +1,4 @@
-//! A problem as a page, for those who read with their eyes. Without a frame: whatever failed may
-//! have been what the frame is made of. Knows no request.
+//! A problem as an HTML page. Standalone, without navigation: the data for the layout may be what failed.
 
 use askama::Template;
 
@@ -25,7 +24,7 @@ impl ErrorPage<'_> {
     }
 }
 
-/// The page; `is_open` as in [`super::layout::Layout::is_open`]. Errors: the template's own, which cannot be helped.
+/// Renders the page. `is_open`: see [`super::layout::Layout::is_open`]. Errors: those of the template.
 pub fn page(problem: &Problem, is_open: bool) -> Result<String, askama::Error> {
     let nodes = problem.members.nodes.as_deref().unwrap_or_default();
     let page = ErrorPage {

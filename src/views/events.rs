@@ -1,5 +1,4 @@
-//! What happened: the remembered events, newest first, filtered; and their rows on other pages.
-//! Knows no request.
+//! The page of recent events, newest first, with filters; and the rows of events on other pages.
 
 use std::sync::Arc;
 
@@ -11,11 +10,11 @@ use super::layout::Layout;
 use super::paging::Paging;
 use crate::api::Event;
 
-/// What can be filtered by, with what it is called.
+/// The kinds of events that can be filtered by, with their text.
 pub const KINDS: [(&str, &str); 8] = [
     ("acquired", "acquired"),
     ("released", "released"),
-    ("expired", "ran out"),
+    ("expired", "expired"),
     ("forced", "ended by an operator"),
     ("lost", "lost"),
     ("node_down", "node down"),
@@ -23,14 +22,14 @@ pub const KINDS: [(&str, &str); 8] = [
     ("quarantined", "node without a vote"),
 ];
 
-/// What is to be shown.
+/// The filters of the page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventsQuery {
-    /// One of [`KINDS`], or empty for all.
+    /// One of [`KINDS`], or empty for all kinds.
     pub kind: &'static str,
-    /// Of resources that begin so.
+    /// Prefix of the resource's name.
     pub prefix: String,
-    /// From 1.
+    /// Page number, from 1.
     pub page: usize,
 }
 
@@ -47,51 +46,51 @@ impl EventsQuery {
         link
     }
 
-    /// Whether only this kind is shown.
-    pub fn is_of(&self, kind: &str) -> bool {
+    /// Whether the list is filtered by this kind.
+    pub fn has_kind(&self, kind: &str) -> bool {
         self.kind == kind
     }
 
-    fn fits(&self, event: &Event) -> bool {
+    fn matches(&self, event: &Event) -> bool {
         let name = event.resource.as_deref().unwrap_or_default();
         (self.kind.is_empty() || self.kind == event.event) && name.starts_with(&self.prefix)
     }
 
-    /// Whether anything is left out.
+    /// Whether a filter is set.
     pub fn is_filtered(&self) -> bool {
         *self != Self { page: self.page, ..Self::default() }
     }
 }
 
-/// One event.
+/// The row of one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventRow {
-    /// When, for `datetime`.
+    /// When, as RFC 3339.
     pub stamp: String,
-    /// When, for people.
+    /// When, as shown.
     pub moment: String,
-    /// What.
+    /// The kind of event.
     pub kind: Badge,
-    /// Of which resource; empty for nodes.
+    /// Name of the resource; empty for events of nodes.
     pub resource: String,
-    /// Of which node; empty for resources.
+    /// Name of the node; empty for events of resources.
     pub node: String,
-    /// Who the holder said it is, made visible; empty where the event does not say.
+    /// Owner label of the lease; empty if the event has none.
     pub owner: String,
-    /// Fence, token id, reason: what else there is.
+    /// Fence, token id and reason, if any.
     pub details: String,
 }
 
-/// One event's row.
+/// Formats an event.
 pub fn row(event: &Event) -> EventRow {
-    let word = KINDS.iter().find(|(kind, _)| *kind == event.event).map_or(event.event.as_str(), |(_, word)| word);
-    let (word, severity) = match (event.event.as_str(), event.reason.as_deref()) {
+    let text = KINDS.iter().find(|(kind, _)| *kind == event.event).map_or(event.event.as_str(), |(_, text)| text);
+    let (text, severity) = match (event.event.as_str(), event.reason.as_deref()) {
         ("forced", Some("now")) => ("released by an operator", Severity::Bad),
         ("forced", _) => ("revoked by an operator", Severity::Warn),
-        ("lost" | "node_down", _) => (word, Severity::Bad),
-        ("expired" | "quarantined", _) => (word, Severity::Warn),
-        ("acquired" | "node_up", _) => (word, Severity::Good),
-        _ => (word, Severity::Neutral),
+        ("lost" | "node_down", _) => (text, Severity::Bad),
+        ("expired" | "quarantined", _) => (text, Severity::Warn),
+        ("acquired" | "node_up", _) => (text, Severity::Good),
+        _ => (text, Severity::Neutral),
     };
     let mut details = Vec::new();
     if let Some(fence) = event.fence {
@@ -106,7 +105,7 @@ pub fn row(event: &Event) -> EventRow {
     EventRow {
         stamp: format::stamp(event.at_ms),
         moment: format::moment(event.at_ms),
-        kind: badge(word, severity),
+        kind: badge(text, severity),
         resource: event.resource.clone().unwrap_or_default(),
         node: event.node.as_deref().map(format::visible).unwrap_or_default(),
         owner: event.owner.as_deref().map(format::visible).unwrap_or_default(),
@@ -125,11 +124,11 @@ pub struct EventsPage {
 }
 
 impl EventsPage {
-    /// The page of what is remembered, the newest first.
-    pub fn new(layout: Layout, past: &[Arc<Event>], query: EventsQuery) -> Self {
-        let fitting: Vec<&Arc<Event>> = past.iter().filter(|event| query.fits(event)).collect();
-        let paging = Paging::new(fitting.len(), query.page, query.link());
-        let rows = fitting[paging.from..paging.to].iter().map(|event| row(event)).collect();
+    /// `recent`: newest first.
+    pub fn new(layout: Layout, recent: &[Arc<Event>], query: EventsQuery) -> Self {
+        let matching: Vec<&Arc<Event>> = recent.iter().filter(|event| query.matches(event)).collect();
+        let paging = Paging::new(matching.len(), query.page, query.link());
+        let rows = matching[paging.from..paging.to].iter().map(|event| row(event)).collect();
         Self { layout, query, rows, paging }
     }
 }
@@ -151,27 +150,27 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_event_but_renewals_has_a_word() {
+    fn every_kind_of_event_but_renewals_can_be_filtered() {
         for kind in EventKind::ALL.iter().filter(|k| **k != EventKind::Extended) {
-            assert!(KINDS.iter().any(|(word, _)| *word == kind.as_str()), "{kind:?}");
+            assert!(KINDS.iter().any(|(known, _)| *known == kind.as_str()), "{kind:?}");
         }
     }
 
     #[test]
-    fn a_forced_end_says_how_and_a_loss_why() {
-        let word = |kind, reason| row(&event(kind, Some("a"), Some(reason)));
-        assert_eq!(word("forced", "now").kind, badge("released by an operator", Severity::Bad));
-        assert_eq!(word("forced", "revoke").kind.text, "revoked by an operator");
-        assert_eq!(word("lost", "quorum").details, "lease 9c1f02ab, quorum");
-        assert_eq!(word("lost", "a\u{202e}b").details, "lease 9c1f02ab, a\\u{202e}b");
+    fn a_forced_end_shows_its_mode_and_a_loss_its_reason() {
+        let row_of = |kind, reason| row(&event(kind, Some("a"), Some(reason)));
+        assert_eq!(row_of("forced", "now").kind, badge("released by an operator", Severity::Bad));
+        assert_eq!(row_of("forced", "revoke").kind.text, "revoked by an operator");
+        assert_eq!(row_of("lost", "quorum").details, "lease 9c1f02ab, quorum");
+        assert_eq!(row_of("lost", "a\u{202e}b").details, "lease 9c1f02ab, a\\u{202e}b");
     }
 
     #[test]
-    fn filters_are_by_kind_and_prefix() {
-        let fits = |kind, prefix: &str, e: &Event| EventsQuery { kind, prefix: prefix.into(), page: 1 }.fits(e);
+    fn events_are_filtered_by_kind_and_prefix() {
+        let matches = |kind, prefix: &str, e: &Event| EventsQuery { kind, prefix: prefix.into(), page: 1 }.matches(e);
         let (lock, node) = (event("released", Some("a/b"), None), event("node_down", None, None));
-        assert!(fits("", "", &lock) && fits("", "", &node) && fits("released", "a/", &lock));
-        assert!(!fits("acquired", "", &lock) && !fits("", "b", &lock) && !fits("", "a", &node));
+        assert!(matches("", "", &lock) && matches("", "", &node) && matches("released", "a/", &lock));
+        assert!(!matches("acquired", "", &lock) && !matches("", "b", &lock) && !matches("", "a", &node));
         let query = EventsQuery { kind: "lost", prefix: "a b".into(), page: 2 };
         assert_eq!(query.link(), "/ui/events?kind=lost&prefix=a%20b");
         assert!(query.is_filtered() && !EventsQuery { page: 7, ..EventsQuery::default() }.is_filtered());

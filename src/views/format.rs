@@ -1,15 +1,14 @@
-//! How times, numbers and strangers' words are written on pages. `static/live.js` counts on in the
-//! same notation. Knows no page.
+//! Formats times, numbers and untrusted texts for pages. `static/live.js` uses the same notation.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// What stays as it is in the value of a query.
+/// The characters of a query's value that are percent-encoded.
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
-/// A length of time in at most two units, rounded down: `450 ms`, `28 s`, `4 m 12 s`, `3 h 05 m`, `2 d 3 h`.
+/// A duration in at most two units, rounded down: `450 ms`, `28 s`, `4 m 12 s`, `3 h 05 m`, `2 d 3 h`.
 pub fn time(period: Duration) -> String {
     let (s, ms) = (period.as_secs(), period.as_millis());
     match s {
@@ -21,17 +20,17 @@ pub fn time(period: Duration) -> String {
     }
 }
 
-/// The same in whole seconds, for what counts on: `0 s` below one.
+/// The same in whole seconds, for counters that the script continues: `0 s` below one second.
 pub fn clock(period: Duration) -> String {
     time(Duration::from_secs(period.as_secs()))
 }
 
-/// IntoCount milliseconds, for scripts.
+/// Whole milliseconds, for the script.
 pub fn ms(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A latency with three digits at most: `850 µs`, `1.25 ms`, `48 ms`, `1.2 s`.
+/// A latency with at most three digits: `850 µs`, `1.25 ms`, `48 ms`, `1.2 s`.
 pub fn latency(took: Duration) -> String {
     let us = took.as_micros();
     match us {
@@ -42,13 +41,13 @@ pub fn latency(took: Duration) -> String {
     }
 }
 
-/// A whole number, or a reference to one: templates give either.
+/// An unsigned integer or a reference to one, since templates pass either.
 pub trait IntoCount {
-    /// The number.
+    /// The number as `u64`.
     fn into_count(self) -> u64;
 }
 
-macro_rules! whole {
+macro_rules! into_count {
     ($($type:ty),+) => { $(
         impl IntoCount for $type {
             fn into_count(self) -> u64 {
@@ -63,9 +62,9 @@ macro_rules! whole {
     )+ };
 }
 
-whole!(u8, u32, u64, usize);
+into_count!(u8, u32, u64, usize);
 
-/// With a thin space between thousands.
+/// A number with a thin space between thousands.
 pub fn number(n: impl IntoCount) -> String {
     let digits = n.into_count().to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3 * 3);
@@ -78,14 +77,14 @@ pub fn number(n: impl IntoCount) -> String {
     text
 }
 
-/// RFC 3339 in UTC with milliseconds, for `datetime`; empty beyond the calendar.
+/// RFC 3339 in UTC with milliseconds, for `datetime`; empty if out of range.
 /// Units: milliseconds since 1970.
 pub fn stamp(wall_ms: u64) -> String {
     let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default()
 }
 
-/// The same for people: `2026-11-20 18:07:03 UTC`, or `-` where it is not known.
+/// The same as shown: `2026-11-20 18:07:03 UTC`, or `-` if it is not known.
 pub fn moment(wall_ms: u64) -> String {
     match stamp(wall_ms).split_once('.') {
         Some((text, _)) if wall_ms > 0 => format!("{} UTC", text.replace('T', " ")),
@@ -93,13 +92,13 @@ pub fn moment(wall_ms: u64) -> String {
     }
 }
 
-/// Time between two readings of wall clocks; zero where they run against each other.
+/// Time between two readings of wall clocks; zero if the clocks disagree about the order.
 pub fn since(now_ms: u64, then_ms: u64) -> Duration {
     Duration::from_millis(now_ms.saturating_sub(then_ms))
 }
 
-/// Characters that show nothing, or turn the order of others around: a stranger's word must not
-/// look like another one, nor reach beyond its place.
+/// Characters that are invisible or change the direction of text: an untrusted text must not look like another
+/// one, or affect the text around it.
 fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -108,7 +107,7 @@ fn is_hidden(c: char) -> bool {
             | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A stranger's word with all that cannot be seen written out. Escaping is the template's business.
+/// An untrusted text with invisible characters replaced by escapes. The template escapes HTML.
 pub fn visible(text: &str) -> String {
     if !text.chars().any(is_hidden) {
         return text.to_owned();
@@ -124,12 +123,12 @@ pub fn visible(text: &str) -> String {
     shown
 }
 
-/// As the value in a query.
+/// Percent-encodes the value of a query.
 pub fn query(value: &str) -> String {
     utf8_percent_encode(value, QUERY).to_string()
 }
 
-/// `one waiter`, `3 waiters`.
+/// `1 waiter`, `3 waiters`.
 pub fn count(n: impl IntoCount, one: &str, many: &str) -> String {
     let n = n.into_count();
     if n == 1 { format!("1 {one}") } else { format!("{} {many}", number(n)) }
@@ -140,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_two_units_at_most() {
+    fn durations_have_at_most_two_units() {
         for (ms, text) in [
             (0, "0 s"),
             (450, "450 ms"),
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_utc() {
+    fn times_are_in_utc() {
         assert_eq!(moment(1_795_198_023_120), "2026-11-20 18:07:03 UTC");
         assert_eq!(stamp(1_795_198_023_120), "2026-11-20T18:07:03.120Z");
         assert_eq!((moment(0), stamp(u64::MAX)), ("-".to_owned(), String::new()));
@@ -174,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seen_is_written_out() {
+    fn invisible_characters_are_escaped() {
         assert_eq!(visible("a\u{202e}b\0\n\u{200b}"), "a\\u{202e}b\\u{0}\\u{a}\\u{200b}");
         assert_eq!(visible("Grüße, 世界 <b>"), "Grüße, 世界 <b>");
     }
 
     #[test]
-    fn queries_are_encoded() {
+    fn values_of_queries_are_percent_encoded() {
         assert_eq!(query("a/b c&d=\"é"), "a/b%20c%26d%3D%22%C3%A9");
     }
 }

@@ -1,5 +1,5 @@
-//! How long quorums took to decide over the last quarter of an hour: a distribution with its
-//! quantiles, and their course. Knows no request.
+//! The page of the quorum latency: how long rounds took in the last 15 minutes, as a distribution with quantiles
+//! and over time.
 
 use askama::Template;
 
@@ -8,14 +8,14 @@ use super::format;
 use super::layout::Layout;
 use crate::manager::latency::LatencyWindow;
 
-/// A quantile in words.
+/// A quantile as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantile {
     /// `p50`.
     pub name: &'static str,
-    /// What it means.
+    /// What the quantile means.
     pub meaning: &'static str,
-    /// Its value; `-` where there is none.
+    /// Its value; `-` if there is none.
     pub value: String,
 }
 
@@ -27,11 +27,11 @@ pub struct LatencyPage {
     total: u64,
     quantiles: Vec<Quantile>,
     distribution: Option<Distribution>,
-    course: Sparkline,
+    over_time: Sparkline,
 }
 
 impl LatencyPage {
-    /// The page.
+    /// `rounds`: the latencies of the last 15 minutes.
     pub fn new(layout: Layout, rounds: &LatencyWindow) -> Self {
         let all = &rounds.all.took;
         let meanings = ["half were faster", "19 of 20 were faster", "99 of 100 were faster"];
@@ -43,9 +43,9 @@ impl LatencyPage {
         Self {
             layout,
             total: all.total(),
-            quantiles: charts::SHARES.iter().zip(meanings).map(quantile).collect(),
+            quantiles: charts::QUANTILES.iter().zip(meanings).map(quantile).collect(),
             distribution: charts::distribution(all),
-            course: charts::sparkline(rounds, charts::WIDTH, charts::HEIGHT / 2.0),
+            over_time: charts::sparkline(rounds, charts::WIDTH, charts::HEIGHT / 2.0),
         }
     }
 }

@@ -1,37 +1,36 @@
-//! What every page has around it: title, navigation, the vote, and what goes wrong for everybody.
-//! Knows no page's content.
+//! The layout of every page: title, navigation, state of the quorum, and warnings.
 
 use super::assets::{self, Assets};
 use super::badges::{self, Badge, Severity};
 use crate::manager::overview::ClusterStatus;
 
-/// A page of the navigation.
+/// The page that is marked in the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tab {
-    /// The held leases.
+    /// Held leases.
     Locks,
-    /// Who queues.
+    /// Waiters.
     Waiters,
-    /// Who holds.
+    /// Leases by owner.
     Owners,
-    /// The nodes.
+    /// State of the nodes.
     Nodes,
-    /// How long quorums take.
+    /// Latency of rounds.
     Latency,
-    /// What happened.
+    /// Recent events.
     Events,
-    /// None of these.
+    /// A page that is not in the navigation.
     Other,
 }
 
 /// One entry of the navigation.
 #[derive(Debug, Clone, Copy)]
 pub struct NavLink {
-    /// Which.
+    /// The page.
     pub tab: Tab,
-    /// Where to.
+    /// Its path.
     pub href: &'static str,
-    /// What it says.
+    /// Its name.
     pub text: &'static str,
 }
 
@@ -44,59 +43,59 @@ const LINKS: [NavLink; 6] = [
     NavLink { tab: Tab::Events, href: "/ui/events", text: "Events" },
 ];
 
-/// The frame of a page.
+/// The data of the layout.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    /// What the page is about, for the browser's tab.
+    /// Title of the browser's tab.
     pub title: String,
-    /// Where we are.
+    /// The page in the navigation.
     pub tab: Tab,
-    /// The vote in a word.
+    /// State of the quorum.
     pub quorum: Badge,
-    /// The vote in a quorum_text.
+    /// The same as a sentence.
     pub quorum_text: String,
     /// Each node's name and state.
     pub nodes: Vec<(String, Badge)>,
-    /// Others can reach the service and there are no keys: every page says so.
+    /// Without authentication although other machines can connect: every page warns about it.
     pub is_open: bool,
-    /// The instance is shutting down.
+    /// Whether the instance is shutting down.
     pub draining: bool,
-    /// The address of the page itself, for those without script.
+    /// Path and query of the page, for reloading without script.
     pub path: String,
-    /// Script keeps it fresh.
+    /// Whether the script refreshes the page.
     pub auto_refresh: bool,
 }
 
 impl Layout {
-    /// For a page with this title, under this address.
-    pub fn new(vote: &ClusterStatus, tab: Tab, title: &str, path: &str) -> Self {
-        let (quorum, quorum_text) = badges::quorum(vote.quorum.granted, vote.quorum.needed, vote.quorum.nodes);
+    /// For a page with this title, path and query.
+    pub fn new(status: &ClusterStatus, tab: Tab, title: &str, path: &str) -> Self {
+        let (quorum, quorum_text) = badges::quorum(status.quorum.granted, status.quorum.needed, status.quorum.nodes);
         Self {
             title: title.to_owned(),
             tab,
             quorum,
             quorum_text,
-            nodes: vote.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
+            nodes: status.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
             is_open: false,
-            draining: vote.draining,
+            draining: status.draining,
             path: path.to_owned(),
             auto_refresh: true,
         }
     }
 
-    /// The same for a page that must not change under its reader's hands.
+    /// For a page that must not change while an operator reads it.
     #[must_use]
     pub fn without_refresh(self) -> Self {
         Self { auto_refresh: false, ..self }
     }
 
-    /// The same of a service that lets everybody in.
+    /// Sets [`Layout::is_open`].
     #[must_use]
     pub fn with_open_access(self, is_open: bool) -> Self {
         Self { is_open, ..self }
     }
 
-    /// The navigation.
+    /// The entries of the navigation.
     pub fn links(&self) -> &'static [NavLink] {
         &LINKS
     }
@@ -111,7 +110,7 @@ impl Layout {
         env!("CARGO_PKG_VERSION")
     }
 
-    /// Something that every page says at its top.
+    /// Whether every page shows an alarm at its top.
     pub fn is_alarming(&self) -> bool {
         self.quorum.severity == Severity::Bad
     }

@@ -1,5 +1,5 @@
-//! One lock: holder, what each node says, who waits, what happened, and the lines to paste. Asked
-//! fresh from the nodes, since decisions are made on it. Knows no request.
+//! The page of one lock: holder, state on each node, waiters, events, and commands to copy. Read from the nodes
+//! for each request, since operators decide by it.
 
 use std::sync::Arc;
 
@@ -15,70 +15,70 @@ use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::ResourceName;
 
-/// Events of the lock that are shown.
+/// Maximum number of events shown.
 const EVENTS_SHOWN: usize = 50;
-/// Waiters that are shown.
+/// Maximum number of waiters shown.
 const WAITERS_SHOWN: usize = 200;
 
-/// What was done just now.
+/// What the operator has just done to the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompletedAction {
-    /// Renewals are refused from now on.
+    /// The lease was revoked: renewals are refused.
     Revoked,
-    /// It was freed at once.
+    /// The lock was released at once.
     Released,
 }
 
 impl CompletedAction {
-    /// The words in an address.
-    pub const WORDS: [&'static str; 2] = ["revoked", "released"];
+    /// The values of the query's field `done`.
+    pub const NAMES: [&'static str; 2] = ["revoked", "released"];
 
-    /// Its word.
+    /// The value in the query.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Revoked => Self::WORDS[0],
-            Self::Released => Self::WORDS[1],
+            Self::Revoked => Self::NAMES[0],
+            Self::Released => Self::NAMES[1],
         }
     }
 
-    /// From its word.
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Revoked, Self::Released].into_iter().find(|done| done.as_str() == word)
+    /// Parses the value of the query.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Revoked, Self::Released].into_iter().find(|action| action.as_str() == text)
     }
 }
 
-/// The holder.
+/// The holder as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderDetails {
-    /// Who, made visible; empty where it gave no name.
+    /// Owner label; empty if it gave none.
     pub owner: String,
-    /// The same for a query.
+    /// The owner label, encoded for a query.
     pub owner_query: String,
-    /// Why, made visible.
+    /// Note of the lease.
     pub note: String,
-    /// More, made visible.
+    /// Metadata of the lease.
     pub metadata: Vec<(String, String)>,
-    /// Names the lease.
+    /// Id of the lease.
     pub token_id: String,
-    /// The fencing token.
+    /// Fencing token.
     pub fence: String,
-    /// When it was granted, for `datetime`.
+    /// When it was granted, as RFC 3339.
     pub stamp: String,
-    /// The same for people.
+    /// When it was granted, as shown.
     pub moment: String,
-    /// Since how long.
+    /// How long it has been held.
     pub held: String,
-    /// The same. Milliseconds.
+    /// The same in milliseconds.
     pub held_ms: u64,
-    /// What is left at most.
+    /// Remaining validity.
     pub left: String,
-    /// The same. Milliseconds.
+    /// The same in milliseconds.
     pub left_ms: u64,
-    /// How often it was extended, in words.
+    /// Number of renewals, as text.
     pub renewals: String,
 }
 
-/// A holder as pages show it. Units of `wall_ms`: milliseconds since 1970.
+/// Formats a holder. Units of `wall_ms`: milliseconds since 1970.
 pub fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
     let held = format::since(wall_ms, view.labels.acquired_at_ms);
     let pair = |(k, v): (&String, &String)| (format::visible(k), format::visible(v));
@@ -99,18 +99,18 @@ pub fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
     }
 }
 
-/// What one node says.
+/// The state of the lock on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAnswerRow {
-    /// Which.
+    /// Name of the node.
     pub node: String,
-    /// Whether its word counts.
+    /// Whether the node answered and votes.
     pub state: Badge,
-    /// What it has, in words.
-    pub says: String,
-    /// The key's TTL there, in words; empty where it has none.
+    /// What the node holds, as text.
+    pub holds: String,
+    /// Remaining TTL of the key on the node; empty if it has none.
     pub ttl: String,
-    /// The same. Milliseconds.
+    /// The same in milliseconds.
     pub ttl_ms: u64,
 }
 
@@ -122,56 +122,56 @@ fn verdict(verdict: &Verdict) -> Badge {
         Verdict::Refused => badge("refused", Severity::Warn),
         Verdict::NoVote(NoVote::Quarantined { left_ms }) => {
             let left = format::time(std::time::Duration::from_millis(*left_ms));
-            badge(&format!("in quarantine for {left} more"), Severity::Warn)
+            badge(&format!("in quarantine for another {left}"), Severity::Warn)
         }
         Verdict::NoVote(NoVote::Unseeded { .. }) => badge("waiting for fence seed", Severity::Warn),
         Verdict::NoVote(NoVote::ClockOff { .. }) => badge("clock off", Severity::Bad),
         Verdict::NoVote(NoVote::OtherCluster { .. }) => badge("other cluster", Severity::Bad),
         Verdict::Unreachable(kind) => badge(&format!("no answer: {}", kind.as_str()), Severity::Bad),
-        Verdict::NotAwaited => badge("not awaited", Severity::Neutral),
+        Verdict::NotAwaited => badge("not needed", Severity::Neutral),
     }
 }
 
 fn node_row(view: &ResourceOnNode, holder: Option<&HolderInfo>) -> NodeAnswerRow {
     let is_silent = matches!(view.verdict, Verdict::Unreachable(_) | Verdict::NotAwaited);
-    let says = match (&view.holds, view.foreign) {
-        (Some(id), _) if holder.is_some_and(|h| h.token_id == *id) => "holds this lease".to_owned(),
-        (Some(id), _) => format!("holds another lease: {id}"),
-        (None, true) => "holds a lock of another Redlock client".to_owned(),
+    let holds = match (&view.holds, view.foreign) {
+        (Some(id), _) if holder.is_some_and(|h| h.token_id == *id) => "this lease".to_owned(),
+        (Some(id), _) => format!("another lease: {id}"),
+        (None, true) => "a lock of another Redlock client".to_owned(),
         (None, false) if is_silent => "-".to_owned(),
-        (None, false) => "holds nothing".to_owned(),
+        (None, false) => "nothing".to_owned(),
     };
     let ttl = view.ttl_ms.map(std::time::Duration::from_millis);
     NodeAnswerRow {
         node: view.node.to_string(),
         state: verdict(&view.verdict),
-        says,
+        holds,
         ttl: ttl.map(format::clock).unwrap_or_default(),
         ttl_ms: view.ttl_ms.unwrap_or(0),
     }
 }
 
-fn silent_row(outcome: &NodeOutcome) -> NodeAnswerRow {
-    let says = "-".to_owned();
+fn unreachable_row(outcome: &NodeOutcome) -> NodeAnswerRow {
+    let holds = "-".to_owned();
     NodeAnswerRow {
         node: outcome.node.to_string(),
         state: verdict(&outcome.verdict),
-        says,
+        holds,
         ttl: String::new(),
         ttl_ms: 0,
     }
 }
 
-/// Somebody who waits.
+/// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockWaiterRow {
-    /// 1 is next.
+    /// Position in the queue, from 1.
     pub position: usize,
-    /// Who, made visible; empty where it gave no name.
+    /// Owner label; empty if it gave none.
     pub owner: String,
-    /// Since how long.
+    /// How long it has been waiting.
     pub waiting: String,
-    /// The same. Milliseconds.
+    /// The same in milliseconds.
     pub waiting_ms: u64,
 }
 
@@ -205,23 +205,23 @@ pub struct LockPage {
 }
 
 impl LockPage {
-    /// The page. `base`: what stands before a path in a line to paste. `past`: the newest first.
+    /// `recent`: newest first. `base_url`: scheme and host, for the commands to copy.
     pub fn new(
         layout: Layout,
         resource: &ResourceName,
-        seen: Result<&Inspection, &NoQuorum>,
-        past: &[Arc<Event>],
+        inspection: Result<&Inspection, &NoQuorum>,
+        recent: &[Arc<Event>],
         completed: Option<CompletedAction>,
-        base: &str,
+        base_url: &str,
         wall_ms: u64,
     ) -> Self {
-        let of_it = past.iter().filter(|e| e.resource.as_deref() == Some(resource.as_str()));
+        let of_this_lock = recent.iter().filter(|e| e.resource.as_deref() == Some(resource.as_str()));
         let mut page = Self {
             layout,
             resource: resource.to_string(),
-            url: format!("{base}/locks/{resource}"),
-            state: badge("not known", Severity::Bad),
-            sentence: "Fewer than a quorum of the nodes answered: nobody can say who holds it.".to_owned(),
+            url: format!("{base_url}/locks/{resource}"),
+            state: badge("unknown", Severity::Bad),
+            sentence: "Fewer than a quorum of the nodes answered, so the holder cannot be determined.".to_owned(),
             holder: None,
             is_foreign: false,
             can_end: false,
@@ -229,43 +229,44 @@ impl LockPage {
             nodes: Vec::new(),
             waiters: Vec::new(),
             waiting: 0,
-            events: of_it.take(EVENTS_SHOWN).map(|event| events::row(event)).collect(),
+            events: of_this_lock.take(EVENTS_SHOWN).map(|event| events::row(event)).collect(),
             completed,
         };
-        match seen {
-            Ok(seen) => page.fill(seen, wall_ms),
-            Err(error) => page.nodes = error.nodes.iter().map(silent_row).collect(),
+        match inspection {
+            Ok(inspection) => page.fill(inspection, wall_ms),
+            Err(error) => page.nodes = error.nodes.iter().map(unreachable_row).collect(),
         }
         page
     }
 
-    fn fill(&mut self, seen: &Inspection, wall_ms: u64) {
-        let held = match &seen.state {
+    fn fill(&mut self, inspection: &Inspection, wall_ms: u64) {
+        let held = match &inspection.state {
             LockState::Held(holder) => Some(holder),
             _ => None,
         };
-        (self.state, self.sentence) = match &seen.state {
-            LockState::Free => (badge("free", Severity::Neutral), "Nobody holds it.".to_owned()),
+        (self.state, self.sentence) = match &inspection.state {
+            LockState::Free => (badge("free", Severity::Neutral), "The lock is not held.".to_owned()),
             LockState::Held(holder) if holder.valid_for.is_zero() => (
-                badge("run out", Severity::Warn),
-                "The last lease has run out; its safety margin is passing.".to_owned(),
+                badge("expired", Severity::Warn),
+                "The last lease has expired; the lock is free after the safety margin.".to_owned(),
             ),
             LockState::Held(_) => (badge("held", Severity::Good), String::new()),
             LockState::Foreign { left, .. } => {
                 let left =
-                    left.map_or_else(|| "without an end".to_owned(), |l| format!("for {} more", format::time(l)));
-                let sentence = format!("Another Redlock client holds it, {left}. Nothing else is known of its holder.");
+                    left.map_or_else(|| "without expiry".to_owned(), |l| format!("for another {}", format::time(l)));
+                let sentence =
+                    format!("Another Redlock client holds the lock, {left}. Nothing else is known about the holder.");
                 (badge("held by another client", Severity::Warn), sentence)
             }
         };
-        self.is_foreign = matches!(seen.state, LockState::Foreign { .. });
-        self.can_end = seen.etag().is_some();
+        self.is_foreign = matches!(inspection.state, LockState::Foreign { .. });
+        self.can_end = inspection.etag().is_some();
         self.holder = held.map(|view| holder(view, wall_ms));
-        let count = seen.quorum;
+        let count = inspection.quorum;
         self.agreement = format!("{} of {} nodes agree, {} are needed", count.granted, count.nodes, count.needed);
-        self.nodes = seen.nodes.iter().map(|view| node_row(view, held)).collect();
-        self.waiting = seen.waiters.len();
-        self.waiters = seen.waiters.iter().take(WAITERS_SHOWN).map(waiter_row).collect();
+        self.nodes = inspection.nodes.iter().map(|view| node_row(view, held)).collect();
+        self.waiting = inspection.waiters.len();
+        self.waiters = inspection.waiters.iter().take(WAITERS_SHOWN).map(waiter_row).collect();
     }
 }
 
@@ -278,7 +279,7 @@ mod tests {
     use crate::types::NodeId;
 
     #[test]
-    fn what_a_node_says_is_put_into_words() {
+    fn the_state_on_a_node_is_described() {
         let view = |foreign, verdict| ResourceOnNode {
             node: NodeId::parse("n1").expect("valid"),
             holds: None,
@@ -288,36 +289,36 @@ mod tests {
         };
         let quarantined = view(false, Verdict::NoVote(NoVote::Quarantined { left_ms: 61_000 }));
         let row = node_row(&quarantined, None);
-        assert_eq!((row.state.text.as_str(), row.says.as_str()), ("in quarantine for 1 m 01 s more", "holds nothing"));
-        assert_eq!(node_row(&view(true, Verdict::Granted), None).says, "holds a lock of another Redlock client");
-        assert_eq!(node_row(&view(false, Verdict::NotAwaited), None).says, "-");
+        assert_eq!((row.state.text.as_str(), row.holds.as_str()), ("in quarantine for another 1 m 01 s", "nothing"));
+        assert_eq!(node_row(&view(true, Verdict::Granted), None).holds, "a lock of another Redlock client");
+        assert_eq!(node_row(&view(false, Verdict::NotAwaited), None).holds, "-");
         assert_eq!((row.ttl.as_str(), row.ttl_ms), ("4 s", 4_200));
     }
 
     #[test]
-    fn an_outcome_is_one_of_two_words() {
-        for done in [CompletedAction::Revoked, CompletedAction::Released] {
-            assert_eq!(CompletedAction::parse(done.as_str()), Some(done));
+    fn a_completed_action_is_parsed_from_its_name() {
+        for action in [CompletedAction::Revoked, CompletedAction::Released] {
+            assert_eq!(CompletedAction::parse(action.as_str()), Some(action));
         }
         assert_eq!(CompletedAction::parse(""), None);
     }
 
     #[test]
-    fn free_and_foreign_locks_say_so() {
+    fn free_and_foreign_locks_are_described() {
         let resource = ResourceName::parse("a/b").expect("valid");
         let quorum = QuorumCount { granted: 0, needed: 2, nodes: 3 };
         let page = |state| {
-            let seen = Inspection { resource: resource.clone(), state, waiters: vec![], nodes: vec![], quorum };
+            let inspection = Inspection { resource: resource.clone(), state, waiters: vec![], nodes: vec![], quorum };
             let vote = crate::manager::overview::ClusterStatus { nodes: vec![], quorum, draining: false };
             let layout = Layout::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");
-            let page = LockPage::new(layout, &resource, Ok(&seen), &[], None, "http://h", 0);
+            let page = LockPage::new(layout, &resource, Ok(&inspection), &[], None, "http://h", 0);
             (page.can_end, page.render().expect("a page"))
         };
         let (can_end, html) = page(LockState::Free);
-        assert!(!can_end && html.contains("Nobody holds it") && !html.contains("/ui/release/"));
+        assert!(!can_end && html.contains("The lock is not held") && !html.contains("/ui/release/"));
         let foreign = LockState::Foreign { left: Some(Duration::from_secs(9)), fingerprint: "ff".into() };
         let (can_end, html) = page(foreign);
-        assert!(can_end && html.contains("for 9 s more") && html.contains("/ui/release/a/b"));
-        assert!(!html.contains("/ui/revoke/a/b"), "a foreigner's lock cannot be revoked");
+        assert!(can_end && html.contains("for another 9 s") && html.contains("/ui/release/a/b"));
+        assert!(!html.contains("/ui/revoke/a/b"), "a lock of another client cannot be revoked");
     }
 }

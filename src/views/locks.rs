@@ -1,6 +1,5 @@
-//! The landing page: who holds what, since when, why, until when. Filters, sorts and pages the kept
-//! snapshot; a hundred thousand leases are gone through once, and only the rows that are shown are
-//! made. Knows no request.
+//! The start page: the held locks. Filters, sorts and pages the cached snapshot; of a hundred thousand leases only
+//! the rows that are shown are formatted.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -18,23 +17,23 @@ use crate::types::ResourceName;
 /// A column to sort by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sort {
-    /// By name.
+    /// Name of the resource.
     #[default]
     Resource,
-    /// By owner.
+    /// Owner label.
     Owner,
-    /// Held the longest first, where downwards.
+    /// Time since the grant.
     Held,
-    /// By the time left.
+    /// Remaining validity.
     Expires,
-    /// By fencing token.
+    /// Fencing token.
     Fence,
-    /// By the number of waiters.
+    /// Number of waiters.
     Waiters,
 }
 
 impl Sort {
-    /// All of them with their words in queries.
+    /// All columns with their names in queries.
     pub const ALL: [(Self, &'static str); 6] = [
         (Self::Resource, "resource"),
         (Self::Owner, "owner"),
@@ -44,51 +43,51 @@ impl Sort {
         (Self::Waiters, "waiters"),
     ];
 
-    /// The word in queries.
+    /// The name in queries.
     pub fn as_str(self) -> &'static str {
-        Self::ALL.iter().find(|(sort, _)| *sort == self).map_or("resource", |(_, word)| word)
+        Self::ALL.iter().find(|(sort, _)| *sort == self).map_or("resource", |(_, name)| name)
     }
 }
 
 /// The state of a resource in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListedState {
-    /// A lease is running.
+    /// A lease is active.
     Held,
-    /// The last one has run out; its safety margin is passing.
+    /// The last lease has expired, and its safety margin has not passed yet.
     LockDelay,
-    /// Nobody has it, and somebody waits for it here.
+    /// Not held, but this instance has waiters for it.
     Waited,
 }
 
 impl ListedState {
-    /// Those that can be filtered by, with their words in queries and on the page.
+    /// All states with their names in queries and on the page.
     pub const ALL: [(Self, &'static str, &'static str); 3] = [
         (Self::Held, "held", "held"),
-        (Self::LockDelay, "lock-delay", "run out"),
+        (Self::LockDelay, "lock-delay", "expired"),
         (Self::Waited, "waited", "waited for"),
     ];
 }
 
-/// What is to be shown.
+/// Filters and order of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LocksQuery {
-    /// Names that begin so.
+    /// Prefix of the name.
     pub prefix: String,
-    /// Owners that have this in them, whatever the case of its letters.
+    /// Part of the owner label; case is ignored.
     pub owner: String,
-    /// In this state. [`ListedState::Waited`]: all that somebody waits for.
+    /// Only this state. [`ListedState::Waited`]: all resources with waiters, held or not.
     pub state: Option<ListedState>,
-    /// By this column.
+    /// The column to sort by.
     pub sort: Sort,
-    /// The largest first.
+    /// Largest values first.
     pub descending: bool,
-    /// From 1.
+    /// Page number, from 1.
     pub page: usize,
 }
 
 impl LocksQuery {
-    /// The page's address with these filters, sorted so.
+    /// Path and query of the page with these filters and this order.
     fn link(&self, sort: Sort, descending: bool) -> String {
         let mut parts = Vec::new();
         let mut add = |name: &str, value: &str| {
@@ -98,90 +97,90 @@ impl LocksQuery {
         };
         add("prefix", &self.prefix);
         add("owner", &self.owner);
-        add("state", self.state_word());
+        add("state", self.state_name());
         add("sort", if sort == Sort::default() { "" } else { sort.as_str() });
         add("dir", if descending { "desc" } else { "" });
         if parts.is_empty() { "/ui/".to_owned() } else { format!("/ui/?{}", parts.join("&")) }
     }
 
-    /// The word of the state that is filtered by.
-    pub fn state_word(&self) -> &'static str {
-        ListedState::ALL.iter().find(|(state, ..)| Some(*state) == self.state).map_or("", |(_, word, _)| word)
+    /// Name of the state that is filtered by; empty for all states.
+    fn state_name(&self) -> &'static str {
+        ListedState::ALL.iter().find(|(state, ..)| Some(*state) == self.state).map_or("", |(_, name, _)| name)
     }
 
-    /// Whether anything is left out.
+    /// Whether a filter is set.
     pub fn is_filtered(&self) -> bool {
         !self.prefix.is_empty() || !self.owner.is_empty() || self.state.is_some()
     }
 }
 
-/// A heading that sorts.
+/// A column heading with a link that sorts by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// What it says.
+    /// The heading.
     pub text: &'static str,
-    /// Where it leads.
+    /// The link.
     pub href: String,
     /// For `aria-sort`: `ascending`, `descending` or `none`.
     pub sorted: &'static str,
 }
 
-/// One row.
+/// The row of one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockRow {
-    /// The name.
+    /// Name of the resource.
     pub resource: String,
-    /// Its state.
+    /// State of the resource.
     pub state: Badge,
-    /// Who holds it, made visible; empty where nobody says.
+    /// Owner label; empty if there is none.
     pub owner: String,
-    /// The same for a query.
+    /// The owner label, encoded for a query.
     pub owner_query: String,
-    /// Why, made visible.
+    /// Note of the lease.
     pub note: String,
-    /// When it was granted, for `datetime`; empty where nobody holds it.
+    /// When it was granted, as RFC 3339; empty if it is not held.
     pub acquired: String,
-    /// Since how long. Milliseconds.
+    /// Time since the grant. Units: milliseconds.
     pub held_ms: u64,
-    /// The same in words.
+    /// The same as text.
     pub held: String,
-    /// What is left. Milliseconds.
+    /// Remaining validity. Units: milliseconds.
     pub left_ms: u64,
-    /// The same in words.
+    /// The same as text.
     pub left: String,
-    /// What is left of the TTL, in percent.
+    /// Remaining validity in percent of the TTL.
     pub left_percent: u64,
-    /// The TTL it was taken with. Milliseconds.
+    /// The TTL. Units: milliseconds.
     pub ttl_ms: u64,
-    /// How often it was extended, in words; empty for never.
+    /// Number of renewals, as text; empty for none.
     pub renewals: String,
-    /// The fencing token.
+    /// Fencing token; empty without a lease.
     pub fence: String,
-    /// How many wait here.
+    /// Number of waiters at this instance.
     pub waiting: usize,
 }
 
 impl LockRow {
-    /// Whether somebody has, or had, a lease on it.
-    pub fn is_held(&self) -> bool {
+    /// Whether there is a lease, active or expired.
+    fn has_lease(&self) -> bool {
         !self.fence.is_empty()
     }
 }
 
-/// The strip above the table.
+/// The figures above the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocksSummary {
-    /// Leases that are running, in the whole cluster.
+    /// Number of active leases in the whole cluster.
     pub held: usize,
-    /// Requests that wait in this instance.
+    /// Number of waiters at this instance.
     pub waiting: usize,
-    /// The longest wait in words; `-` where nobody waits.
+    /// Longest waiting time; `-` without waiters.
     pub longest_wait: String,
-    /// Of how long ago. Milliseconds.
+    /// Age of the snapshot. Units: milliseconds.
     pub age_ms: u64,
-    /// The same in words.
+    /// The same as text.
     pub age: String,
-    /// A quorum of the nodes told all they have.
+    /// Whether the snapshot is complete: a quorum of the nodes listed all their leases.
     pub complete: bool,
 }
 
@@ -190,33 +189,34 @@ pub struct LocksSummary {
 #[template(path = "locks.html")]
 pub struct LocksPage {
     layout: Layout,
-    strip: LocksSummary,
+    summary: LocksSummary,
     query: LocksQuery,
     columns: Vec<Column>,
     rows: Vec<LockRow>,
     paging: Paging,
-    /// The prefix is a whole name: it can be looked up, whoever holds it.
-    exact: Option<String>,
+    /// The prefix, if it is a valid name: a link to its page is offered.
+    exact_name: Option<String>,
 }
 
-/// What a row is made of, before it is known whether it is shown.
+/// A resource before filtering and paging.
 struct Candidate<'a> {
     name: &'a ResourceName,
     lease: Option<(&'a SnapshotLease, usize)>,
     waiting: usize,
 }
 
-struct Scene<'a> {
+/// The snapshot with the present time.
+struct LockList<'a> {
     overview: &'a Overview,
     wall_ms: u64,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> LockList<'a> {
     fn valid_for(&self, lease: &SnapshotLease) -> Duration {
         lease.left.saturating_sub(self.overview.age).saturating_sub(self.overview.lock_delay)
     }
 
-    fn is_there(&self, lease: &SnapshotLease) -> bool {
+    fn is_listed(&self, lease: &SnapshotLease) -> bool {
         lease.left > self.overview.age
     }
 
@@ -232,7 +232,7 @@ impl<'a> Scene<'a> {
         candidate.lease.and_then(|(_, i)| self.overview.leases.facts().get(i))
     }
 
-    fn strip(&self) -> LocksSummary {
+    fn summary(&self) -> LocksSummary {
         let overview = self.overview;
         LocksSummary {
             held: overview.leases.leases.values().filter(|lease| !self.valid_for(lease).is_zero()).count(),
@@ -247,17 +247,17 @@ impl<'a> Scene<'a> {
     fn candidates(&self, query: &LocksQuery) -> Vec<Candidate<'a>> {
         let (leases, waiting) = (&self.overview.leases.leases, &self.overview.waiting);
         let has_waiters = !waiting.is_empty();
-        let held = leases.iter().enumerate().filter(|(_, (_, lease))| self.is_there(lease));
+        let held = leases.iter().enumerate().filter(|(_, (_, lease))| self.is_listed(lease));
         let held = held.map(|(i, (name, lease))| Candidate {
             name,
             lease: Some((lease, i)),
             waiting: if has_waiters { waiting.get(name).copied().unwrap_or(0) } else { 0 },
         });
-        let is_listed = |name| leases.get(name).is_some_and(|lease| self.is_there(lease));
-        let waited = waiting.iter().filter(|(name, _)| !is_listed(*name));
+        let has_listed_lease = |name| leases.get(name).is_some_and(|lease| self.is_listed(lease));
+        let waited = waiting.iter().filter(|(name, _)| !has_listed_lease(*name));
         let waited = waited.map(|(name, n)| Candidate { name, lease: None, waiting: *n });
         let owner = query.owner.to_lowercase();
-        let fits = |c: &Candidate<'_>| {
+        let matches = |c: &Candidate<'_>| {
             c.name.as_str().starts_with(&query.prefix)
                 && match query.state {
                     None => true,
@@ -266,26 +266,26 @@ impl<'a> Scene<'a> {
                 }
                 && (owner.is_empty() || self.facts(c).is_some_and(|f| f.owner.to_lowercase().contains(&owner)))
         };
-        held.chain(waited).filter(fits).collect()
+        held.chain(waited).filter(matches).collect()
     }
 
     fn compare(&self, sort: Sort, a: &Candidate<'_>, b: &Candidate<'_>) -> Ordering {
         let left = |c: &Candidate<'_>| c.lease.map_or(Duration::MAX, |(lease, _)| lease.left);
         let fence = |c: &Candidate<'_>| c.lease.map_or(0, |(lease, _)| lease.record.fence.0);
-        // The later it was taken, the shorter it is held.
-        let taken = |c: &Candidate<'_>| self.facts(c).map_or(u64::MAX, |f| f.acquired_at_ms);
+        // The later the grant, the shorter it has been held.
+        let granted_at = |c: &Candidate<'_>| self.facts(c).map_or(u64::MAX, |f| f.acquired_at_ms);
         match sort {
             Sort::Resource => Ordering::Equal,
             Sort::Owner => self.facts(a).map(|f| &*f.owner).cmp(&self.facts(b).map(|f| &*f.owner)),
-            Sort::Held => taken(b).cmp(&taken(a)),
+            Sort::Held => granted_at(b).cmp(&granted_at(a)),
             Sort::Expires => left(a).cmp(&left(b)),
             Sort::Fence => fence(a).cmp(&fence(b)),
             Sort::Waiters => a.waiting.cmp(&b.waiting),
         }
     }
 
-    /// The candidates of one page, in order; the others are only parted from them.
-    fn shown(&self, query: &LocksQuery, mut all: Vec<Candidate<'a>>, paging: &Paging) -> Vec<Candidate<'a>> {
+    /// The candidates of one page, in order; the others are not sorted.
+    fn page_of(&self, query: &LocksQuery, mut all: Vec<Candidate<'a>>, paging: &Paging) -> Vec<Candidate<'a>> {
         let order = |a: &Candidate<'_>, b: &Candidate<'_>| {
             let by = self.compare(query.sort, a, b);
             let by = if query.sort == Sort::Resource { a.name.cmp(b.name) } else { by };
@@ -302,7 +302,7 @@ impl<'a> Scene<'a> {
 
     fn row(&self, candidate: &Candidate<'a>) -> LockRow {
         let state = self.state(candidate);
-        let word = ListedState::ALL.iter().find(|(s, ..)| *s == state).map_or("", |(.., word)| word);
+        let text = ListedState::ALL.iter().find(|(s, ..)| *s == state).map_or("", |(.., text)| text);
         let severity = match state {
             ListedState::Held => Severity::Good,
             ListedState::LockDelay => Severity::Warn,
@@ -310,7 +310,7 @@ impl<'a> Scene<'a> {
         };
         let mut row = LockRow {
             resource: candidate.name.to_string(),
-            state: badge(word, severity),
+            state: badge(text, severity),
             owner: String::new(),
             owner_query: String::new(),
             note: String::new(),
@@ -347,15 +347,15 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// A part of a whole, 0 to 100.
-pub fn percent(part: u64, whole: u64) -> u64 {
-    part.saturating_mul(100).checked_div(whole).unwrap_or(0).min(100)
+/// `part` in percent of `total`, 0 to 100.
+fn percent(part: u64, total: u64) -> u64 {
+    part.saturating_mul(100).checked_div(total).unwrap_or(0).min(100)
 }
 
 fn columns(query: &LocksQuery) -> Vec<Column> {
     let column = |(sort, text): (Sort, &'static str)| {
         let is_sorted = query.sort == sort;
-        // What is looked for first comes first: the longest held, the next to end, the most wanted.
+        // The first click shows what is usually looked for: the longest held, the next to expire, the most waiters.
         let descends_first = matches!(sort, Sort::Held | Sort::Fence | Sort::Waiters);
         let descending = if is_sorted { !query.descending } else { descends_first };
         let sorted = match (is_sorted, query.descending) {
@@ -378,14 +378,14 @@ fn columns(query: &LocksQuery) -> Vec<Column> {
 }
 
 impl LocksPage {
-    /// The page. `wall_ms`: now, on the wall clock.
+    /// Units of `wall_ms`: milliseconds since 1970.
     pub fn new(layout: Layout, overview: &Overview, query: LocksQuery, wall_ms: u64) -> Self {
-        let scene = Scene { overview, wall_ms };
-        let all = scene.candidates(&query);
+        let list = LockList { overview, wall_ms };
+        let all = list.candidates(&query);
         let paging = Paging::new(all.len(), query.page, query.link(query.sort, query.descending));
-        let rows = scene.shown(&query, all, &paging).iter().map(|c| scene.row(c)).collect();
-        let exact = ResourceName::parse(&query.prefix).ok().map(|name| name.to_string());
-        Self { layout, strip: scene.strip(), columns: columns(&query), rows, paging, exact, query }
+        let rows = list.page_of(&query, all, &paging).iter().map(|c| list.row(c)).collect();
+        let exact_name = ResourceName::parse(&query.prefix).ok().map(|name| name.to_string());
+        Self { layout, summary: list.summary(), columns: columns(&query), rows, paging, exact_name, query }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The list of locks: what is shown of a snapshot, in which order, and what strangers' words look like.
+//! The list of locks: rows, filters, order, paging and untrusted texts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ fn four() -> Overview {
 }
 
 #[test]
-fn a_row_says_who_since_when_why_and_until_when() {
+fn a_row_shows_owner_note_times_fence_and_waiters() {
     let overview = four();
     let page = page(&overview, LocksQuery::default());
     assert_eq!(names(&page), ["deploy/prod", "deploy/test", "import", "next"]);
@@ -76,14 +76,14 @@ fn a_row_says_who_since_when_why_and_until_when() {
     assert_eq!((row.owner.as_str(), row.note.as_str(), row.fence.as_str()), ("ci-4711", "release 1.9", "9"));
     assert_eq!((row.held.as_str(), row.left.as_str(), row.left_percent), ("5 m 00 s", "30 s", 50));
     assert_eq!((row.waiting, row.renewals.as_str(), row.state.text.as_str()), (3, "2×", "held"));
-    assert_eq!(page.rows[2].state.text, "run out", "only the safety margin is left");
+    assert_eq!(page.rows[2].state.text, "expired", "only the safety margin is left");
     assert_eq!(page.rows[3].state.text, "waited for");
-    let strip = &page.strip;
-    assert_eq!((strip.held, strip.waiting, strip.longest_wait.as_str()), (2, 4, "1 m 15 s"));
+    let summary = &page.summary;
+    assert_eq!((summary.held, summary.waiting, summary.longest_wait.as_str()), (2, 4, "1 m 15 s"));
 }
 
 #[test]
-fn filters_are_by_prefix_owner_and_state() {
+fn the_list_is_filtered_by_prefix_owner_and_state() {
     let overview = four();
     let with = |change: fn(&mut LocksQuery)| {
         let mut query = LocksQuery::default();
@@ -112,7 +112,7 @@ fn every_column_sorts_both_ways() {
 }
 
 #[test]
-fn the_address_keeps_filters_and_turns_the_order() {
+fn links_of_columns_keep_the_filters_and_reverse_the_order() {
     let overview = four();
     let query = LocksQuery {
         prefix: "deploy/".into(),
@@ -129,7 +129,7 @@ fn the_address_keeps_filters_and_turns_the_order() {
 }
 
 #[test]
-fn pages_follow_each_other_without_a_gap_in_every_order() {
+fn pages_together_contain_every_lock_once_in_every_order() {
     let all: Vec<String> = (0..250).map(|i| format!("r/{i:03}")).collect();
     let leases = all.iter().enumerate().map(|(i, n)| (n.as_str(), lease("o", "", i as u64 % 7, 60, i as u64 % 5)));
     let overview = overview(leases.collect(), &[]);
@@ -145,12 +145,12 @@ fn pages_follow_each_other_without_a_gap_in_every_order() {
     }
 }
 
-/// Names cannot have such characters, owners and notes can.
+/// Names cannot contain such characters; owners and notes can.
 #[test]
-fn strangers_words_are_inert() {
+fn untrusted_texts_are_escaped() {
     let hostile = "\"><script>alert(1)</script><img src=x onerror=alert(2)>' {{7*7}} \u{202e}";
     let overview = overview(vec![("a", lease(hostile, hostile, 1, 60, 1))], &[]);
-    // A reader's own words come back into the field as they are, but for what escaping does.
+    // The filter that was typed is returned unchanged, but escaped.
     let query = LocksQuery { prefix: hostile.trim_end_matches('\u{202e}').into(), ..LocksQuery::default() };
     for html in [page(&overview, LocksQuery::default()), page(&overview, query)].map(|p| p.render().expect("a page")) {
         assert!(
@@ -161,7 +161,7 @@ fn strangers_words_are_inert() {
 }
 
 #[test]
-fn an_incomplete_list_says_so() {
+fn an_incomplete_list_has_a_warning() {
     let mut overview = four();
     assert!(!page(&overview, LocksQuery::default()).render().expect("a page").contains("fewer than a quorum"));
     let leases = overview.leases.leases.clone();

@@ -1,18 +1,18 @@
-//! The page that asks for a key. Without a frame, which is for those who are in. Knows no request.
+//! The log-in page. Standalone, without navigation.
 
 use askama::Template;
 
 use super::assets::{self, Assets};
 
-/// The page.
+/// The data of the page.
 #[derive(Template)]
 #[template(path = "login.html")]
 pub struct LoginPage {
-    /// Of the form.
+    /// The form token.
     pub token: String,
-    /// Who is logged in; empty: nobody.
+    /// The principal that is logged in; empty: none.
     pub principal: String,
-    /// The last key did not do.
+    /// Whether the last key was rejected.
     pub has_failed: bool,
 }
 

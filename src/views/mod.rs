@@ -1,7 +1,6 @@
-//! Pages as data: from what the manager says to what a template shows, pure functions of values and
-//! the time at which they were asked for. Apart from `http`, so that every number and word of a page
-//! can be tested without a request. Templates are in `templates/`, and escape every string: names,
-//! owners and notes are strangers' words.
+//! The dashboard's pages: pure functions from the manager's data to what a template shows, so that every
+//! number and text can be tested without a request. The templates in `templates/` escape every string, since
+//! names, owners and notes are chosen by callers.
 
 pub mod assets;
 pub mod badges;

@@ -1,5 +1,4 @@
-//! The nodes: who votes, who does not and why, for how long, how fast each was lately, what failed,
-//! and what to do about it. Knows no request.
+//! The page of the nodes: which of them vote, why others do not and for how long, latency, failures and findings.
 
 use std::time::Duration;
 
@@ -18,59 +17,59 @@ use crate::types::NodeId;
 /// One node.
 #[derive(Debug, Clone)]
 pub struct NodeCard {
-    /// Its name.
+    /// Name of the node.
     pub node: String,
-    /// Its state.
+    /// State of the node.
     pub state: Badge,
-    /// Since how long.
+    /// Time in this state.
     pub since: String,
-    /// The same. Milliseconds.
+    /// The same in milliseconds.
     pub since_ms: u64,
-    /// Why it has no vote; empty where it has.
+    /// Why it does not vote; empty if it does.
     pub why: String,
-    /// Until it votes again, in words; empty where that is not known.
+    /// Time until it votes again; empty if not known.
     pub votes_in: String,
-    /// The same. Milliseconds.
+    /// The same in milliseconds.
     pub votes_in_ms: u64,
-    /// Of the last probe.
+    /// Round trip of the last probe.
     pub latency: String,
-    /// Of the last quarter of an hour.
+    /// Median of the last 15 minutes.
     pub median: String,
-    /// The same.
+    /// 99th percentile of the last 15 minutes.
     pub slow: String,
-    /// Answers in it.
+    /// Answers in the last 15 minutes.
     pub answers: String,
-    /// Failures in it.
+    /// Failures in the last 15 minutes.
     pub failures: u64,
-    /// By kind, only those that there are.
+    /// Failures by kind, without kinds that did not occur.
     pub kinds: Vec<(&'static str, String)>,
-    /// Its clock minus ours, in words.
+    /// The node's clock minus that of this instance.
     pub offset: String,
-    /// The server's version.
+    /// Version of the server.
     pub version: String,
-    /// The process that answers, shortened.
+    /// Abbreviated run id of the server process.
     pub run: String,
-    /// How often another one answered than before.
+    /// Number of restarts that this instance detected.
     pub restarts: u64,
-    /// What else an operator should know.
+    /// Problems of the server's settings.
     pub findings: Vec<FindingRow>,
     /// Latency over time.
     pub spark: Sparkline,
-    /// The same as a strip.
+    /// The same as a heat strip.
     pub heat: Vec<HeatCell>,
 }
 
-/// A finding.
+/// A finding as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FindingRow {
-    /// Its word.
+    /// Its code; bad if it costs the vote.
     pub badge: Badge,
-    /// What it is and what to do.
+    /// What is wrong and what to do.
     pub detail: String,
 }
 
-/// Letters of a run id that tell runs apart.
-const RUN_SHOWN: usize = 8;
+/// Number of characters of a run id that are shown.
+const RUN_ID_SHOWN: usize = 8;
 
 fn finding(view: &NodeFinding) -> FindingRow {
     let severity = if view.bars { Severity::Bad } else { Severity::Warn };
@@ -99,7 +98,7 @@ fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration) ->
         kinds: kinds.map(|(kind, n)| (kind.as_str(), format::number(n))).collect(),
         offset: report.clock_offset_ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:+} ms")),
         version: report.version.as_deref().map(format::visible).unwrap_or_else(|| "-".to_owned()),
-        run: report.run_id.as_deref().map(|run| run.chars().take(RUN_SHOWN).collect()).unwrap_or_default(),
+        run: report.run_id.as_deref().map(|run| run.chars().take(RUN_ID_SHOWN).collect()).unwrap_or_default(),
         restarts: report.restarts,
         findings: report.findings.iter().map(finding).collect(),
         spark: charts::sparkline(window, charts::SPARK_WIDTH, charts::SPARK_HEIGHT),
@@ -117,14 +116,14 @@ pub struct NodesPage {
 }
 
 impl NodesPage {
-    /// The page; `window` has each node's last quarter of an hour.
+    /// `window`: the latencies of a node in the last 15 minutes.
     pub fn new(
         layout: Layout,
-        vote: &ClusterStatus,
+        status: &ClusterStatus,
         window: impl Fn(&NodeId) -> LatencyWindow,
         node_timeout: Duration,
     ) -> Self {
-        let nodes = vote.nodes.iter().map(|report| node(report, &window(&report.node), node_timeout)).collect();
+        let nodes = status.nodes.iter().map(|report| node(report, &window(&report.node), node_timeout)).collect();
         Self { layout, nodes, node_timeout: format::time(node_timeout) }
     }
 }
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_says_why_it_has_no_vote_and_what_to_do() {
+    fn a_node_without_a_vote_shows_the_reason_and_the_findings() {
         let (series, now) = (LatencySeries::default(), BootTime::default());
         series.record_failure(now, UnreachableKind::Timeout);
         let view = node(&report("quarantined", false), &series.window(now), Duration::from_millis(50));
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_down_has_no_latency_now() {
+    fn a_node_that_is_down_shows_no_present_latency() {
         let view = node(&report("down", false), &LatencyWindow::default(), Duration::from_millis(50));
         assert_eq!((view.latency.as_str(), view.median.as_str()), ("-", "-"));
     }

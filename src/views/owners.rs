@@ -1,5 +1,4 @@
-//! The held leases by who holds them, and who waits under the same name: what does `ci-4711` have?
-//! Owners are labels that holders gave themselves. Knows no request.
+//! The page of leases and waiters by owner. Owners are labels that holders give themselves.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,27 +10,27 @@ use super::layout::Layout;
 use super::paging::Paging;
 use crate::manager::overview::{ListedWaiter, Overview};
 
-/// Resources that are named for each owner.
+/// Number of resources that are listed for each owner.
 const NAMED: usize = 3;
 
 /// One owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerRow {
-    /// Its name, made visible; empty for those who gave none.
+    /// Owner label; empty for leases without one.
     pub owner: String,
-    /// The same for a query.
+    /// The owner label, encoded for a query.
     pub owner_query: String,
-    /// How many leases.
+    /// Number of leases.
     pub leases: usize,
-    /// How many waiters.
+    /// Number of waiters.
     pub waiting: usize,
-    /// The first few resources.
+    /// The first [`NAMED`] resources.
     pub resources: Vec<String>,
-    /// The oldest lease, in words; `-` where there is none.
+    /// Age of the oldest lease; `-` if there is none.
     pub longest: String,
-    /// The next end, in words; `-` where there is none.
+    /// Time until the first of its leases expires; `-` if there is none.
     pub next_end: String,
-    /// The same. Milliseconds.
+    /// The same in milliseconds.
     pub next_end_ms: u64,
 }
 
@@ -57,8 +56,8 @@ struct Sum<'a> {
 }
 
 impl OwnersPage {
-    /// The page: who has most comes first. Units of `wall_ms`: milliseconds since 1970.
-    pub fn new(layout: Layout, overview: &Overview, queued: &[ListedWaiter], page: usize, wall_ms: u64) -> Self {
+    /// The owner with the most leases comes first. Units of `wall_ms`: milliseconds since 1970.
+    pub fn new(layout: Layout, overview: &Overview, waiters: &[ListedWaiter], page: usize, wall_ms: u64) -> Self {
         let snapshot = &overview.leases;
         let mut sums: HashMap<&str, Sum<'_>> = HashMap::new();
         let held = snapshot.leases.iter().zip(snapshot.facts()).filter(|((_, lease), _)| lease.left > overview.age);
@@ -73,7 +72,7 @@ impl OwnersPage {
             }
             sum.next_end = Some(sum.next_end.map_or(lease.left, |left| left.min(lease.left)));
         }
-        for waiter in queued {
+        for waiter in waiters {
             sums.entry(&waiter.owner).or_default().waiting += 1;
         }
         let mut all: Vec<(&str, Sum<'_>)> = sums.into_iter().collect();

@@ -1,29 +1,28 @@
-//! Long tables in pages: which part is shown, and the links to the others. Knows no table.
+//! Paging of long tables: which rows are shown, and the links to the other pages.
 
 use super::format;
 
-/// Rows of one page: what a person scrolls through, and a tenth of a second of rendering at most.
+/// Rows per page: what a person scrolls through, and at most a tenth of a second of rendering.
 pub const PAGE_ROWS: usize = 100;
 
-/// Where a page lies.
+/// The position of a page in its table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Paging {
-    /// Rows in all.
+    /// Number of rows of the table.
     pub total: usize,
-    /// The first row that is shown, from 0.
+    /// Index of the first row shown, from 0.
     pub from: usize,
-    /// Behind the last one.
+    /// Index after the last row shown.
     pub to: usize,
-    /// This page, from 1.
+    /// Number of the page, from 1.
     pub page: usize,
-    /// All pages; at least 1.
+    /// Number of pages, at least 1.
     pub pages: usize,
     link: String,
 }
 
 impl Paging {
-    /// The page that was asked for, or the last one where there are fewer. `link`: the page's own
-    /// address with its query, to which `page=` is added.
+    /// The requested page, or the last one if there are fewer. `link`: path and query, to which `page=` is added.
     pub fn new(total: usize, page: usize, link: String) -> Self {
         let pages = total.div_ceil(PAGE_ROWS).max(1);
         let page = page.clamp(1, pages);
@@ -31,8 +30,8 @@ impl Paging {
         Self { total, from, to: (from + PAGE_ROWS).min(total), page, pages, link }
     }
 
-    /// `1 to 100 of 4 711`.
-    pub fn words(&self) -> String {
+    /// The range as text: `1 to 100 of 4 711`.
+    pub fn range_text(&self) -> String {
         let n = |n: usize| format::number(n);
         match self.total {
             0 => "none".to_owned(),
@@ -41,19 +40,19 @@ impl Paging {
         }
     }
 
-    fn at(&self, page: usize) -> String {
-        let joint = if self.link.contains('?') { '&' } else { '?' };
-        format!("{}{joint}page={page}", self.link)
+    fn link_to(&self, page: usize) -> String {
+        let separator = if self.link.contains('?') { '&' } else { '?' };
+        format!("{}{separator}page={page}", self.link)
     }
 
-    /// Where the page before is.
-    pub fn before(&self) -> Option<String> {
-        (self.page > 1).then(|| self.at(self.page - 1))
+    /// Link to the previous page.
+    pub fn previous(&self) -> Option<String> {
+        (self.page > 1).then(|| self.link_to(self.page - 1))
     }
 
-    /// Where the next page is.
+    /// Link to the next page.
     pub fn next(&self) -> Option<String> {
-        (self.page < self.pages).then(|| self.at(self.page + 1))
+        (self.page < self.pages).then(|| self.link_to(self.page + 1))
     }
 }
 
@@ -65,12 +64,12 @@ mod tests {
     fn pages_are_clamped_and_linked() {
         let page = Paging::new(250, 9, "/ui/?sort=held".into());
         assert_eq!((page.page, page.pages, page.from, page.to), (3, 3, 200, 250));
-        assert_eq!((page.before().as_deref(), page.next()), (Some("/ui/?sort=held&page=2"), None));
-        assert_eq!(page.words(), "201 to 250 of 250");
+        assert_eq!((page.previous().as_deref(), page.next()), (Some("/ui/?sort=held&page=2"), None));
+        assert_eq!(page.range_text(), "201 to 250 of 250");
         let first = Paging::new(101, 0, "/ui/".into());
-        assert_eq!((first.next().as_deref(), first.before()), (Some("/ui/?page=2"), None));
+        assert_eq!((first.next().as_deref(), first.previous()), (Some("/ui/?page=2"), None));
         let none = Paging::new(0, 1, "/ui/".into());
-        assert_eq!((none.from, none.to, none.words().as_str()), (0, 0, "none"));
-        assert_eq!(Paging::new(7, 1, String::new()).words(), "all 7");
+        assert_eq!((none.from, none.to, none.range_text().as_str()), (0, 0, "none"));
+        assert_eq!(Paging::new(7, 1, String::new()).range_text(), "all 7");
     }
 }

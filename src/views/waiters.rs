@@ -1,4 +1,4 @@
-//! Who waits at this instance, the longest first, and who is in the way. Knows no request.
+//! The page of the waiters of this instance, oldest first, with the holders that they wait for.
 
 use askama::Template;
 
@@ -10,19 +10,19 @@ use crate::manager::overview::{ListedWaiter, Overview};
 /// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaiterRow {
-    /// For what.
+    /// Name of the resource.
     pub resource: String,
-    /// 1 is next.
+    /// Position in the queue, from 1.
     pub position: usize,
-    /// Who, made visible; empty where it gave no name.
+    /// Owner label; empty if it gave none.
     pub owner: String,
-    /// Since how long.
+    /// How long it has been waiting.
     pub waiting: String,
-    /// The same. Milliseconds.
+    /// The same in milliseconds.
     pub waiting_ms: u64,
-    /// Who has it, made visible; empty where nobody is listed.
+    /// Owner label of the holder; empty if there is none.
     pub holder: String,
-    /// Whether a lease of somebody without a name is in the way.
+    /// Whether a lease on the resource is listed.
     pub is_held: bool,
 }
 
@@ -37,9 +37,9 @@ pub struct WaitersPage {
 }
 
 impl WaitersPage {
-    /// The page; `queued` is the oldest first.
-    pub fn new(layout: Layout, overview: &Overview, queued: &[ListedWaiter], page: usize) -> Self {
-        let paging = Paging::new(queued.len(), page, "/ui/waiters".to_owned());
+    /// `waiting`: oldest first.
+    pub fn new(layout: Layout, overview: &Overview, waiting: &[ListedWaiter], page: usize) -> Self {
+        let paging = Paging::new(waiting.len(), page, "/ui/waiters".to_owned());
         let row = |q: &ListedWaiter| {
             let lease = overview.leases.leases.get(&q.resource).filter(|lease| lease.left > overview.age);
             WaiterRow {
@@ -52,7 +52,7 @@ impl WaitersPage {
                 is_held: lease.is_some(),
             }
         };
-        let rows = queued[paging.from..paging.to].iter().map(row).collect();
+        let rows = waiting[paging.from..paging.to].iter().map(row).collect();
         Self { layout, rows, resources: overview.waiting.len(), paging }
     }
 }

@@ -1,5 +1,5 @@
-//! A browser of a test's own: chromedriver on a free port, a headless chromium, and what the tests
-//! ask of it. Ended by its own process id. Knows no page.
+//! A browser for one test: chromedriver on a free port with a headless chromium, and the operations that tests
+//! use.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::support::poll;
 /// its licence is MPL-2.0, and it is part of no build.
 const AXE: &str = include_str!("axe.min.js");
 
-/// How a page is to be looked at.
+/// How a page is displayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     Light,
     Dark,
-    /// 320 pixels wide, as a telephone.
+    /// 320 pixels wide, as on a telephone.
     Narrow,
     /// Without script.
     Plain,
@@ -39,9 +39,9 @@ fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.exists())
 }
 
-/// `None`, with a line on standard error, where there is no browser and `make deps` cannot install one.
+/// The path of chromedriver; `None`, with a message, if it is missing and `make deps` cannot install it.
 ///
-/// Panics: where `make deps` would install it.
+/// Panics: if it is missing and `make deps` would install it.
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
 fn chromedriver() -> Option<PathBuf> {
     let found = find("chromedriver").filter(|_| find("chromium").is_some());
@@ -60,7 +60,7 @@ fn is_ubuntu() -> bool {
 }
 
 impl Browser {
-    /// One that looks at this service; `None` where there is none to be had.
+    /// Opens a browser for this service; `None` if there is no browser.
     pub async fn open(base: &str, look: Look) -> Option<Self> {
         let program = chromedriver()?;
         let mut command = Command::new(program);
@@ -71,9 +71,9 @@ impl Browser {
             let (_, port) = line.split_once("started successfully on port ")?;
             port.trim_end_matches('.').parse::<u16>().ok()
         });
-        // Whatever it says later must not fill the pipe.
+        // Its later output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        let port = port.expect("chromedriver says where it listens");
+        let port = port.expect("chromedriver prints its port");
         let client = ClientBuilder::new(HttpConnector::new())
             .capabilities(capabilities(look))
             .connect(&format!("http://127.0.0.1:{port}"))
@@ -82,23 +82,23 @@ impl Browser {
         Some(Self { driver, client, base: base.to_owned(), look })
     }
 
-    /// Goes to a path of the service.
+    /// Opens a path of the service.
     pub async fn go(&self, path: &str) {
         self.client.goto(&format!("{}{path}", self.base)).await.unwrap_or_else(|e| panic!("{path}: {e}"));
     }
 
-    /// The path at which it is, with its query.
-    pub async fn here(&self) -> String {
+    /// The present path with its query.
+    pub async fn path(&self) -> String {
         let url = self.client.current_url().await.expect("an address");
         url.as_str().strip_prefix(&self.base).expect("a page of the service").to_owned()
     }
 
-    /// What a script in the page says.
-    pub async fn ask(&self, script: &str) -> Value {
+    /// Runs a script in the page; its result.
+    pub async fn eval(&self, script: &str) -> Value {
         self.client.execute(script, vec![]).await.unwrap_or_else(|e| panic!("{script}: {e}"))
     }
 
-    /// The text of the first element that fits; empty where there is none.
+    /// The text of the first matching element; empty if there is none.
     pub async fn text(&self, css: &str) -> String {
         match self.client.find(Locator::Css(css)).await {
             // It may be replaced while it is read.
@@ -107,10 +107,10 @@ impl Browser {
         }
     }
 
-    /// Waits until the text of an element is as wanted.
-    pub async fn until_text(&self, css: &str, what: &str, is_so: impl Fn(&str) -> bool) {
-        let what = format!("{css}: {what}");
-        poll::until(&what, || async { is_so(&self.text(css).await).then_some(()) }).await;
+    /// Waits until the text of an element matches.
+    pub async fn until_text(&self, css: &str, expected: &str, matches: impl Fn(&str) -> bool) {
+        let expected = format!("{css}: {expected}");
+        poll::until(&expected, || async { matches(&self.text(css).await).then_some(()) }).await;
     }
 
     /// Writes into a field.
@@ -120,14 +120,14 @@ impl Browser {
         field.send_keys(text).await.expect("a field");
     }
 
-    /// Clicks, and waits until a page has come of it.
+    /// Clicks an element.
     pub async fn click(&self, css: &str) {
         let element = self.client.find(Locator::Css(css)).await.unwrap_or_else(|e| panic!("{css}: {e}"));
         element.click().await.unwrap_or_else(|e| panic!("{css}: {e}"));
     }
 
-    /// A picture of the whole page, for a person to look at.
-    pub async fn picture(&self, name: &str) {
+    /// Writes a screenshot, for a person to check.
+    pub async fn screenshot(&self, name: &str) {
         let look = match self.look {
             Look::Light => "light",
             Look::Dark => "dark",
@@ -136,22 +136,22 @@ impl Browser {
         };
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
         std::fs::create_dir_all(&dir).expect("writable");
-        let png = self.client.screenshot().await.expect("a picture");
+        let png = self.client.screenshot().await.expect("a screenshot");
         std::fs::write(dir.join(format!("{name}-{look}.png")), png).expect("writable");
     }
 
-    /// Nothing on the page keeps somebody from using it, nothing broke the policy, nothing failed, and
-    /// it is not wider than the window.
-    pub async fn is_well(&self, what: &str) {
-        self.ask(AXE).await;
+    /// Checks accessibility, the content security policy, browser reports, and that the page is not wider than
+    /// the window.
+    pub async fn check_page(&self, page: &str) {
+        self.eval(AXE).await;
         let run = "const done = arguments[arguments.length - 1]; \
                    axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] })\
                    .then((r) => done({ violations: r.violations, passes: r.passes.length }), (e) => done(String(e)));";
         let found = self.client.execute_async(run, vec![]).await.expect("axe runs");
-        assert!(found["passes"].as_u64().is_some_and(|n| n > 10), "{what}: axe did not look: {found}");
+        assert!(found["passes"].as_u64().is_some_and(|n| n > 10), "{page}: axe did not run: {found}");
         let violations = found["violations"].as_array().expect("a list");
-        let said: Vec<String> = violations.iter().map(violation).collect();
-        assert!(said.is_empty(), "{what} ({:?}):\n{}", self.look, said.join("\n"));
+        let shown: Vec<String> = violations.iter().map(violation).collect();
+        assert!(shown.is_empty(), "{page} ({:?}):\n{}", self.look, shown.join("\n"));
         let reports = "const done = arguments[arguments.length - 1]; const all = []; \
                        const o = new ReportingObserver((list) => all.push(...list.map((r) => r.type + JSON.stringify(r.body))), \
                        { types: ['csp-violation', 'deprecation', 'intervention'], buffered: true }); \
@@ -159,12 +159,12 @@ impl Browser {
         let reports = self.client.execute_async(reports, vec![]).await.expect("a list");
         let broken = reports.as_array().expect("a list").iter().filter(|r| !r.to_string().contains("eval"));
         let broken: Vec<&Value> = broken.collect();
-        assert!(broken.is_empty(), "{what}: {broken:?}");
-        let wide = self.ask("return [document.documentElement.scrollWidth, window.innerWidth]").await;
-        assert!(wide[0].as_u64() <= wide[1].as_u64(), "{what} ({:?}) is wider than its window: {wide}", self.look);
+        assert!(broken.is_empty(), "{page}: {broken:?}");
+        let wide = self.eval("return [document.documentElement.scrollWidth, window.innerWidth]").await;
+        assert!(wide[0].as_u64() <= wide[1].as_u64(), "{page} ({:?}) is wider than its window: {wide}", self.look);
     }
 
-    /// Ends it.
+    /// Closes the browser.
     pub async fn close(self) {
         self.client.clone().close().await.expect("closed");
     }
@@ -172,7 +172,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its browser ends with it. Fails where it has ended already.
+        // Ends the browser too. Fails if it has ended already.
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }

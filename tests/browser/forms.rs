@@ -1,6 +1,6 @@
-//! Forms without a browser: what must be refused whoever sends it, and with which status.
+//! Forms without a browser: what must be refused, and with which status.
 
-use super::scene;
+use super::fixture;
 use crate::support::client::{Answer, Client, send};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -14,8 +14,8 @@ async fn post(client: &Client, path: &str, headers: &[(&str, &str)], fields: &[(
 }
 
 #[tokio::test]
-async fn a_form_needs_the_cookie_of_this_browser_and_our_own_page() {
-    let service = scene::service().await;
+async fn a_form_needs_the_cookie_of_this_browser_and_the_same_origin() {
+    let service = fixture::service().await;
     let client = service.client();
     let lease = client.acquired("x", &[("ttl", "1m")]).await;
     let tag = lease.fence().to_string();
@@ -45,21 +45,21 @@ async fn a_form_needs_the_cookie_of_this_browser_and_our_own_page() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_form_has_its_status() {
-    let service = scene::service().await;
+async fn a_rejected_form_has_the_status_of_its_mistake() {
+    let service = fixture::service().await;
     let client = service.client();
     let lease = client.acquired("x", &[("ttl", "1m")]).await;
     let tag = lease.fence().to_string();
     let cookie = [("cookie", "redlockd_form=0123456789abcdef0123456789abcdef")];
     let long = "x".repeat(513);
     for (path, tag, reason, name, status, said) in [
-        ("/ui/revoke/x", tag.as_str(), " ", "", 400, "Say why"),
+        ("/ui/revoke/x", tag.as_str(), " ", "", 400, "A reason is required"),
         ("/ui/revoke/x", tag.as_str(), long.as_str(), "", 400, "too long"),
-        ("/ui/revoke/x", "", "stuck", "", 400, "whose lease is meant"),
+        ("/ui/revoke/x", "", "stuck", "", 400, "which lease is meant"),
         ("/ui/release/x", tag.as_str(), "stuck", "y", 400, "not the name of this lock"),
-        ("/ui/revoke/x", "1", "stuck", "", 412, "Somebody else holds it by now"),
-        ("/ui/release/x", "1", "stuck", "x", 412, "Somebody else holds it by now"),
-        ("/ui/release/free", "1", "stuck", "free", 404, "Nobody holds it any more"),
+        ("/ui/revoke/x", "1", "stuck", "", 412, "The lock has another holder now"),
+        ("/ui/release/x", "1", "stuck", "x", 412, "The lock has another holder now"),
+        ("/ui/release/free", "1", "stuck", "free", 404, "The lock is no longer held"),
     ] {
         let fields = [("redlockd_form", TOKEN), ("tag", tag), ("reason", reason), ("name", name)];
         let answer = post(client, path, &cookie, &fields).await.expect_status(status);
@@ -71,7 +71,7 @@ async fn what_is_wrong_with_a_form_has_its_status() {
 }
 
 #[tokio::test]
-async fn what_forms_did_and_what_they_were_refused_is_written_down() {
+async fn accepted_and_refused_forms_are_in_the_audit_log() {
     use crate::support::poll;
     use crate::support::service::{Service, path};
     let dir = tempfile::tempdir().expect("a directory");
@@ -88,7 +88,7 @@ async fn what_forms_did_and_what_they_were_refused_is_written_down() {
     post(client, "/ui/revoke/x", &cookie, &form("1", "stale")).await.expect_status(412);
     post(client, "/ui/revoke/x", &cookie, &form(&tag, "hangs")).await;
     post(client, "/ui/release/x", &cookie, &form(&tag, "is dead")).await;
-    let written = poll::until("all five are written down", || async {
+    let written = poll::until("all five are in the audit log", || async {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
         let ours: Vec<_> = lines.filter(|line| line["action"] == "revoke" || line["action"] == "force-now").collect();
@@ -114,12 +114,12 @@ async fn what_forms_did_and_what_they_were_refused_is_written_down() {
 }
 
 #[tokio::test]
-async fn pages_can_be_switched_off_and_never_show_a_token() {
+async fn pages_can_be_disabled_and_never_show_a_token() {
     use crate::support::service::Service;
     let off = Service::embedded(&["--set", "ui=false"]).await;
     off.client().get("/ui/").await.expect_problem(404, "not-found");
     off.client().get("/locks").await.expect_status(200);
-    let on = scene::service().await;
+    let on = fixture::service().await;
     let lease = on.client().acquired("x", &[("ttl", "1m")]).await;
     for path in ["/ui/", "/ui/locks/x", "/ui/revoke/x", "/ui/release/x", "/ui/owners", "/ui/events"] {
         let page = on.client().get(path).await.expect_status(200);

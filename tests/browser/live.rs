@@ -1,86 +1,85 @@
-//! What happens without a reload: rows come and go, times count on, and nothing moves under a
-//! reader's hands.
+//! Automatic refresh: rows appear and disappear, times count, and nothing changes while the table is used.
 
 use super::driver::{Browser, Look};
-use super::scene;
+use super::fixture;
 
 #[tokio::test]
-async fn a_page_follows_what_happens() {
-    let service = scene::service().await;
+async fn rows_appear_and_disappear_without_a_reload() {
+    let service = fixture::service().await;
     let client = service.client();
     let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
     browser.go("/ui/").await;
-    browser.ask("window.sameDocument = true; document.querySelector('#prefix').focus()").await;
+    browser.eval("window.sameDocument = true; document.querySelector('#prefix').focus()").await;
     browser.write("#prefix", "half a wor").await;
-    assert!(browser.text("#list").await.contains("Nobody holds a lock"));
+    assert!(browser.text("#list").await.contains("No locks are held"));
     let lease = client.acquired("deploy/prod", &[("owner", "ci-4711"), ("ttl", "1m")]).await;
     browser.until_text("#list", "the lock appears", |t| t.contains("deploy/prod") && t.contains("ci-4711")).await;
     browser.until_text("#figure-held", "it is counted", |t| t == "1").await;
-    let said = browser.ask("return document.querySelector('#summary').textContent").await;
+    let said = browser.eval("return document.querySelector('#summary').textContent").await;
     assert!(said.as_str().is_some_and(|text| text.contains("1 lock is held")), "{said}");
     client.release("deploy/prod", &lease.token()).await.expect_status(204);
     browser.until_text("#list", "the lock is gone", |t| !t.contains("deploy/prod")).await;
     let kept =
-        browser.ask("return [window.sameDocument, document.activeElement.id, document.activeElement.value]").await;
+        browser.eval("return [window.sameDocument, document.activeElement.id, document.activeElement.value]").await;
     assert_eq!(kept, serde_json::json!([true, "prefix", "half a wor"]), "the document, the focus, what was written");
     assert_eq!(browser.text("#live").await, "Live");
     browser.close().await;
 }
 
 #[tokio::test]
-async fn times_count_on_and_the_bar_with_them() {
-    let service = scene::service().await;
+async fn countdowns_and_bars_continue_between_refreshes() {
+    let service = fixture::service().await;
     let client = service.client();
     client.acquired("x", &[("ttl", "30s"), ("owner", "o")]).await;
     let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
     browser.go("/ui/").await;
-    // No news, so that only the page itself can count.
-    browser.ask("document.querySelector('.name').focus()").await;
+    // The focus pauses the refresh, so that only the page itself can count.
+    browser.eval("document.querySelector('.name').focus()").await;
     let width = "return Number(document.querySelector('.locks .fill').getAttribute('width'))";
     let left = "return document.querySelector('.expires .count').textContent";
-    let (first, full) = (browser.ask(left).await, browser.ask(width).await);
+    let (first, full) = (browser.eval(left).await, browser.eval(width).await);
     let attribute = "return document.querySelector('.expires .count').dataset.left";
-    let told = browser.ask(attribute).await;
+    let sent = browser.eval(attribute).await;
     browser.until_text(".expires .count", "it counts down", |t| t.ends_with(" s") && first != *t).await;
-    assert!(browser.ask(width).await.as_f64() < full.as_f64());
-    assert_eq!(browser.ask(attribute).await, told, "it was not told anew");
+    assert!(browser.eval(width).await.as_f64() < full.as_f64());
+    assert_eq!(browser.eval(attribute).await, sent, "the page was not refreshed");
     let seconds = |text: &str| text.trim_end_matches(" s").parse::<u64>().expect("seconds");
-    let now = browser.ask(left).await;
+    let now = browser.eval(left).await;
     assert!(seconds(now.as_str().expect("text")) < seconds(first.as_str().expect("text")));
     browser.close().await;
 }
 
 #[tokio::test]
-async fn it_rests_while_somebody_is_in_the_table() {
-    let service = scene::service().await;
+async fn the_refresh_is_paused_while_the_focus_is_in_the_table() {
+    let service = fixture::service().await;
     let client = service.client();
     client.acquired("a", &[("ttl", "2m")]).await;
     let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
     browser.go("/ui/").await;
     browser.until_text("#list", "the first lock", |t| t.contains("held")).await;
-    browser.ask("document.querySelector('tbody .name').focus()").await;
-    browser.until_text("#live", "it says that it rests", |t| t.starts_with("Rests")).await;
+    browser.eval("document.querySelector('tbody .name').focus()").await;
+    browser.until_text("#live", "the refresh is paused", |t| t.starts_with("Paused")).await;
     client.acquired("b", &[("ttl", "2m")]).await;
-    // Longer than a live page takes: its clock ticks twice more.
+    // Longer than a refresh takes: the countdown changes twice more.
     let before = browser.text(".expires .count").await;
     browser.until_text(".expires .count", "time passes", |t| t != before).await;
     let before = browser.text(".expires .count").await;
     browser.until_text(".expires .count", "more time passes", |t| t != before).await;
-    assert_eq!(browser.ask("return document.querySelectorAll('tbody tr').length").await, 1);
-    assert_eq!(browser.ask("return document.activeElement.textContent").await, "a", "the focus stays");
-    browser.ask("document.activeElement.blur()").await;
+    assert_eq!(browser.eval("return document.querySelectorAll('tbody tr').length").await, 1);
+    assert_eq!(browser.eval("return document.activeElement.textContent").await, "a", "the focus stays");
+    browser.eval("document.activeElement.blur()").await;
     browser.until_text("#list", "what was missed", |t| t.contains("2 m") || t.contains("all 2")).await;
-    assert_eq!(browser.ask("return document.querySelectorAll('tbody tr').length").await, 2);
+    assert_eq!(browser.eval("return document.querySelectorAll('tbody tr').length").await, 2);
     browser.close().await;
 }
 
 #[tokio::test]
-async fn a_service_that_is_gone_is_told() {
-    let mut service = scene::service().await;
+async fn a_stopped_service_is_reported() {
+    let mut service = fixture::service().await;
     let Some(browser) = Browser::open(service.client().base(), Look::Light).await else { return };
     browser.go("/ui/").await;
     browser.until_text("#live", "it is live", |t| t == "Live").await;
     service.kill();
-    browser.until_text("#live", "nobody answers", |t| t.starts_with("No answer from the service")).await;
+    browser.until_text("#live", "no answer", |t| t.starts_with("No answer from the service")).await;
     browser.close().await;
 }

@@ -1,19 +1,18 @@
-//! The dashboard as people meet it: a real browser looks at pages of the real binary. Each page in
-//! light, dark, and 320 pixels wide, judged by axe-core and by the browser's own reports; what is live,
-//! what counts on, what forms do, and all of that without script. Pictures go to `target/screenshots/`,
-//! where a person can look at them.
+//! Tests of the dashboard with a real browser: every page in light, dark and 320 pixels wide, checked by
+//! axe-core and the browser's own reports; automatic refresh, countdowns and forms; and all of it without script.
+//! Screenshots are written to `target/screenshots/`.
 //!
-//! Needs chromium and chromedriver; `make test` installs them. Where there is no apt, the tests of
-//! this binary that need them are skipped, visibly.
+//! Needs chromium and chromedriver, which `make test` installs. Without apt the tests that need them are skipped
+//! with a message.
 
 mod driver;
-mod ending;
+mod fixture;
+mod force;
 mod forms;
-mod hostile;
 mod live;
+mod no_script;
 mod pages;
-mod plain;
-mod scene;
 #[path = "../it/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the integration tests, which use the rest")]
 mod support;
+mod untrusted_text;

@@ -93,8 +93,8 @@ async fn force(state: AppState, request: Request, mode: ForceMode) -> Result<Res
     }
     let refused = [
         reason.is_empty().then_some(FormError::NoReason),
-        (reason.len() > REASON_MAX_BYTES).then_some(FormError::LongReason(REASON_MAX_BYTES)),
-        (mode == ForceMode::Now && typed.trim() != resource.as_str()).then_some(FormError::OtherName),
+        (reason.len() > REASON_MAX_BYTES).then_some(FormError::ReasonTooLong(REASON_MAX_BYTES)),
+        (mode == ForceMode::Now && typed.trim() != resource.as_str()).then_some(FormError::WrongName),
         tag.is_empty().then_some(FormError::NoTag),
     ];
     let refused: Vec<FormError> = refused.into_iter().flatten().collect();

@@ -67,7 +67,7 @@ pub async fn locks(State(state): State<AppState>, request: Request) -> Result<Re
 /// `GET /ui/locks/{resource}`: 503 where nobody can say who holds it. Cancel: nothing is left behind.
 pub async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = queries::resource(request.uri(), "/ui/locks/")?;
-    let done = CompletedAction::parse(queries::word(request.uri(), "done", &CompletedAction::WORDS)?);
+    let done = CompletedAction::parse(queries::word(request.uri(), "done", &CompletedAction::NAMES)?);
     let frame = shell(&state, Tab::Other, resource.as_str(), request.uri());
     let (base, access) = (base(&state, &request), Access::of(&request));
     drop(request);
@@ -164,7 +164,7 @@ pub async fn events(State(state): State<AppState>, request: Request) -> Result<R
 pub async fn asset(request: Request) -> Result<Response, Problem> {
     let name = request.uri().path().rsplit('/').next().unwrap_or_default();
     let asset = assets::find(name).ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no such file"))?;
-    let kind = HeaderValue::from_static(asset.kind);
+    let kind = HeaderValue::from_static(asset.media_type);
     let keep = HeaderValue::from_static(FOR_EVER);
     Ok(([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, keep)], asset.bytes).into_response())
 }

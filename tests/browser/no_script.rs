@@ -1,26 +1,26 @@
-//! Without script: everything can be read, filtered, paged and ended.
+//! Without script: lists can be read, filtered and sorted, and leases can be ended.
 
 use super::driver::{Browser, Look};
-use super::scene;
+use super::fixture;
 
 #[tokio::test]
-async fn all_of_it_works_without_script() {
-    let service = scene::service().await;
+async fn the_dashboard_works_without_script() {
+    let service = fixture::service().await;
     let client = service.client();
-    scene::hold(client).await;
+    fixture::hold(client).await;
     let Some(browser) = Browser::open(client.base(), Look::Plain).await else { return };
     browser.go("/ui/").await;
-    assert!(browser.text("#live").await.starts_with("Shows one moment."), "script is off");
-    browser.picture("locks").await;
+    assert!(browser.text("#live").await.starts_with("Not refreshed automatically."), "script is off");
+    browser.screenshot("locks").await;
     browser.write("#prefix", "deploy/").await;
     browser.click(".filters button").await;
     browser.until_text("caption", "it is filtered", |t| t.contains("all 2, filtered")).await;
-    assert_eq!(browser.here().await, "/ui/?prefix=deploy%2F&owner=&state=");
+    assert_eq!(browser.path().await, "/ui/?prefix=deploy%2F&owner=&state=");
     browser.click("a[href='/ui/?prefix=deploy/&sort=held&dir=desc']").await;
     browser.until_text("thead [aria-sort=descending]", "it is sorted", |t| t.contains("Held for")).await;
     let lease = client.acquired("fresh", &[("ttl", "1m")]).await;
     browser.go("/ui/").await;
-    browser.until_text("footer", "there is a link to load it again", |t| t.contains("Load again")).await;
+    browser.until_text("footer", "there is a link to reload", |t| t.contains("Reload")).await;
     browser.go("/ui/release/fresh").await;
     browser.write("#reason", "stuck").await;
     browser.write("#name", "fresh").await;

@@ -1,4 +1,4 @@
-//! Something to look at: leases with owners and notes, waiters in queues, a past. Knows no page.
+//! Data for the pages: leases with owners and notes, waiters, and past events.
 
 use futures_util::future::join_all;
 
@@ -6,14 +6,14 @@ use crate::support::client::{Answer, Client};
 use crate::support::poll;
 use crate::support::service::{SHORT_TIMES, Service};
 
-/// A service with five embedded nodes and a list that is fresh within a tenth of a second.
+/// A service with five embedded nodes that reads its list every 100 ms.
 pub async fn service() -> Service {
     let service = Service::embedded(&["--set", "embedded_nodes=5", "--set", "list_refresh=100ms"]).await;
     service.until_ready().await;
     service
 }
 
-/// One that lets everybody in who can reach it.
+/// A service without authentication that listens on all addresses.
 pub async fn open_service() -> Service {
     let data = std::sync::Arc::new(tempfile::tempdir().expect("a temporary directory"));
     let args = [&SHORT_TIMES[..], &["--insecure-no-auth", "--set", "list_refresh=100ms"]].concat();
@@ -34,7 +34,7 @@ const HELD: [(&str, &str, &str, &str); 9] = [
     ("tenants/blue/backup", "backup-agent", "full backup, weekly", "5m"),
 ];
 
-/// Takes some locks; their tokens.
+/// Acquires some locks; the answers.
 pub async fn hold(client: &Client) -> Vec<Answer> {
     let metadata = r#"{"pipeline":"4711","host":"build-12"}"#;
     let take = HELD.iter().map(|(name, owner, note, ttl)| async move {
@@ -44,20 +44,20 @@ pub async fn hold(client: &Client) -> Vec<Answer> {
     join_all(take).await
 }
 
-/// People who wait for a lock until their service ends, seated in this order.
+/// Starts waiters, in this order, that wait until the service ends.
 pub async fn wait_for(client: &Client, resource: &'static str, owners: &[&'static str]) {
     for (i, owner) in owners.iter().enumerate() {
         let (waiting, owner) = (client.clone(), *owner);
         tokio::spawn(async move {
             let request = waiting.request("POST", &format!("/locks/{resource}"));
-            // It breaks off with its service.
+            // Ends with the service.
             let _ = request.form(&[("wait", "5m"), ("owner", owner)]).send().await;
         });
-        poll::until("it is seated", || async { (client.waiting(resource).await == i + 1).then_some(()) }).await;
+        poll::until("it waits", || async { (client.waiting(resource).await == i + 1).then_some(()) }).await;
     }
 }
 
-/// A past: some that came and went, one that an operator ended.
+/// Past events: some released leases, and one that an operator ended.
 pub async fn past(client: &Client) {
     for name in ["deploy/prod", "deploy/staging", "import/catalogue"] {
         let lease = client.acquired(name, &[("owner", "ci-4700"), ("ttl", "20s")]).await;
