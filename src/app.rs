@@ -32,7 +32,8 @@ use crate::manager::types::Readiness;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode, OpenError};
-use crate::nodes::redis::{NodeObserver, NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
+use crate::nodes::observer::NodeObserver;
+use crate::nodes::redis::{NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
 use crate::protocol::{ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -418,7 +419,7 @@ fn open_nodes(
             key_template: config.key_template.clone(),
             identity: config.identity,
             connect_timeout: config.connect_timeout,
-            lanes: config.connections_per_node,
+            connections: config.connections_per_node,
             max_in_flight: config.max_in_flight,
             ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&params), config.node_timeout)
         };

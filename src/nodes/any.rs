@@ -1,5 +1,4 @@
-//! One concrete type for whichever nodes are configured, so that nothing above carries a type
-//! parameter for them.
+//! One node type for either kind, so that the layers above need no type parameter.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,7 +6,8 @@ use std::sync::Arc;
 use futures_util::future::Either;
 
 use super::embedded::EmbeddedNode;
-use super::redis::{NodeObserver, RedisNode};
+use super::observer::NodeObserver;
+use super::redis::RedisNode;
 use crate::protocol::{NodeResult, Request, RequestTime};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::node::{Node, NodeDetails, OperatorFinding};
@@ -16,9 +16,9 @@ use crate::types::NodeId;
 
 /// A node of either kind.
 pub enum AnyNode {
-    /// A Redis master, which tells its observer itself.
+    /// A Redis master. It notifies its observer itself.
     Redis(Arc<RedisNode>),
-    /// In this process, with whom to tell of its answers.
+    /// A node in this process, and the observer of its calls.
     Embedded(Arc<EmbeddedNode<SystemClock>>, Arc<dyn NodeObserver>),
 }
 
@@ -69,20 +69,16 @@ impl Node for AnyNode {
     }
 }
 
-/// Tells the observer of a call that was completed.
+/// Calls the node and notifies the observer.
 async fn observed(
     node: Arc<EmbeddedNode<SystemClock>>,
     observer: Arc<dyn NodeObserver>,
     sent_at: RequestTime,
     request: Arc<Request>,
 ) -> NodeResult {
-    let (begun, verb) = (SystemClock.now(), request.operation());
+    let (started, operation) = (SystemClock.now(), request.operation());
     let answer = Arc::clone(&node).call(sent_at, request).await;
-    observer.call_completed(
-        node.id(),
-        verb,
-        SystemClock.now().since(begun),
-        answer.as_ref().map(drop).map_err(|e| e.kind),
-    );
+    let outcome = answer.as_ref().map(drop).map_err(|e| e.kind);
+    observer.call_completed(node.id(), operation, SystemClock.now().since(started), outcome);
     answer
 }

@@ -1,6 +1,7 @@
-//! Nodes: where the locks are kept. Each kind implements [`crate::redlock::node::Node`] with the same
-//! meaning; none knows of the others, of quorums, or of HTTP.
+//! Nodes: where locks are stored. Redis masters, or nodes embedded in this process; both implement
+//! [`crate::redlock::node::Node`] with the same meaning.
 
 pub mod any;
 pub mod embedded;
+pub mod observer;
 pub mod redis;

@@ -1,5 +1,5 @@
-//! Acquire: rounds over all nodes until a quorum grants, the caller's patience ends, or the answer
-//! is final. Each try is an attempt of its own, with its own start, id and clean-up.
+//! Acquire: attempts until a quorum grants, the caller's deadline passes, or the refusal is final. Each
+//! attempt has its own start, id and clean-up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,28 +21,28 @@ use crate::protocol::{
 };
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
-/// Tries after a split vote for a caller that does not want to wait: a split says nothing about
+/// Attempts for a caller that does not wait, as long as votes are split: a split vote does not show
 /// whether the resource is free.
-pub const SPLIT_TRIES: u32 = 6;
-/// Spread of the wake-ups at the instant at which a lease ends.
+pub const SPLIT_ATTEMPTS: u32 = 6;
+/// Random delay after the end of a lease, so that waiters do not retry at the same instant.
 const WAKE_JITTER: Duration = Duration::from_millis(3);
-/// Tries to bring one fence to a quorum.
+/// Maximum number of rounds to write one fence on a quorum.
 const FENCE_ROUNDS: usize = 3;
 
-/// What is wanted.
+/// What an acquire asks for.
 #[derive(Debug, Clone)]
 pub struct AcquireParams {
-    /// What is to be protected.
+    /// The resource.
     pub resource: ResourceName,
-    /// Hash of the proof.
+    /// Hash of the lease's token.
     pub token: TokenHash,
-    /// For how long.
+    /// Lifetime of the lease.
     pub ttl: Ttl,
-    /// Encoded labels.
+    /// Labels, encoded as JSON.
     pub labels: Arc<str>,
 }
 
-/// How long a caller tries, and what wakes it in between.
+/// How long attempts are repeated, and what triggers the next one early.
 pub struct RetryUntil<'a> {
     /// No attempt starts after this. A value in the past: one attempt (more after a split vote).
     pub deadline: BootTime,
@@ -50,32 +50,32 @@ pub struct RetryUntil<'a> {
     pub wake: &'a Notify,
 }
 
-/// A lease that a quorum granted. Dropped without [`Grant::keep`], its attempt is cancelled on all
+/// A lease that a quorum granted. If dropped without [`Grant::keep`], its attempt is cancelled on all
 /// nodes in the background.
 pub struct Grant<N: Node, C: Clock, E: Entropy> {
     engine: Redlock<N, C, E>,
     undo: Undo<N, C, E>,
-    /// The fencing token, written on a quorum.
+    /// The fencing token, stored on a quorum.
     pub fence: Fence,
     /// A quorum had the token's lease before this request's first attempt.
     pub joined: bool,
-    /// Until when the lease may be relied on.
+    /// End of the validity.
     pub deadline: BootTime,
-    /// Nodes that had granted when the vote was won.
+    /// Number of nodes that had granted when the quorum was reached.
     pub granted: usize,
     min_validity: Duration,
 }
 
 impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
-    /// What is left now.
+    /// Validity left now.
     pub fn valid_for(&self) -> Duration {
         self.deadline.since(self.engine.clock.now())
     }
 
-    /// Takes the lease: from now on nothing undoes it but a release or its TTL. To be called last,
-    /// before the answer is written: it looks at the clock once more.
+    /// Keeps the lease until it is released or its TTL ends. Must be called last, just before the answer
+    /// is written, because it checks the remaining validity once more.
     ///
-    /// Errors: `Err(())` where less than the least validity is left; the attempt is cancelled.
+    /// Errors: [`TooLate`] where less than the minimum validity is left; the attempt is cancelled.
     pub fn keep(mut self) -> Result<(), TooLate> {
         if self.valid_for() < self.min_validity && !mutant::is(Mutant::NoRecheck) {
             return Err(TooLate);
@@ -85,7 +85,7 @@ impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
     }
 }
 
-/// The lease was granted, but too little of it was left at the end.
+/// The lease was granted, but less than the minimum validity was left when it was to be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the quorum answered too late to leave a useful lease")]
 pub struct TooLate;
@@ -93,68 +93,68 @@ pub struct TooLate;
 /// Why there is no lease.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// In one word.
+    /// The reason.
     pub kind: RefusalKind,
-    /// What each node said.
+    /// Outcome by node.
     pub nodes: Vec<NodeOutcome>,
-    /// Nodes that granted.
+    /// Number of nodes that granted.
     pub granted: usize,
-    /// The lease in the way, as most nodes have it; `None` for a foreigner's.
+    /// The lease that holds the resource, as most nodes report it; `None` for a foreign client's lock.
     pub holder: Option<LeaseRecord>,
-    /// Nodes that said so: fewer than a quorum where others could not be asked.
+    /// Number of nodes that reported it: less than a quorum where others did not answer.
     pub holder_nodes: usize,
-    /// The longest TTL that the key of the lease in the way has on a node.
+    /// The longest TTL left of that lease's key on any node.
     pub holder_left: Option<Duration>,
     /// The earliest time after which a quorum can be free.
     pub free_in: Option<Duration>,
 }
 
-/// See [`Refusal`].
+/// Reason of a [`Refusal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
-    /// Somebody has, or may well have, a quorum.
+    /// Another lease has a quorum, or may have one.
     Held,
-    /// Enough nodes vote, but nobody has a quorum of them.
+    /// A quorum of nodes votes, but no lease has a quorum.
     Split,
-    /// Too few nodes vote.
+    /// Fewer than a quorum of nodes vote.
     NoQuorum,
-    /// A quorum granted, but too late.
+    /// A quorum granted, but less than the minimum validity was left.
     TooSlow,
-    /// This token's lease was ended for good.
+    /// This token's lease was released, cancelled or revoked.
     Ended(EndReason),
     /// Too many attempts claim this token's lease.
     TooManyClaims,
 }
 
 impl RefusalKind {
-    /// Trying again with the same token cannot help.
+    /// Whether further attempts with the same token must fail too.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Ended(_) | Self::TooManyClaims)
     }
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Tries until granted, finally refused, or out of patience.
+    /// Makes attempts until one is granted, the refusal is final, or the deadline has passed.
     ///
-    /// Errors: the last try's [`Refusal`].
-    /// Cancel: the attempt under way is cancelled on all nodes in the background.
-    pub async fn acquire(&self, want: &AcquireParams, retry: RetryUntil<'_>) -> Result<Grant<N, C, E>, Refusal> {
+    /// Errors: the last attempt's [`Refusal`].
+    /// Cancel: the attempt in progress is cancelled on all nodes in the background.
+    pub async fn acquire(&self, params: &AcquireParams, retry: RetryUntil<'_>) -> Result<Grant<N, C, E>, Refusal> {
         let mut backoff = Backoff::new(self.settings.retry, self.entropy.clone());
         let once = retry.deadline <= self.clock.now();
-        let mut tries = 0;
+        let mut attempts = 0;
         let first = self.clock.now();
         loop {
             let started = if mutant::is(Mutant::RetryKeepsStart) { first } else { self.clock.now() };
-            let mut refusal = match self.attempt_from(want, started).await {
+            let mut refusal = match self.attempt_from(params, started).await {
                 Ok(mut grant) => {
-                    grant.joined &= tries == 0;
+                    grant.joined &= attempts == 0;
                     return Ok(grant);
                 }
                 Err(refusal) => refusal,
             };
-            tries += 1;
+            attempts += 1;
             let now = self.clock.now();
-            let again = once && refusal.kind == RefusalKind::Split && tries < SPLIT_TRIES;
+            let again = once && refusal.kind == RefusalKind::Split && attempts < SPLIT_ATTEMPTS;
             if refusal.kind.is_final() || (now >= retry.deadline && !again) {
                 return Err(refusal);
             }
@@ -166,43 +166,43 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 }
                 _ => backoff.next_delay(),
             };
-            let at = if again { now.plus(pause) } else { now.plus(pause).min(retry.deadline) };
+            let next = if again { now.plus(pause) } else { now.plus(pause).min(retry.deadline) };
             refusal.nodes.clear();
             drop(refusal);
             tokio::select! {
                 biased;
                 () = retry.wake.notified() => {}
-                () = self.clock.sleep_until(at) => {}
+                () = self.clock.sleep_until(next) => {}
             }
         }
     }
 
-    /// One round with its clean-up, for those who keep their own time between tries.
+    /// One attempt, for callers that wait between attempts by themselves.
     ///
     /// Errors, Cancel: as [`Self::acquire`].
-    pub(crate) async fn attempt(&self, want: &AcquireParams) -> Result<Grant<N, C, E>, Refusal> {
-        self.attempt_from(want, self.clock.now()).await
+    pub(crate) async fn attempt(&self, params: &AcquireParams) -> Result<Grant<N, C, E>, Refusal> {
+        self.attempt_from(params, self.clock.now()).await
     }
 
-    /// `started`: from when on validity counts; never later than now.
-    async fn attempt_from(&self, want: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
+    /// `started`: the time from which validity counts; never later than now.
+    async fn attempt_from(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
         let attempt = self.entropy.attempt();
-        let (resource, token) = (want.resource.clone(), want.token.clone());
+        let (resource, token) = (params.resource.clone(), params.token.clone());
         let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });
-        let keys_gone = started.plus(want.ttl.as_duration()).plus(self.settings.params.lock_delay);
+        let keys_gone = started.plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
         let mut undo = Undo::new(self.clone(), cancel, keys_gone);
         let request = Request::Acquire(AcquireArgs {
-            resource: want.resource.clone(),
-            token: want.token.clone(),
+            resource: params.resource.clone(),
+            token: params.token.clone(),
             attempt,
-            ttl: want.ttl,
-            labels: Arc::clone(&want.labels),
+            ttl: params.ttl,
+            labels: Arc::clone(&params.labels),
         });
         let deadline = started.plus(self.settings.node_timeout);
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. }));
         let tally = self.round(&self.everyone(), request, started, deadline, Until::Decided, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
-            undo.narrow(tally.received().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
+            undo.restrict_to(tally.received().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
         }
         if tally.decision() != Decision::Reached {
             if tally.answers().iter().all(took_no_effect) {
@@ -210,11 +210,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             }
             return Err(self.refusal(&tally));
         }
-        let Some(fence) = self.settle_fence(want, &tally).await else {
+        let Some(fence) = self.settle_fence(params, &tally).await else {
             return Err(Refusal { kind: RefusalKind::Split, ..self.refusal(&tally) });
         };
-        let deadline = self.deadline(started, want.ttl);
-        let min_validity = self.min_validity(want.ttl);
+        let deadline = self.deadline(started, params.ttl);
+        let min_validity = self.min_validity(params.ttl);
         if deadline.since(self.clock.now()) < min_validity {
             return Err(Refusal { kind: RefusalKind::TooSlow, ..self.refusal(&tally) });
         }
@@ -230,17 +230,18 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         })
     }
 
-    /// One number on a quorum: the highest that was granted. Nothing to do where a quorum said it
-    /// already; otherwise it is written back where the lease still stands, and only nodes that
-    /// confirm it count. `None` where that fails.
+    /// Brings one fence to a quorum: the highest that was granted. Where a quorum already granted it,
+    /// nothing is written; otherwise it is written back to the nodes that still have the lease, and
+    /// only nodes that confirm it count. `None` where that fails.
     ///
-    /// A number that nodes refuse as one from the future (of a few whose clocks were once far ahead) is
-    /// left to those few: the next lower one will do. Whichever a quorum confirms is above every fence
-    /// that was on a quorum before, since some node of both knew that one when it granted this lease.
+    /// A fence that nodes refuse as too far ahead (it comes from a few nodes whose clocks once ran
+    /// ahead) is given up for the next lower one. Any fence that a quorum confirms is above every fence
+    /// that was on a quorum before: the two quorums share a node, which knew that fence when it granted
+    /// this lease.
     ///
-    /// Source: the two phases of an atomic register (Attiya, Bar-Noy, Dolev 1995); the held check
-    /// in the write-back is what keeps two holders from one number.
-    async fn settle_fence(&self, want: &AcquireParams, tally: &Tally) -> Option<Fence> {
+    /// Source: the two phases of an atomic register (Attiya, Bar-Noy, Dolev 1995). Nodes write a fence
+    /// only for the lease that they hold, so two holders never get the same one.
+    async fn settle_fence(&self, params: &AcquireParams, tally: &Tally) -> Option<Fence> {
         let fences = tally.received().filter_map(|(_, a)| match a {
             Ok(Reply::Granted { fence, .. }) => Some(*fence),
             _ => None,
@@ -253,9 +254,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
         for _ in 0..FENCE_ROUNDS {
             let request = Request::Update(UpdateArgs {
-                resource: want.resource.clone(),
-                token: want.token.clone(),
-                ttl: Some(want.ttl),
+                resource: params.resource.clone(),
+                token: params.token.clone(),
+                ttl: Some(params.ttl),
                 fence: Some(highest),
                 renewal: false,
                 labels: None,
@@ -318,7 +319,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-/// The node answered, and the answer proves that nothing was set there.
+/// The node answered, and the answer proves that no key was set there.
 fn took_no_effect(answer: &Option<NodeResult>) -> bool {
     match answer {
         Some(Ok(reply)) => matches!(reply, Reply::Held { .. } | Reply::NoVote(_) | Reply::Ended { .. }),
@@ -338,7 +339,7 @@ fn is_vote(answer: &NodeResult) -> bool {
     }
 }
 
-/// Who is in the way on most nodes.
+/// The lock that most refusing nodes report.
 struct Blocker {
     record: Option<LeaseRecord>,
     nodes: usize,

@@ -1,5 +1,5 @@
-//! Delays between tries as an iterator: full jitter over a doubling range, so that contenders that
-//! split a vote do not meet again in step.
+//! Delays between attempts: full jitter below a bound that doubles, so that contenders that split a
+//! vote, or clients that lost a server, do not retry at the same time.
 //!
 //! Source: the Redis manual ("retry after a random delay"); "Exponential Backoff And Jitter", AWS
 //! Architecture Blog, 2015 (full jitter).
@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use super::entropy::Entropy;
 
-/// The range of the delays.
+/// Bounds of the delays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackoffRange {
-    /// Upper end of the first delay.
+    /// Upper bound of the first delay.
     pub first: Duration,
-    /// Upper end that the doubling stops at.
+    /// Maximum of the upper bound.
     pub max: Duration,
 }
 
@@ -38,13 +38,13 @@ impl<E: Entropy> Backoff<E> {
         uniform(&self.entropy, upper)
     }
 
-    /// Starts over.
+    /// Starts over with the first delay.
     pub fn reset(&mut self) {
         self.upper = self.range.first.min(self.range.max);
     }
 }
 
-/// A random duration up to `upper`, in microseconds' steps.
+/// A random duration from zero to `upper`, in whole microseconds.
 pub fn uniform<E: Entropy>(entropy: &E, upper: Duration) -> Duration {
     let upper_us = u64::try_from(upper.as_micros()).unwrap_or(u64::MAX);
     Duration::from_micros(entropy.below(upper_us.saturating_add(1)))

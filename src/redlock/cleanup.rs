@@ -1,6 +1,6 @@
-//! What has to reach every node although the request is over: cancels of attempts that failed or
-//! were dropped, and the rest of a release. Runs in tasks of its own with a deadline of its own,
-//! bounded in number; what cannot be delivered is left to the keys' TTL.
+//! Delivery to every node after the caller's request is over: cancels of failed and dropped attempts,
+//! and releases that some nodes missed. Runs in tasks with their own deadline, bounded in number; what
+//! cannot be delivered is left to the keys' TTL.
 
 use std::time::Duration;
 
@@ -13,18 +13,17 @@ use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::Request;
 
-/// The longest that a clean-up is tried for: beyond it a node has been away for so long that the
-/// TTL of most leases has done the work.
+/// Maximum duration of a clean-up. By then the TTL of most leases has ended what a node missed.
 pub const CLEANUP_MAX: Duration = Duration::from_secs(30);
-/// How long one try waits for a node: longer than a round would, since nobody waits for it.
+/// Timeout of one try per node: longer than the node timeout, since no caller waits for it.
 const TRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delays between tries.
-const TRY_AGAIN: BackoffRange = BackoffRange { first: Duration::from_millis(20), max: Duration::from_secs(1) };
+const RETRY_DELAYS: BackoffRange = BackoffRange { first: Duration::from_millis(20), max: Duration::from_secs(1) };
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Delivers `request` to `targets` in a tracked task, until each has answered or `until` has
-    /// passed, at most [`CLEANUP_MAX`]. Where too many clean-ups are under way, or no runtime is
-    /// left, it is skipped (and counted): the TTL ends what it would have ended.
+    /// Sends `request` to `targets` in a tracked task, until each has answered or `until` has passed, at
+    /// most [`CLEANUP_MAX`]. Skipped, and counted, where too many clean-ups run or there is no runtime:
+    /// the TTL then ends the leases.
     pub(super) fn deliver(&self, request: Request, targets: Vec<usize>, until: BootTime) {
         let permit = self.cleanups.clone().try_acquire_owned();
         let (Ok(permit), Ok(runtime)) = (permit, tokio::runtime::Handle::try_current()) else {
@@ -42,7 +41,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// As [`Self::deliver`], within the caller's task.
     pub(super) async fn deliver_now(&self, request: Request, mut targets: Vec<usize>, until: BootTime) {
-        let mut backoff = Backoff::new(TRY_AGAIN, self.entropy.clone());
+        let mut backoff = Backoff::new(RETRY_DELAYS, self.entropy.clone());
         loop {
             let now = self.clock.now();
             let tally =
@@ -57,8 +56,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-/// Undoes an attempt when dropped, unless it is disarmed: on ALL nodes, also those that refused,
-/// failed or did not answer.
+/// Cancels an attempt when dropped, unless disarmed: on all nodes, also those that refused, failed or
+/// did not answer.
 pub(super) struct Undo<N: Node, C: Clock, E: Entropy> {
     armed: Option<(Redlock<N, C, E>, Request)>,
     until: BootTime,
@@ -66,18 +65,18 @@ pub(super) struct Undo<N: Node, C: Clock, E: Entropy> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Undo<N, C, E> {
-    /// `until`: when the keys that the attempt may have set are gone by themselves.
+    /// `until`: when the keys that the attempt may have set have expired.
     pub(super) fn new(engine: Redlock<N, C, E>, request: Request, until: BootTime) -> Self {
         let targets = engine.everyone();
         Self { armed: Some((engine, request)), until, targets }
     }
 
-    /// Nothing is undone elsewhere: a planted bug.
-    pub(super) fn narrow(&mut self, to: Vec<usize>) {
-        self.targets = to;
+    /// Cancels on these nodes only: for a mutant.
+    pub(super) fn restrict_to(&mut self, targets: Vec<usize>) {
+        self.targets = targets;
     }
 
-    /// There is nothing to undo, or what there is is wanted.
+    /// The attempt needs no cancel: it is kept, or it set no key.
     pub(super) fn disarm(&mut self) {
         self.armed = None;
     }
@@ -86,8 +85,8 @@ impl<N: Node, C: Clock, E: Entropy> Undo<N, C, E> {
 impl<N: Node, C: Clock, E: Entropy> Drop for Undo<N, C, E> {
     fn drop(&mut self) {
         if let Some((engine, request)) = self.armed.take() {
-            let is_forgotten = mutant::is(Mutant::CleanupWithRequest) && mutant::is_hanging_up();
-            if is_forgotten || mutant::is(Mutant::NoCleanup) {
+            let is_lost = mutant::is(Mutant::CleanupWithRequest) && mutant::is_hanging_up();
+            if is_lost || mutant::is(Mutant::NoCleanup) {
                 return;
             }
             engine.deliver(request, std::mem::take(&mut self.targets), self.until);

@@ -1,5 +1,5 @@
-//! The only file that reads time. Every decision is taken on a monotonic clock that counts
-//! suspend; the wall clock is for people, and for the first guess at the nodes' clocks.
+//! The only file that reads time. Decisions use a monotonic clock that also runs during suspend. The
+//! wall clock is for display, and for the first estimate of the nodes' clocks.
 //!
 //! Source: Linux `CLOCK_BOOTTIME`, see clock_gettime(2). `std::time::Instant` is `CLOCK_MONOTONIC`
 //! there and stands still while the machine is suspended, during which Redis' TTLs run on.
@@ -41,13 +41,13 @@ impl BootTime {
     }
 }
 
-/// Time as the algorithm sees it. The simulator brings its own.
+/// The algorithm's source of time. The simulation has its own.
 pub trait Clock: Clone + Send + Sync + 'static {
-    /// Monotonic, counts suspend. The only clock that decisions use.
+    /// Monotonic, and runs during suspend. The only clock that decisions use.
     fn now(&self) -> BootTime;
 
-    /// The host's wall clock in milliseconds since 1970: for display, and for the first anchor of
-    /// the stamp clock before a node was heard.
+    /// The host's wall clock in milliseconds since 1970: for display, and for the cluster clock until a
+    /// quorum of nodes has answered.
     fn wall_ms(&self) -> u64;
 
     /// Resolves at or after `at`. Cancel: nothing is left behind.
@@ -88,7 +88,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Tokio's timer stands still in suspend, ours does not: look again after each sleep.
+/// Tokio's timer stops during suspend and this clock does not, so it is read again after each sleep.
 async fn sleep_on_system_clock(clock: SystemClock, at: BootTime) {
     loop {
         let left = at.since(clock.now());
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_clock_does_not_run_backwards_and_counts_nanoseconds() {
+    fn the_system_clock_does_not_run_backwards() {
         let (a, b) = (SystemClock.now(), SystemClock.now());
         assert!(b >= a);
         assert!(b.since(a) < Duration::from_secs(60));

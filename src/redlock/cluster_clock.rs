@@ -1,6 +1,6 @@
-//! The stamp clock: the instance's estimate of the time on the nodes, carried by every request.
-//! It is the boot clock plus an offset that was learnt from the nodes, so a step of the host's own
-//! wall clock changes nothing. Knows no node; the warden ([`super::monitor`]) feeds it.
+//! The cluster clock: this instance's estimate of the time on the nodes, which every request carries.
+//! It is the boot clock plus an offset that the node monitor ([`super::monitor`]) measures, so a step
+//! of the host's wall clock changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,19 +17,19 @@ pub struct ClusterClock<C> {
 }
 
 impl<C: Clock> ClusterClock<C> {
-    /// Anchored at the host's wall clock until a quorum of nodes has been heard.
+    /// Follows the host's wall clock until the node monitor has anchored it.
     pub fn new(clock: C) -> Self {
         let offset = offset_between(clock.now(), clock.wall_ms().saturating_mul(1_000));
         Self { clock, offset_us: Arc::new(AtomicI64::new(offset)) }
     }
 
-    /// The estimate of now. Microseconds since 1970, below 2^53 until the year 2255.
+    /// The estimate for now. Microseconds since 1970, below 2^53 until the year 2255.
     pub fn request_time(&self) -> RequestTime {
-        self.at(self.clock.now())
+        self.request_time_at(self.clock.now())
     }
 
-    /// The estimate of a boot-clock reading.
-    pub fn at(&self, reading: BootTime) -> RequestTime {
+    /// The estimate for a reading of the boot clock.
+    pub fn request_time_at(&self, reading: BootTime) -> RequestTime {
         if mutant::is(Mutant::StampFollowsWall) {
             return RequestTime(self.clock.wall_ms().saturating_mul(1_000));
         }
@@ -38,12 +38,12 @@ impl<C: Clock> ClusterClock<C> {
         RequestTime(u64::try_from(us).unwrap_or(0))
     }
 
-    /// Moves the anchor so that `reading` maps to `node_us`.
+    /// Sets the offset so that `reading` corresponds to `node_us`.
     pub fn anchor(&self, reading: BootTime, node_us: u64) {
         self.offset_us.store(offset_between(reading, node_us), Ordering::Relaxed);
     }
 
-    /// Moves the anchor by `by_us` microseconds.
+    /// Changes the offset by `by_us` microseconds.
     pub fn slew(&self, by_us: i64) {
         self.offset_us.fetch_add(by_us, Ordering::Relaxed);
     }
@@ -59,13 +59,16 @@ mod tests {
     use crate::redlock::clock::SystemClock;
 
     #[test]
-    fn it_follows_its_anchor_and_not_the_wall() {
-        let stamps = ClusterClock::new(SystemClock);
+    fn it_follows_its_offset_and_not_the_wall_clock() {
+        let cluster_clock = ClusterClock::new(SystemClock);
         let reading = SystemClock.now();
-        stamps.anchor(reading, 1_000_000_000);
-        assert_eq!(stamps.at(reading), RequestTime(1_000_000_000));
-        stamps.slew(-5);
-        assert_eq!(stamps.at(reading), RequestTime(999_999_995));
-        assert_eq!(stamps.at(reading.plus(std::time::Duration::from_millis(3))), RequestTime(1_000_002_995));
+        cluster_clock.anchor(reading, 1_000_000_000);
+        assert_eq!(cluster_clock.request_time_at(reading), RequestTime(1_000_000_000));
+        cluster_clock.slew(-5);
+        assert_eq!(cluster_clock.request_time_at(reading), RequestTime(999_999_995));
+        assert_eq!(
+            cluster_clock.request_time_at(reading.plus(std::time::Duration::from_millis(3))),
+            RequestTime(1_000_002_995)
+        );
     }
 }

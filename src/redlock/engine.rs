@@ -1,5 +1,5 @@
-//! What the sequences (acquire, extend, release, inspect) share: the nodes, the clocks, the settings,
-//! and the tasks that outlive a request. Knows no sequence itself.
+//! What the operations (acquire, extend, release, inspect, list) share: the nodes, the clocks, the
+//! settings, and the tasks that outlive a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,28 +15,28 @@ use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{self, NodeOutcome, Verdict, quorum_of};
 use crate::mutant::{self, Mutant};
-use crate::protocol::ClusterParams;
+use crate::protocol::{ClusterParams, NodeResult};
 use crate::types::Ttl;
 
-/// How the algorithm behaves. Checked against each other by the configuration.
+/// Settings of the algorithm. The configuration checks them against each other.
 #[derive(Debug, Clone)]
 pub struct RedlockSettings {
     /// What all instances agree on.
     pub params: Arc<ClusterParams>,
-    /// How long one round waits for one node.
+    /// Deadline of a node's answer, counted from the start of the round.
     pub node_timeout: Duration,
     /// Clock-rate allowance, parts per million of the TTL.
     pub drift_ppm: u32,
     /// Clock-rate allowance, fixed part.
     pub drift_floor: Duration,
-    /// A round that leaves less of the TTL than this counts as failed. Percent.
+    /// Minimum validity, in percent of the TTL. A grant that leaves less is refused.
     pub min_validity_percent: u8,
-    /// Delays between tries after a split vote or without a quorum.
+    /// Delays between attempts after a split vote or without a quorum.
     pub retry: BackoffRange,
-    /// Longest time between two looks of a waiter at a resource that somebody else's instance, or a
-    /// foreign client, holds: releases there may go unnoticed.
+    /// Maximum time between two attempts of a waiter, in case the notice of a release is lost (or is
+    /// never published, by foreign clients).
     pub poll: Duration,
-    /// The most clean-ups and repairs under way; beyond it the TTL cleans up.
+    /// Maximum number of concurrent clean-ups and repairs; more are left to the TTL.
     pub cleanup_limit: usize,
 }
 
@@ -57,25 +57,25 @@ impl<N, C, E> std::ops::Deref for Redlock<N, C, E> {
     }
 }
 
-/// See [`Redlock`].
+/// The shared state behind [`Redlock`].
 pub struct Engine<N, C, E> {
     /// The nodes, in configured order.
     pub nodes: Vec<Arc<N>>,
-    /// Decides.
+    /// Time of all decisions.
     pub clock: C,
-    /// Draws tokens, attempts and jitter.
+    /// Source of tokens, attempt ids and jitter.
     pub entropy: E,
-    /// Stamps requests.
+    /// Time that requests carry.
     pub cluster_clock: ClusterClock<C>,
-    /// See [`RedlockSettings`].
+    /// Settings of the algorithm.
     pub settings: RedlockSettings,
-    /// Clean-ups, repairs and stragglers: awaited at shutdown.
+    /// Clean-ups, repairs and late calls: awaited at shutdown.
     pub tasks: TaskTracker,
     pub(super) cleanups: Arc<Semaphore>,
     counts: Counts,
 }
 
-/// What happened outside of any request's answer.
+/// Counters of background work.
 #[derive(Debug, Default)]
 struct Counts {
     skipped_cleanups: AtomicU64,
@@ -94,40 +94,40 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
-    /// Nodes that must agree.
+    /// Number of nodes that must agree.
     pub fn quorum(&self) -> usize {
         quorum_of(self.nodes.len())
     }
 
-    /// TTL less drift, counted from `started`.
+    /// End of the validity: `started` + TTL - drift.
     pub fn deadline(&self, started: BootTime, ttl: Ttl) -> BootTime {
         let started = if mutant::is(Mutant::ValidityFromReply) { self.clock.now() } else { started };
         let drift = quorum::drift(ttl, self.settings.drift_ppm, self.settings.drift_floor);
         started.plus(quorum::validity(ttl, Duration::ZERO, drift))
     }
 
-    /// The least validity that is worth an answer.
+    /// Minimum validity of a lease that is granted, at least 1 ms.
     pub fn min_validity(&self, ttl: Ttl) -> Duration {
         let share_ms = u128::from(ttl.as_ms()) * u128::from(self.settings.min_validity_percent) / 100;
         Duration::from_millis(u64::try_from(share_ms).unwrap_or(u64::MAX)).max(Duration::from_millis(1))
     }
 
-    /// Clean-ups and repairs under way.
+    /// Number of clean-ups and repairs that run now.
     pub fn cleanups_in_flight(&self) -> usize {
         self.settings.cleanup_limit.saturating_sub(self.cleanups.available_permits())
     }
 
-    /// Clean-ups that were left to the TTL because too many were under way.
+    /// Number of clean-ups that were left to the TTL because too many ran.
     pub fn skipped_cleanups(&self) -> u64 {
         self.counts.skipped_cleanups.load(Ordering::Relaxed)
     }
 
-    /// Nodes found without a lease that an extend had just confirmed on a quorum, since the start.
+    /// Number of nodes found without a lease that an extend had just confirmed on a quorum.
     pub fn under_replicated(&self) -> u64 {
         self.counts.under_replicated.load(Ordering::Relaxed)
     }
 
-    /// Leases put back on such nodes, since the start.
+    /// Number of leases restored on such nodes.
     pub fn repaired(&self) -> u64 {
         self.counts.repaired.load(Ordering::Relaxed)
     }
@@ -144,7 +144,8 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         self.counts.repaired.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn outcomes(&self, answers: &[Option<crate::protocol::NodeResult>]) -> Vec<NodeOutcome> {
+    /// Each node's outcome, by its answer.
+    pub(crate) fn outcomes(&self, answers: &[Option<NodeResult>]) -> Vec<NodeOutcome> {
         let verdicts = answers.iter().map(|a| Verdict::of(a.as_ref()));
         self.nodes.iter().zip(verdicts).map(|(n, verdict)| NodeOutcome { node: n.id().clone(), verdict }).collect()
     }

@@ -1,12 +1,12 @@
 //! The only file that draws randomness. Tokens come from the operating system's generator; the
-//! simulator brings a seeded source.
+//! simulation has a seeded source.
 
 use std::cell::RefCell;
 
 use crate::types::{AttemptId, TOKEN_RANDOM_BYTES, Token};
 
-/// Drawn from the operating system at a time, per thread: a cycle of acquire and release takes some 60
-/// bytes in four pieces, and a system call for each would be a third of its calls.
+/// Bytes drawn from the operating system at a time, per thread. An acquire and release take some 60
+/// bytes in four pieces; a system call for each would be a third of their system calls.
 const DRAWN_BYTES: usize = 512;
 
 /// A source of random bytes.
@@ -27,20 +27,20 @@ pub trait Entropy: Clone + Send + Sync + 'static {
         u64::try_from(wide >> 64).expect("the high half of a 128-bit product")
     }
 
-    /// A fresh token.
+    /// A new token.
     fn token(&self) -> Token {
         let mut bytes = [0; TOKEN_RANDOM_BYTES];
         self.fill(&mut bytes);
         Token::from_random(bytes)
     }
 
-    /// A fresh attempt id.
+    /// A new attempt id.
     fn attempt(&self) -> AttemptId {
         AttemptId::from_random(self.bits())
     }
 }
 
-/// Bytes that were drawn and not yet given out.
+/// Bytes that were drawn and not yet used.
 struct Drawn {
     bytes: [u8; DRAWN_BYTES],
     left: usize,
@@ -50,12 +50,12 @@ thread_local! {
     static DRAWN: RefCell<Drawn> = const { RefCell::new(Drawn { bytes: [0; DRAWN_BYTES], left: 0 }) };
 }
 
-/// The operating system's generator, getrandom(2). Each byte is given out once, and wiped here.
+/// The operating system's generator, getrandom(2). Each byte is used once, and erased from the buffer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {
-    /// Panics: where the operating system has no randomness to give, no lock may be granted.
+    /// Panics where the operating system has no randomness: without it no lock may be granted.
     fn fill(&self, into: &mut [u8]) {
         if into.len() > DRAWN_BYTES {
             return draw(into);
@@ -65,11 +65,11 @@ impl Entropy for SystemEntropy {
                 draw(&mut drawn.bytes);
                 drawn.left = DRAWN_BYTES;
             }
-            let from = drawn.left - into.len();
-            let given = &mut drawn.bytes[from..drawn.left];
-            into.copy_from_slice(given);
-            given.fill(0);
-            drawn.left = from;
+            let start = drawn.left - into.len();
+            let used = &mut drawn.bytes[start..drawn.left];
+            into.copy_from_slice(used);
+            used.fill(0);
+            drawn.left = start;
         });
     }
 }
@@ -85,9 +85,9 @@ mod tests {
 
     use super::*;
 
-    /// T32: tokens do not repeat, whoever draws them in the same microsecond.
+    /// T32: tokens do not repeat, also when two threads draw them in the same microsecond.
     #[test]
-    fn t32_a_million_tokens_hold_no_duplicate() {
+    fn t32_a_million_tokens_are_distinct() {
         let draw = || (0..500_000).map(|_| SystemEntropy.token().reveal().to_owned()).collect::<Vec<_>>();
         let other = std::thread::spawn(draw);
         let mut seen: HashSet<String> = draw().into_iter().collect();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_is_given_out_twice_whatever_is_drawn_between() {
+    fn no_byte_is_used_twice() {
         let mut seen = HashSet::new();
         for length in (8..64).chain([DRAWN_BYTES, DRAWN_BYTES + 1]).cycle().take(2_000) {
             let mut bytes = vec![0; length];
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn below_stays_below() {
+    fn below_is_less_than_its_bound() {
         assert_eq!(SystemEntropy.below(0), 0);
         assert!((0..1_000).all(|_| SystemEntropy.below(3) < 3));
     }

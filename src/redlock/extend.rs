@@ -1,6 +1,6 @@
-//! Extend: more time for a lease that is still there. Never creates, never revives, never releases:
-//! where it fails, the old deadline stands. After a success the lease is put back on healthy nodes
-//! that miss it; that repair is never a vote.
+//! Extend: more time for an existing lease. It never creates, revives or releases one: where it fails,
+//! the old deadline remains. After a success the lease is restored on healthy nodes that miss it; such
+//! a repair never counts as a vote.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,57 +17,57 @@ use crate::protocol::{
 };
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
-/// What is to be extended.
+/// What an extend asks for.
 #[derive(Debug, Clone)]
 pub struct ExtendParams {
-    /// Which.
+    /// The resource.
     pub resource: ResourceName,
-    /// Hash of the proof.
+    /// Hash of the lease's token.
     pub token: TokenHash,
-    /// Time from now; `None`: the lease's own TTL.
+    /// New lifetime from now; `None`: the lease's own TTL.
     pub ttl: Option<Ttl>,
-    /// Only the lease with this fence.
+    /// Extend only the lease with this fence.
     pub fence: Option<Fence>,
-    /// New labels, encoded.
+    /// New labels, encoded as JSON; `None`: unchanged.
     pub labels: Option<Arc<str>>,
 }
 
 /// A lease that a quorum has extended.
 #[derive(Debug, Clone)]
 pub struct ConfirmedExtension {
-    /// The lease as a node of the quorum has it.
+    /// The lease as a node of the quorum stores it.
     pub record: LeaseRecord,
-    /// The TTL that was applied.
+    /// The TTL that was set.
     pub ttl: Ttl,
-    /// Until when it may be relied on.
+    /// End of the validity.
     pub deadline: BootTime,
-    /// Nodes that had agreed when the vote was won.
+    /// Number of nodes that had agreed when the quorum was reached.
     pub granted: usize,
 }
 
-/// Why there is no more time.
+/// Why a lease was not extended.
 #[derive(Debug, Clone)]
 pub enum ExtendRefusal {
-    /// A quorum says that somebody else holds it.
+    /// A quorum reports another holder.
     NotHolder,
-    /// A quorum says that it is gone; the reason is `None` where it ran out.
+    /// A quorum reports that it has ended; the reason is `None` where it expired.
     Gone(Option<EndReason>),
-    /// The nodes have another fence for this token than the one asked for.
+    /// The nodes have another fence for this token than the requested one.
     Changed(Fence),
-    /// Not known whether it took effect. The old deadline stands.
+    /// It is not known whether it took effect. The old deadline remains.
     Unknown {
-        /// Nodes that agreed.
+        /// Number of nodes that agreed.
         granted: usize,
-        /// What each node said.
+        /// Outcome by node.
         nodes: Vec<NodeOutcome>,
     },
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Extends by one round, or two where the nodes have different fences.
+    /// Extends in one round, or two where the nodes have different fences.
     ///
     /// Errors: see [`ExtendRefusal`]. Nothing is ever released.
-    /// Cancel: it may or may not have taken effect; the old deadline stands.
+    /// Cancel: it may or may not have taken effect; the old deadline remains.
     pub async fn extend(&self, extension: &ExtendParams) -> Result<ConfirmedExtension, ExtendRefusal> {
         let mut fence = extension.fence;
         let mut renewal = true;
@@ -83,19 +83,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let started = self.clock.now();
             let deadline = started.plus(self.settings.node_timeout);
             let is_yes = |a: &NodeResult| match a {
-                Ok(Reply::Updated { record, .. }) => fence.is_none_or(|wanted| wanted == record.fence),
+                Ok(Reply::Updated { record, .. }) => fence.is_none_or(|expected| expected == record.fence),
                 Ok(Reply::NoVote(NoVote::Quarantined { .. })) => mutant::is(Mutant::RepairVotes),
                 _ => false,
             };
             let tally = self.round(&self.everyone(), request, started, deadline, Until::Won, is_yes).await;
             let minority = mutant::is(Mutant::ExtendByMinority) && tally.yes() > 0;
             if tally.decision() != Decision::Reached && !minority {
-                self.misbehave(extension, started, &tally);
+                self.apply_mutants(extension, started, &tally);
                 return Err(self.extend_refusal(&tally, extension.fence));
             }
             let (most_common, votes, highest) = fences(&tally);
             if votes < self.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
-                // The nodes disagree about the fence: bring the highest to a quorum, then it counts.
+                // The nodes have different fences: bring the highest to a quorum first.
                 (fence, renewal) = (Some(highest), false);
                 continue;
             }
@@ -110,13 +110,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         fence: Fence,
         tally: &Tally,
     ) -> Result<ConfirmedExtension, ExtendRefusal> {
-        let kept = tally.received().filter_map(|(_, a)| match a {
+        let updated = tally.received().filter_map(|(_, a)| match a {
             Ok(Reply::Updated { record, .. }) if record.fence == fence => Some(record),
             _ => None,
         });
         let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
-        // Nodes may have missed renewals that others counted: the one that knows most speaks.
-        let record = kept.max_by_key(|r| r.renewals).cloned().ok_or_else(unknown)?;
+        // Nodes may have missed renewals: the record with the most is the latest.
+        let record = updated.max_by_key(|r| r.renewals).cloned().ok_or_else(unknown)?;
         let ttl = extension.ttl.unwrap_or(record.ttl);
         let deadline = self.deadline(started, ttl);
         if self.clock.now() >= deadline {
@@ -124,44 +124,44 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
         let missing: Vec<usize> = tally.received().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
         if !missing.is_empty() {
-            let gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
-            self.repair(extension.resource.clone(), record.clone(), missing, gone);
+            let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
+            self.repair(extension.resource.clone(), record.clone(), missing, keys_gone);
         }
         Ok(ConfirmedExtension { record, ttl, deadline, granted: tally.yes() })
     }
 
-    /// What a failed extend must never do: planted bugs.
-    fn misbehave(&self, extension: &ExtendParams, started: BootTime, tally: &Tally) {
+    /// What a failed extend must never do: mutants.
+    fn apply_mutants(&self, extension: &ExtendParams, started: BootTime, tally: &Tally) {
         let (resource, token) = (extension.resource.clone(), extension.token.clone());
-        let gone = started.plus(super::cleanup::CLEANUP_MAX);
+        let until = started.plus(super::cleanup::CLEANUP_MAX);
         if mutant::is(Mutant::ExtendReleases) {
             self.deliver(
                 Request::Release(ReleaseArgs { resource, token, reason: EndReason::Released }),
                 self.everyone(),
-                gone,
+                until,
             );
         } else if mutant::is(Mutant::RepairUnconfirmed) {
-            let kept = tally.received().find_map(|(_, a)| match a {
+            let updated = tally.received().find_map(|(_, a)| match a {
                 Ok(Reply::Updated { record, .. }) => Some(record.clone()),
                 _ => None,
             });
             let missing = tally.received().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
-            if let Some(record) = kept {
+            if let Some(record) = updated {
                 self.repair(resource, record, missing, started.plus(std::time::Duration::from_secs(2)));
             }
         }
     }
 
-    fn extend_refusal(&self, tally: &Tally, wanted: Option<Fence>) -> ExtendRefusal {
+    fn extend_refusal(&self, tally: &Tally, requested: Option<Fence>) -> ExtendRefusal {
         let (mut missing, mut other, mut ended, mut changed) = (0, 0, Vec::new(), None);
         for (_, answer) in tally.received() {
             match answer {
                 Ok(Reply::Missing) => missing += 1,
-                Ok(Reply::Other { fence: Some(found) }) if wanted.is_some() => {
+                Ok(Reply::Other { fence: Some(found) }) if requested.is_some() => {
                     changed = changed.max(Some(*found));
                     other += 1;
                 }
-                // Ours, but with a fence that another round is still bringing to a quorum: not known.
+                // This token's lease, with a fence that another round is still bringing to a quorum: unknown.
                 Ok(Reply::Other { fence: Some(_) }) => {}
                 Ok(Reply::Other { fence: None }) => other += 1,
                 Ok(Reply::Ended { reason }) => ended.push(*reason),
@@ -171,7 +171,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if missing + other + ended.len() < self.quorum() {
             return ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
         }
-        match (ended.first(), wanted, changed) {
+        match (ended.first(), requested, changed) {
             (Some(reason), ..) => ExtendRefusal::Gone(Some(*reason)),
             (None, _, Some(found)) => ExtendRefusal::Changed(found),
             _ if other > 0 => ExtendRefusal::NotHolder,
@@ -179,7 +179,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    /// Puts a confirmed lease back where it is missing, in a tracked and bounded task.
+    /// Restores a confirmed lease on the nodes that miss it, in a tracked and bounded task.
     fn repair(&self, resource: ResourceName, mut record: LeaseRecord, missing: Vec<usize>, keys_gone: BootTime) {
         self.count_under_replicated(missing.len());
         let Ok(permit) = self.cleanups.clone().try_acquire_owned() else { return };
@@ -191,8 +191,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if left_ms > 0 {
                 let request = Request::Restore(RestoreArgs { resource, record, left_ms });
                 let deadline = now.plus(engine.settings.node_timeout);
-                let planted = |a: &NodeResult| matches!(a, Ok(Reply::Restored));
-                let tally = engine.round(&missing, request, now, deadline, Until::All, planted).await;
+                let is_restored = |a: &NodeResult| matches!(a, Ok(Reply::Restored));
+                let tally = engine.round(&missing, request, now, deadline, Until::All, is_restored).await;
                 (0..tally.yes()).for_each(|_| engine.count_repaired());
             }
             drop(permit);
@@ -204,7 +204,7 @@ fn misses_the_lease(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Missing | Reply::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. })))
 }
 
-/// The fence that most yes-votes have, how many have it, and the highest.
+/// The most common fence of the yes-votes, its number of votes, and the highest fence.
 fn fences(tally: &Tally) -> (Fence, usize, Fence) {
     let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
     for (_, answer) in tally.received() {

@@ -1,4 +1,4 @@
-//! Inspect: what a quorum says of one resource, not what the first node says. Reads only.
+//! Inspect: the state of one resource as a quorum of nodes reports it. Changes nothing.
 
 use std::time::Duration;
 
@@ -11,30 +11,30 @@ use super::round::Until;
 use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, StoredLock};
 use crate::types::ResourceName;
 
-/// A quorum's view.
+/// What the nodes report of one resource.
 #[derive(Debug, Clone)]
 pub struct ClusterInspection {
-    /// Who has it.
+    /// The state on a quorum.
     pub state: ResourceState,
-    /// Nodes that have that.
+    /// Number of nodes that report it.
     pub agreeing: usize,
-    /// What each node answered, by index; `None` where it was not awaited.
+    /// Each node's answer, by index; `None` where it was not awaited.
     pub answers: Vec<Option<NodeResult>>,
 }
 
-/// Who has it.
+/// State of a resource on a quorum.
 #[derive(Debug, Clone)]
 pub enum ResourceState {
-    /// Nobody has it on a quorum, nor can have.
+    /// No lease or lock has a quorum, or can have one.
     Free,
-    /// A lease of ours. `left` is the q-th largest TTL of its key: the quorum ends then.
+    /// A lease. `left` is the q-th largest TTL of its key: after it the lease has no quorum.
     Lease { record: LeaseRecord, left: Duration },
-    /// A foreigner; `left` is `None` without a TTL.
+    /// A foreign client's lock; `left` is `None` without a TTL.
     Foreign { fingerprint: String, left: Option<Duration> },
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Looks at one resource on all nodes.
+    /// Inspects one resource on all nodes.
     ///
     /// Errors: `Err` with the answers where fewer than a quorum answered.
     pub async fn inspect(&self, resource: &ResourceName) -> Result<ClusterInspection, Vec<Option<NodeResult>>> {
@@ -54,40 +54,42 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut groups: Vec<Group> = Vec::new();
         let mut free = 0;
         for (_, answer) in tally.received() {
-            let Ok(Reply::Inspected(seen)) = answer else { continue };
-            let (key, left_ms) = match &seen.lock {
-                // A node without a vote that has nothing may have forgotten it: not known.
+            let Ok(Reply::Inspected(inspection)) = answer else { continue };
+            let (identity, left_ms) = match &inspection.lock {
+                // A node without a vote may have forgotten a lease: unknown.
                 StoredLock::Free => {
-                    free += usize::from(seen.no_vote.is_none());
+                    free += usize::from(inspection.no_vote.is_none());
                     continue;
                 }
-                StoredLock::Lease { record, left_ms } => (Key::Lease(record.clone()), Some(*left_ms)),
-                StoredLock::Foreign { left_ms, fingerprint } => (Key::Foreign(fingerprint.to_string()), *left_ms),
+                StoredLock::Lease { record, left_ms } => (LockIdentity::Lease(record.clone()), Some(*left_ms)),
+                StoredLock::Foreign { left_ms, fingerprint } => {
+                    (LockIdentity::Foreign(fingerprint.to_string()), *left_ms)
+                }
             };
             let left = left_ms.map_or(Duration::MAX, Duration::from_millis);
-            match groups.iter_mut().find(|g| g.key.same(&key)) {
+            match groups.iter_mut().find(|g| g.identity.is_same(&identity)) {
                 Some(group) => {
                     group.left.push(left);
-                    group.key.update(key);
+                    group.identity.update(identity);
                 }
-                None => groups.push(Group { key, left: vec![left] }),
+                None => groups.push(Group { identity, left: vec![left] }),
             }
         }
-        let need = self.quorum();
+        let quorum = self.quorum();
         let known = free + groups.iter().map(|g| g.left.len()).sum::<usize>();
         let unknown = tally.answers().len() - known;
         let Some(mut group) = groups.into_iter().max_by_key(|g| g.left.len()) else {
             return (ResourceState::Free, free);
         };
         let agreeing = group.left.len();
-        if agreeing + unknown < need {
+        if agreeing + unknown < quorum {
             return (ResourceState::Free, free);
         }
         group.left.sort_unstable_by(|a, b| b.cmp(a));
-        let left = group.left.get(need - 1).or(group.left.last()).copied().unwrap_or_default();
-        let lock = match group.key {
-            Key::Lease(record) => ResourceState::Lease { record, left },
-            Key::Foreign(fingerprint) => {
+        let left = group.left.get(quorum - 1).or(group.left.last()).copied().unwrap_or_default();
+        let lock = match group.identity {
+            LockIdentity::Lease(record) => ResourceState::Lease { record, left },
+            LockIdentity::Foreign(fingerprint) => {
                 ResourceState::Foreign { fingerprint, left: (left < Duration::MAX).then_some(left) }
             }
         };
@@ -95,13 +97,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 }
 
-enum Key {
+enum LockIdentity {
     Lease(LeaseRecord),
     Foreign(String),
 }
 
-impl Key {
-    fn same(&self, other: &Self) -> bool {
+impl LockIdentity {
+    fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Lease(a), Self::Lease(b)) => a.token == b.token,
             (Self::Foreign(a), Self::Foreign(b)) => a == b,
@@ -109,7 +111,7 @@ impl Key {
         }
     }
 
-    /// Keeps the record that says most: the highest fence, then the most renewals.
+    /// Keeps the latest record: the highest fence, then the most renewals.
     fn update(&mut self, other: Self) {
         if let (Self::Lease(a), Self::Lease(b)) = (self, other)
             && (b.fence, b.renewals) > (a.fence, a.renewals)
@@ -119,7 +121,8 @@ impl Key {
     }
 }
 
+/// Nodes that report the same lease or lock.
 struct Group {
-    key: Key,
+    identity: LockIdentity,
     left: Vec<Duration>,
 }

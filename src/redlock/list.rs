@@ -1,5 +1,4 @@
-//! Reading one node's index of held leases, page by page. Whoever merges several nodes' pages
-//! decides what a quorum holds.
+//! Reads one node's index of held leases, page by page. The caller merges the lists of several nodes.
 
 use std::time::Duration;
 
@@ -10,16 +9,16 @@ use super::node::Node;
 use super::round::Until;
 use crate::protocol::{ListArgs, ListedLease, Reply, Request};
 
-/// Leases asked for at once: half a millisecond of a node's time on an idle machine.
+/// Leases per page, which takes a node half a millisecond.
 const PAGE: u32 = 250;
-/// The most pages of one scan: 10 million leases.
+/// Maximum number of pages of one scan: 10 million leases.
 const PAGES_MAX: u32 = 40_000;
-/// How long one page is waited for.
+/// Timeout of one page.
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Gives every lease of one node to `take`, some of them twice. `false` where the node fell silent
-    /// on the way.
+    /// Passes every lease of one node to `take`, some of them twice. `false` where the node did not answer
+    /// every page.
     pub async fn scan(&self, index: usize, take: impl Fn(Vec<ListedLease>)) -> bool {
         let mut cursor = 0;
         for _ in 0..PAGES_MAX {
@@ -29,7 +28,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             match tally.take(index) {
                 Some(Ok(Reply::Page { next, leases })) => {
                     take(leases);
-                    // Nodes in the process answer at once: others are to have their turn between two pages.
+                    // Embedded nodes answer at once: let other tasks run between two pages.
                     tokio::task::yield_now().await;
                     match next {
                         Some(next) => cursor = next,

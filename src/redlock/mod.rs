@@ -1,17 +1,16 @@
-//! The Redlock algorithm over N independent nodes: no HTTP, no Redis, and no task but its own
-//! bounded clean-up.
+//! The Redlock algorithm over N independent nodes. It starts no tasks except its own bounded clean-up.
 //!
-//! What it promises (the arguments are in `docs/safety.md`):
+//! Guarantees (the arguments are in `docs/safety.md`):
 //!
-//! - **Exclusive.** From the answer until its validity ends, no other caller is told that it holds
-//!   the same resource.
-//! - **Fenced.** Every lease has a fencing token: never given twice for a resource, and larger than
-//!   that of every lease that was answered before this one was asked for.
-//! - **An extend never creates, never revives, never releases.** If it succeeds, nobody else held
-//!   the resource in between. If it fails, the old deadline stands.
-//! - **Forgetful nodes do not vote**, until no lease can depend on what they forgot.
-//! - **Nothing stays behind** of an attempt that failed or was dropped: it is cancelled on all
-//!   nodes, also those that did not answer, in a task of its own.
+//! - **Exclusion.** From the answer until its validity ends, no other caller is granted the same
+//!   resource.
+//! - **Fencing.** Every lease has a fencing token that is unique for its resource, and larger than that
+//!   of every lease that was granted before this one was requested.
+//! - **An extend never creates, revives or releases.** If it succeeds, nobody else held the resource in
+//!   between. If it fails, the old deadline remains.
+//! - **A node that lost its memory does not vote** until no lease can depend on what it forgot.
+//! - **Failed and dropped attempts are cancelled** on all nodes, also those that did not answer, in a
+//!   task of its own.
 
 pub mod acquire;
 pub mod backoff;

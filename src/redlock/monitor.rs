@@ -1,10 +1,12 @@
-//! The warden: looks at every node once a second, learns its clock, and gives a node that lost its
-//! memory the vote back when no lease can depend on what it forgot. The refusing itself happens
-//! atomically on the node; the warden only teaches and reports.
+//! The node monitor: probes every node once a second, measures its clock, and gives a node that lost
+//! its memory the vote back when no lease can depend on what it forgot. Refusing requests without a
+//! vote is done by the node itself, atomically with each request.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
@@ -16,32 +18,32 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{NoVote, NodeResult, NodeStatus, Reply, Request, UnreachableKind, Vote};
 use crate::types::{Fence, NodeId};
 
-/// Time between two looks.
+/// Time between two probe rounds.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a look waits for a node: longer than a round, since a slow node is still worth hearing.
+/// Timeout of a probe: longer than the node timeout, since the state of a slow node is worth knowing.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Health older than this says nothing about now.
+/// An older answer does not count as the node's present state.
 pub const HEALTH_MAX_AGE: Duration = Duration::from_secs(5);
-/// How fast the stamp clock follows the nodes: 1 % of the time between two looks, the clock rates'
-/// assumed spread.
-const SLEW_US_PER_PASS: i64 = 10_000;
+/// Maximum change of the cluster clock per probe round: 1 % of [`PROBE_INTERVAL`], the assumed maximum
+/// difference of clock rates.
+const SLEW_US_PER_ROUND: i64 = 10_000;
 
 /// What is known of one node.
 #[derive(Debug, Clone)]
 pub struct NodeHealth {
-    /// Its last answer.
+    /// The last answer to a probe.
     pub status: Option<NodeStatus>,
     /// The last probe's failure, if it failed.
     pub error: Option<UnreachableKind>,
-    /// When the last probe was answered.
+    /// Time of the last answer.
     pub answered_at: Option<BootTime>,
-    /// In the present state (answering or not, voting or not) since.
+    /// Since when it is in the present state (answering or not, voting or not).
     pub since: BootTime,
     /// Round trip of the last answered probe.
     pub latency: Option<Duration>,
-    /// Its clock minus the stamp clock, microseconds.
+    /// Its clock minus the cluster clock, microseconds.
     pub offset_us: Option<i64>,
-    /// How often another run answered than before.
+    /// How often a probe was answered by another run than the one before.
     pub restarts: u64,
 }
 
@@ -50,14 +52,14 @@ impl NodeHealth {
         Self { status: None, error: None, answered_at: None, since: now, latency: None, offset_us: None, restarts: 0 }
     }
 
-    /// Whether it voted when it was last looked at, and that was lately.
+    /// Whether the last probe was answered with a vote, within [`HEALTH_MAX_AGE`].
     pub fn votes(&self, now: BootTime) -> bool {
-        let fresh = self.answered_at.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
-        fresh && self.error.is_none() && self.status.as_ref().is_some_and(|s| s.vote == Vote::Active)
+        let is_recent = self.answered_at.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
+        is_recent && self.error.is_none() && self.status.as_ref().is_some_and(|s| s.vote == Vote::Active)
     }
 }
 
-/// Why a new cluster was not declared.
+/// Why a new cluster was not initialised.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
     /// A node did not answer.
@@ -71,45 +73,53 @@ pub enum InitError {
     Unsuitable(NodeId, String),
 }
 
-/// One per instance; see the module.
+/// The node monitor of one instance. Cheap to clone.
 pub struct NodeMonitor<N, C, E> {
     engine: Redlock<N, C, E>,
-    book: Arc<Mutex<Book>>,
+    state: Arc<Mutex<MonitorState>>,
 }
 
 impl<N, C, E> Clone for NodeMonitor<N, C, E> {
     fn clone(&self) -> Self {
-        Self { engine: self.engine.clone(), book: Arc::clone(&self.book) }
+        Self { engine: self.engine.clone(), state: Arc::clone(&self.state) }
     }
 }
 
-/// What the nodes' clocks say, against the stamp clock.
+struct MonitorState {
+    nodes: Vec<NodeHealth>,
+    /// The cluster clock follows the nodes. Before that, a step of most nodes' clocks cannot be detected.
+    is_anchored: bool,
+}
+
+/// Answers of all nodes, with their times.
+struct ProbeAnswers {
+    tally: Tally,
+    sent: BootTime,
+    /// By node index; `None` without an answer.
+    received: Vec<Option<BootTime>>,
+}
+
+/// The nodes' clocks, relative to the cluster clock.
 struct Clocks {
     median_us: i64,
-    /// Nodes that are off by more than the guard, where the median is.
+    /// If the median is off by more than the guard: the nodes that are.
     stepped: Vec<usize>,
 }
 
-struct Book {
-    nodes: Vec<NodeHealth>,
-    anchored: bool,
-}
-
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
-    /// Knows nothing yet.
+    /// A monitor that has not probed yet.
     pub fn new(engine: Redlock<N, C, E>) -> Self {
         let now = engine.clock.now();
         let nodes = engine.nodes.iter().map(|_| NodeHealth::new(now)).collect();
-        Self { engine, book: Arc::new(Mutex::new(Book { nodes, anchored: false })) }
+        Self { engine, state: Arc::new(Mutex::new(MonitorState { nodes, is_anchored: false })) }
     }
 
     /// What is known of each node, in configured order.
     pub fn health(&self) -> Vec<NodeHealth> {
-        self.book().nodes.clone()
+        self.state.lock().nodes.clone()
     }
 
-    /// Two names under which one and the same server answered, if there are any: its one vote would
-    /// count twice.
+    /// Two names that lead to the same server process, whose vote would count twice.
     pub fn same_server(&self) -> Option<(NodeId, NodeId)> {
         let mut runs: BTreeMap<String, NodeId> = BTreeMap::new();
         for (node, health) in self.engine.nodes.iter().zip(self.health()) {
@@ -121,7 +131,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         None
     }
 
-    /// Looks again and again. Never returns; dropping it stops it and leaves nothing behind.
+    /// Probes for ever. Cancel: nothing is left behind.
     pub async fn watch(self) {
         loop {
             self.probe_round().await;
@@ -129,45 +139,44 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// One look at all nodes, with what follows from it.
+    /// Probes all nodes, adjusts the cluster clock, and seeds nodes whose quarantine is over.
     pub async fn probe_round(&self) {
-        let (tally, sent, heard) = self.ask_all(Request::Probe).await;
-        self.note(&tally, sent, heard);
-        self.follow_clocks().await;
+        let answers = self.send_to_all(Request::Probe).await;
+        self.record(&answers);
+        self.adjust_cluster_clock().await;
         let unseeded = |(i, a): (usize, &NodeResult)| is_unseeded(a).then_some(i);
-        let served: Vec<usize> = tally.received().filter_map(unseeded).collect();
-        if !served.is_empty() {
-            self.seed(&served).await;
+        let unseeded: Vec<usize> = answers.tally.received().filter_map(unseeded).collect();
+        if !unseeded.is_empty() {
+            self.seed(&unseeded).await;
         }
     }
 
-    /// Whether the instance has taken the time from its nodes: before that, a step of most of their clocks is one
-    /// that it cannot see.
+    /// Whether the cluster clock follows the nodes.
     #[cfg(test)]
     pub(crate) fn has_time(&self) -> bool {
-        self.book().anchored
+        self.state.lock().is_anchored
     }
 
-    /// Declares a new cluster: the explicit act that tells blank nodes from wiped ones. All nodes
-    /// must answer, and none may have been part of a cluster.
+    /// Initialises a new cluster, so that blank nodes vote without a quarantine. All nodes must answer,
+    /// and none may be part of a cluster: the operator confirms that no node was wiped.
     ///
-    /// Cancel: some nodes may have been declared, others not; calling it again finishes the work
-    /// only if all are still blank, otherwise the quarantine does.
+    /// Cancel: some nodes may be initialised, others not. Another call succeeds only if all are still
+    /// blank; otherwise the blank ones vote after their quarantine.
     pub async fn init(&self) -> Result<(), InitError> {
-        let (tally, sent, heard) = self.ask_all(Request::Probe).await;
-        self.note(&tally, sent, heard);
-        self.follow_clocks().await;
-        // Once more: the first look may have been refused for a stamp clock that was not anchored yet.
-        let (tally, ..) = self.ask_all(Request::Probe).await;
-        self.all_statuses(&tally, |status| match &status.vote {
+        let answers = self.send_to_all(Request::Probe).await;
+        self.record(&answers);
+        self.adjust_cluster_clock().await;
+        // Once more: the first probe may have been refused because the cluster clock was not anchored yet.
+        let answers = self.send_to_all(Request::Probe).await;
+        self.check_statuses(&answers.tally, |status| match &status.vote {
             Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }) => status.why == "blank",
             _ => false,
         })?;
-        let (tally, ..) = self.ask_all(Request::Init).await;
-        self.all_statuses(&tally, |status| status.vote == Vote::Active)
+        let answers = self.send_to_all(Request::Init).await;
+        self.check_statuses(&answers.tally, |status| status.vote == Vote::Active)
     }
 
-    fn all_statuses(&self, tally: &Tally, is_fine: impl Fn(&NodeStatus) -> bool) -> Result<(), InitError> {
+    fn check_statuses(&self, tally: &Tally, is_fine: impl Fn(&NodeStatus) -> bool) -> Result<(), InitError> {
         for (node, answer) in self.engine.nodes.iter().zip(tally.answers()) {
             let id = node.id().clone();
             match answer {
@@ -188,17 +197,17 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         Ok(())
     }
 
-    async fn ask_all(&self, request: Request) -> (Tally, BootTime, Vec<Option<BootTime>>) {
+    async fn send_to_all(&self, request: Request) -> ProbeAnswers {
         let everyone = self.engine.everyone();
         let sent = self.engine.clock.now();
-        let heard = Mutex::new(vec![None; everyone.len()]);
+        let received = Mutex::new(vec![None; everyone.len()]);
         let rounds = everyone.iter().map(|i| {
-            let (engine, request, heard) = (&self.engine, request.clone(), &heard);
+            let (engine, request, received) = (&self.engine, request.clone(), &received);
             async move {
                 let (only, until) = ([*i], sent.plus(PROBE_TIMEOUT));
                 let tally = engine.round(&only, request, sent, until, Until::All, Result::is_ok).await;
                 let answer = tally.answers()[*i].clone();
-                lock(heard)[*i] = Some(engine.clock.now());
+                received.lock()[*i] = Some(engine.clock.now());
                 (*i, answer)
             }
         });
@@ -210,22 +219,22 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 tally.record(i, answer, yes);
             }
         }
-        (tally, sent, heard.into_inner().unwrap_or_else(PoisonError::into_inner))
+        ProbeAnswers { tally, sent, received: received.into_inner() }
     }
 
-    fn note(&self, tally: &Tally, sent: BootTime, heard: Vec<Option<BootTime>>) {
-        let mut book = self.book();
-        for ((health, answer), heard) in book.nodes.iter_mut().zip(tally.answers()).zip(heard) {
-            let before = (health.error.is_some(), health.status.as_ref().map(|s| word(&s.vote)));
+    fn record(&self, ProbeAnswers { tally, sent, received }: &ProbeAnswers) {
+        let mut state = self.state.lock();
+        for ((health, answer), received) in state.nodes.iter_mut().zip(tally.answers()).zip(received) {
+            let received = received.unwrap_or(*sent);
+            let before = (health.error.is_some(), health.status.as_ref().map(|s| vote_kind(&s.vote)));
             match answer {
                 Some(Ok(Reply::Status(status))) => {
-                    let heard = heard.unwrap_or(sent);
-                    let rtt = heard.since(sent);
-                    let middle = self.engine.cluster_clock.at(sent.plus(rtt / 2));
-                    // A slow answer (or a process that was stopped in between) says little of the clock.
-                    let quick = rtt <= self.engine.settings.params.guard / 4;
-                    health.offset_us = quick.then(|| difference(status.now_us, middle.0));
-                    (health.latency, health.answered_at, health.error) = (Some(rtt), Some(heard), None);
+                    let rtt = received.since(*sent);
+                    let middle = self.engine.cluster_clock.request_time_at(sent.plus(rtt / 2));
+                    // A slow answer, or a process that was stopped in between, tells too little about the clock.
+                    let is_quick = rtt <= self.engine.settings.params.guard / 4;
+                    health.offset_us = is_quick.then(|| difference(status.now_us, middle.0));
+                    (health.latency, health.answered_at, health.error) = (Some(rtt), Some(received), None);
                     if health.status.as_ref().is_some_and(|old| old.run != status.run) {
                         health.restarts += 1;
                     }
@@ -234,27 +243,27 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 Some(Err(error)) => health.error = Some(error.kind),
                 _ => health.error = Some(UnreachableKind::Protocol),
             }
-            if before != (health.error.is_some(), health.status.as_ref().map(|s| word(&s.vote))) {
-                health.since = heard.unwrap_or(sent);
+            if before != (health.error.is_some(), health.status.as_ref().map(|s| vote_kind(&s.vote))) {
+                health.since = received;
             }
         }
     }
 
-    /// Keeps the stamp clock at the median of the nodes' clocks. Where that median has jumped by
-    /// more than the guard, and a second look confirms it, those nodes' clocks were stepped under
-    /// running leases: the stamp clock follows only when a quorum of them has confirmed its
-    /// quarantine, since with the new stamps the others would vote.
-    async fn follow_clocks(&self) {
+    /// Keeps the cluster clock at the median of the nodes' clocks. Where the median has jumped by more
+    /// than the guard, and a second probe confirms it, those nodes' clocks were stepped while leases
+    /// were held: the cluster clock follows only once a quorum has confirmed a quarantine, because
+    /// requests with the new time would make the stepped nodes vote again.
+    async fn adjust_cluster_clock(&self) {
         let engine = &self.engine;
         let Some(clocks) = self.clocks() else { return };
-        if !self.book().anchored {
+        if !self.state.lock().is_anchored {
             engine.cluster_clock.slew(clocks.median_us);
-            self.book().anchored = true;
+            self.state.lock().is_anchored = true;
         } else if clocks.stepped.is_empty() {
-            engine.cluster_clock.slew(clocks.median_us.clamp(-SLEW_US_PER_PASS, SLEW_US_PER_PASS));
+            engine.cluster_clock.slew(clocks.median_us.clamp(-SLEW_US_PER_ROUND, SLEW_US_PER_ROUND));
         } else {
-            let (tally, sent, heard) = self.ask_all(Request::Probe).await;
-            self.note(&tally, sent, heard);
+            let answers = self.send_to_all(Request::Probe).await;
+            self.record(&answers);
             let Some(Clocks { median_us, stepped }) = self.clocks() else { return };
             if stepped.is_empty() {
                 return;
@@ -268,12 +277,12 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         }
     }
 
-    /// The nodes' clocks as the last look found them; `None` without a quorum of them that agree: one
-    /// node's clock, stepped while others are silent, moves nothing.
+    /// The nodes' clocks as of the last probe round; `None` unless a quorum of them agrees, so that one
+    /// node's stepped clock has no effect while other nodes do not answer.
     fn clocks(&self) -> Option<Clocks> {
-        let book = self.book();
-        let fresh = book.nodes.iter().enumerate().filter(|(_, h)| h.error.is_none());
-        let mut offsets: Vec<(i64, usize)> = fresh.filter_map(|(i, h)| Some((h.offset_us?, i))).collect();
+        let state = self.state.lock();
+        let answered = state.nodes.iter().enumerate().filter(|(_, h)| h.error.is_none());
+        let mut offsets: Vec<(i64, usize)> = answered.filter_map(|(i, h)| Some((h.offset_us?, i))).collect();
         if offsets.len() < self.engine.quorum() {
             return None;
         }
@@ -290,12 +299,12 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         Some(Clocks { median_us, stepped })
     }
 
-    /// Gives nodes that had `served` their quarantine before this look the vote back. They learn the highest fence
-    /// from a quorum of *other* nodes, read after their quarantine was seen to be over; where the
-    /// whole cluster starts anew, every listed node must be there and waiting, and the stamp clock
-    /// is the floor.
-    async fn seed(&self, served: &[usize]) {
-        let (tally, ..) = self.ask_all(Request::Probe).await;
+    /// Gives the nodes in `ready`, whose quarantine was over before this call, the vote back. They are
+    /// seeded with the highest fence of a quorum of *other* nodes, read after their quarantine was over.
+    /// Where no quorum votes, all nodes must answer and be voting or waiting for a seed, and the seed is
+    /// at least the cluster clock.
+    async fn seed(&self, ready: &[usize]) {
+        let tally = self.send_to_all(Request::Probe).await.tally;
         let mut votes: BTreeMap<usize, Fence> = BTreeMap::new();
         let mut unseeded: BTreeMap<usize, Fence> = BTreeMap::new();
         for (i, answer) in tally.received() {
@@ -309,8 +318,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 _ => {}
             }
         }
-        let enough = if mutant::is(Mutant::SeedFromOne) { 1 } else { self.engine.quorum() };
-        let seed = if votes.len() >= enough {
+        let required = if mutant::is(Mutant::SeedFromOne) { 1 } else { self.engine.quorum() };
+        let seed = if votes.len() >= required {
             votes.values().copied().max()
         } else if votes.len() + unseeded.len() == self.engine.nodes.len() {
             let floor = Fence(self.engine.cluster_clock.request_time().0);
@@ -319,33 +328,26 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             None
         };
         let Some(seed) = seed else { return };
-        let targets: Vec<usize> = unseeded.into_keys().filter(|i| served.contains(i)).collect();
+        let targets: Vec<usize> = unseeded.into_keys().filter(|i| ready.contains(i)).collect();
         let now = self.engine.clock.now();
         let request = Request::Activate { seed };
         let tally = self.engine.round(&targets, request, now, now.plus(PROBE_TIMEOUT), Until::All, Result::is_ok).await;
-        let mut book = self.book();
+        let mut state = self.state.lock();
         for (i, answer) in tally.received() {
             if let Ok(Reply::Status(status)) = answer {
-                book.nodes[i].status = Some(status.clone());
-                book.nodes[i].since = now;
+                state.nodes[i].status = Some(status.clone());
+                state.nodes[i].since = now;
             }
         }
     }
-
-    fn book(&self) -> MutexGuard<'_, Book> {
-        lock(&self.book)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_unseeded(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::Unseeded { .. }), .. })))
 }
 
-fn word(vote: &Vote) -> u8 {
+/// Distinguishes the states of which [`NodeHealth::since`] is the begin.
+fn vote_kind(vote: &Vote) -> u8 {
     match vote {
         Vote::Active => 0,
         Vote::NoVote(NoVote::Quarantined { .. }) => 1,

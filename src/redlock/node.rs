@@ -1,5 +1,5 @@
-//! An independent node as the algorithm sees it: ordered requests and typed answers. Redis, embedded
-//! and simulated nodes implement [`Node`]; the answers mean the same on each (`tests/contract.rs`).
+//! What the algorithm requires of a node: ordered requests and typed answers. Redis, embedded and
+//! simulated nodes implement [`Node`] with the same meaning (`tests/contract.rs`).
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use super::notifications::NotificationSource;
 use crate::protocol::{NodeResult, Request, RequestTime};
 use crate::types::NodeId;
 
-/// What is known of the server behind a node, beside its votes.
+/// What is known of a node's server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeDetails {
     /// The server's version.
     pub version: Option<String>,
-    /// What makes it unfit, or worth a look.
+    /// What makes it unsuitable, or needs attention.
     pub findings: Vec<OperatorFinding>,
 }
 
 /// Something about a node that an operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorFinding {
-    /// Stable word.
+    /// Stable code.
     pub code: &'static str,
     /// One sentence, with what to do.
     pub detail: String,
-    /// It costs the node its vote.
+    /// It removes the node's vote.
     pub removes_vote: bool,
 }
 
@@ -36,18 +36,18 @@ pub trait Node: Send + Sync + 'static {
     /// Its configured name.
     fn id(&self) -> &NodeId;
 
-    /// What is known of the server behind it, for operators. Costs no round trip.
+    /// What is known of its server, for operators. Costs no round trip.
     fn details(&self) -> NodeDetails {
         NodeDetails::default()
     }
 
-    /// How this instance hears of leases that end there. Without notices waiters look now and then.
+    /// How this instance learns that leases ended there.
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::PollOnly
     }
 
-    /// Asks once; nothing is ever repeated in hiding. The future is first polled by the caller; from
-    /// then on the request may take effect, whatever becomes of the future.
+    /// Sends the request once, without retries. From the first poll on the request may take effect,
+    /// even if the future is dropped.
     ///
     /// Errors: [`Unreachable`]; at once where there is no connection. The per-node deadline is the
     /// caller's.

@@ -1,5 +1,4 @@
-//! The rules of the quorum as data and arithmetic: no async, no clock, no node. A file of its own so
-//! that it can be read against the paper, and property-tested.
+//! The rules of the quorum as pure functions, to be compared with the paper and property-tested.
 //!
 //! Source: the Redis manual's distributed-locks page.
 
@@ -9,7 +8,7 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{EndReason, Found, NoVote, NodeResult, Released, Reply, UnreachableKind};
 use crate::types::{Fence, NodeId, TokenHash, Ttl};
 
-/// How many of the *configured* nodes decide: N/2 + 1, whether or not the others can be reached.
+/// The quorum: N/2 + 1 of the *configured* nodes, whether or not they can be reached.
 pub fn quorum_of(nodes: usize) -> usize {
     if mutant::is(Mutant::QuorumHalf) {
         return (nodes / 2).max(1);
@@ -17,7 +16,7 @@ pub fn quorum_of(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The allowance for clocks that run at different rates: `ttl · ppm / 10^6`, rounded up, + `floor`.
+/// Allowance for clocks that run at different rates: `ttl · ppm / 10^6`, rounded up, + `floor`.
 pub fn drift(ttl: Ttl, ppm: u32, floor: Duration) -> Duration {
     if mutant::is(Mutant::NoDrift) {
         return Duration::ZERO;
@@ -27,20 +26,20 @@ pub fn drift(ttl: Ttl, ppm: u32, floor: Duration) -> Duration {
     Duration::from_micros(share_us).saturating_add(floor)
 }
 
-/// validity = TTL - elapsed - drift; zero where nothing is left.
+/// validity = TTL - elapsed - drift, at least zero.
 /// `elapsed` counts from before the attempt's first node call.
 pub fn validity(ttl: Ttl, elapsed: Duration, drift: Duration) -> Duration {
     ttl.as_duration().saturating_sub(elapsed).saturating_sub(drift)
 }
 
-/// Where a vote stands.
+/// State of a vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Enough have said yes.
+    /// A quorum said yes.
     Reached,
-    /// Too few are left who could.
+    /// A quorum can no longer be reached.
     Impossible,
-    /// It still depends on answers to come.
+    /// It depends on answers that are still missing.
     Open,
 }
 
@@ -58,7 +57,7 @@ impl Tally {
         Self { answers: vec![None; nodes], yes: 0, no: 0 }
     }
 
-    /// Takes one node's answer; only its first one counts.
+    /// Records one node's answer; only its first one counts.
     pub fn record(&mut self, index: usize, answer: NodeResult, is_yes: bool) {
         let Some(slot @ None) = self.answers.get_mut(index) else { return };
         *slot = Some(answer);
@@ -69,19 +68,19 @@ impl Tally {
         }
     }
 
-    /// Where the vote stands.
+    /// State of the vote.
     pub fn decision(&self) -> Decision {
-        let need = quorum_of(self.answers.len());
-        if self.yes >= need {
+        let quorum = quorum_of(self.answers.len());
+        if self.yes >= quorum {
             Decision::Reached
-        } else if self.answers.len() - self.no < need {
+        } else if self.answers.len() - self.no < quorum {
             Decision::Impossible
         } else {
             Decision::Open
         }
     }
 
-    /// How many said yes so far.
+    /// Number of yes-votes so far.
     pub fn yes(&self) -> usize {
         self.yes
     }
@@ -96,17 +95,17 @@ impl Tally {
         self.answers.get_mut(index).and_then(Option::take)
     }
 
-    /// The answers that came, with their node indexes.
+    /// The answers received so far, with their node indexes.
     pub fn received(&self) -> impl Iterator<Item = (usize, &NodeResult)> {
         self.answers.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a)))
     }
 }
 
-/// The earliest time after which a quorum can be free, given how long each node is still taken:
-/// the q-th smallest, where `None` is a node that cannot be counted on. `None` if too few can.
-pub fn quorum_free_in(taken: impl IntoIterator<Item = Option<Duration>>) -> Option<Duration> {
+/// The earliest time after which a quorum can be free, given how long the resource is still held on
+/// each node: the q-th smallest. `None`: unknown, of a node as of the result.
+pub fn quorum_free_in(held: impl IntoIterator<Item = Option<Duration>>) -> Option<Duration> {
     let (mut known, mut nodes) = (Vec::new(), 0);
-    for left in taken {
+    for left in held {
         nodes += 1;
         known.extend(left);
     }
@@ -114,40 +113,40 @@ pub fn quorum_free_in(taken: impl IntoIterator<Item = Option<Duration>>) -> Opti
     known.get(quorum_of(nodes) - 1).copied()
 }
 
-/// One node's part in an outcome: what people and callers are told of it.
+/// One node's part in an outcome, as reported to callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOutcome {
-    /// Which.
+    /// The node.
     pub node: NodeId,
-    /// What it said.
+    /// Its answer, in short.
     pub verdict: Verdict,
 }
 
-/// What a node said, reduced to what explains an outcome.
+/// A node's answer, reduced to what explains the outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Yes.
+    /// It agreed.
     Granted,
-    /// Taken by somebody else; `left_ms` is `None` for a key without a TTL.
+    /// Another lock holds the resource; `left_ms` is `None` for a key without a TTL.
     Held { left_ms: Option<u64>, holder: Option<(TokenHash, Fence)> },
-    /// The lease is not there.
+    /// It does not have the lease.
     Missing,
-    /// Another's lease is there.
+    /// It has another lease.
     Other,
-    /// The token's lease was ended for good.
+    /// The token's lease was released, cancelled or revoked.
     Ended(EndReason),
-    /// Refused: too many claims, or a fence from the future.
+    /// It refused: too many claims, or a fence too far ahead.
     Refused,
-    /// No vote.
+    /// It has no vote.
     NoVote(NoVote),
-    /// No usable answer.
+    /// There was no usable answer.
     Unreachable(UnreachableKind),
-    /// The outcome was clear before it answered.
+    /// The outcome was certain before it answered.
     NotAwaited,
 }
 
 impl Verdict {
-    /// Of an answer, or of none.
+    /// The verdict of an answer; `None`: there was none yet.
     pub fn of(answer: Option<&NodeResult>) -> Self {
         match answer {
             None => Self::NotAwaited,
@@ -168,7 +167,7 @@ impl Verdict {
         }
     }
 
-    /// One word, stable: it stands in answers and metrics.
+    /// Stable text for answers and metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Granted => "granted",
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_free_quorum_is_the_qth_smallest_ttl() {
+    fn a_quorum_is_free_after_the_qth_smallest_ttl() {
         let ms = |n| Some(Duration::from_millis(n));
         assert_eq!(quorum_free_in([ms(900), ms(100), ms(500)]), ms(500));
         assert_eq!(quorum_free_in([ms(0), None, ms(70)]), ms(70));
@@ -257,13 +256,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn two_quorums_always_meet(nodes in 1usize..=15) {
+        fn two_quorums_always_overlap(nodes in 1usize..=15) {
             prop_assert!(2 * quorum_of(nodes) > nodes);
             prop_assert!(quorum_of(nodes) <= nodes);
         }
 
         #[test]
-        fn validity_never_exceeds_the_ttl_less_what_passed(ms in 1u64..1 << 40, elapsed in 0u64..1 << 41, ppm in 0u32..1_000_000) {
+        fn validity_never_exceeds_the_ttl_minus_elapsed(ms in 1u64..1 << 40, elapsed in 0u64..1 << 41, ppm in 0u32..1_000_000) {
             let (t, e) = (ttl(ms), Duration::from_millis(elapsed));
             let left = validity(t, e, drift(t, ppm, Duration::from_millis(2)));
             prop_assert!(left + e <= t.as_duration().max(e));
@@ -272,17 +271,17 @@ mod tests {
         #[test]
         fn a_decision_once_made_stays(votes in proptest::collection::vec(any::<bool>(), 1..=15)) {
             let mut tally = Tally::new(votes.len());
-            let mut made = Decision::Open;
+            let mut decided = Decision::Open;
             for (i, vote) in votes.iter().enumerate() {
                 tally.record(i, if *vote { yes() } else { no() }, *vote);
-                if made != Decision::Open {
-                    prop_assert_eq!(tally.decision(), made);
+                if decided != Decision::Open {
+                    prop_assert_eq!(tally.decision(), decided);
                 }
-                made = tally.decision();
+                decided = tally.decision();
             }
-            prop_assert_ne!(made, Decision::Open);
+            prop_assert_ne!(decided, Decision::Open);
             let in_favour = votes.iter().filter(|v| **v).count();
-            prop_assert_eq!(made == Decision::Reached, in_favour >= quorum_of(votes.len()));
+            prop_assert_eq!(decided == Decision::Reached, in_favour >= quorum_of(votes.len()));
         }
 
         #[test]

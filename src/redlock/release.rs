@@ -1,6 +1,6 @@
-//! Release, forced release and revocation: one idempotent pass over all nodes, in a task of its own,
-//! so that a caller who goes away does not stop it. What the pass did not reach is tried again
-//! within the bounds of the clean-up; the TTL ends the rest.
+//! Release, forced release and revocation: one idempotent round over all nodes, in a task of its own,
+//! so that a caller that goes away does not stop it. Nodes that failed are retried by the clean-up; the
+//! TTL ends the rest.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -21,35 +21,35 @@ use crate::protocol::{
 };
 use crate::types::{ResourceName, TokenHash};
 
-/// What a release came to.
+/// Result of a release.
 #[derive(Debug, Clone)]
 pub enum ReleaseOutcome {
-    /// The lease was there and is gone.
+    /// The lease was held and is released.
     Released,
-    /// Somebody else holds the resource; untouched.
+    /// Another lease holds the resource; nothing was changed.
     NotHolder,
-    /// It was gone already: ended before for this reason, or (`None`) run out.
+    /// It had ended already: for this reason, or (`None`) it expired.
     Gone(Option<EndReason>),
-    /// Too few nodes answered, or remember, to know. The rest is tried in the background.
+    /// Too few nodes answered, or have a vote, to know. Nodes that failed are retried in the background.
     Unknown {
-        /// Nodes on which it was released.
+        /// Number of nodes on which it was released.
         released: usize,
-        /// What each node said.
+        /// Outcome by node.
         nodes: Vec<NodeOutcome>,
     },
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Ends the lease of `token` for good and leaves a tombstone, so that no late duplicate of its
-    /// acquire can come back.
+    /// Ends the lease of `token` and leaves a tombstone, so that a late duplicate of its acquire is
+    /// refused.
     ///
     /// Cancel: the release goes on in its own task.
     pub async fn release(&self, resource: &ResourceName, token: &TokenHash, reason: EndReason) -> ReleaseOutcome {
         self.release_then(resource, token, reason, || {}).await
     }
 
-    /// The same; `sent` is called when the release was handed to every node's connection: what is
-    /// asked from then on arrives behind it, on each of them.
+    /// The same; `sent` is called when the release was handed to every node's connection: requests sent
+    /// from then on arrive after it on each node.
     ///
     /// Cancel: as [`Self::release`]; `sent` is called all the same.
     pub async fn release_then(
@@ -62,7 +62,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.end(Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason }), sent).await
     }
 
-    /// Deletes a foreigner's lock on the nodes where it still has this fingerprint.
+    /// Deletes a foreign client's lock on the nodes where it still has this fingerprint.
     ///
     /// Cancel: goes on in its own task.
     pub async fn delete_foreign(&self, resource: &ResourceName, fingerprint: Arc<str>) -> ReleaseOutcome {
@@ -76,26 +76,26 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let started = engine.clock.now();
             let deadline = started.plus(engine.settings.node_timeout);
             let everyone = engine.everyone();
-            let pass = engine.round(&everyone, request.clone(), started, deadline, Until::Won, found_it);
-            let mut pass = std::pin::pin!(pass);
+            let round = engine.round(&everyone, request.clone(), started, deadline, Until::Won, is_found);
+            let mut round = std::pin::pin!(round);
             // The first poll of a round hands its request to every node.
-            let first = poll_fn(|cx| Poll::Ready(pass.as_mut().poll(cx))).await;
+            let first = poll_fn(|cx| Poll::Ready(round.as_mut().poll(cx))).await;
             sent();
             let tally = match first {
                 Poll::Ready(tally) => tally,
-                Poll::Pending => pass.await,
+                Poll::Pending => round.await,
             };
-            // Stragglers of a won pass are awaited by the round; what failed is tried again here.
+            // The round awaits late answers by itself; nodes that failed are retried here.
             let failed = |(i, a): (usize, &NodeResult)| a.is_err().then_some(i);
             let left: Vec<usize> = tally.received().filter_map(failed).collect();
-            let about = match &request {
+            let resource = match &request {
                 Request::Release(ReleaseArgs { resource, .. }) => Some(resource.clone()),
                 _ => None,
             };
             if !left.is_empty() {
                 engine.deliver(request, left, started.plus(CLEANUP_MAX));
             }
-            let outcome = match (engine.release_outcome(&tally, None), about) {
+            let outcome = match (engine.release_outcome(&tally, None), resource) {
                 (ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None), Some(resource))
                     if !is(Mutant::ReleaseBelievesAll) =>
                 {
@@ -103,16 +103,16 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 }
                 (outcome, _) => outcome,
             };
-            // The caller may be gone: its answer then goes nowhere, the release stays.
+            // Fails where the caller is gone, which does not matter.
             let _ = answer.send(outcome);
         });
         outcome.await.unwrap_or(ReleaseOutcome::Unknown { released: 0, nodes: Vec::new() })
     }
 
-    /// Refuses renewals from now on. Returns the longest time left on a node, in milliseconds, where
-    /// a quorum has taken note.
+    /// Makes the nodes refuse extends of this lease. Returns the longest time left on a node, in
+    /// milliseconds, once a quorum has confirmed.
     ///
-    /// Cancel: nodes that were asked may have taken note.
+    /// Cancel: some nodes may refuse extends, others not.
     pub async fn revoke(&self, resource: &ResourceName, token: &TokenHash) -> Result<u64, ReleaseOutcome> {
         let request = Request::Revoke(RevokeArgs { resource: resource.clone(), token: token.clone() });
         let started = self.clock.now();
@@ -129,8 +129,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    /// Who may vote. A release asks nobody for a vote, so that it is always possible; this is asked
-    /// behind it, and only before a holder is told that its lease was lost.
+    /// Which nodes have a vote. A release needs no votes, so that it is always possible; this is asked
+    /// after it, and only before a holder is answered that its lease was lost.
     async fn votes_on(&self, resource: ResourceName) -> Tally {
         let started = self.clock.now();
         let deadline = started.plus(self.settings.node_timeout);
@@ -138,9 +138,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, may_vote).await
     }
 
-    /// Released, if it was on any node and may have been on a quorum; otherwise what a quorum says. A
-    /// node that is known (`votes`) to have no vote, or is not known to have one, may have forgotten the
-    /// lease: that it has none says nothing.
+    /// `Released`, if any node had the lease and a quorum may have had it; otherwise what a quorum reports.
+    /// Where `votes` is given, a node without a confirmed vote may have forgotten the lease, so that it
+    /// does not have it counts for nothing.
     fn release_outcome(&self, tally: &Tally, votes: Option<&Tally>) -> ReleaseOutcome {
         let counts = |index: usize| {
             votes.is_none_or(|votes| votes.answers().get(index).and_then(Option::as_ref).is_some_and(may_vote))
@@ -148,14 +148,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let (mut mine, mut other, mut nothing, mut earlier) = (0, 0, 0, None);
         for (index, answer) in tally.received() {
             match answer {
-                Ok(Reply::Released(Released { found, earlier: before })) => {
+                Ok(Reply::Released(Released { found, earlier: ended })) => {
                     match found {
                         Found::Match => mine += 1,
                         Found::Other if counts(index) => other += 1,
                         Found::Nothing if counts(index) => nothing += 1,
                         Found::Other | Found::Nothing => {}
                     }
-                    earlier = earlier.or(*before);
+                    earlier = earlier.or(*ended);
                 }
                 Ok(Reply::Revoked { .. }) => mine += 1,
                 Ok(Reply::Other { .. }) => other += 1,
@@ -191,6 +191,6 @@ fn may_vote(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Inspected(NodeInspection { no_vote: None, .. })))
 }
 
-fn found_it(answer: &NodeResult) -> bool {
+fn is_found(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Released(Released { found: Found::Match, .. })))
 }

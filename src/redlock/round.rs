@@ -1,6 +1,6 @@
-//! One fan-out: the same request to some or all nodes in parallel, with one deadline for each of
-//! them, ended as soon as the outcome is clear. Every request is handed to its node before any
-//! answer is looked at, so that what the caller sends next travels behind it.
+//! One round: the same request to some or all nodes in parallel, with one deadline, ended as soon as
+//! the outcome is certain. Every request is handed to its node before any answer is processed, so that
+//! whatever the caller sends next arrives after it.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -19,21 +19,21 @@ use crate::protocol::{NodeResult, Request, Unreachable, UnreachableKind};
 /// When a round may end before all nodes have answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// As soon as the vote is won. Once it is lost, a little longer: twice what it took so far, plus
-    /// [`GRACE`], so that the refusal can say what each node had to say.
+    /// As soon as a quorum is reached. Once that is impossible, the round goes on for twice the time that
+    /// it took so far, plus [`GRACE`], so that the refusal can report more nodes' answers.
     Decided,
-    /// As soon as the vote is won; a lost one waits for what the others have to say.
+    /// As soon as a quorum is reached; otherwise when all have answered.
     Won,
-    /// As soon as the vote is won, and then a little longer, as above.
+    /// As [`Self::Decided`], with the extra time after a quorum was reached.
     WonAndGrace,
     /// When all have answered.
     All,
 }
 
-/// See [`Until`].
+/// Minimum extra time after a decision, see [`Until`].
 const GRACE: Duration = Duration::from_millis(2);
 
-/// The calls of a round that are still under way.
+/// The calls of a round that are still in flight.
 struct Fanout<F> {
     calls: Vec<(usize, Pin<Box<F>>)>,
     ready: VecDeque<(usize, NodeResult)>,
@@ -58,10 +58,9 @@ impl<F: Future<Output = NodeResult>> Fanout<F> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Asks `targets` (indexes; nodes outside of it count as not asked) and counts `is_yes`.
-    /// Nodes that have not answered by `deadline` are recorded as timed out where the round lasted
-    /// that long. Calls still under way at an early end are awaited in a tracked task until the
-    /// deadline, so that their latency and errors are seen.
+    /// Sends `request` to `targets` (node indexes) and counts the answers that satisfy `is_yes`. Nodes
+    /// without an answer at `deadline` are recorded as timed out. Calls still in flight at an earlier
+    /// end are awaited in a tracked task until the deadline, so that their latency and errors are counted.
     ///
     /// Cancel: each request may have taken effect.
     pub(super) async fn round(
@@ -74,7 +73,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         is_yes: impl Fn(&NodeResult) -> bool,
     ) -> Tally {
         let mut tally = Tally::new(self.nodes.len());
-        let (sent_at, request) = (self.cluster_clock.at(started), Arc::new(request));
+        let (sent_at, request) = (self.cluster_clock.request_time_at(started), Arc::new(request));
         let call = |i: &usize| (*i, Box::pin(Arc::clone(&self.nodes[*i]).call(sent_at, Arc::clone(&request))));
         let mut fanout = Fanout { calls: targets.iter().map(call).collect(), ready: VecDeque::new() };
         let mut ends = deadline;

@@ -1,5 +1,5 @@
-//! Nodes without Redis, for one machine: the machine of `nodes/machine/` behind a lock, on the boot
-//! clock, with a state file that makes a restart as safe as that of a Redis node. Knows no Redis.
+//! Nodes in this process, for one instance without Redis: the reference implementation of the protocol
+//! ([`crate::protocol::reference`]), with a state file that makes restarts as safe as those of Redis.
 
 mod node;
 mod state;

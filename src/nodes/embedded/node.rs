@@ -1,23 +1,23 @@
-//! The embedded node: a [`ReferenceNode`] on the boot clock, and the promise that its leases and
-//! fences outlive the process. Stands apart from the machine, which knows no disk, and from the
-//! file, which knows no lease. Must not know Redis.
+//! The embedded node: a [`ReferenceNode`] on the boot clock, whose granted leases and fences are
+//! remembered across restarts of the process.
 //!
-//! Written ahead: before a request takes effect that may give a lease (or a fence) beyond what the
-//! state file says, the file is rewritten ten seconds further (`ledger.rs`). Where the disk is met: usually
-//! in the background, when half of that is used up; in the request itself only where the reservation
-//! is used up (the first lease after a quiet time, or a much longer one). Both go through
-//! `spawn_blocking`, so a slow disk stalls no other work of the runtime, and the requests that arrive
-//! meanwhile queue behind it in the order of their first poll, which keeps the order that
-//! [`Node`] promises. A release needs no reservation and waits only where such a queue stands.
+//! Before a request takes effect that may grant a lease (or a fence) beyond the bounds in the state
+//! file, the file is rewritten with bounds ten seconds further (`write_bound.rs`). Usually that happens
+//! in the background, when half of that time is used up; a request waits for it only where the bounds
+//! are exceeded (the first lease after a quiet time, or a much longer one). Writes run on
+//! `spawn_blocking`, so a slow disk delays no other work. Requests that arrive during a write queue in
+//! the order of their first poll, which keeps the order that [`Node`] requires. A release needs no
+//! write and waits only where such a queue exists.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use sha2::{Digest, Sha256};
 
 use super::state::{BootId, OpenError, Record, StateFile};
-use super::write_bound::Span;
+use super::write_bound::WriteBound;
 use crate::protocol::reference::{ReferenceNode, Resumed, Sizes};
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -25,26 +25,26 @@ use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationSource;
 use crate::types::NodeId;
 
-/// After the state file could not be written, the next attempt waits this long: a full disk must not
-/// be met by every request.
+/// Time between attempts to write the state file after a failure, so that not every request tries to
+/// write to a full disk.
 const WRITE_RETRY_AFTER: Duration = Duration::from_secs(1);
-/// One request waits for this many writes: one that was already under way for a smaller need, and its own.
+/// Maximum number of writes that one request waits for: one already in progress, and its own.
 const WRITES_PER_REQUEST: usize = 2;
 
-/// What an embedded node is made of.
+/// Configuration of an [`EmbeddedNode`].
 #[derive(Debug, Clone)]
 pub struct EmbeddedConfig<C> {
     /// Its name; also names its file.
     pub id: NodeId,
     /// The data directory. Several nodes may share one.
     pub dir: PathBuf,
-    /// What all instances must agree on (there is one).
+    /// Parameters of the cluster.
     pub params: ClusterParams,
     /// The boot clock. Its wall clock is read once, at the start.
     pub clock: C,
 }
 
-/// A node in this process. Leases are in memory; after a crash it has no vote until they are over.
+/// A node in this process. Leases are in memory; after a crash it has no vote until they have ended.
 #[derive(Debug)]
 pub struct EmbeddedNode<C = SystemClock> {
     id: NodeId,
@@ -58,83 +58,83 @@ pub struct EmbeddedNode<C = SystemClock> {
     file: Mutex<StateFile>,
     /// Never held over an await or a disk access.
     inner: Mutex<Inner>,
-    /// Where requests wait while a reservation is written. Fair: first come, first served.
+    /// Held by the request that waits for a write; others queue for it, in FIFO order.
     turns: tokio::sync::Mutex<()>,
-    /// Counts writes that ended, well or not.
+    /// Counts writes that ended, including failed ones.
     written: tokio::sync::watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct Inner {
-    machine: ReferenceNode,
-    /// What the file says.
-    reserved: Span,
-    /// Requests that wait for their turn or hold it; while there are any, later ones queue up.
+    reference: ReferenceNode,
+    /// The bounds in the file.
+    written: WriteBound,
+    /// Requests in the queue for a write; while there are any, later ones join the queue.
     queued: usize,
     is_writing: bool,
     is_closed: bool,
-    /// The file says so.
+    /// The file records a clean stop.
     is_clean: bool,
     failure: Option<(BootTime, Arc<str>)>,
     writes: u64,
 }
 
-/// What an embedded node says of itself, for pages and logs.
+/// State of an embedded node, for pages and logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbeddedReport {
     /// Its name.
     pub id: NodeId,
     /// Its state file.
     pub path: PathBuf,
-    /// How long a start after a crash now would wait at most.
+    /// Maximum quarantine of a start after a crash now.
     pub reserved_for: Duration,
-    /// How long it has no vote yet, zero where it votes.
+    /// Time until it votes; zero where it does.
     pub quarantine_left: Duration,
-    /// How often the file was written since the start.
+    /// Number of writes of the file since the start.
     pub writes: u64,
-    /// Why the last write failed, if it did. For the log: names paths.
+    /// Why the last write failed, if it did. Contains a path, so only for the log.
     pub failure: Option<Arc<str>>,
-    /// What it remembers.
+    /// Number of entries in memory.
     pub sizes: Sizes,
 }
 
-/// What becomes of a request right now.
+/// Result of trying to execute a request.
 enum Step {
     Done(NodeResult),
-    /// The file must say this much first; or, with `None`, others wait already.
-    Wait(Option<Span>),
+    /// These bounds must be written first; `None`: other requests wait already.
+    Wait(Option<WriteBound>),
 }
 
 impl<C: Clock> EmbeddedNode<C> {
-    /// Opens (or makes) the node's state in the data directory. Blocks on the disk.
+    /// Opens (or creates) the node's state in the data directory. Blocks on the disk.
     ///
-    /// A first start declares the node; after a clean stop without leases it votes at once; else it
-    /// has no vote until the last lease that it may have given is over.
+    /// The node votes at once on its first start, and after a clean stop without leases; otherwise when
+    /// the last lease that it may have granted has ended.
     ///
-    /// Errors: [`OpenError`], each with what to do.
+    /// Errors: [`OpenError`].
     pub fn open(config: EmbeddedConfig<C>) -> Result<Arc<Self>, OpenError> {
         Self::open_in(config, BootId::of_this_system())
     }
 
-    /// The same with the boot given: for tests of what a reboot means.
+    /// The same for a given boot, to test reboots.
     ///
     /// Errors: as [`Self::open`].
     pub fn open_in(config: EmbeddedConfig<C>, boot: BootId) -> Result<Arc<Self>, OpenError> {
         let EmbeddedConfig { id, dir, params, clock } = config;
         let (mut file, found) = StateFile::open(&dir, &id)?;
         let boot_us = clock.now().as_micros();
-        let node_us = clock.wall_ms().saturating_mul(1_000).max(file.least_node_us(&boot, boot_us)?).max(boot_us);
-        let (record, resumed) = begin(&id, &boot, found, boot_us, node_us);
+        let node_us = clock.wall_ms().saturating_mul(1_000).max(file.min_node_us(&boot, boot_us)?).max(boot_us);
+        let (record, resumed) = resume_from(&id, &boot, found, boot_us, node_us);
         let path = file.path().to_owned();
         let unwritable = |source| OpenError::Unwritable { path: path.clone(), source };
         file.write(&record).map_err(unwritable)?;
         file.mark_used().map_err(unwritable)?;
 
-        let mut machine = ReferenceNode::new(&run_id(&id, &boot, boot_us));
-        machine.resume(node_us, &params, resumed);
+        let mut reference = ReferenceNode::new(&run_id(&id, &boot, boot_us));
+        reference.resume(node_us, &params, resumed);
         let inner = Inner {
-            machine,
-            reserved: Span { until_boot_us: record.leases_until_boot_us, fence: record.fence },
+            reference,
+            written: WriteBound { until_boot_us: record.leases_until_boot_us, fence: record.fence },
             queued: 0,
             is_writing: false,
             is_closed: false,
@@ -156,56 +156,55 @@ impl<C: Clock> EmbeddedNode<C> {
         }))
     }
 
-    /// Stops in good order: the file says exactly until when leases are out, and the node answers
-    /// nothing more. After a success, closing again does nothing. Blocks on the disk. A node that is dropped without
-    /// it is one that crashed.
+    /// Clean stop: writes the exact end of the last lease. The node then answers no request. After a
+    /// success, closing again does nothing. Blocks on the disk. Dropping a node without it is a crash.
     ///
-    /// Errors: of the file system; the next start then waits as after a crash.
+    /// Errors: of the file system; the next start is then one after a crash.
     pub fn close(&self) -> std::io::Result<()> {
-        let mut file = self.file();
+        let mut file = self.file.lock();
         let record = {
-            let mut inner = self.inner();
+            let mut inner = self.inner.lock();
             if inner.is_clean {
                 return Ok(());
             }
             inner.is_closed = true;
             let boot_us = self.clock.now().as_micros();
-            let machine = &inner.machine;
-            let until_us = machine.last_lease_end_us().max(machine.quarantined_until_us().unwrap_or(0));
+            let reference = &inner.reference;
+            let until_us = reference.last_lease_end_us().max(reference.quarantined_until_us().unwrap_or(0));
             let until_boot_us = until_us.saturating_sub(self.offset_us);
             let leases = if until_boot_us > boot_us { until_boot_us } else { 0 };
-            self.record(boot_us, Span { until_boot_us: leases, fence: machine.highest_fence() }, true)
+            self.record(boot_us, WriteBound { until_boot_us: leases, fence: reference.highest_fence() }, true)
         };
         file.write(&record)?;
-        self.inner().is_clean = true;
+        self.inner.lock().is_clean = true;
         Ok(())
     }
 
-    /// What it says of itself.
+    /// Its present state.
     pub fn report(&self) -> EmbeddedReport {
-        let inner = self.inner();
+        let inner = self.inner.lock();
         let boot_us = self.clock.now().as_micros();
         let left = |until_us: u64| Duration::from_micros(until_us.saturating_sub(boot_us));
-        let quarantined = inner.machine.quarantined_until_us().unwrap_or(0).saturating_sub(self.offset_us);
+        let quarantined = inner.reference.quarantined_until_us().unwrap_or(0).saturating_sub(self.offset_us);
         EmbeddedReport {
             id: self.id.clone(),
             path: self.path.clone(),
-            reserved_for: left(inner.reserved.until_boot_us),
+            reserved_for: left(inner.written.until_boot_us),
             quarantine_left: left(quarantined),
             writes: inner.writes,
             failure: inner.failure.as_ref().map(|(_, why)| Arc::clone(why)),
-            sizes: inner.machine.sizes(),
+            sizes: inner.reference.sizes(),
         }
     }
 
-    /// Where its state file is.
+    /// Path of its state file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Answers if it can be done at once. `is_in_turn`: it has waited, and none may go before it.
+    /// Executes the request if no write is required first. `is_in_turn`: it has waited in the queue.
     fn step(self: &Arc<Self>, sent_at: RequestTime, request: &Request, is_in_turn: bool) -> Step {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         if inner.is_closed {
             return Step::Done(Err(Unreachable::new(UnreachableKind::Disconnected, "the node is closed")));
         }
@@ -215,35 +214,35 @@ impl<C: Clock> EmbeddedNode<C> {
         }
         let now = self.clock.now();
         let now_us = now.as_micros().saturating_add(self.offset_us);
-        let bound = inner.machine.effect_bound(now_us, sent_at, &self.params, request);
-        let moves_nothing = bound.end_us.is_none() && bound.fence <= inner.machine.highest_fence();
+        let bound = inner.reference.effect_bound(now_us, sent_at, &self.params, request);
+        let changes_no_bound = bound.end_us.is_none() && bound.fence <= inner.reference.highest_fence();
         let until_boot_us = bound.end_us.map_or(0, |end| end.saturating_sub(self.offset_us));
-        let need = Span { until_boot_us, fence: bound.fence };
-        if !moves_nothing && !inner.reserved.covers(need) {
+        let required = WriteBound { until_boot_us, fence: bound.fence };
+        if !changes_no_bound && !inner.written.covers(required) {
             if let Some(full) = inner.still_failing(now) {
                 return Step::Done(Err(full));
             }
             if !is_in_turn {
                 inner.queued += 1;
             }
-            return Step::Wait(Some(need));
+            return Step::Wait(Some(required));
         }
-        let answer = inner.machine.apply(now_us, "", sent_at, &self.params, request);
-        if inner.reserved.is_short_for(need) && inner.still_failing(now).is_none() {
-            self.start_write(inner, need);
+        let answer = inner.reference.apply(now_us, "", sent_at, &self.params, request);
+        if inner.written.is_short_for(required) && inner.still_failing(now).is_none() {
+            self.start_write(inner, required);
         }
         Step::Done(answer)
     }
 
-    /// The slow path: in turn, behind a write of the file.
+    /// Executes the request in the order of the queue, after a write of the file.
     async fn step_in_turn(self: &Arc<Self>, sent_at: RequestTime, request: &Request) -> NodeResult {
-        let _place = Place(self); // counted by `step`
+        let _queued = QueuedGuard(self); // counted by `step`
         let _turn = self.turns.lock().await;
         for _ in 0..WRITES_PER_REQUEST {
             let mut written = self.written.subscribe();
             match self.step(sent_at, request, true) {
                 Step::Done(answer) => return answer,
-                Step::Wait(need) => self.start_write(self.inner(), need.unwrap_or_default()),
+                Step::Wait(required) => self.start_write(self.inner.lock(), required.unwrap_or_default()),
             }
             if written.changed().await.is_err() {
                 break;
@@ -251,38 +250,38 @@ impl<C: Clock> EmbeddedNode<C> {
         }
         match self.step(sent_at, request, true) {
             Step::Done(answer) => answer,
-            Step::Wait(_) => Err(full("writing the state file takes longer than a reservation lasts")),
+            Step::Wait(_) => Err(full("writing the state file takes longer than the written bounds last")),
         }
     }
 
-    /// Has the file cover `need`, and more, unless it is being written already. One write at a time,
-    /// whatever becomes of who asked, so a disk that hangs holds up one thread.
-    fn start_write(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>, need: Span) {
+    /// Starts writing bounds that cover `required`, unless a write is in progress. One write at a time,
+    /// independent of the request's future, so a disk that hangs blocks one thread.
+    fn start_write(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>, required: WriteBound) {
         if inner.is_writing {
             return;
         }
         inner.is_writing = true;
         drop(inner);
-        let writing = Writing(Arc::clone(self));
-        tokio::task::spawn_blocking(move || writing.0.write_ahead(need));
+        let write = WriteGuard(Arc::clone(self));
+        tokio::task::spawn_blocking(move || write.0.write_ahead(required));
     }
 
-    /// Makes the file cover `need`, and more. A failure is kept in `failure`. Blocks on the disk.
-    fn write_ahead(&self, need: Span) {
-        let mut file = self.file();
-        let (record, span) = {
-            let inner = self.inner();
+    /// Writes bounds that cover `required`. A failure is kept in `failure`. Blocks on the disk.
+    fn write_ahead(&self, required: WriteBound) {
+        let mut file = self.file.lock();
+        let (record, bound) = {
+            let inner = self.inner.lock();
             if inner.is_closed {
                 return;
             }
-            let span = inner.reserved.reserve(need);
-            (self.record(self.clock.now().as_micros(), span, false), span)
+            let bound = inner.written.extended_for(required);
+            (self.record(self.clock.now().as_micros(), bound, false), bound)
         };
-        let written = file.write(&record);
-        let mut inner = self.inner();
-        match written {
+        let outcome = file.write(&record);
+        let mut inner = self.inner.lock();
+        match outcome {
             Ok(()) => {
-                inner.reserved = span;
+                inner.written = bound;
                 inner.writes += 1;
                 inner.failure = None;
             }
@@ -290,48 +289,40 @@ impl<C: Clock> EmbeddedNode<C> {
         }
     }
 
-    fn record(&self, boot_us: u64, span: Span, clean: bool) -> Record {
+    fn record(&self, boot_us: u64, bound: WriteBound, clean: bool) -> Record {
         let node_us = boot_us.saturating_add(self.offset_us);
         Record {
             clean,
-            leases_until_boot_us: span.until_boot_us,
-            fence: span.fence,
+            leases_until_boot_us: bound.until_boot_us,
+            fence: bound.fence,
             ..Record::first(&self.id, self.boot.clone(), boot_us, node_us)
         }
-    }
-
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("nothing panics while it holds the node")
-    }
-
-    fn file(&self) -> MutexGuard<'_, StateFile> {
-        self.file.lock().expect("nothing panics while it holds the file")
     }
 }
 
 impl Inner {
-    /// The answer while a failed write is not to be tried again yet.
+    /// The refusal until a failed write is retried.
     fn still_failing(&self, now: BootTime) -> Option<Unreachable> {
         let (at, why) = self.failure.as_ref()?;
         (now.since(*at) < WRITE_RETRY_AFTER).then(|| full(Arc::clone(why)))
     }
 }
 
-/// A place in the queue, given up however the request ends.
-struct Place<'a, C: Clock>(&'a EmbeddedNode<C>);
+/// Counts a request in the queue, until dropped.
+struct QueuedGuard<'a, C: Clock>(&'a EmbeddedNode<C>);
 
-impl<C: Clock> Drop for Place<'_, C> {
+impl<C: Clock> Drop for QueuedGuard<'_, C> {
     fn drop(&mut self) {
-        self.0.inner().queued -= 1;
+        self.0.inner.lock().queued -= 1;
     }
 }
 
-/// A write under way; its end is told even where it is never run.
-struct Writing<C: Clock>(Arc<EmbeddedNode<C>>);
+/// A write in progress; its end is signalled even if the task never runs.
+struct WriteGuard<C: Clock>(Arc<EmbeddedNode<C>>);
 
-impl<C: Clock> Drop for Writing<C> {
+impl<C: Clock> Drop for WriteGuard<C> {
     fn drop(&mut self) {
-        self.0.inner().is_writing = false;
+        self.0.inner.lock().is_writing = false;
         self.0.written.send_modify(|count| *count += 1);
     }
 }
@@ -341,14 +332,14 @@ impl<C: Clock> Node for EmbeddedNode<C> {
         &self.id
     }
 
-    /// Its leases live in this process, so each end of one is this process' own doing.
+    /// Only this process ends leases here.
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::Local
     }
 
-    /// Runs on tokio. Where nothing has to be written it answers within its first poll.
+    /// Must run on tokio. Answers within the first poll unless a write is required first.
     ///
-    /// Errors: `Full` where the state file cannot be written (releases still pass), `Disconnected`
+    /// Errors: `Full` where the state file cannot be written (releases still succeed), `Disconnected`
     /// after [`EmbeddedNode::close`].
     async fn call(self: Arc<Self>, sent_at: RequestTime, request: Arc<Request>) -> NodeResult {
         match self.step(sent_at, &request, false) {
@@ -358,8 +349,8 @@ impl<C: Clock> Node for EmbeddedNode<C> {
     }
 }
 
-/// What the file says from this start on, and how the machine comes back.
-fn begin(id: &NodeId, boot: &BootId, found: Option<Record>, boot_us: u64, node_us: u64) -> (Record, Resumed) {
+/// The record to write at the start, and the state in which the node resumes.
+fn resume_from(id: &NodeId, boot: &BootId, found: Option<Record>, boot_us: u64, node_us: u64) -> (Record, Resumed) {
     let mut record = Record::first(id, boot.clone(), boot_us, node_us);
     let Some(old) = found else {
         return (record, Resumed { fence: node_us, until_us: 0, why: "init" });
@@ -371,7 +362,7 @@ fn begin(id: &NodeId, boot: &BootId, found: Option<Record>, boot_us: u64, node_u
     (record, Resumed { fence: old.fence, until_us, why: "restart" })
 }
 
-/// Another one for every start, as Redis has it.
+/// A different id for every start, as with Redis.
 fn run_id(id: &NodeId, boot: &BootId, boot_us: u64) -> String {
     let digest = Sha256::digest(format!("{id} {} {boot_us}", boot.text()).as_bytes());
     digest.iter().take(20).map(|b| format!("{b:02x}")).collect()

@@ -1,6 +1,5 @@
-//! What an embedded node must not forget over a restart, and the file that keeps it: until when
-//! leases may be out, and the highest fence that may have been given. Stands apart because it is all
-//! that touches the disk. Knows no request and reads no clock.
+//! The state file of an embedded node: until when leases may be held, and the highest fence that may
+//! have been granted. All disk access of embedded nodes is here.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -12,25 +11,25 @@ use sha2::{Digest, Sha256};
 
 use crate::types::NodeId;
 
-/// Names the layout of the file; a newer one is refused, not guessed at.
+/// Version of the file's layout; a newer one is refused.
 const FORMAT: u32 = 1;
-/// A state file is below this; more is not one. Bounds what a start reads.
+/// Maximum size of a state file.
 const MAX_BYTES: u64 = 4_096;
-/// How state files end, so that a node finds its siblings.
+/// Extension of state files.
 const EXTENSION: &str = "state";
-/// What the lock file says once a state file was written.
+/// Content of the lock file once a state file was written.
 const USED: &[u8] = b"The .state file beside this one is needed: without it this node does not start.\n";
 
-/// Why an embedded node does not start. The texts are for the operator.
+/// Why an embedded node does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The data directory cannot be made or read.
+    /// The data directory cannot be created or read.
     #[error("the data directory {path} cannot be used: {source}")]
     Directory { path: PathBuf, source: std::io::Error },
-    /// A process (this one included) runs this node already.
+    /// A process (possibly this one) already runs this node.
     #[error("{path} is locked: this node is already running, here or in another process")]
     Locked { path: PathBuf },
-    /// The lock file cannot be made or locked.
+    /// The lock file cannot be created or locked.
     #[error("{path} cannot be locked: {source}")]
     Lock { path: PathBuf, source: std::io::Error },
     /// The state file cannot be read.
@@ -39,28 +38,28 @@ pub enum OpenError {
     /// The state file cannot be written.
     #[error("{path} cannot be written: {source}")]
     Unwritable { path: PathBuf, source: std::io::Error },
-    /// The state file is damaged, of another node, or of a newer release.
+    /// The state file is damaged, or belongs to another node or a newer release.
     #[error(
-        "{path} is not this node's state ({detail}); restore it, or, when every lease that this node gave \
-         is surely over, remove it together with its .lock file"
+        "{path} is not this node's state ({detail}); restore it, or, when every lease that this node granted \
+         has certainly ended, remove it together with its .lock file"
     )]
     Corrupt { path: PathBuf, detail: String },
     /// The node has run here before, and its state file is gone.
     #[error(
-        "{path} is missing, though this node has run here; restore it, or, when every lease that this node gave \
-         is surely over, remove its .lock file too"
+        "{path} is missing, though this node has run here; restore it, or, when every lease that this node granted \
+         has certainly ended, remove its .lock file too"
     )]
     Missing { path: PathBuf },
 }
 
-/// One boot of the machine: two readings of `CLOCK_BOOTTIME` can be compared only within it.
+/// One boot of the machine. Readings of `CLOCK_BOOTTIME` can be compared only within one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BootId(Option<String>);
 
 impl BootId {
-    /// Linux' boot id, with the time namespace, in which `CLOCK_BOOTTIME` has an offset of its own.
-    /// Unknown where the system does not tell.
+    /// Linux' boot id and time namespace, since `CLOCK_BOOTTIME` differs between these. Unknown where
+    /// the system does not provide it.
     pub fn of_this_system() -> Self {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
@@ -72,7 +71,7 @@ impl BootId {
         Self(Some(name.to_owned()))
     }
 
-    /// Surely the same boot: an unknown one is never the same.
+    /// Whether it is certainly the same boot: an unknown one never is.
     fn is_same(&self, other: &Self) -> bool {
         self.0.is_some() && self == other
     }
@@ -83,28 +82,28 @@ impl BootId {
     }
 }
 
-/// The contents of a state file. Readings of `CLOCK_BOOTTIME` in microseconds (`boot_us`) mean
-/// something only beside `boot`.
+/// Content of a state file. `boot_us` are readings of `CLOCK_BOOTTIME` in microseconds, valid within
+/// `boot`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
     pub(super) format: u32,
-    /// Whose state this is.
+    /// Name of the node.
     pub(super) node: String,
     pub(super) boot: BootId,
-    /// Written by a stop in good order: the ends are exact, not reserved ahead.
+    /// Written by a clean stop: the ends are exact, not ahead.
     pub(super) clean: bool,
     /// When it was written, on both of the node's clocks.
     pub(super) written_boot_us: u64,
     pub(super) written_node_us: u64,
-    /// No lease is out after this; 0 for none at all.
+    /// End of the last lease; 0: none.
     pub(super) leases_until_boot_us: u64,
-    /// No fence above this was given.
+    /// Highest fence that may have been granted.
     pub(super) fence: u64,
 }
 
 impl Record {
-    /// The clean slate of a node that never ran.
+    /// The first record of a node that never ran.
     pub(super) fn first(node: &NodeId, boot: BootId, boot_us: u64, node_us: u64) -> Self {
         Self {
             format: FORMAT,
@@ -118,8 +117,8 @@ impl Record {
         }
     }
 
-    /// For how long from now leases may still be out. Within one boot this is exact; after another
-    /// one the whole recorded span counts from now, which needs no clock. Microseconds.
+    /// How long from now leases may still be held. Exact within one boot; after a reboot the whole
+    /// recorded time counts from now, which needs no clock. Microseconds.
     pub(super) fn leases_left_us(&self, boot: &BootId, boot_us: u64) -> u64 {
         if self.is_comparable(boot, boot_us) {
             return self.leases_until_boot_us.saturating_sub(boot_us);
@@ -127,15 +126,15 @@ impl Record {
         self.leases_until_boot_us.saturating_sub(self.written_boot_us)
     }
 
-    /// The least that the node's clock can be now, so that it never runs backwards. Microseconds.
-    pub(super) fn least_node_us(&self, boot: &BootId, boot_us: u64) -> u64 {
+    /// Minimum of the node's clock now, so that it never runs backwards. Microseconds.
+    pub(super) fn min_node_us(&self, boot: &BootId, boot_us: u64) -> u64 {
         if self.is_comparable(boot, boot_us) {
             return self.written_node_us.saturating_add(boot_us - self.written_boot_us);
         }
         self.written_node_us
     }
 
-    /// The second half guards against a boot id that outlived its clock, as in a restored snapshot.
+    /// The second condition detects a boot id that is older than its clock, as in a restored snapshot.
     fn is_comparable(&self, boot: &BootId, boot_us: u64) -> bool {
         self.boot.is_same(boot) && boot_us >= self.written_boot_us
     }
@@ -165,7 +164,7 @@ fn check_sum(body: &str) -> String {
     Sha256::digest(body.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// A node's file, locked for as long as this lives.
+/// A node's state file, locked until dropped.
 #[derive(Debug)]
 pub(super) struct StateFile {
     dir: PathBuf,
@@ -175,7 +174,7 @@ pub(super) struct StateFile {
 }
 
 impl StateFile {
-    /// Takes the lock and reads what is there: `None` on the node's first start.
+    /// Locks and reads the file: `None` on the node's first start.
     ///
     /// Errors: all of [`OpenError`] but `Unwritable`.
     pub(super) fn open(dir: &Path, node: &NodeId) -> Result<(Self, Option<Record>), OpenError> {
@@ -201,12 +200,12 @@ impl StateFile {
         Ok((Self { dir: dir.to_owned(), path, temp, lock }, record))
     }
 
-    /// The highest reading that any node of this directory can have on its clock now, so that nodes
-    /// opened one after the other agree on the time. Files that cannot be read are their own node's
-    /// trouble. Microseconds.
-    pub(super) fn least_node_us(&self, boot: &BootId, boot_us: u64) -> Result<u64, OpenError> {
+    /// The highest clock that any node of this directory can have now, so that nodes opened one after
+    /// the other agree on the time. Unreadable files are ignored here; their own node reports them.
+    /// Microseconds.
+    pub(super) fn min_node_us(&self, boot: &BootId, boot_us: u64) -> Result<u64, OpenError> {
         let dir_error = |source| OpenError::Directory { path: self.dir.clone(), source };
-        let mut least = 0;
+        let mut min = 0;
         for entry in std::fs::read_dir(&self.dir).map_err(dir_error)? {
             let path = entry.map_err(dir_error)?.path();
             if path.extension().is_none_or(|e| e != EXTENSION) {
@@ -214,16 +213,16 @@ impl StateFile {
             }
             let sibling = path.file_stem().and_then(|s| s.to_str()).and_then(node_of);
             if let Some(Ok(Some(record))) = sibling.map(|node| read(&path, &node)) {
-                least = least.max(record.least_node_us(boot, boot_us));
+                min = min.max(record.min_node_us(boot, boot_us));
             }
         }
-        Ok(least)
+        Ok(min)
     }
 
-    /// Replaces the record as a whole or not at all: written beside it, flushed, renamed, and the
-    /// directory flushed. Blocks for as long as the disk takes.
+    /// Replaces the record atomically: written to a temporary file, synced, renamed, and the directory
+    /// synced. Blocks on the disk.
     ///
-    /// Errors: of the file system. The old record, or the new one, then stands.
+    /// Errors: of the file system. The file then has the old record or the new one.
     pub(super) fn write(&mut self, record: &Record) -> std::io::Result<()> {
         let mut temp = File::create(&self.temp)?;
         temp.write_all(record.encode().as_bytes())?;
@@ -242,13 +241,13 @@ impl StateFile {
         Ok(())
     }
 
-    /// Where it is.
+    /// Its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Node names may contain `/`; `%` they may not, so no two names share a file.
+/// Node names may contain `/` and never `%`, so no two names have the same file.
 fn file_of(dir: &Path, node: &NodeId, extension: &str) -> PathBuf {
     dir.join(format!("node-{}.{extension}", node.as_str().replace('/', "%2F")))
 }

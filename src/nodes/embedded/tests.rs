@@ -1,5 +1,5 @@
-//! What a restart means for an embedded node: after a crash, a clean stop, a reboot, on a damaged
-//! or unwritable file. Time is moved by hand.
+//! Restarts of an embedded node: after a crash, a clean stop, a reboot, with a damaged or unwritable
+//! file. The clock is set by the tests.
 
 use std::future::Future;
 use std::path::PathBuf;
@@ -18,19 +18,19 @@ use crate::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, Ttl
 
 const WALL_MS: u64 = 1_700_000_000_000;
 
-/// Both clocks of one machine.
+/// Boot clock and wall clock of one machine.
 #[derive(Debug, Clone)]
-struct Hands {
+struct ManualClock {
     boot_us: Arc<AtomicU64>,
     wall_ms: Arc<AtomicU64>,
 }
 
-impl Hands {
+impl ManualClock {
     fn new() -> Self {
         Self { boot_us: Arc::new(AtomicU64::new(1_000_000_000)), wall_ms: Arc::new(AtomicU64::new(WALL_MS)) }
     }
 
-    fn pass(&self, span: Duration) {
+    fn advance(&self, span: Duration) {
         let us = u64::try_from(span.as_micros()).expect("short");
         self.boot_us.fetch_add(us, Ordering::SeqCst);
         self.wall_ms.fetch_add(us / 1_000, Ordering::SeqCst);
@@ -45,7 +45,7 @@ impl Hands {
     }
 }
 
-impl Clock for Hands {
+impl Clock for ManualClock {
     fn now(&self) -> BootTime {
         BootTime::from_nanos(self.boot_us.load(Ordering::SeqCst) * 1_000)
     }
@@ -59,7 +59,7 @@ impl Clock for Hands {
     }
 }
 
-fn config(dir: &tempfile::TempDir, name: &str, clock: &Hands) -> EmbeddedConfig<Hands> {
+fn config(dir: &tempfile::TempDir, name: &str, clock: &ManualClock) -> EmbeddedConfig<ManualClock> {
     let params = ClusterParams {
         cluster: "c".into(),
         guard: Duration::from_millis(500),
@@ -70,13 +70,13 @@ fn config(dir: &tempfile::TempDir, name: &str, clock: &Hands) -> EmbeddedConfig<
     EmbeddedConfig { id: NodeId::parse(name).expect("valid"), dir: dir.path().to_owned(), params, clock: clock.clone() }
 }
 
-type TestNode = Arc<EmbeddedNode<Hands>>;
+type TestNode = Arc<EmbeddedNode<ManualClock>>;
 
-fn start(dir: &tempfile::TempDir, clock: &Hands) -> TestNode {
+fn start(dir: &tempfile::TempDir, clock: &ManualClock) -> TestNode {
     EmbeddedNode::open_in(config(dir, "e/1", clock), BootId::named("boot 1")).expect("opens")
 }
 
-/// Lets go of the node as a crash would, once a write under way has let go of it too.
+/// Drops the node as a crash would, once a write in progress has ended.
 async fn crash(node: TestNode) {
     let alone = async {
         while Arc::strong_count(&node) > 1 {
@@ -86,7 +86,7 @@ async fn crash(node: TestNode) {
     tokio::time::timeout(Duration::from_secs(20), alone).await.expect("the write ends");
 }
 
-fn open_error(dir: &tempfile::TempDir, name: &str, clock: &Hands) -> String {
+fn open_error(dir: &tempfile::TempDir, name: &str, clock: &ManualClock) -> String {
     EmbeddedNode::open_in(config(dir, name, clock), BootId::named("boot 1")).expect_err("does not open").to_string()
 }
 
@@ -113,7 +113,7 @@ fn release(i: u64, by: u64) -> Request {
 }
 
 async fn status(node: &TestNode) -> crate::protocol::NodeStatus {
-    // A probe is answered whatever its stamp; its clock is what the next stamps follow.
+    // A probe is answered whatever its time; the next requests take its clock.
     match node.clone().call(RequestTime(0), Arc::new(Request::Probe)).await {
         Ok(Reply::Status(status)) => status,
         other => panic!("{other:?}"),
@@ -144,75 +144,75 @@ async fn quarantine_left(node: &TestNode) -> Option<Duration> {
 }
 
 const TTL: Duration = Duration::from_secs(30);
-/// The TTL, the lock delay, the reservation ahead, and the last millisecond of the key.
-const RESERVED: Duration = Duration::from_millis(30_000 + 1_000 + 10_000 + 1);
+/// The TTL, the lock delay, the time written ahead, and the last millisecond of the key.
+const WRITTEN: Duration = Duration::from_millis(30_000 + 1_000 + 10_000 + 1);
 
 #[tokio::test]
 async fn a_first_start_votes_at_once() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     assert_eq!(quarantine_left(&node).await, None);
     assert_eq!(node.report().reserved_for, Duration::ZERO);
 }
 
 #[tokio::test]
-async fn after_a_crash_it_waits_until_its_leases_are_over_and_its_fences_still_rise() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+async fn after_a_crash_it_has_no_vote_until_its_leases_end_and_its_fences_still_rise() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     let before = granted(&node, acquire(1, 1, TTL)).await;
     crash(node).await;
-    clock.pass(Duration::from_secs(11));
+    clock.advance(Duration::from_secs(11));
     clock.step_wall_back(Duration::from_secs(86_400));
 
     let node = start(&dir, &clock);
-    assert_eq!(quarantine_left(&node).await, Some(RESERVED - Duration::from_secs(11)));
+    assert_eq!(quarantine_left(&node).await, Some(WRITTEN - Duration::from_secs(11)));
     assert!(matches!(ask(&node, acquire(1, 2, TTL)).await, Ok(Reply::NoVote(NoVote::Quarantined { .. }))));
     crash(node).await; // crashes again: the end does not move
-    clock.pass(Duration::from_secs(10));
+    clock.advance(Duration::from_secs(10));
     let node = start(&dir, &clock);
-    assert_eq!(quarantine_left(&node).await, Some(RESERVED - Duration::from_secs(21)));
-    clock.pass(RESERVED - Duration::from_secs(21));
+    assert_eq!(quarantine_left(&node).await, Some(WRITTEN - Duration::from_secs(21)));
+    clock.advance(WRITTEN - Duration::from_secs(21));
     let after = granted(&node, acquire(1, 2, TTL)).await;
     assert!(after > before, "{after} after {before}");
     assert!(after.0 <= status(&node).await.now_us + 500_000, "a write-back of this fence would be refused");
 }
 
 #[tokio::test]
-async fn after_a_reboot_the_whole_recorded_span_counts_from_the_start() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+async fn after_a_reboot_the_whole_recorded_time_counts_from_the_start() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     let before = granted(&node, acquire(1, 1, TTL)).await;
     crash(node).await;
-    clock.pass(Duration::from_secs(3_600));
+    clock.advance(Duration::from_secs(3_600));
     clock.reboot();
     clock.step_wall_back(Duration::from_secs(86_400));
 
     let reopen = || EmbeddedNode::open_in(config(&dir, "e/1", &clock), BootId::named("boot 2")).expect("opens");
     let node = reopen();
-    assert_eq!(quarantine_left(&node).await, Some(RESERVED));
+    assert_eq!(quarantine_left(&node).await, Some(WRITTEN));
     crash(node).await;
-    clock.pass(Duration::from_secs(5));
+    clock.advance(Duration::from_secs(5));
     let node = reopen();
-    assert_eq!(quarantine_left(&node).await, Some(RESERVED - Duration::from_secs(5)));
-    clock.pass(RESERVED);
+    assert_eq!(quarantine_left(&node).await, Some(WRITTEN - Duration::from_secs(5)));
+    clock.advance(WRITTEN);
     assert!(granted(&node, acquire(1, 2, TTL)).await > before);
 }
 
 #[tokio::test]
-async fn an_unknown_boot_is_never_the_same_one() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+async fn an_unknown_boot_is_treated_as_a_reboot() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let unknown: BootId = serde_json::from_str("null").expect("no boot id");
     let reopen = || EmbeddedNode::open_in(config(&dir, "e", &clock), unknown.clone()).expect("opens");
     let node = reopen();
     granted(&node, acquire(1, 1, TTL)).await;
     crash(node).await;
-    clock.pass(Duration::from_secs(3_600));
-    assert_eq!(quarantine_left(&reopen()).await, Some(RESERVED));
+    clock.advance(Duration::from_secs(3_600));
+    assert_eq!(quarantine_left(&reopen()).await, Some(WRITTEN));
 }
 
 #[tokio::test]
-async fn after_a_clean_stop_it_waits_for_the_leases_that_are_out_and_for_nothing_else() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+async fn after_a_clean_stop_it_waits_only_for_leases_that_are_held() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     let mut last = granted(&node, acquire(1, 1, TTL)).await;
     node.close().expect("written");
@@ -228,7 +228,7 @@ async fn after_a_clean_stop_it_waits_for_the_leases_that_are_out_and_for_nothing
     crash(node).await;
     let node = start(&dir, &clock);
     assert_eq!(quarantine_left(&node).await, Some(left), "closed within its quarantine");
-    clock.pass(left);
+    clock.advance(left);
     for _ in 0..3 {
         let fence = granted(&node, acquire(1, 2, TTL)).await;
         assert!(fence > last);
@@ -239,7 +239,7 @@ async fn after_a_clean_stop_it_waits_for_the_leases_that_are_out_and_for_nothing
         )
         .await
         .expect("an answer");
-        clock.pass(Duration::from_secs(3)); // past the tombstone of the attempt
+        clock.advance(Duration::from_secs(3)); // past the tombstone of the attempt
     }
     node.close().expect("written");
     crash(node).await;
@@ -251,34 +251,34 @@ async fn after_a_clean_stop_it_waits_for_the_leases_that_are_out_and_for_nothing
 }
 
 #[tokio::test]
-async fn a_lease_is_never_given_anew_before_its_end_whenever_the_crash_comes() {
+async fn a_lease_is_never_granted_again_before_its_end_whenever_the_crash_happens() {
     for crash_after_ms in [0, 1, 4_999, 5_001, 9_999, 10_001, 29_999, 31_000, 31_002, 60_000] {
-        let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+        let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
         let node = start(&dir, &clock);
         for step in 0..12 {
             granted(&node, acquire(step, 1, TTL)).await;
-            clock.pass(Duration::from_secs(1));
+            clock.advance(Duration::from_secs(1));
         }
         let last_given_at = clock.now();
-        clock.pass(Duration::from_millis(crash_after_ms));
+        clock.advance(Duration::from_millis(crash_after_ms));
         crash(node).await;
         let node = start(&dir, &clock);
         for _ in 0..200 {
             let is_over = clock.now().since(last_given_at) >= TTL;
             let answer = ask(&node, acquire(11, 2, TTL)).await.expect("an answer");
             assert!(is_over || matches!(answer, Reply::NoVote(_)), "{crash_after_ms}: {answer:?}");
-            clock.pass(Duration::from_millis(250));
+            clock.advance(Duration::from_millis(250));
         }
     }
 }
 
 #[tokio::test]
 async fn steady_load_rewrites_the_file_at_most_every_five_seconds() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     for i in 0..6_000 {
         granted(&node, acquire(i, i, TTL)).await;
-        let hold = Request::Update(UpdateArgs {
+        let extend = Request::Update(UpdateArgs {
             resource: name(i),
             token: token(i),
             ttl: None,
@@ -286,17 +286,17 @@ async fn steady_load_rewrites_the_file_at_most_every_five_seconds() {
             renewal: true,
             labels: None,
         });
-        assert!(matches!(ask(&node, hold).await, Ok(Reply::Updated { .. })));
+        assert!(matches!(ask(&node, extend).await, Ok(Reply::Updated { .. })));
         ask(&node, release(i, i)).await.expect("an answer");
-        clock.pass(Duration::from_millis(10)); // a minute in all
+        clock.advance(Duration::from_millis(10)); // a minute in all
     }
     let writes = node.report().writes;
     assert!((6..=14).contains(&writes), "{writes} writes in a minute");
 }
 
 #[tokio::test]
-async fn one_file_per_node_one_process_per_file_and_one_time_for_all() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+async fn each_node_has_its_own_locked_file_and_all_share_one_time() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let one = start(&dir, &clock);
     assert!(open_error(&dir, "e/1", &clock).contains("already running"));
     clock.step_wall_back(Duration::from_secs(60));
@@ -308,8 +308,8 @@ async fn one_file_per_node_one_process_per_file_and_one_time_for_all() {
 }
 
 #[tokio::test]
-async fn a_damaged_or_missing_file_is_an_error_and_never_a_first_start() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+async fn a_damaged_or_missing_file_is_an_error_not_a_first_start() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let path: PathBuf = start(&dir, &clock).path().to_owned();
     let good = std::fs::read(&path).expect("a file");
     let mut flipped = good.clone();
@@ -333,7 +333,7 @@ async fn a_damaged_or_missing_file_is_an_error_and_never_a_first_start() {
 
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_is_an_error_at_the_start() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     std::fs::create_dir(dir.path().join("node-e%2F1.tmp")).expect("made"); // root may write everywhere else
     assert!(open_error(&dir, "e/1", &clock).contains("cannot be written"));
     let not_a_dir = dir.path().join("file");
@@ -344,15 +344,15 @@ async fn a_directory_that_cannot_be_written_is_an_error_at_the_start() {
 }
 
 #[tokio::test]
-async fn while_the_disk_is_full_nothing_is_given_and_releases_pass() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+async fn while_the_disk_is_full_nothing_is_granted_and_releases_succeed() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     granted(&node, acquire(1, 1, TTL)).await;
     let in_the_way = dir.path().join("node-e%2F1.tmp");
     std::fs::create_dir(&in_the_way).expect("made");
 
     let longer = Duration::from_mins(4);
-    let hold = Request::Update(UpdateArgs {
+    let extend = Request::Update(UpdateArgs {
         resource: name(1),
         token: token(1),
         ttl: Ttl::from_ms(240_000).ok(),
@@ -360,25 +360,25 @@ async fn while_the_disk_is_full_nothing_is_given_and_releases_pass() {
         renewal: true,
         labels: None,
     });
-    for request in [acquire(2, 2, longer), acquire(2, 2, longer), hold] {
+    for request in [acquire(2, 2, longer), acquire(2, 2, longer), extend] {
         assert_eq!(ask(&node, request).await.map_err(|e| e.kind), Err(UnreachableKind::Full));
     }
     assert!(node.report().failure.is_some());
-    let within = granted(&node, acquire(3, 3, Duration::from_millis(100))).await; // already written down
+    let within = granted(&node, acquire(3, 3, Duration::from_millis(100))).await; // within the written bounds
     assert!(within.0 > 0);
     match ask(&node, release(1, 1)).await {
         Ok(Reply::Released(released)) => assert_eq!(released.found, Found::Match),
         other => panic!("{other:?}"),
     }
     std::fs::remove_dir(&in_the_way).expect("removed");
-    clock.pass(Duration::from_secs(1));
+    clock.advance(Duration::from_secs(1));
     granted(&node, acquire(2, 2, longer)).await;
     assert_eq!(node.report().failure, None);
 }
 
 #[tokio::test]
-async fn requests_that_come_while_the_file_is_written_keep_their_order() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+async fn requests_during_a_write_keep_their_order() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     let sent_at = RequestTime(status(&node).await.now_us);
     let call = |request| node.clone().call(sent_at, Arc::new(request));
@@ -397,8 +397,8 @@ async fn requests_that_come_while_the_file_is_written_keep_their_order() {
 }
 
 #[tokio::test]
-async fn a_caller_that_leaves_while_the_file_is_written_holds_nobody_up() {
-    let (dir, clock) = (tempfile::tempdir().expect("a directory"), Hands::new());
+async fn a_request_dropped_during_a_write_blocks_no_other() {
+    let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     let sent_at = RequestTime(status(&node).await.now_us);
     for by in 0..50 {

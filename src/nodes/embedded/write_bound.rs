@@ -1,45 +1,47 @@
-//! How far ahead of the leases the state file is written, so that it is written seldom. Stands apart
-//! as the pure rule that `node.rs` follows. Knows no file and no clock.
+//! How far ahead of the leases the state file is written, so that it is written rarely.
 
 use std::time::Duration;
 
-/// A reservation goes this far beyond what is needed: under load the file is rewritten once in about
-/// half of it, and after a crash the node waits at most this much longer than its last lease.
-pub(super) const RESERVE_AHEAD: Duration = Duration::from_secs(10);
-/// With less than this left a new reservation is made in the background, so that steady load never
-/// waits for the disk.
+/// How far the written bound exceeds the required one. Under load the file is rewritten about twice per
+/// this time; after a crash the node waits at most this much longer than its last lease.
+pub(super) const WRITE_AHEAD: Duration = Duration::from_secs(10);
+/// With less than this left the next bound is written in the background, so that steady load never waits
+/// for the disk.
 const RENEW_BELOW: Duration = Duration::from_secs(5);
 
-/// An end of leases and a bound of fences: what is needed, or what is written down.
+/// Upper bounds of what the node may grant: those that a request requires, or those in the state file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Span {
-    /// On the boot clock, microseconds; 0 for no lease at all.
+pub(super) struct WriteBound {
+    /// End of the last lease, on the boot clock, microseconds; 0: no lease.
     pub(super) until_boot_us: u64,
-    /// No fence is above this.
+    /// Highest fence.
     pub(super) fence: u64,
 }
 
-impl Span {
-    /// All of `need` is written down.
-    pub(super) fn covers(self, need: Self) -> bool {
-        need.until_boot_us <= self.until_boot_us && need.fence <= self.fence
+impl WriteBound {
+    /// Whether `required` is within these bounds.
+    pub(super) fn covers(self, required: Self) -> bool {
+        required.until_boot_us <= self.until_boot_us && required.fence <= self.fence
     }
 
-    /// All of `need` is written down, but soon the next one may not be.
-    pub(super) fn is_short_for(self, need: Self) -> bool {
+    /// Whether `required` is so close to these bounds that the next ones should be written.
+    pub(super) fn is_short_for(self, required: Self) -> bool {
         let soon = micros(RENEW_BELOW);
-        let moves_leases = need.until_boot_us > 0;
+        let moves_leases = required.until_boot_us > 0;
         moves_leases
-            && (need.until_boot_us.saturating_add(soon) > self.until_boot_us
-                || need.fence.saturating_add(soon) > self.fence)
+            && (required.until_boot_us.saturating_add(soon) > self.until_boot_us
+                || required.fence.saturating_add(soon) > self.fence)
     }
 
-    /// What to write down for `need`. Fences follow the clock in microseconds, so that one step
-    /// serves both: once the quarantine after a crash is over, they are not ahead of the clock.
-    pub(super) fn reserve(self, need: Self) -> Self {
-        let ahead = if need.until_boot_us > 0 { micros(RESERVE_AHEAD) } else { 0 };
-        let until = if need.until_boot_us > 0 { need.until_boot_us.saturating_add(ahead) } else { 0 };
-        Self { until_boot_us: self.until_boot_us.max(until), fence: self.fence.max(need.fence.saturating_add(ahead)) }
+    /// The bounds to write for `required`. Fences follow the clock in microseconds, so both are raised by
+    /// the same step: once the quarantine after a crash is over, fences are not ahead of the clock.
+    pub(super) fn extended_for(self, required: Self) -> Self {
+        let ahead = if required.until_boot_us > 0 { micros(WRITE_AHEAD) } else { 0 };
+        let until = if required.until_boot_us > 0 { required.until_boot_us.saturating_add(ahead) } else { 0 };
+        Self {
+            until_boot_us: self.until_boot_us.max(until),
+            fence: self.fence.max(required.fence.saturating_add(ahead)),
+        }
     }
 }
 
@@ -52,18 +54,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reservation_serves_needs_that_move_on_with_the_clock_until_it_is_short() {
-        let need = |us: u64| Span { until_boot_us: 31_000_000 + us, fence: 500_000 + us };
-        let reserved = Span::default().reserve(need(0));
-        assert!(reserved.covers(need(10_000_000)) && !reserved.covers(need(10_000_001)));
-        assert!(!reserved.is_short_for(need(5_000_000)) && reserved.is_short_for(need(5_000_001)));
-        assert!(reserved.reserve(Span::default()) == reserved, "it never shrinks");
+    fn a_bound_covers_later_requests_until_it_is_short() {
+        let need = |us: u64| WriteBound { until_boot_us: 31_000_000 + us, fence: 500_000 + us };
+        let written = WriteBound::default().extended_for(need(0));
+        assert!(written.covers(need(10_000_000)) && !written.covers(need(10_000_001)));
+        assert!(!written.is_short_for(need(5_000_000)) && written.is_short_for(need(5_000_001)));
+        assert!(written.extended_for(WriteBound::default()) == written, "it never shrinks");
     }
 
     #[test]
-    fn what_moves_no_lease_reserves_no_time() {
-        let seeded = Span::default().reserve(Span { until_boot_us: 0, fence: 7 });
-        assert_eq!(seeded, Span { until_boot_us: 0, fence: 7 });
-        assert!(!seeded.is_short_for(Span { until_boot_us: 0, fence: 7 }));
+    fn a_request_without_a_lease_raises_no_time_bound() {
+        let seeded = WriteBound::default().extended_for(WriteBound { until_boot_us: 0, fence: 7 });
+        assert_eq!(seeded, WriteBound { until_boot_us: 0, fence: 7 });
+        assert!(!seeded.is_short_for(WriteBound { until_boot_us: 0, fence: 7 }));
     }
 }

@@ -1,5 +1,5 @@
-//! How connections to a Redis node are built: TLS, options, the pool that makes and checks them, and
-//! the hand-shake that each must pass before a lane may use it. Knows no request.
+//! Builds connections to a Redis node: TLS, driver options, the pools, and the hand-shake that each
+//! connection must pass before requests are sent on it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use deadpool_redis::redis::{
 use deadpool_redis::{Hook, HookError, Manager, Pool, Runtime, Timeouts};
 use tokio::time::timeout;
 
-use super::connection::{Bound, Lanes};
+use super::connection::{ActiveConnection, NodeConnections};
 use super::errors;
 use super::server_checks::{self, ServerInfo};
 use super::url::NodeUrl;
@@ -21,19 +21,19 @@ use crate::protocol::ClusterParams;
 use crate::protocol::commands;
 use crate::types::Invalid;
 
-/// The driver's own limit for an answer: a net below the caller's deadline, for a caller that has none.
-/// Far above it, so that a slow release is still heard.
-pub const ANSWER_BACKSTOP: Duration = Duration::from_secs(5);
-/// Requests handed to a connection and not yet written: enough that a burst never waits here, little
-/// enough that a frozen node does not collect what nobody waits for any more.
+/// The driver's own limit for an answer, for callers without a deadline. Far above the node timeout, so
+/// that the answer to a slow release is still received.
+const ANSWER_BACKSTOP: Duration = Duration::from_secs(5);
+/// Requests handed to a connection and not yet written: enough that a burst never waits here, few enough
+/// that a frozen node does not collect requests whose callers are gone.
 const PIPELINE_BUFFER: usize = 1_024;
 
 /// Certificates for `rediss://`, each in PEM. Never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct NodeTls {
-    /// Trusted in the place of the machine's own authorities.
+    /// Trusted instead of the machine's certificate authorities.
     pub ca: Option<Vec<u8>>,
-    /// Certificate chain and key to show to the server.
+    /// Certificate chain and key that the server is sent.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Debug for NodeTls {
     }
 }
 
-/// Limits of one connection.
+/// Timeouts of one connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// For TCP, TLS and authentication together, and again for the hand-shake.
@@ -52,7 +52,7 @@ pub struct Limits {
     pub check: Duration,
 }
 
-/// Makes the pools of a node's lanes.
+/// Builds the pools of a node's connections, and its subscriber connection.
 #[derive(Clone)]
 pub struct Connector {
     client: Client,
@@ -80,7 +80,7 @@ impl Connector {
     ) -> Result<Self, Invalid> {
         let info = url.info();
         let client = if url.is_tls() {
-            // Whoever was first has chosen the provider; all of them serve.
+            // Fails where a provider was installed before, which serves as well.
             let _ = rustls::crypto::ring::default_provider().install_default();
             let tls = tls.cloned().unwrap_or_default();
             let client_tls = tls.client.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
@@ -90,17 +90,17 @@ impl Connector {
         } else {
             Client::open(info)
         };
-        // The driver's own text is not shown: it may quote what it could not read.
+        // Without the driver's own message, which may quote the certificate.
         let client =
             client.map_err(|_| Invalid(format!("the certificates for {url} are not PEM of the right kind")))?;
         Ok(Self { client, limits, params, bind_run })
     }
 
-    /// The pool of one lane: at most one connection, which has passed its hand-shake when it is handed
-    /// out. What passed is left with the lane, see [`super::connection::Lane::prepare`].
+    /// The pool of one connection. The hand-shake of each new connection stages a clone of it in the
+    /// slot, see [`super::connection::ConnectionSlot::stage`].
     ///
-    /// Errors: [`Invalid`], were the driver to refuse its own options.
-    pub fn pool(&self, lanes: &Arc<Lanes>, lane: usize) -> Result<Pool, Invalid> {
+    /// Errors: [`Invalid`] where the driver refuses the options.
+    pub fn pool(&self, connections: &Arc<NodeConnections>, slot: usize) -> Result<Pool, Invalid> {
         let info = self.client.get_connection_info();
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
         let info = info.clone().set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
@@ -119,61 +119,60 @@ impl Connector {
             .max_size(1)
             .timeouts(limits)
             .runtime(Runtime::Tokio1)
-            .post_create(self.hand_shake(Arc::clone(lanes), lane))
+            .post_create(self.hand_shake(Arc::clone(connections), slot))
             .build()
             .map_err(|e| refused(e.to_string()))
     }
 
-    /// A connection that listens: `hear` gets what the server sends unasked.
+    /// A connection for subscriptions: `on_push` is called with each message that the server pushes.
     ///
-    /// Errors: those of the driver, also for a server that does not know RESP3 (before Redis 6).
-    pub async fn listening(&self, hear: impl AsyncPushSender) -> Result<MultiplexedConnection, RedisError> {
+    /// Errors: those of the driver, also for a server without RESP3 (before Redis 6).
+    pub async fn subscriber(&self, on_push: impl AsyncPushSender) -> Result<MultiplexedConnection, RedisError> {
         let info = self.client.get_connection_info();
         let settings = info.redis_settings().clone().set_skip_set_lib_name().set_protocol(ProtocolVersion::RESP3);
         let info = info.clone().set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let options = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.limits.connect))
             .set_response_timeout(Some(ANSWER_BACKSTOP))
-            .set_push_sender(hear);
+            .set_push_sender(on_push);
         Client::open(info)?.get_multiplexed_async_connection_with_config(&options).await
     }
 
-    fn hand_shake(&self, lanes: Arc<Lanes>, lane: usize) -> Hook {
+    fn hand_shake(&self, connections: Arc<NodeConnections>, slot: usize) -> Hook {
         let (limit, params, bind_run) = (self.limits.connect, Arc::clone(&self.params), self.bind_run);
         Hook::async_fn(move |connection, _| {
-            let (lanes, params) = (Arc::clone(&lanes), Arc::clone(&params));
+            let (connections, params) = (Arc::clone(&connections), Arc::clone(&params));
             Box::pin(async move {
-                let met = timeout(limit, meet(connection)).await.unwrap_or_else(|_| Err(errors::timed_out()));
-                let server = met.map_err(HookError::Backend)?;
+                let prepared = timeout(limit, prepare(connection)).await.unwrap_or_else(|_| Err(errors::timed_out()));
+                let server = prepared.map_err(HookError::Backend)?;
                 if bind_run && server.run_id.is_empty() {
                     return Err(HookError::message("INFO does not say the run_id; identity = \"script\" may do"));
                 }
                 let marker_fingerprint =
                     commands::marker_fingerprint(&params, if bind_run { &server.run_id } else { "" }).into();
-                lanes.learn(server);
-                let bound =
-                    Bound { connection: connection.clone(), marker_fingerprint, generation: lanes.next_generation() };
-                lanes.all()[lane].prepare(bound);
+                connections.record_server(server);
+                let (connection, generation) = (connection.clone(), connections.next_generation());
+                connections.slots()[slot].stage(ActiveConnection { connection, marker_fingerprint, generation });
                 Ok(())
             })
         })
     }
 }
 
-/// The hand-shake: who is there, and the scripts. A restart breaks the connection, so what is read
-/// here holds for as long as it lives.
-async fn meet(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
-    let server = ask_server(connection).await?;
+/// The hand-shake: reads what the server is, and loads the scripts. A restart breaks the connection, so
+/// what is read here is true for as long as it lasts.
+async fn prepare(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
+    let server = read_server(connection).await?;
     for script in commands::all() {
         let _: String = script.load().query_async(connection).await?;
     }
     Ok(server)
 }
 
-/// Reads what the server says of itself. `CONFIG` may be forbidden: then persistence is not judged.
+/// Reads the server's version, role and settings. `CONFIG` may be forbidden: then persistence is not checked.
 ///
 /// Errors: those of `INFO`.
-pub async fn ask_server(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
+pub async fn read_server(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
     let info: String = cmd("INFO").query_async(connection).await?;
     let saves: Result<Vec<String>, RedisError> = cmd("CONFIG").arg("GET").arg("save").query_async(connection).await;
     let saves = saves.ok().and_then(|pair| pair.into_iter().nth(1));

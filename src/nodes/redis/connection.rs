@@ -1,11 +1,12 @@
-//! A lane: one multiplexed connection that carries everything for its share of the resources in order,
-//! the queue in front of it, and what all lanes of a node share. Knows no pool: the supervisor puts
-//! connections in, callers leave requests, and the lane's carrier takes both out.
+//! The connections of one node: each a multiplexed connection with the queue of requests in front of
+//! it, and what they share. The supervisor puts connections in, callers enqueue requests, and the
+//! connection's batcher takes both out.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
 use super::server_checks::ServerInfo;
@@ -14,223 +15,225 @@ use crate::redlock::clock::BootTime;
 
 /// A connection that has passed its hand-shake.
 #[derive(Debug, Clone)]
-pub struct Bound {
-    /// Shared with the pool, which checks and replaces it.
+pub struct ActiveConnection {
+    /// A clone of the pool's connection, which the pool checks and replaces.
     pub connection: MultiplexedConnection,
-    /// What the node's marker is compared with, see [`crate::protocol::commands::marker_fingerprint`].
+    /// What scripts compare with the node's marker, see [`crate::protocol::commands::marker_fingerprint`].
     pub marker_fingerprint: Arc<str>,
-    /// Tells one connection of a lane from the next.
+    /// Distinguishes the connections that a slot has had.
     pub generation: u64,
 }
 
-/// A request that was asked for and is not yet answered.
+/// A request that is not yet answered.
 #[derive(Debug)]
-pub struct Pending {
+pub struct PendingRequest {
     /// When its round began.
     pub sent_at: RequestTime,
-    /// What is asked.
+    /// What is requested.
     pub request: Arc<Request>,
     caller: oneshot::Sender<NodeResult>,
 }
 
-impl Pending {
-    /// The request, and where its answer comes out.
+impl PendingRequest {
+    /// The request, and the receiver of its answer.
     pub fn new(sent_at: RequestTime, request: Arc<Request>) -> (Self, oneshot::Receiver<NodeResult>) {
-        let (caller, waiting) = oneshot::channel();
-        (Self { sent_at, request, caller }, waiting)
+        let (caller, answer) = oneshot::channel();
+        (Self { sent_at, request, caller }, answer)
     }
 
-    /// Nobody waits for the answer any more.
-    pub fn is_given_up(&self) -> bool {
+    /// The caller no longer waits for the answer.
+    pub fn is_abandoned(&self) -> bool {
         self.caller.is_closed()
     }
 
-    /// Gives the answer, where somebody still waits.
+    /// Sends the answer to the caller, if it still waits.
     pub fn answer(self, answer: NodeResult) {
         let _ = self.caller.send(answer);
     }
 }
 
-/// Why a request was not taken into a lane's queue.
+/// Why a request was not enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refused {
-    /// The lane has no connection.
-    Closed,
-    /// Its queue is full.
-    Full,
+pub enum EnqueueError {
+    /// There is no connection.
+    NotConnected,
+    /// The queue is full.
+    QueueFull,
 }
 
-/// One lane.
+/// The place of one connection, and the queue of requests for it.
 #[derive(Debug, Default)]
-pub struct Lane {
-    bound: Mutex<Option<Bound>>,
-    fresh: Mutex<Option<Bound>>,
-    broken: Notify,
-    queue: Mutex<Vec<Pending>>,
-    filled: Notify,
+pub struct ConnectionSlot {
+    active: Mutex<Option<ActiveConnection>>,
+    /// Has passed its hand-shake, and waits for the pool to hand it out.
+    candidate: Mutex<Option<ActiveConnection>>,
+    closed: Notify,
+    queue: Mutex<Vec<PendingRequest>>,
+    enqueued: Notify,
 }
 
-impl Lane {
-    /// The connection, if there is one.
-    pub fn bound(&self) -> Option<Bound> {
-        lock(&self.bound).clone()
+impl ConnectionSlot {
+    /// The active connection.
+    pub fn active(&self) -> Option<ActiveConnection> {
+        self.active.lock().clone()
     }
 
-    /// Leaves a request to be sent in the next turn. At most `limit` wait at a time; for one more, those
-    /// whose callers are gone are dropped. The answer comes out of what is returned, which is closed
-    /// without one where the lane is closed before the request is sent.
+    /// Enqueues a request for the next batch. At most `limit` wait at a time; a full queue first drops
+    /// the requests whose callers are gone. The receiver is closed without an answer where the
+    /// connection is lost before the request is sent.
     ///
-    /// Errors: [`Refused`]; then nothing is sent.
-    pub fn leave(
+    /// Errors: [`EnqueueError`]; then nothing is sent.
+    pub fn enqueue(
         &self,
         sent_at: RequestTime,
         request: Arc<Request>,
         limit: usize,
-    ) -> Result<oneshot::Receiver<NodeResult>, Refused> {
-        // Held throughout, so that whoever closes the lane finds the request in the queue, or is found.
-        let bound = lock(&self.bound);
-        if bound.is_none() {
-            return Err(Refused::Closed);
+    ) -> Result<oneshot::Receiver<NodeResult>, EnqueueError> {
+        // Held throughout: a concurrent `close` either finds the request in the queue or is seen here.
+        let active = self.active.lock();
+        if active.is_none() {
+            return Err(EnqueueError::NotConnected);
         }
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.len() >= limit {
-            queue.retain(|pending| !pending.is_given_up());
+            queue.retain(|pending| !pending.is_abandoned());
         }
         if queue.len() >= limit {
-            return Err(Refused::Full);
+            return Err(EnqueueError::QueueFull);
         }
-        let (pending, waiting) = Pending::new(sent_at, request);
+        let (pending, answer) = PendingRequest::new(sent_at, request);
         queue.push(pending);
         if queue.len() == 1 {
-            self.filled.notify_one();
+            self.enqueued.notify_one();
         }
-        Ok(waiting)
+        Ok(answer)
     }
 
-    /// Resolves once there are requests in the queue. One carrier waits. Cancel: the wake-up stays for
-    /// the next wait.
-    pub async fn filled(&self) {
-        self.filled.notified().await;
+    /// Resolves once the queue has requests. For one waiting batcher. Cancel: the wake-up is kept for the
+    /// next wait.
+    pub async fn enqueued(&self) {
+        self.enqueued.notified().await;
     }
 
-    /// At most `most` of the waiting requests, the oldest first, and the connection to send them on.
-    /// Where there is none, they are given back unsent. More that wait are told of at once.
-    pub fn take_turn(&self, most: usize) -> Option<(Bound, Vec<Pending>)> {
-        let bound = self.bound();
-        let mut queue = lock(&self.queue);
-        let turn = match queue.len() {
-            all if all <= most => std::mem::take(&mut *queue),
+    /// Takes at most `max` requests, the oldest first, and the connection to send them on. If more wait,
+    /// [`Self::enqueued`] resolves again at once. Without a connection the requests are dropped unsent.
+    pub fn drain_batch(&self, max: usize) -> Option<(ActiveConnection, Vec<PendingRequest>)> {
+        let active = self.active();
+        let mut queue = self.queue.lock();
+        let requests = match queue.len() {
+            all if all <= max => std::mem::take(&mut *queue),
             _ => {
-                self.filled.notify_one();
-                queue.drain(..most).collect()
+                self.enqueued.notify_one();
+                queue.drain(..max).collect()
             }
         };
         drop(queue);
-        bound.map(|bound| (bound, turn))
+        active.map(|active| (active, requests))
     }
 
     /// Keeps a connection that has passed its hand-shake until the pool hands it out.
-    pub fn prepare(&self, bound: Bound) {
-        *lock(&self.fresh) = Some(bound);
+    pub fn stage(&self, candidate: ActiveConnection) {
+        *self.candidate.lock() = Some(candidate);
     }
 
-    /// Opens the lane with the connection prepared last, in the place of the one it has.
-    fn open(&self) -> Opened {
-        let Some(fresh) = lock(&self.fresh).take() else { return Opened::Nothing };
-        match lock(&self.bound).replace(fresh) {
-            Some(_) => Opened::Replaced,
-            None => Opened::New,
+    /// Makes the candidate, if there is one, the active connection.
+    fn activate(&self) -> Activation {
+        let Some(candidate) = self.candidate.lock().take() else { return Activation::Unchanged };
+        match self.active.lock().replace(candidate) {
+            Some(_) => Activation::Replaced,
+            None => Activation::Opened,
         }
     }
 
-    /// Closes the lane, if it still has the connection of that generation (`None`: whichever), and
-    /// wakes its keeper. Returns whether it was open.
+    /// Removes the active connection, if it is of that generation (`None`: any), and wakes the task that
+    /// maintains it. Returns whether there was one to remove.
     fn close(&self, generation: Option<u64>) -> bool {
         if generation.is_none() {
-            // Also one that was prepared and never opened, because its keeper was dropped in between.
-            *lock(&self.fresh) = None;
+            // Also a candidate that was never activated, because the supervisor was dropped in between.
+            *self.candidate.lock() = None;
         }
-        let mut bound = lock(&self.bound);
-        let closes = bound.as_ref().is_some_and(|b| generation.is_none_or(|g| g == b.generation));
+        let mut active = self.active.lock();
+        let closes = active.as_ref().is_some_and(|a| generation.is_none_or(|g| g == a.generation));
         if closes {
-            *bound = None;
-            self.broken.notify_one();
-            // Given back unsent, also where there is no carrier any more.
-            lock(&self.queue).clear();
+            *active = None;
+            self.closed.notify_one();
+            // Here, because the batcher may have ended already.
+            self.queue.lock().clear();
         }
         closes
     }
 
-    /// Resolves once the lane was closed. One keeper waits. Cancel: the wake-up stays for the next wait.
+    /// Resolves once the active connection was closed. For one waiting task. Cancel: the wake-up is kept
+    /// for the next wait.
     pub async fn closed(&self) {
-        self.broken.notified().await;
+        self.closed.notified().await;
     }
 }
 
-/// What opening a lane did.
+/// Result of [`NodeConnections::activate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opened {
-    /// No connection was prepared: it is as it was.
-    Nothing,
-    /// It was closed before.
-    New,
-    /// It was open with another connection.
+pub enum Activation {
+    /// There was no candidate.
+    Unchanged,
+    /// The slot had no connection before.
+    Opened,
+    /// The candidate replaced another connection.
     Replaced,
 }
 
 /// What a node's callers and its supervisor share.
 #[derive(Debug)]
-pub struct Lanes {
-    lanes: Vec<Lane>,
+pub struct NodeConnections {
+    slots: Vec<ConnectionSlot>,
     generations: AtomicU64,
-    unfit: AtomicBool,
+    is_unsuitable: AtomicBool,
     in_flight: AtomicUsize,
     errors: [AtomicU64; UnreachableKind::ALL.len()],
-    health: Mutex<Health>,
+    status: Mutex<ConnectionStatus>,
 }
 
 /// What is known of the server and of the connections to it.
 #[derive(Debug, Clone)]
-pub struct Health {
-    /// Since when the node has been connected, or has not been.
+pub struct ConnectionStatus {
+    /// Time of the last change between all connected and not all connected.
     pub since: BootTime,
-    /// Connections built beyond the first of each lane.
+    /// Connections built beyond the first of each slot.
     pub reconnects: u64,
-    /// The last reading of its `INFO`.
+    /// As of the last `INFO`.
     pub server: ServerInfo,
-    /// Why the last attempt to connect failed; `None` since it succeeded.
-    pub refusal: Option<Unreachable>,
+    /// Why the last attempt to connect failed; `None` once one has succeeded.
+    pub connect_error: Option<Unreachable>,
     /// Kind of the last error of a call or of an attempt to connect.
     pub last_error: Option<UnreachableKind>,
     built: u64,
     open: usize,
 }
 
-impl Lanes {
-    /// All lanes closed, as of `now`.
+impl NodeConnections {
+    /// `count` slots without connections, as of `now`.
     pub fn new(count: usize, now: BootTime) -> Self {
-        let health = Health {
+        let status = ConnectionStatus {
             since: now,
             reconnects: 0,
             server: ServerInfo::default(),
-            refusal: None,
+            connect_error: None,
             last_error: None,
             built: 0,
             open: 0,
         };
         Self {
-            lanes: (0..count.max(1)).map(|_| Lane::default()).collect(),
+            slots: (0..count.max(1)).map(|_| ConnectionSlot::default()).collect(),
             generations: AtomicU64::new(0),
-            unfit: AtomicBool::new(false),
+            is_unsuitable: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             errors: Default::default(),
-            health: Mutex::new(health),
+            status: Mutex::new(status),
         }
     }
 
-    /// All of them.
-    pub fn all(&self) -> &[Lane] {
-        &self.lanes
+    /// All slots.
+    pub fn slots(&self) -> &[ConnectionSlot] {
+        &self.slots
     }
 
     /// A number for the next connection.
@@ -238,76 +241,76 @@ impl Lanes {
         self.generations.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The lane of a key: the same for everything about one resource.
-    pub fn of_key(&self, key: &str) -> &Lane {
-        // FNV-1a: spreads, is the same everywhere, and guards nothing.
+    /// The slot of a key: the same for all requests about one resource, which keeps their order.
+    pub fn slot_of_key(&self, key: &str) -> &ConnectionSlot {
+        // FNV-1a: fast and evenly distributed. It need not resist chosen keys.
         let hash =
             key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-        let count = u64::try_from(self.lanes.len()).unwrap_or(1);
-        &self.lanes[usize::try_from(hash % count).unwrap_or(0)]
+        let count = u64::try_from(self.slots.len()).unwrap_or(1);
+        &self.slots[usize::try_from(hash % count).unwrap_or(0)]
     }
 
-    /// Opens a lane with its prepared connection; nothing where none is prepared.
-    pub fn open(&self, lane: &Lane, now: BootTime) -> Opened {
-        // The count changes with the lane, under one lock, so that it cannot drift from the truth.
-        let mut health = lock(&self.health);
-        let opened = lane.open();
-        if opened != Opened::Nothing {
-            health.built += 1;
-            health.reconnects = health.built.saturating_sub(u64::try_from(self.lanes.len()).unwrap_or(u64::MAX));
-            health.refusal = None;
+    /// Makes a slot's candidate its active connection.
+    pub fn activate(&self, slot: &ConnectionSlot, now: BootTime) -> Activation {
+        // One lock for the slot and the count of open connections, so that they agree.
+        let mut status = self.status.lock();
+        let activation = slot.activate();
+        if activation != Activation::Unchanged {
+            status.built += 1;
+            status.reconnects = status.built.saturating_sub(u64::try_from(self.slots.len()).unwrap_or(u64::MAX));
+            status.connect_error = None;
         }
-        if opened == Opened::New {
-            health.open += 1;
-            if health.open == self.lanes.len() {
-                health.since = now;
+        if activation == Activation::Opened {
+            status.open += 1;
+            if status.open == self.slots.len() {
+                status.since = now;
             }
         }
-        opened
+        activation
     }
 
-    /// Closes a lane, see [`Lane::close`].
-    pub fn close(&self, lane: &Lane, generation: Option<u64>, now: BootTime) {
-        let mut health = lock(&self.health);
-        if lane.close(generation) {
-            if health.open == self.lanes.len() {
-                health.since = now;
+    /// Closes a slot's connection if it is of that generation (`None`: any).
+    pub fn close(&self, slot: &ConnectionSlot, generation: Option<u64>, now: BootTime) {
+        let mut status = self.status.lock();
+        if slot.close(generation) {
+            if status.open == self.slots.len() {
+                status.since = now;
             }
-            health.open = health.open.saturating_sub(1);
+            status.open = status.open.saturating_sub(1);
         }
     }
 
-    /// Notes why a connection could not be built or kept.
-    pub fn refuse(&self, error: Unreachable) {
-        let mut health = lock(&self.health);
-        health.last_error = Some(error.kind);
-        health.refusal = Some(error);
+    /// Records why a connection could not be built or kept.
+    pub fn record_connect_error(&self, error: Unreachable) {
+        let mut status = self.status.lock();
+        status.last_error = Some(error.kind);
+        status.connect_error = Some(error);
     }
 
-    /// Notes what the server says of itself.
-    pub fn learn(&self, server: ServerInfo) {
-        self.unfit.store(server.findings.iter().any(|f| f.removes_vote()), Ordering::Relaxed);
-        lock(&self.health).server = server;
+    /// Records what the server reports about itself.
+    pub fn record_server(&self, server: ServerInfo) {
+        self.is_unsuitable.store(server.findings.iter().any(|f| f.removes_vote()), Ordering::Relaxed);
+        self.status.lock().server = server;
     }
 
-    /// Whether a finding takes the vote away.
-    pub fn is_unfit(&self) -> bool {
-        self.unfit.load(Ordering::Relaxed)
+    /// Whether a finding about the server removes the node's vote.
+    pub fn is_unsuitable(&self) -> bool {
+        self.is_unsuitable.load(Ordering::Relaxed)
     }
 
-    /// A copy of what is known, and whether every lane is open.
-    pub fn health(&self) -> (Health, bool) {
-        let health = lock(&self.health).clone();
-        let connected = health.open == self.lanes.len();
-        (health, connected)
+    /// A copy of the status, and whether every slot has a connection.
+    pub fn status(&self) -> (ConnectionStatus, bool) {
+        let status = self.status.lock().clone();
+        let is_connected = status.open == self.slots.len();
+        (status, is_connected)
     }
 
     /// Counts an error of a call.
-    pub fn count(&self, kind: UnreachableKind) {
-        if let Some(at) = UnreachableKind::ALL.iter().position(|k| *k == kind) {
-            self.errors[at].fetch_add(1, Ordering::Relaxed);
+    pub fn count_error(&self, kind: UnreachableKind) {
+        if let Some(index) = UnreachableKind::ALL.iter().position(|k| *k == kind) {
+            self.errors[index].fetch_add(1, Ordering::Relaxed);
         }
-        lock(&self.health).last_error = Some(kind);
+        self.status.lock().last_error = Some(kind);
     }
 
     /// Errors of calls so far.
@@ -319,27 +322,22 @@ impl Lanes {
         counts
     }
 
-    /// A place among the `limit` calls that may be under way; `None` where all are taken.
-    pub fn enter(&self, limit: usize) -> Option<InFlight<'_>> {
+    /// One of the `limit` calls that may be in flight; `None` where there are as many already.
+    pub fn begin_call(&self, limit: usize) -> Option<CallPermit<'_>> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let place = InFlight(&self.in_flight);
-        (before < limit).then_some(place)
+        let permit = CallPermit(&self.in_flight);
+        (before < limit).then_some(permit)
     }
 }
 
-/// One call under way; left on drop.
+/// One call in flight, until dropped.
 #[derive(Debug)]
-pub struct InFlight<'a>(&'a AtomicUsize);
+pub struct CallPermit<'a>(&'a AtomicUsize);
 
-impl Drop for InFlight<'_> {
+impl Drop for CallPermit<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// No holder of these locks can leave half a change behind, so a poisoned one is as good as any.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -347,37 +345,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_about_a_key_takes_one_lane_and_keys_spread() {
-        let lanes = Lanes::new(4, BootTime::default());
-        let lane_of = |key: &str| std::ptr::from_ref(lanes.of_key(key)) as usize;
-        assert_eq!(lane_of("deploy/prod"), lane_of("deploy/prod"));
-        let used: std::collections::HashSet<usize> = (0..100).map(|i| lane_of(&format!("job-{i}"))).collect();
+    fn each_key_has_one_connection_and_keys_are_spread_over_all() {
+        let connections = NodeConnections::new(4, BootTime::default());
+        let slot_of = |key: &str| std::ptr::from_ref(connections.slot_of_key(key)) as usize;
+        assert_eq!(slot_of("deploy/prod"), slot_of("deploy/prod"));
+        let used: std::collections::HashSet<usize> = (0..100).map(|i| slot_of(&format!("job-{i}"))).collect();
         assert_eq!(used.len(), 4);
     }
 
     #[test]
-    fn a_closed_lane_takes_no_request() {
-        let lane = Lane::default();
-        assert_eq!(lane.leave(RequestTime(1), Arc::new(Request::Probe), 8).err(), Some(Refused::Closed));
-        assert!(lane.take_turn(8).is_none());
+    fn requests_are_refused_without_a_connection() {
+        let slot = ConnectionSlot::default();
+        let refused = slot.enqueue(RequestTime(1), Arc::new(Request::Probe), 8).err();
+        assert_eq!(refused, Some(EnqueueError::NotConnected));
+        assert!(slot.drain_batch(8).is_none());
     }
 
     #[test]
-    fn places_are_bounded_and_come_back() {
-        let lanes = Lanes::new(1, BootTime::default());
-        let held: Vec<_> = (0..3).map_while(|_| lanes.enter(2)).collect();
-        assert_eq!(held.len(), 2);
-        drop(held);
-        assert!(lanes.enter(2).is_some());
+    fn calls_in_flight_are_bounded_and_their_permits_return() {
+        let connections = NodeConnections::new(1, BootTime::default());
+        let permits: Vec<_> = (0..3).map_while(|_| connections.begin_call(2)).collect();
+        assert_eq!(permits.len(), 2);
+        drop(permits);
+        assert!(connections.begin_call(2).is_some());
     }
 
     #[test]
     fn errors_are_counted_by_kind() {
-        let lanes = Lanes::new(1, BootTime::default());
-        lanes.count(UnreachableKind::Full);
-        lanes.count(UnreachableKind::Full);
-        assert!(lanes.errors().contains(&(UnreachableKind::Full, 2)));
-        assert_eq!(lanes.errors().iter().map(|(_, n)| n).sum::<u64>(), 2);
-        assert_eq!(lanes.health().0.last_error, Some(UnreachableKind::Full));
+        let connections = NodeConnections::new(1, BootTime::default());
+        connections.count_error(UnreachableKind::Full);
+        connections.count_error(UnreachableKind::Full);
+        assert!(connections.errors().contains(&(UnreachableKind::Full, 2)));
+        assert_eq!(connections.errors().iter().map(|(_, n)| n).sum::<u64>(), 2);
+        assert_eq!(connections.status().0.last_error, Some(UnreachableKind::Full));
     }
 }

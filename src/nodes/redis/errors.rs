@@ -1,5 +1,5 @@
-//! The driver's and the server's errors as [`Unreachable`]s. Pure; stands apart because a wrong name
-//! here sends an operator to the wrong place.
+//! Maps the driver's and the server's errors to [`Unreachable`]. Operators act on the kind, so each
+//! must be the right one.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use deadpool_redis::{HookError, PoolError};
 
 use crate::protocol::{Unreachable, UnreachableKind};
 
-/// Longer details are cut: they go to the log.
+/// Longer details are cut. They are written to the log.
 const DETAIL_MAX_CHARS: usize = 300;
 
 /// Whether the node does not know the script: it did not run.
@@ -76,7 +76,7 @@ fn of_server(kind: ServerErrorKind, detail: &str) -> UnreachableKind {
     }
 }
 
-/// Error codes that the driver does not know by name.
+/// Error codes without a name in the driver.
 fn of_code(code: &str) -> Option<UnreachableKind> {
     match code {
         "WRONGPASS" | "NOAUTH" | "NOPERM" => Some(UnreachableKind::Auth),
@@ -87,7 +87,7 @@ fn of_code(code: &str) -> Option<UnreachableKind> {
     }
 }
 
-/// A plain `ERR`: older servers wrap a script's error into one, with the code somewhere in the text.
+/// A plain `ERR`: older servers wrap a script's error in one, with the code somewhere in the text.
 fn of_script(detail: &str) -> UnreachableKind {
     if detail.contains("user executing the script can't") || detail.contains("max number of clients") {
         return if detail.contains("clients") { UnreachableKind::Busy } else { UnreachableKind::Auth };
@@ -103,7 +103,7 @@ fn detail_of(error: &RedisError) -> String {
     error.to_string().chars().take(DETAIL_MAX_CHARS).collect()
 }
 
-/// A time-out of our own, in the driver's terms.
+/// A timeout of ours, as an error of the driver.
 pub fn timed_out() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::TimedOut))
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_of_a_server_has_its_kind() {
+    fn server_error_codes_map_to_kinds() {
         for (code, expected) in [
             ("WRONGPASS", UnreachableKind::Auth),
             ("NOAUTH", UnreachableKind::Auth),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_inside_a_script_error_of_older_servers_are_found() {
+    fn error_codes_in_script_errors_of_older_servers_are_recognised() {
         let wrapped =
             |code| format!("Error running script (call to f_1): @user_script:1: @user_script: 1: -{code} text");
         assert_eq!(of_server(ServerErrorKind::ResponseError, &wrapped("OOM")), UnreachableKind::Full);

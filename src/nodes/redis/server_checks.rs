@@ -1,5 +1,5 @@
-//! Whether a server may serve as a node at all: what its `INFO` says, and what follows. Pure.
-//! Stands apart so that each finding can be shown with its reason.
+//! Whether a server is suitable as a node, from its `INFO`: each finding with its reason, and whether it
+//! removes the node's vote.
 
 /// The oldest Redis whose commands the scripts need: `SET … KEEPTTL` and users with permissions came
 /// with 6.0 (the scripts' own effects replication is on by default since 5.0).
@@ -8,24 +8,24 @@ pub const OLDEST_VERSION: (u32, u32) = (6, 0);
 /// Something about a server that its operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerFinding {
-    /// Not a master.
+    /// It is not a master.
     NotMaster { role: String },
-    /// Deletes keys when memory is short.
+    /// It deletes keys when memory is short.
     Evicts { policy: String },
-    /// Older than [`OLDEST_VERSION`].
+    /// It is older than [`OLDEST_VERSION`].
     TooOld { version: String },
-    /// Part of a Redis Cluster, which fails over and shards.
+    /// It is part of a Redis Cluster, which fails over and shards.
     Cluster,
     /// Replicas are attached: a failover to one of them would lose leases.
     HasReplicas { count: u64 },
-    /// Has evicted keys since it started.
+    /// It has evicted keys since it started.
     HasEvicted { keys: u64 },
     /// Neither append-only file nor snapshots.
     NoPersistence,
 }
 
 impl ServerFinding {
-    /// A word for answers and metrics.
+    /// Stable code for answers and metrics.
     pub fn code(&self) -> &'static str {
         match self {
             Self::NotMaster { .. } => "not-master",
@@ -65,27 +65,27 @@ impl ServerFinding {
         }
     }
 
-    /// Whether the server gets no acquires while it stands.
+    /// Whether the server is sent no acquires while this is so.
     pub fn removes_vote(&self) -> bool {
         matches!(self, Self::NotMaster { .. } | Self::Evicts { .. } | Self::TooOld { .. } | Self::Cluster)
     }
 }
 
-/// What a server says of itself.
+/// What a server reports in `INFO`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerInfo {
-    /// `run_id`: names this process. Empty where `INFO` did not say.
+    /// `run_id`: identifies the process. Empty where `INFO` does not have it.
     pub run_id: String,
     /// `redis_version`.
     pub version: String,
     /// `role`.
     pub role: String,
-    /// What should be known of it.
+    /// What its operator should know.
     pub findings: Vec<ServerFinding>,
 }
 
-/// Reads an `INFO` of the default sections. `saves` is the configured `save`, where it may be read.
-/// A field that is missing gives no finding: a server that hides it is not thereby unfit.
+/// Parses an `INFO` of the default sections. `saves` is the setting `save`, where it could be read.
+/// A missing field gives no finding: a server that hides it may still be suitable.
 pub fn read(info: &str, saves: Option<&str>) -> ServerInfo {
     let field = |name: &str| {
         info.lines()
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_master_is_fit() {
+    fn a_plain_master_has_no_findings() {
         let server = read(GOOD, Some("3600 1"));
         assert_eq!(
             (server.run_id.as_str(), server.version.as_str(), server.role.as_str()),
@@ -149,8 +149,8 @@ mod tests {
     }
 
     #[test]
-    fn each_finding_stands_for_itself() {
-        for (from, to, code, bars) in [
+    fn each_finding_is_recognised_on_its_own() {
+        for (from, to, code, removes_vote) in [
             ("role:master", "role:slave", "not-master", true),
             ("redis_version:7.0.15", "redis_version:5.0.14", "too-old", true),
             ("redis_mode:standalone", "redis_mode:cluster", "cluster", true),
@@ -158,7 +158,7 @@ mod tests {
             ("connected_slaves:0", "connected_slaves:2", "has-replicas", false),
             ("evicted_keys:0", "evicted_keys:3", "has-evicted", false),
         ] {
-            assert_eq!(codes(&GOOD.replace(from, to), None), [(code, bars)], "{to}");
+            assert_eq!(codes(&GOOD.replace(from, to), None), [(code, removes_vote)], "{to}");
         }
         let evicting = GOOD.replace("maxmemory_policy:noeviction", "maxmemory_policy:allkeys-lru");
         assert_eq!(codes(&evicting, None), [], "without maxmemory nothing is evicted");
@@ -170,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(info in "(?s).{0,200}") {
+        fn parsing_never_panics(info in "(?s).{0,200}") {
             let _ = read(&info, None);
         }
     }

@@ -1,6 +1,6 @@
-//! One connection per node and instance that only listens: it subscribes to what the node's feed
-//! wants and passes on what it hears. Apart from the lanes, so that no notice waits behind a command
-//! and no command behind a subscription. Knows no queue; a notice that it loses costs time only.
+//! The connection on which a node's notices and events arrive: one per node and instance, apart from
+//! those for commands, so that neither delays the other. Executes what
+//! [`Subscriptions`] asks for, and passes on what is published.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,140 +13,146 @@ use tokio::time::timeout;
 
 use super::connect::Connector;
 use super::errors;
-use super::supervisor::{CHECK_EVERY, backoff};
+use super::supervisor::{CHECK_INTERVAL, RECONNECT_DELAYS};
 use crate::protocol::keys;
+use crate::redlock::backoff::Backoff;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::notifications::{Notice, Topic};
 use crate::redlock::subscriptions::{PendingCommands, Subscriptions};
 use crate::types::{NodeId, ResourceName};
 
-/// Channels in one command: the node is held up for some 100 us by it.
+/// Channels in one command, which occupies the node for some 100 us.
 const BATCH_MAX: usize = 256;
 
-/// Keeps the connection until dropped. Cancel: it is closed, and the feed with it.
-pub async fn listen(
+/// Keeps the connection open until dropped. Cancel: it is closed, and all subscriptions with it.
+pub async fn run(
     id: NodeId,
     connector: Connector,
-    feed: Arc<Subscriptions>,
+    subscriptions: Arc<Subscriptions>,
     limit: Duration,
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
-    let mut failures = 0_u32;
+    let mut backoff = Backoff::new(RECONNECT_DELAYS, entropy);
+    let mut is_reported = false;
     loop {
-        let mut opened = false;
-        let error = match session(&connector, &feed, limit, clock, &mut opened).await {
+        let mut was_connected = false;
+        let error = match session(&connector, &subscriptions, limit, clock, &mut was_connected).await {
             Ok(()) => "the connection was lost".to_owned(),
             Err(error) => errors::of_call(&error).to_string(),
         };
-        failures = if opened { 1 } else { failures.saturating_add(1) };
-        if failures == 1 {
-            tracing::info!(node = %id, error, "the node is not listened to; waiters look for themselves until it is");
+        if was_connected {
+            backoff.reset();
         }
-        clock.sleep(backoff(failures, &entropy)).await;
+        if was_connected || !is_reported {
+            tracing::info!(node = %id, error, "pub/sub connection lost; waiters fall back to polling");
+            is_reported = true;
+        }
+        clock.sleep(backoff.next_delay()).await;
     }
 }
 
-/// One connection, to its end.
+/// One connection, from hand-shake to its end.
 async fn session(
     connector: &Connector,
-    feed: &Arc<Subscriptions>,
+    subscriptions: &Arc<Subscriptions>,
     limit: Duration,
     clock: SystemClock,
-    opened: &mut bool,
+    was_connected: &mut bool,
 ) -> Result<(), RedisError> {
     let lost = Arc::new(Notify::new());
-    let (ear, end) = (Arc::clone(feed), Arc::clone(&lost));
-    let hear = move |push: PushInfo| -> Result<(), std::convert::Infallible> {
+    let (receiver, end) = (Arc::clone(subscriptions), Arc::clone(&lost));
+    let on_push = move |push: PushInfo| -> Result<(), std::convert::Infallible> {
         match push.kind {
-            PushKind::Message => hear(&ear, &push.data),
+            PushKind::Message => on_message(&receiver, &push.data),
             PushKind::Disconnection => end.notify_one(),
             _ => {}
         }
         Ok(())
     };
-    let mut connection = within(limit, connector.listening(hear)).await?;
-    let wanted = feed.reconnect();
-    subscribe(&mut connection, feed, &wanted, limit).await?;
-    let _line = Line::open(feed);
-    *opened = true;
+    let mut connection = within(limit, connector.subscriber(on_push)).await?;
+    let topics = subscriptions.reconnect();
+    subscribe(&mut connection, subscriptions, &topics, limit).await?;
+    let _session = ConnectedGuard::new(subscriptions);
+    *was_connected = true;
     let mut check_at = clock.now();
     loop {
         tokio::select! {
             biased;
             () = lost.notified() => return Ok(()),
             () = clock.sleep_until(check_at) => {
-                check_at = clock.now().plus(CHECK_EVERY);
-                // Also shows that the node still answers here.
-                let listeners = within(limit, count(&mut connection, &Topic::Events)).await?;
-                feed.set_event_subscribers(listeners);
-                run(&mut connection, feed, feed.sweep(), limit).await?;
+                check_at = clock.now().plus(CHECK_INTERVAL);
+                // Serves as the health check of this connection too.
+                let count = within(limit, subscriber_count(&mut connection, &Topic::Events)).await?;
+                subscriptions.set_event_subscribers(count);
+                execute(&mut connection, subscriptions, subscriptions.sweep(), limit).await?;
             }
-            () = feed.changed() => run(&mut connection, feed, feed.take_commands(), limit).await?,
+            () = subscriptions.changed() => {
+                execute(&mut connection, subscriptions, subscriptions.take_commands(), limit).await?;
+            }
         }
     }
 }
 
-/// The feed is open for as long as this lives.
-struct Line<'a>(&'a Subscriptions);
+/// The subscriptions count as connected for as long as this lives.
+struct ConnectedGuard<'a>(&'a Subscriptions);
 
-impl<'a> Line<'a> {
-    fn open(feed: &'a Subscriptions) -> Self {
-        feed.connected();
-        Self(feed)
+impl<'a> ConnectedGuard<'a> {
+    fn new(subscriptions: &'a Subscriptions) -> Self {
+        subscriptions.connected();
+        Self(subscriptions)
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for ConnectedGuard<'_> {
     fn drop(&mut self) {
         self.0.disconnected();
     }
 }
 
-async fn run(
+async fn execute(
     connection: &mut MultiplexedConnection,
-    feed: &Subscriptions,
-    errands: PendingCommands,
+    subscriptions: &Subscriptions,
+    commands: PendingCommands,
     limit: Duration,
 ) -> Result<(), RedisError> {
-    if !errands.publish.is_empty() {
+    if !commands.publish.is_empty() {
         let mut batch = pipe();
-        for text in &errands.publish {
+        for text in &commands.publish {
             batch.cmd("PUBLISH").arg(keys::EVENTS_CHANNEL).arg(&**text).ignore();
         }
         within(limit, batch.query_async::<()>(connection)).await?;
     }
-    subscribe(connection, feed, &errands.subscribe, limit).await?;
-    for batch in errands.unsubscribe.chunks(BATCH_MAX) {
+    subscribe(connection, subscriptions, &commands.subscribe, limit).await?;
+    for batch in commands.unsubscribe.chunks(BATCH_MAX) {
         let channels: Vec<String> = batch.iter().map(channel).collect();
         within(limit, connection.unsubscribe(channels)).await?;
     }
-    for (topic, answer) in errands.count {
-        let listeners = within(limit, count(connection, &topic)).await?;
-        let _ = answer.send(listeners);
+    for (topic, answer) in commands.count {
+        let count = within(limit, subscriber_count(connection, &topic)).await?;
+        let _ = answer.send(count);
     }
     Ok(())
 }
 
 async fn subscribe(
     connection: &mut MultiplexedConnection,
-    feed: &Subscriptions,
+    subscriptions: &Subscriptions,
     topics: &[Topic],
     limit: Duration,
 ) -> Result<(), RedisError> {
     for batch in topics.chunks(BATCH_MAX) {
         let channels: Vec<String> = batch.iter().map(channel).collect();
         within(limit, connection.subscribe(channels)).await?;
-        feed.confirm(batch);
+        subscriptions.confirm(batch);
     }
     Ok(())
 }
 
-async fn count(connection: &mut MultiplexedConnection, topic: &Topic) -> Result<usize, RedisError> {
-    let (_, listeners): (String, usize) =
-        cmd("PUBSUB").arg("NUMSUB").arg(channel(topic)).query_async(connection).await?;
-    Ok(listeners)
+async fn subscriber_count(connection: &mut MultiplexedConnection, topic: &Topic) -> Result<usize, RedisError> {
+    let (_, count): (String, usize) = cmd("PUBSUB").arg("NUMSUB").arg(channel(topic)).query_async(connection).await?;
+    Ok(count)
 }
 
 fn channel(topic: &Topic) -> String {
@@ -156,17 +162,17 @@ fn channel(topic: &Topic) -> String {
     }
 }
 
-/// A message: channel and text. What is none of ours is ignored.
-fn hear(feed: &Subscriptions, data: &[Value]) {
+/// A message: channel and text. Messages on other channels, and malformed ones, are ignored.
+fn on_message(subscriptions: &Subscriptions, data: &[Value]) {
     let [Value::BulkString(channel), Value::BulkString(text)] = data else { return };
     let Ok(channel) = std::str::from_utf8(channel) else { return };
     if channel == keys::EVENTS_CHANNEL {
-        feed.event_received(text);
+        subscriptions.event_received(text);
     } else if let Some(name) = keys::freed_resource(channel)
         && let Ok(resource) = ResourceName::parse(name)
         && let Some(notice) = Notice::parse(text)
     {
-        feed.lease_ended(&resource, notice);
+        subscriptions.lease_ended(&resource, notice);
     }
 }
 

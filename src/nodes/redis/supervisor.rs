@@ -1,6 +1,5 @@
-//! Keeps a node's lanes open: connects with bounded back-off, checks each second, replaces what broke,
-//! and reads the server's fitness. One future per node, spawned by the composition root; dropping it
-//! closes every connection. Never touches a request.
+//! Keeps a node's connections open: connects with a bounded back-off, checks every second, replaces
+//! what broke, and re-reads the server checks. One future per node, spawned by the composition root.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,92 +10,104 @@ use futures_util::future::{join, join_all};
 use tokio::time::timeout;
 
 use super::connect;
-use super::connection::{Lanes, Opened};
+use super::connection::{Activation, NodeConnections};
 use super::errors;
 use super::server_checks::ServerFinding;
+use crate::redlock::backoff::{Backoff, BackoffRange};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
 use crate::types::NodeId;
 
-/// How often each lane's connection is checked: a node that died while idle is noticed within it.
-pub const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How often the server's fitness is read. `INFO` costs it about 100 us.
-pub const FITNESS_EVERY: Duration = Duration::from_secs(10);
-/// First bound of the back-off; doubles with each failure.
-const BACKOFF_BASE: Duration = Duration::from_millis(20);
-/// Last bound of the back-off: a node that comes back waits no longer than this for us.
-const BACKOFF_CAP: Duration = Duration::from_secs(1);
+/// How often each connection is checked: the maximum time until the death of an idle node is noticed.
+pub const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the server checks are read. `INFO` costs the server about 100 us.
+const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Delays between attempts to connect; random, so that many instances do not reconnect in step.
+pub const RECONNECT_DELAYS: BackoffRange =
+    BackoffRange { first: Duration::from_millis(20), max: Duration::from_secs(1) };
 
 /// Runs until dropped. Cancel: all connections are closed, and calls answer `Disconnected`.
 pub async fn supervise(
     id: NodeId,
-    lanes: Arc<Lanes>,
+    connections: Arc<NodeConnections>,
     pools: Vec<Pool>,
-    read_limit: Duration,
+    read_timeout: Duration,
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
-    let _closing = CloseAll { lanes: Arc::clone(&lanes), clock };
-    let keepers = pools.iter().enumerate().map(|(at, pool)| keep(&id, &lanes, at, pool, clock, entropy.clone()));
-    join(join_all(keepers), watch_fitness(&id, &lanes, read_limit, clock)).await;
+    let _closing = CloseAll { connections: Arc::clone(&connections), clock };
+    let maintained =
+        pools.iter().enumerate().map(|(index, pool)| maintain(&id, &connections, index, pool, clock, entropy.clone()));
+    join(join_all(maintained), watch_server(&id, &connections, read_timeout, clock)).await;
 }
 
-/// Closes the lanes when the supervisor is dropped: nobody would replace them any more.
+/// Closes the connections when the supervisor is dropped, since nothing would replace them.
 struct CloseAll {
-    lanes: Arc<Lanes>,
+    connections: Arc<NodeConnections>,
     clock: SystemClock,
 }
 
 impl Drop for CloseAll {
     fn drop(&mut self) {
-        for lane in self.lanes.all() {
-            self.lanes.close(lane, None, self.clock.now());
+        for slot in self.connections.slots() {
+            self.connections.close(slot, None, self.clock.now());
         }
     }
 }
 
-/// Keeps one lane.
-async fn keep(id: &NodeId, lanes: &Lanes, at: usize, pool: &Pool, clock: SystemClock, entropy: impl Entropy) {
-    let lane = &lanes.all()[at];
-    let mut failures = 0_u32;
+/// Keeps one connection open.
+async fn maintain(
+    id: &NodeId,
+    connections: &NodeConnections,
+    index: usize,
+    pool: &Pool,
+    clock: SystemClock,
+    entropy: impl Entropy,
+) {
+    let slot = &connections.slots()[index];
+    let mut backoff = Backoff::new(RECONNECT_DELAYS, entropy);
+    let mut is_reported = false;
     loop {
         // Hands out the connection after a PING on it, or a new one after its hand-shake.
         match pool.get().await {
             Ok(checked) => {
-                // Back to the pool at once: the lane uses a clone.
+                // Back to the pool at once: the slot has a clone.
                 drop(checked);
-                match lanes.open(lane, clock.now()) {
-                    Opened::Nothing => failures = 0,
-                    Opened::New | Opened::Replaced => {
-                        let server = lanes.health().0.server;
-                        tracing::info!(node = %id, lane = at, version = server.version, "connected to the node");
-                        report_findings(id, &[], &server.findings);
+                match connections.activate(slot, clock.now()) {
+                    Activation::Unchanged => {
+                        backoff.reset();
+                        is_reported = false;
+                    }
+                    Activation::Opened | Activation::Replaced => {
+                        let server = connections.status().0.server;
+                        tracing::info!(node = %id, connection = index, version = server.version, "connected to the node");
+                        log_findings(id, &[], &server.findings);
                     }
                 }
             }
             Err(error) => {
                 let error = errors::of_connecting(&error);
-                if failures == 0 {
-                    tracing::warn!(node = %id, lane = at, %error, "no connection to the node; trying again until there is one");
+                if !is_reported {
+                    tracing::warn!(node = %id, connection = index, %error, "cannot connect to the node; retrying");
+                    is_reported = true;
                 }
-                lanes.refuse(error);
-                lanes.close(lane, None, clock.now());
-                failures = failures.saturating_add(1);
-                clock.sleep(backoff(failures, &entropy)).await;
+                connections.record_connect_error(error);
+                connections.close(slot, None, clock.now());
+                clock.sleep(backoff.next_delay()).await;
                 continue;
             }
         }
-        if closed_within(lane.closed(), clock, CHECK_EVERY).await && lane.bound().is_none() {
-            // A call found it broken. The pool's own check might still find it well: build anew.
-            tracing::warn!(node = %id, lane = at, "the connection to the node broke; connecting anew");
+        if closed_within(slot.closed(), clock, CHECK_INTERVAL).await && slot.active().is_none() {
+            // A call found it broken. The pool's own check might still succeed: make it build a new one.
+            tracing::warn!(node = %id, connection = index, "the connection to the node broke; reconnecting");
             pool.retain(|_, _| false);
-            failures = failures.saturating_add(1);
-            clock.sleep(backoff(failures, &entropy)).await;
+            is_reported = true;
+            clock.sleep(backoff.next_delay()).await;
         }
     }
 }
 
-/// Whether the lane was closed before the next check is due.
+/// Whether the connection was closed before the next check is due.
 async fn closed_within(closed: impl Future<Output = ()>, clock: SystemClock, period: Duration) -> bool {
     tokio::select! {
         biased;
@@ -105,41 +116,20 @@ async fn closed_within(closed: impl Future<Output = ()>, clock: SystemClock, per
     }
 }
 
-/// Full jitter below a bound that doubles, so that many instances do not come back in step.
-pub fn backoff(failures: u32, entropy: &impl Entropy) -> Duration {
-    let bound = BACKOFF_BASE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(BACKOFF_CAP);
-    Duration::from_micros(entropy.below(u64::try_from(bound.as_micros()).unwrap_or(u64::MAX)))
-}
-
-/// Reads the server's fitness now and then. A failure here says nothing that the checks do not say.
-async fn watch_fitness(id: &NodeId, lanes: &Lanes, limit: Duration, clock: SystemClock) {
+/// Reads the server checks now and then. Its own failures are ignored: `maintain` reports them.
+async fn watch_server(id: &NodeId, connections: &NodeConnections, read_timeout: Duration, clock: SystemClock) {
     loop {
-        clock.sleep(FITNESS_EVERY).await;
-        let Some(mut bound) = lanes.all().iter().find_map(|lane| lane.bound()) else { continue };
-        if let Ok(Ok(server)) = timeout(limit, connect::ask_server(&mut bound.connection)).await {
-            report_findings(id, &lanes.health().0.server.findings, &server.findings);
-            lanes.learn(server);
+        clock.sleep(SERVER_CHECK_INTERVAL).await;
+        let Some(mut active) = connections.slots().iter().find_map(|slot| slot.active()) else { continue };
+        if let Ok(Ok(server)) = timeout(read_timeout, connect::read_server(&mut active.connection)).await {
+            log_findings(id, &connections.status().0.server.findings, &server.findings);
+            connections.record_server(server);
         }
     }
 }
 
-fn report_findings(id: &NodeId, before: &[ServerFinding], now: &[ServerFinding]) {
-    for finding in now.iter().filter(|f| !before.contains(f)) {
+fn log_findings(id: &NodeId, known: &[ServerFinding], findings: &[ServerFinding]) {
+    for finding in findings.iter().filter(|f| !known.contains(f)) {
         tracing::warn!(node = %id, finding = finding.code(), "{}", finding.sentence());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::redlock::entropy::SystemEntropy;
-
-    #[test]
-    fn the_backoff_grows_to_its_cap_and_no_further() {
-        for failures in [1, 2, 6, 7, 100, u32::MAX] {
-            let most = (0..200).map(|_| backoff(failures, &SystemEntropy)).max().expect("200 draws");
-            let bound = BACKOFF_BASE.saturating_mul(1 << (failures - 1).min(6)).min(BACKOFF_CAP);
-            assert!(most < bound && most > bound / 4, "{failures}: {most:?} of {bound:?}");
-        }
     }
 }

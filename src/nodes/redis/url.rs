@@ -1,5 +1,4 @@
-//! A Redis node's address as operators write it, checked once at the door. Stands apart because it
-//! carries a password: nothing here ever prints it. Knows no pool and no configuration file.
+//! A Redis node's address as operators write it. It may contain a password, which nothing here prints.
 
 use std::fmt;
 
@@ -9,7 +8,7 @@ use crate::types::{Invalid, NodeId};
 
 const SHAPE: &str = "a node's address looks like redis://[user:password@]host[:port][/db], rediss://… (TLS) or \
                      unix:///path/of/socket[?db=1&user=…&pass=…]";
-/// The longest address that is read.
+/// Maximum length of an address.
 const URL_MAX_BYTES: usize = 1_024;
 
 /// An address with its credentials. `Debug` and `Display` leave the credentials out.
@@ -17,7 +16,7 @@ const URL_MAX_BYTES: usize = 1_024;
 pub struct NodeUrl {
     info: ConnectionInfo,
     scheme: &'static str,
-    place: String,
+    location: String,
 }
 
 impl NodeUrl {
@@ -41,16 +40,16 @@ impl NodeUrl {
         }
         let allowed: &[&str] = if scheme == "unix" { &["db", "user", "pass"] } else { &[] };
         if let Some((key, _)) = url.query_pairs().find(|(key, _)| !allowed.contains(&&**key)) {
-            // A `?` in a password that was not encoded ends up here: do not quote what follows it.
+            // An unencoded `?` in a password leads here, so what follows it is not quoted.
             let known = key.len() <= 8 && matches!(&*key, "db" | "user" | "pass" | "protocol");
-            let what = if known { format!("`{key}`") } else { "what stands behind the `?`".into() };
-            return Err(Invalid(format!("{what} is not known in this kind of address: {SHAPE}")));
+            let option = if known { format!("`{key}`") } else { "the part after the `?`".into() };
+            return Err(Invalid(format!("{option} is not supported in this kind of address: {SHAPE}")));
         }
         let info = url.into_connection_info().map_err(|e| Invalid(format!("{}: {SHAPE}", sentence(&e))))?;
         if info.redis_settings().db() < 0 {
             return Err(Invalid("the database number is negative".into()));
         }
-        let place = match info.addr() {
+        let location = match info.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => match host.contains(':') {
                 true => format!("[{host}]:{port}"),
                 false if host.is_empty() => return Err(Invalid(format!("there is no host: {SHAPE}"))),
@@ -59,14 +58,14 @@ impl NodeUrl {
             ConnectionAddr::Unix(path) if path.parent().is_some() => path.display().to_string(),
             _ => return Err(Invalid(format!("there is no socket's path: {SHAPE}"))),
         };
-        Ok(Self { info, scheme, place })
+        Ok(Self { info, scheme, location })
     }
 
     /// The name of the node where none is configured: `host:port` or the socket's path, without the
     /// characters that a name may not have; its last 64 characters where it is longer.
     pub fn default_name(&self) -> NodeId {
         let clean: String = self
-            .place
+            .location
             .chars()
             .map(|c| if c.is_ascii_alphanumeric() || "._:@/-".contains(c) { c } else { '-' })
             .collect();
@@ -74,10 +73,10 @@ impl NodeUrl {
         NodeId::parse(tail).expect("1 to 64 characters of those that a name may have")
     }
 
-    /// Where it is, for telling whether one node was given twice: `host:port` or the socket's path,
-    /// without credentials. The database is part of it.
+    /// `host:port` or the socket's path, and the database; without credentials. Two equal ones are one
+    /// node that was configured twice.
     pub fn place(&self) -> String {
-        format!("{}/{}", self.place, self.info.redis_settings().db())
+        format!("{}/{}", self.location, self.info.redis_settings().db())
     }
 
     /// Whether the connection is encrypted.
@@ -85,13 +84,13 @@ impl NodeUrl {
         self.scheme == "rediss"
     }
 
-    /// What the driver needs. Carries the password: never print it.
+    /// Contains the password: never print it.
     pub(super) fn info(&self) -> ConnectionInfo {
         self.info.clone()
     }
 }
 
-/// The driver's own words for what is wrong with the parts; they quote nothing.
+/// Describes the driver's error without quoting any part of the address.
 fn sentence(error: &deadpool_redis::redis::RedisError) -> &'static str {
     let text = error.to_string();
     let known = [
@@ -101,12 +100,12 @@ fn sentence(error: &deadpool_redis::redis::RedisError) -> &'static str {
         ("path", "there is no socket's path"),
         ("UTF-8", "user or password is not UTF-8"),
     ];
-    known.iter().find(|(sign, _)| text.contains(sign)).map_or("the address cannot be used", |(_, words)| words)
+    known.iter().find(|(sign, _)| text.contains(sign)).map_or("the address cannot be used", |(_, sentence)| sentence)
 }
 
 impl fmt::Display for NodeUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}/{}", self.scheme, self.place.trim_start_matches('/'), self.info.redis_settings().db())
+        write!(f, "{}://{}/{}", self.scheme, self.location.trim_start_matches('/'), self.info.redis_settings().db())
     }
 }
 
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_address_has_a_name() {
+    fn default_names_are_the_location_of_the_node() {
         assert_eq!(name("redis://localhost"), "localhost:6379");
         assert_eq!(name("redis://u:p@10.0.0.1:7000/2"), "10.0.0.1:7000");
         assert_eq!(name("rediss://[::1]:7000"), "-::1-:7000");
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_and_database_are_taken_and_never_printed() {
+    fn credentials_and_database_are_parsed_and_never_printed() {
         for raw in
             ["redis://bob:s3cr%23t@h:1/7", "rediss://bob:s3cr%23t@h:1/7", "unix:///s?db=7&user=bob&pass=s3cr%23t"]
         {
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_address_gives_one_sentence_without_its_secrets() {
+    fn the_error_of_a_bad_address_is_one_line_without_secrets() {
         for bad in [
             "",
             "localhost:6379",

@@ -6,22 +6,22 @@ use redlockd::protocol::{
 };
 use redlockd::types::{Fence, ResourceName};
 
-use super::{Rig, Who, now, ttl};
+use super::{Holder, TestNode, now, ttl};
 use crate::support::redis_server::RedisServer;
 
 fn released(found: Found, earlier: Option<EndReason>) -> Reply {
     Reply::Released(Released { found, earlier })
 }
 
-async fn seen(rig: &Rig, who: &Who) -> StoredLock {
-    match rig.reply(who.inspect()).await {
+async fn seen(node: &TestNode, who: &Holder) -> StoredLock {
+    match node.reply(who.inspect()).await {
         Reply::Inspected(NodeInspection { no_vote: None, lock }) => lock,
         reply => panic!("{reply:?}"),
     }
 }
 
-async fn lease(rig: &Rig, who: &Who) -> (LeaseRecord, u64) {
-    match seen(rig, who).await {
+async fn lease(node: &TestNode, who: &Holder) -> (LeaseRecord, u64) {
+    match seen(node, who).await {
         StoredLock::Lease { record, left_ms } => (record, left_ms),
         other => panic!("{other:?}"),
     }
@@ -30,12 +30,12 @@ async fn lease(rig: &Rig, who: &Who) -> (LeaseRecord, u64) {
 #[tokio::test]
 async fn a_free_resource_is_granted_and_held_against_others() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let (a, b) = (Who::wanting("deploy/prod"), Who::wanting("deploy/prod"));
+    let node = TestNode::voting(&server).await;
+    let (a, b) = (Holder::of("deploy/prod"), Holder::of("deploy/prod"));
     let sent = now();
-    let Reply::Granted { fence, joined: false } = rig.reply(a.acquire(30_000)).await else { panic!("not granted") };
+    let Reply::Granted { fence, joined: false } = node.reply(a.acquire(30_000)).await else { panic!("not granted") };
     assert!(fence.0 >= sent.0, "a fence is no less than the time of sending of its request");
-    match rig.reply(b.acquire(30_000)).await {
+    match node.reply(b.acquire(30_000)).await {
         Reply::Held { left_ms: Some(left), record: Some(record) } => {
             assert!((1..=31_000).contains(&left), "{left}");
             assert_eq!((record.token, record.fence, record.ttl), (a.token.clone(), fence, ttl(30_000)));
@@ -44,46 +44,46 @@ async fn a_free_resource_is_granted_and_held_against_others() {
     }
     let left: i64 = server.ask(&["PTTL", "deploy/prod"]).await;
     assert!(left > 30_000, "the node holds it for the TTL and the lock delay: {left}");
-    assert_eq!(rig.reply(a.release()).await, released(Found::Match, None));
-    assert!(rig.granted(&b, 30_000).await > fence);
+    assert_eq!(node.reply(a.release()).await, released(Found::Match, None));
+    assert!(node.granted(&b, 30_000).await > fence);
 }
 
 #[tokio::test]
 async fn the_same_token_joins_with_its_fence_until_sixteen_attempts_claim_it() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let a = Who::wanting("r");
-    let fence = rig.granted(&a, 1_000).await;
+    let node = TestNode::voting(&server).await;
+    let a = Holder::of("r");
+    let fence = node.granted(&a, 1_000).await;
     for _ in 1..16 {
-        assert_eq!(rig.reply(a.again().acquire(2_000)).await, Reply::Granted { fence, joined: true });
+        assert_eq!(node.reply(a.again().acquire(2_000)).await, Reply::Granted { fence, joined: true });
     }
-    assert_eq!(rig.reply(a.acquire(2_000)).await, Reply::Granted { fence, joined: true }, "a claim that is there");
-    assert_eq!(rig.reply(a.again().acquire(2_000)).await, Reply::TooManyClaims);
-    let (record, left) = lease(&rig, &a).await;
+    assert_eq!(node.reply(a.acquire(2_000)).await, Reply::Granted { fence, joined: true }, "a claim that is there");
+    assert_eq!(node.reply(a.again().acquire(2_000)).await, Reply::TooManyClaims);
+    let (record, left) = lease(&node, &a).await;
     assert_eq!(record.claims.matches(',').count(), 16);
     assert_eq!(record.ttl, ttl(1_000));
     assert!(left > 2_000, "a join may lengthen: {left}");
 }
 
 #[tokio::test]
-async fn a_foreigners_key_of_any_kind_is_held_and_left_alone() {
+async fn foreign_keys_of_any_type_are_held_and_not_touched() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let plant = |words: &'static [&'static str]| server.ask::<deadpool_redis::redis::Value>(words);
-    plant(&["SET", "with-ttl", "f00", "PX", "60000"]).await;
-    plant(&["SET", "no-ttl", "f00"]).await;
-    plant(&["HSET", "hash", "f", "v"]).await;
+    let node = TestNode::voting(&server).await;
+    let set = |words: &'static [&'static str]| server.ask::<deadpool_redis::redis::Value>(words);
+    set(&["SET", "with-ttl", "f00", "PX", "60000"]).await;
+    set(&["SET", "no-ttl", "f00"]).await;
+    set(&["HSET", "hash", "f", "v"]).await;
     for (name, has_ttl) in [("with-ttl", true), ("no-ttl", false), ("hash", false)] {
-        let who = Who::wanting(name);
-        match rig.reply(who.acquire(1_000)).await {
+        let who = Holder::of(name);
+        match node.reply(who.acquire(1_000)).await {
             Reply::Held { left_ms, record: None } => assert_eq!(left_ms.is_some(), has_ttl, "{name}"),
             reply => panic!("{name}: {reply:?}"),
         }
-        assert_eq!(rig.reply(who.release()).await, released(Found::Other, None));
+        assert_eq!(node.reply(who.release()).await, released(Found::Other, None));
         let other = Reply::Other { fence: None };
-        assert_eq!(rig.reply(Who::wanting(name).extend(None)).await, other);
-        assert_eq!(rig.reply(Who::wanting(name).revoke()).await, other);
-        let StoredLock::Foreign { left_ms, fingerprint } = seen(&rig, &who).await else { panic!("{name}") };
+        assert_eq!(node.reply(Holder::of(name).extend(None)).await, other);
+        assert_eq!(node.reply(Holder::of(name).revoke()).await, other);
+        let StoredLock::Foreign { left_ms, fingerprint } = seen(&node, &who).await else { panic!("{name}") };
         assert_eq!(left_ms.is_some(), has_ttl);
         assert_eq!(&*fingerprint == "type:hash", name == "hash");
         assert!(!fingerprint.contains("f00"));
@@ -94,15 +94,15 @@ async fn a_foreigners_key_of_any_kind_is_held_and_left_alone() {
 #[tokio::test]
 async fn released_cancelled_and_revoked_leases_stay_ended() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let a = Who::wanting("r");
-    let fence = rig.granted(&a, 10_000).await;
-    assert_eq!(rig.reply(a.end(EndReason::Forced)).await, released(Found::Match, None));
-    assert_eq!(rig.reply(a.release()).await, released(Found::Nothing, Some(EndReason::Forced)), "idempotent");
-    let dead = Reply::Ended { reason: EndReason::Forced };
-    assert_eq!(rig.reply(a.acquire(10_000)).await, dead);
-    assert_eq!(rig.reply(a.again().acquire(10_000)).await, dead);
-    assert_eq!(rig.reply(a.extend(None)).await, dead);
+    let node = TestNode::voting(&server).await;
+    let a = Holder::of("r");
+    let fence = node.granted(&a, 10_000).await;
+    assert_eq!(node.reply(a.end(EndReason::Forced)).await, released(Found::Match, None));
+    assert_eq!(node.reply(a.release()).await, released(Found::Nothing, Some(EndReason::Forced)), "idempotent");
+    let ended = Reply::Ended { reason: EndReason::Forced };
+    assert_eq!(node.reply(a.acquire(10_000)).await, ended);
+    assert_eq!(node.reply(a.again().acquire(10_000)).await, ended);
+    assert_eq!(node.reply(a.extend(None)).await, ended);
     let record = LeaseRecord {
         token: a.token.clone(),
         renewals: 0,
@@ -112,97 +112,97 @@ async fn released_cancelled_and_revoked_leases_stay_ended() {
         labels: "{}".into(),
     };
     assert_eq!(
-        rig.reply(Request::Restore(RestoreArgs { resource: a.resource.clone(), record, left_ms: 5_000 })).await,
-        dead
+        node.reply(Request::Restore(RestoreArgs { resource: a.resource.clone(), record, left_ms: 5_000 })).await,
+        ended
     );
 
-    let b = Who::wanting("r");
-    assert_eq!(rig.reply(b.cancel()).await, released(Found::Nothing, None), "before its acquire arrived");
-    assert_eq!(rig.reply(b.acquire(10_000)).await, Reply::Ended { reason: EndReason::Cancelled });
-    assert!(matches!(rig.reply(b.again().acquire(10_000)).await, Reply::Granted { joined: false, .. }));
-    assert!(matches!(rig.reply(b.revoke()).await, Reply::Revoked { left_ms: 1..=11_000 }));
+    let b = Holder::of("r");
+    assert_eq!(node.reply(b.cancel()).await, released(Found::Nothing, None), "before its acquire arrived");
+    assert_eq!(node.reply(b.acquire(10_000)).await, Reply::Ended { reason: EndReason::Cancelled });
+    assert!(matches!(node.reply(b.again().acquire(10_000)).await, Reply::Granted { joined: false, .. }));
+    assert!(matches!(node.reply(b.revoke()).await, Reply::Revoked { left_ms: 1..=11_000 }));
     let revoked = Reply::Ended { reason: EndReason::Revoked };
-    assert_eq!(rig.reply(b.extend(None)).await, revoked);
-    assert_eq!(rig.reply(b.again().acquire(10_000)).await, revoked);
-    assert!(matches!(seen(&rig, &b).await, StoredLock::Lease { .. }), "it keeps its end");
-    assert_eq!(rig.reply(b.release()).await, released(Found::Match, Some(EndReason::Revoked)));
-    assert_eq!(rig.reply(b.release()).await, released(Found::Nothing, Some(EndReason::Released)));
-    assert_eq!(rig.reply(b.revoke()).await, Reply::Missing);
-    let c = Who::wanting("r");
-    rig.granted(&c, 10_000).await;
-    assert_eq!(rig.reply(b.revoke()).await, Reply::Other { fence: None });
-    assert_eq!(rig.reply(b.release()).await, released(Found::Other, Some(EndReason::Released)));
+    assert_eq!(node.reply(b.extend(None)).await, revoked);
+    assert_eq!(node.reply(b.again().acquire(10_000)).await, revoked);
+    assert!(matches!(seen(&node, &b).await, StoredLock::Lease { .. }), "it keeps its end");
+    assert_eq!(node.reply(b.release()).await, released(Found::Match, Some(EndReason::Revoked)));
+    assert_eq!(node.reply(b.release()).await, released(Found::Nothing, Some(EndReason::Released)));
+    assert_eq!(node.reply(b.revoke()).await, Reply::Missing);
+    let c = Holder::of("r");
+    node.granted(&c, 10_000).await;
+    assert_eq!(node.reply(b.revoke()).await, Reply::Other { fence: None });
+    assert_eq!(node.reply(b.release()).await, released(Found::Other, Some(EndReason::Released)));
 }
 
 #[tokio::test]
-async fn a_cancel_takes_its_own_claim_and_the_lease_with_the_last() {
+async fn a_cancel_removes_its_own_claim_and_the_last_one_ends_the_lease() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let first = Who::wanting("r");
+    let node = TestNode::voting(&server).await;
+    let first = Holder::of("r");
     let second = first.again();
-    rig.granted(&first, 10_000).await;
-    rig.granted(&second, 10_000).await;
-    assert_eq!(rig.reply(first.again().cancel()).await, released(Found::Other, None), "a claim that is not there");
-    assert_eq!(rig.reply(first.cancel()).await, released(Found::Match, None));
-    let (record, _) = lease(&rig, &first).await;
+    node.granted(&first, 10_000).await;
+    node.granted(&second, 10_000).await;
+    assert_eq!(node.reply(first.again().cancel()).await, released(Found::Other, None), "a claim that is not there");
+    assert_eq!(node.reply(first.cancel()).await, released(Found::Match, None));
+    let (record, _) = lease(&node, &first).await;
     assert_eq!(*record.claims, format!("{},", second.attempt.as_str()));
-    assert_eq!(rig.reply(second.cancel()).await, released(Found::Match, None));
-    assert_eq!(seen(&rig, &first).await, StoredLock::Free);
-    assert_eq!(rig.reply(second.cancel()).await, released(Found::Nothing, Some(EndReason::Cancelled)));
+    assert_eq!(node.reply(second.cancel()).await, released(Found::Match, None));
+    assert_eq!(seen(&node, &first).await, StoredLock::Free);
+    assert_eq!(node.reply(second.cancel()).await, released(Found::Nothing, Some(EndReason::Cancelled)));
 }
 
 #[tokio::test]
-async fn an_extend_never_creates_never_shortens_and_counts() {
+async fn an_extend_never_creates_and_never_shortens() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let a = Who::wanting("r");
-    assert_eq!(rig.reply(a.extend(None)).await, Reply::Missing);
-    let fence = rig.granted(&a, 10_000).await;
+    let node = TestNode::voting(&server).await;
+    let a = Holder::of("r");
+    assert_eq!(node.reply(a.extend(None)).await, Reply::Missing);
+    let fence = node.granted(&a, 10_000).await;
     let kept = |reply| match reply {
         Reply::Updated { record, before_ms } => (record, before_ms),
         reply => panic!("{reply:?}"),
     };
-    let (record, before) = kept(rig.reply(a.extend(Some(60_000))).await);
+    let (record, before) = kept(node.reply(a.extend(Some(60_000))).await);
     assert_eq!((record.fence, record.ttl, record.renewals), (fence, ttl(10_000), 1));
-    assert_eq!(record, lease(&rig, &a).await.0, "the answer is the lease as it stands");
+    assert_eq!(record, lease(&node, &a).await.0, "the answer is the lease as it stands");
     assert!((1..=11_000).contains(&before), "{before}");
-    let (_, before) = kept(rig.reply(a.extend(None)).await);
+    let (_, before) = kept(node.reply(a.extend(None)).await);
     assert!(before > 50_000, "{before}");
-    let (kept_record, before) = kept(rig.reply(a.hold(Some(1), None, false, Some("{\"n\":\"x\"}"))).await);
+    let (kept_record, before) = kept(node.reply(a.update(Some(1), None, false, Some("{\"n\":\"x\"}"))).await);
     assert!(before > 50_000, "an extend by less shortened it to {before}");
-    let (record, _) = lease(&rig, &a).await;
+    let (record, _) = lease(&node, &a).await;
     assert_eq!((record.renewals, &*record.labels), (2, "{\"n\":\"x\"}"));
     assert_eq!(record, kept_record);
-    assert_eq!(rig.reply(Who::wanting("r").extend(None)).await, Reply::Other { fence: None });
+    assert_eq!(node.reply(Holder::of("r").extend(None)).await, Reply::Other { fence: None });
 }
 
 #[tokio::test]
-async fn a_fence_is_written_back_upwards_only_and_never_from_the_future() {
+async fn a_fence_only_rises_and_is_never_too_far_ahead() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let a = Who::wanting("r");
-    let fence = rig.granted(&a, 10_000).await;
+    let node = TestNode::voting(&server).await;
+    let a = Holder::of("r");
+    let fence = node.granted(&a, 10_000).await;
     let higher = Fence(fence.0 + 7);
     assert!(
-        matches!(rig.reply(a.hold(None, Some(higher), false, None)).await, Reply::Updated { record, .. } if record.fence == higher)
+        matches!(node.reply(a.update(None, Some(higher), false, None)).await, Reply::Updated { record, .. } if record.fence == higher)
     );
-    assert_eq!(rig.reply(a.hold(None, Some(fence), false, None)).await, Reply::Other { fence: Some(higher) });
+    assert_eq!(node.reply(a.update(None, Some(fence), false, None)).await, Reply::Other { fence: Some(higher) });
     let future = Fence(fence.0 + 3_600_000_000);
-    assert_eq!(rig.reply(a.hold(None, Some(future), false, None)).await, Reply::FenceTooFarAhead);
-    let (record, _) = lease(&rig, &a).await;
+    assert_eq!(node.reply(a.update(None, Some(future), false, None)).await, Reply::FenceTooFarAhead);
+    let (record, _) = lease(&node, &a).await;
     assert_eq!(record.fence, higher);
-    rig.reply(a.release()).await;
+    node.reply(a.release()).await;
     // A stamp that lies before the last fence: the counter keeps the fences rising all the same.
-    let b = Who::wanting("r");
-    let next = rig.ask_at(redlockd::protocol::RequestTime(fence.0 - 1_000), b.acquire(10_000)).await;
+    let b = Holder::of("r");
+    let next = node.ask_at(redlockd::protocol::RequestTime(fence.0 - 1_000), b.acquire(10_000)).await;
     assert_eq!(next, Ok(Reply::Granted { fence: Fence(higher.0 + 1), joined: false }));
 }
 
 #[tokio::test]
-async fn a_missing_lease_is_planted_once_and_extended() {
+async fn a_missing_lease_is_restored_once_and_extended() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let a = Who::wanting("r");
+    let node = TestNode::voting(&server).await;
+    let a = Holder::of("r");
     let fence = Fence(now().0);
     let record = LeaseRecord {
         token: a.token.clone(),
@@ -212,56 +212,57 @@ async fn a_missing_lease_is_planted_once_and_extended() {
         claims: "p,".into(),
         labels: "{}".into(),
     };
-    let plant = Request::Restore(RestoreArgs { resource: a.resource.clone(), record: record.clone(), left_ms: 9_000 });
-    assert_eq!(rig.reply(plant.clone()).await, Reply::Restored);
-    assert_eq!(rig.reply(plant).await, Reply::Other { fence: None });
-    let (found, left) = lease(&rig, &a).await;
+    let restore =
+        Request::Restore(RestoreArgs { resource: a.resource.clone(), record: record.clone(), left_ms: 9_000 });
+    assert_eq!(node.reply(restore.clone()).await, Reply::Restored);
+    assert_eq!(node.reply(restore).await, Reply::Other { fence: None });
+    let (found, left) = lease(&node, &a).await;
     assert_eq!(found, record);
     assert!((1..=9_000).contains(&left), "{left}");
-    assert!(matches!(rig.reply(a.extend(None)).await, Reply::Updated { .. }));
+    assert!(matches!(node.reply(a.extend(None)).await, Reply::Updated { .. }));
     let future = LeaseRecord { fence: Fence(fence.0 + 3_600_000_000), ..record };
     let late = Request::Restore(RestoreArgs {
         resource: ResourceName::parse("s").expect("valid"),
         record: future,
         left_ms: 9_000,
     });
-    assert_eq!(rig.reply(late).await, Reply::FenceTooFarAhead);
+    assert_eq!(node.reply(late).await, Reply::FenceTooFarAhead);
 }
 
 #[tokio::test]
-async fn an_eviction_needs_the_very_value_that_was_seen() {
+async fn deleting_a_foreign_lock_requires_the_inspected_value() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let who = Who::wanting("r");
-    let evict = |print: &str| {
+    let node = TestNode::voting(&server).await;
+    let who = Holder::of("r");
+    let delete_foreign = |print: &str| {
         Request::DeleteForeign(DeleteForeignArgs { resource: who.resource.clone(), fingerprint: print.into() })
     };
-    assert_eq!(rig.reply(evict("type:hash")).await, released(Found::Nothing, None));
+    assert_eq!(node.reply(delete_foreign("type:hash")).await, released(Found::Nothing, None));
     server.ask::<()>(&["SET", "r", "foreign"]).await;
-    let StoredLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
+    let StoredLock::Foreign { fingerprint, .. } = seen(&node, &who).await else { panic!("not foreign") };
     server.ask::<()>(&["SET", "r", "another"]).await;
-    assert_eq!(rig.reply(evict(&fingerprint)).await, released(Found::Other, None));
-    let StoredLock::Foreign { fingerprint, .. } = seen(&rig, &who).await else { panic!("not foreign") };
-    assert_eq!(rig.reply(evict(&fingerprint)).await, released(Found::Match, None));
+    assert_eq!(node.reply(delete_foreign(&fingerprint)).await, released(Found::Other, None));
+    let StoredLock::Foreign { fingerprint, .. } = seen(&node, &who).await else { panic!("not foreign") };
+    assert_eq!(node.reply(delete_foreign(&fingerprint)).await, released(Found::Match, None));
     server.ask::<()>(&["HSET", "r", "f", "v"]).await;
-    assert_eq!(rig.reply(evict("type:hash")).await, released(Found::Match, None));
-    rig.granted(&who, 1_000).await;
+    assert_eq!(node.reply(delete_foreign("type:hash")).await, released(Found::Match, None));
+    node.granted(&who, 1_000).await;
 }
 
 #[tokio::test]
-async fn every_held_lease_is_on_some_page_and_nothing_else_is() {
+async fn the_pages_of_a_list_contain_every_held_lease_and_nothing_else() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let holders: Vec<Who> = (0..300).map(|i| Who::wanting(&format!("job/{i}"))).collect();
+    let node = TestNode::voting(&server).await;
+    let holders: Vec<Holder> = (0..300).map(|i| Holder::of(&format!("job/{i}"))).collect();
     for who in &holders {
-        rig.granted(who, 60_000).await;
+        node.granted(who, 60_000).await;
     }
-    rig.reply(holders[0].release()).await;
+    node.reply(holders[0].release()).await;
     server.ask::<()>(&["DEL", "job/1"]).await;
     server.ask::<()>(&["SET", "job/2", "foreign"]).await;
     let (mut found, mut cursor, mut pages) = (std::collections::BTreeSet::new(), Some(0), 0);
     while let Some(at) = cursor {
-        let Reply::Page { next, leases } = rig.reply(Request::List(ListArgs { cursor: at, count: 50 })).await else {
+        let Reply::Page { next, leases } = node.reply(Request::List(ListArgs { cursor: at, count: 50 })).await else {
             panic!("no page")
         };
         for listed in leases {
@@ -275,11 +276,11 @@ async fn every_held_lease_is_on_some_page_and_nothing_else_is() {
     assert_eq!(found, expected);
 }
 
-/// Everything on the pages of so many, each name as often as it is there.
-async fn pages(rig: &Rig, count: u32) -> Vec<String> {
+/// All names on pages of `count`, with repetitions.
+async fn pages(node: &TestNode, count: u32) -> Vec<String> {
     let (mut found, mut cursor) = (Vec::new(), Some(0));
     while let Some(at) = cursor {
-        let Reply::Page { next, leases } = rig.reply(Request::List(ListArgs { cursor: at, count })).await else {
+        let Reply::Page { next, leases } = node.reply(Request::List(ListArgs { cursor: at, count })).await else {
             panic!("no page")
         };
         found.extend(leases.into_iter().map(|listed| listed.resource.as_str().to_owned()));
@@ -290,13 +291,13 @@ async fn pages(rig: &Rig, count: u32) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn leases_that_end_in_one_millisecond_are_all_listed_also_where_a_page_is_too_small_for_them() {
+async fn leases_that_end_in_one_millisecond_are_all_listed_whatever_the_page_size() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
+    let node = TestNode::voting(&server).await;
     // More than a sorted set keeps in one piece, so that ZSCAN goes through it in steps.
     let names: Vec<String> = (100..400).map(|i| format!("job/{i}")).collect();
     for name in &names {
-        rig.granted(&Who::wanting(name), 60_000).await;
+        node.granted(&Holder::of(name), 60_000).await;
     }
     let end = (now().0 / 1_000 + 61_000).to_string();
     let index = async |end: &str, names: &[String]| {
@@ -304,57 +305,57 @@ async fn leases_that_end_in_one_millisecond_are_all_listed_also_where_a_page_is_
         server.ask::<()>(&["ZADD", "redlockd:leases"].into_iter().chain(pairs).collect::<Vec<_>>()).await;
     };
     index(&end, &names[50..90]).await;
-    assert_eq!(pages(&rig, 50).await, names, "a page ends before them or behind them, never among them");
+    assert_eq!(pages(&node, 50).await, names, "a page ends before them or behind them, never among them");
     index(&end, &names).await;
     for count in [1, 50, 300] {
-        let mut found = pages(&rig, count).await;
+        let mut found = pages(&node, count).await;
         found.dedup();
         assert_eq!(found, names, "in pages of {count}");
     }
-    assert_eq!(pages(&rig, 301).await, names);
+    assert_eq!(pages(&node, 301).await, names);
 }
 
 #[tokio::test]
-async fn leases_that_ran_out_leave_the_index_and_extended_ones_stay() {
+async fn expired_leases_are_removed_from_the_index_and_extended_ones_are_kept() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let (gone, stays) = (Who::wanting("gone"), Who::wanting("stays"));
-    rig.granted(&gone, 10_000).await;
-    rig.granted(&stays, 10_000).await;
+    let node = TestNode::voting(&server).await;
+    let (gone, stays) = (Holder::of("gone"), Holder::of("stays"));
+    node.granted(&gone, 10_000).await;
+    node.granted(&stays, 10_000).await;
     server.ask::<()>(&["DEL", "gone"]).await;
     // Both ends lie in the past, as if they had run out and one had been extended.
     server.ask::<()>(&["ZADD", "redlockd:leases", "1", "gone", "1", "stays"]).await;
-    rig.reply(Request::Probe).await;
+    node.reply(Request::Probe).await;
     assert_eq!(server.ask::<Option<f64>>(&["ZSCORE", "redlockd:leases", "gone"]).await, None);
     assert!(server.ask::<f64>(&["ZSCORE", "redlockd:leases", "stays"]).await > 1_000.0);
 }
 
 #[tokio::test]
-async fn a_release_is_announced_with_the_tokens_id_only() {
+async fn a_release_publishes_the_id_of_the_token_and_nothing_else() {
     use futures_util::StreamExt;
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
+    let node = TestNode::voting(&server).await;
     let client = deadpool_redis::redis::Client::open(server.unix_url()).expect("valid");
-    let mut listener = client.get_async_pubsub().await.expect("up");
-    listener.subscribe("redlockd:freed:r").await.expect("up");
-    let a = Who::wanting("r");
-    rig.granted(&a, 10_000).await;
-    rig.reply(a.again().cancel()).await;
-    rig.reply(a.release()).await;
-    let note = listener.on_message().next().await.expect("a note").get_payload::<String>().expect("text");
-    assert_eq!(note, format!("r{}", a.token.id()));
+    let mut subscriber = client.get_async_pubsub().await.expect("up");
+    subscriber.subscribe("redlockd:freed:r").await.expect("up");
+    let a = Holder::of("r");
+    node.granted(&a, 10_000).await;
+    node.reply(a.again().cancel()).await;
+    node.reply(a.release()).await;
+    let notice = subscriber.on_message().next().await.expect("a notice").get_payload::<String>().expect("text");
+    assert_eq!(notice, format!("r{}", a.token.id()));
 }
 
 #[tokio::test]
-async fn one_token_for_two_resources_ends_on_each_by_itself() {
+async fn one_token_for_two_resources_ends_on_each_separately() {
     let server = RedisServer::start().await;
-    let rig = Rig::voting(&server).await;
-    let a = Who::wanting("a");
-    let b = Who { resource: ResourceName::parse("b").expect("valid"), ..a.clone() };
-    rig.granted(&a, 10_000).await;
-    rig.granted(&b, 10_000).await;
-    rig.reply(a.release()).await;
-    rig.reply(a.cancel()).await;
-    assert!(matches!(rig.reply(b.extend(None)).await, Reply::Updated { .. }));
-    assert!(matches!(rig.reply(b.acquire(10_000)).await, Reply::Granted { joined: true, .. }));
+    let node = TestNode::voting(&server).await;
+    let a = Holder::of("a");
+    let b = Holder { resource: ResourceName::parse("b").expect("valid"), ..a.clone() };
+    node.granted(&a, 10_000).await;
+    node.granted(&b, 10_000).await;
+    node.reply(a.release()).await;
+    node.reply(a.cancel()).await;
+    assert!(matches!(node.reply(b.extend(None)).await, Reply::Updated { .. }));
+    assert!(matches!(node.reply(b.acquire(10_000)).await, Reply::Granted { joined: true, .. }));
 }

@@ -1,10 +1,9 @@
 //! [`RedisNode`] against real servers.
 
-mod cost;
 mod faults;
-mod fitness;
 mod leases;
 mod marker;
+mod server_checks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,19 +22,19 @@ use tokio::task::JoinHandle;
 use crate::support::poll;
 use crate::support::redis_server::RedisServer;
 
-/// A node with its supervisor, which ends with it.
-pub struct Rig {
-    pub node: Arc<RedisNode>,
+/// A Redis node and its supervisor, which is aborted with it.
+pub struct TestNode {
+    pub redis: Arc<RedisNode>,
     supervisor: JoinHandle<()>,
 }
 
-impl Drop for Rig {
+impl Drop for TestNode {
     fn drop(&mut self) {
         self.supervisor.abort();
     }
 }
 
-/// ClusterParams with a guard so wide that a slow machine makes no request late.
+/// A guard so wide that a slow machine makes no request late.
 pub fn params() -> ClusterParams {
     let (guard, lock_delay) = (Duration::from_secs(10), Duration::from_secs(1));
     ClusterParams {
@@ -47,7 +46,7 @@ pub fn params() -> ClusterParams {
     }
 }
 
-/// Limits so wide that a slow machine trips none.
+/// Timeouts so long that a slow machine exceeds none.
 pub fn config(url: &str) -> RedisNodeConfig {
     let url = NodeUrl::parse(url).expect("a valid address");
     let id = NodeId::parse("n1").expect("a valid name");
@@ -56,29 +55,29 @@ pub fn config(url: &str) -> RedisNodeConfig {
     config
 }
 
-impl Rig {
+impl TestNode {
     /// A node that may not be connected.
     pub fn new(config: RedisNodeConfig) -> Self {
-        let (node, supervisor) = RedisNode::new(config, SystemEntropy, None).expect("a valid configuration");
-        Self { node, supervisor: tokio::spawn(supervisor) }
+        let (redis, supervisor) = RedisNode::new(config, SystemEntropy, None).expect("a valid configuration");
+        Self { redis, supervisor: tokio::spawn(supervisor) }
     }
 
     /// A connected node.
     pub async fn connected(config: RedisNodeConfig) -> Self {
-        let rig = Self::new(config);
-        rig.until_connected().await;
-        rig
+        let node = Self::new(config);
+        node.until_connected().await;
+        node
     }
 
     /// A connected node that votes.
     pub async fn voting(server: &RedisServer) -> Self {
-        let rig = Self::connected(config(&server.url())).await;
-        rig.reply(Request::Init).await;
-        rig
+        let node = Self::connected(config(&server.url())).await;
+        node.reply(Request::Init).await;
+        node
     }
 
     pub async fn until_connected(&self) {
-        poll::until_true("the node is connected", || self.node.report().connected).await;
+        poll::until_true("the node is connected", || self.redis.report().connected).await;
     }
 
     pub async fn ask(&self, request: Request) -> NodeResult {
@@ -86,7 +85,7 @@ impl Rig {
     }
 
     pub async fn ask_at(&self, sent_at: RequestTime, request: Request) -> NodeResult {
-        let call = Arc::clone(&self.node).call(sent_at, Arc::new(request));
+        let call = Arc::clone(&self.redis).call(sent_at, Arc::new(request));
         tokio::time::timeout(poll::PATIENCE, call).await.expect("no call hangs")
     }
 
@@ -103,8 +102,8 @@ impl Rig {
         }
     }
 
-    /// Acquires and gives the fence.
-    pub async fn granted(&self, who: &Who, ttl_ms: u64) -> Fence {
+    /// Acquires and returns the fence.
+    pub async fn granted(&self, who: &Holder, ttl_ms: u64) -> Fence {
         match self.reply(who.acquire(ttl_ms)).await {
             Reply::Granted { fence, .. } => fence,
             reply => panic!("{reply:?}"),
@@ -117,16 +116,16 @@ pub fn now() -> RequestTime {
     RequestTime(SystemClock.wall_ms() * 1_000)
 }
 
-/// Somebody who wants a resource.
+/// A resource, and the token and attempt that it is requested with.
 #[derive(Clone)]
-pub struct Who {
+pub struct Holder {
     pub resource: ResourceName,
     pub token: TokenHash,
     pub attempt: AttemptId,
 }
 
-impl Who {
-    pub fn wanting(resource: &str) -> Self {
+impl Holder {
+    pub fn of(resource: &str) -> Self {
         let resource = ResourceName::parse(resource).expect("a valid name");
         Self { resource, token: SystemEntropy.token().hash(), attempt: SystemEntropy.attempt() }
     }
@@ -147,10 +146,10 @@ impl Who {
     }
 
     pub fn extend(&self, ttl_ms: Option<u64>) -> Request {
-        self.hold(ttl_ms, None, true, None)
+        self.update(ttl_ms, None, true, None)
     }
 
-    pub fn hold(&self, ttl_ms: Option<u64>, fence: Option<Fence>, renewal: bool, labels: Option<&str>) -> Request {
+    pub fn update(&self, ttl_ms: Option<u64>, fence: Option<Fence>, renewal: bool, labels: Option<&str>) -> Request {
         let (resource, token) = (self.resource.clone(), self.token.clone());
         Request::Update(UpdateArgs {
             resource,

@@ -1,0 +1,74 @@
+//! What a Redis node is built from, and the defaults.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connect::NodeTls;
+use super::url::NodeUrl;
+use crate::protocol::ClusterParams;
+use crate::protocol::keys::KeyTemplate;
+use crate::types::NodeId;
+
+/// One connection carries more than 100,000 requests a second; more connections help only where one
+/// core of the instance cannot keep up with its socket.
+const DEFAULT_CONNECTIONS: usize = 1;
+/// Maximum of [`RedisNodeConfig::connections`]: a node serves this many per instance.
+pub const CONNECTIONS_MAX: usize = 16;
+/// Requests in flight per node. A node answers some 50,000 a second, so this many take 80 ms: more could
+/// not be answered within the node timeout.
+const DEFAULT_MAX_IN_FLIGHT: usize = 4_096;
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How requests are bound to one run of the server: see `docs/safety.md`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Identity {
+    /// The hand-shake of each connection reads the `run_id`, and requests carry it. A restart breaks
+    /// connections, so a connection never outlives its server process.
+    #[default]
+    Handshake,
+    /// Each script reads it, which triples the cost of an acquire: for proxies that hide restarts.
+    Script,
+}
+
+/// Configuration of a [`super::RedisNode`].
+#[derive(Debug, Clone)]
+pub struct RedisNodeConfig {
+    /// Its name.
+    pub id: NodeId,
+    /// Its address.
+    pub url: NodeUrl,
+    /// Certificates, for `rediss://` only.
+    pub tls: Option<NodeTls>,
+    /// What all instances agree on.
+    pub params: Arc<ClusterParams>,
+    /// Names of lock keys.
+    pub key_template: KeyTemplate,
+    /// How restarts are noticed.
+    pub identity: Identity,
+    /// The deadline that callers set for a request; health checks wait for a multiple of it.
+    pub node_timeout: Duration,
+    /// For TCP, TLS and authentication, and again for the hand-shake.
+    pub connect_timeout: Duration,
+    /// Number of connections for commands, 1 to [`CONNECTIONS_MAX`].
+    pub connections: usize,
+    /// Maximum number of requests in flight; more are refused.
+    pub max_in_flight: usize,
+}
+
+impl RedisNodeConfig {
+    /// A node with the defaults of this file.
+    pub fn new(id: NodeId, url: NodeUrl, params: Arc<ClusterParams>, node_timeout: Duration) -> Self {
+        Self {
+            id,
+            url,
+            tls: None,
+            params,
+            key_template: KeyTemplate::default(),
+            identity: Identity::default(),
+            node_timeout,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            connections: DEFAULT_CONNECTIONS,
+            max_in_flight: DEFAULT_MAX_IN_FLIGHT,
+        }
+    }
+}
