@@ -1,5 +1,5 @@
-//! `redlockd key new`: draws an API key, shows it once, and says what to put into the access file,
-//! which is its hash. Asks nobody and changes nothing but the file that it is told to write.
+//! `redlockd key new`: generates an API key, prints it once, and prints the lines for the access file, which have only its
+//! hash.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -19,9 +19,9 @@ use crate::redlock::entropy::SystemEntropy;
 pub(super) const NEW_EXAMPLES: &str = "\
 Examples:
   redlockd key new --name ci --allow 'acquire:deploy/*'
-      prints the key, once, and the lines for the access file, which hold only its SHA-256
+      prints the key, once, and the lines for the access file, which have only its SHA-256
   redlockd key new --name ci --allow 'acquire:deploy/*' --to ci.key >> access.toml
-      the key goes to a file that only you can read; the service reads the access file again by itself
+      the key goes to a file that only you can read; the service reloads the access file by itself
   redlockd key new --name ops --allow admin --expires 2030-01-31
       may do everything, until then
 
@@ -29,18 +29,18 @@ Rights: read, acquire, force and events, each with names: `acquire:deploy/*` (`*
 characters within a segment, `**` one segment or more); metrics and admin, without. A second key for
 a principal that exists: put the printed { sha256 = … } into its `keys`.
 
-Exit codes: 0 printed, 64 wrong usage, 73 the file of --to cannot be made.";
+Exit codes: 0 printed, 64 wrong usage, 73 the file of --to cannot be created.";
 
-/// What `key new` is given.
+/// Arguments of `key new`.
 #[derive(Debug, Args)]
 pub(super) struct NewKey {
-    /// The principal that the key is for, as it is called in logs
+    /// Name of the principal, as in logs
     #[arg(long, value_name = "NAME")]
     name: String,
-    /// What it may do, such as 'acquire:deploy/*', 'read:**' or metrics; may be given more than once
+    /// A right, such as 'acquire:deploy/*', 'read:**' or metrics; may be repeated
     #[arg(long, value_name = "RIGHT[:NAMES]", required = true)]
     allow: Vec<String>,
-    /// When the key stops being accepted: a day (UTC), or a time such as 2030-01-31T12:00:00Z
+    /// When the key expires: a day (UTC), or a time such as 2030-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
     /// Write the key to this new file, readable by its owner only, and print only the lines for the access file
@@ -48,7 +48,7 @@ pub(super) struct NewKey {
     to: Option<PathBuf>,
 }
 
-/// `key new`; the exit code.
+/// `key new`; returns the exit code.
 pub(super) fn new(args: &NewKey, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let entry = match entry(args) {
         Ok(entry) => entry,
@@ -66,17 +66,17 @@ pub(super) fn new(args: &NewKey, out: &mut dyn Write, err: &mut dyn Write) -> u8
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let written = made.and_then(|mut file| writeln!(file, "{}", key.reveal()).and_then(|()| file.sync_all()));
     if let Err(error) = written {
-        print_line(err, &format!("redlockd: the key file {} cannot be made: {error}", path.display()));
+        print_line(err, &format!("redlockd: the key file {} cannot be created: {error}", path.display()));
         return exit::CANNOT_CREATE;
     }
     print_line(out, &entry);
     exit::OK
 }
 
-/// Stands for the hash until there is one.
+/// Placeholder for the hash.
 const HASH: &str = "{hash}";
 
-/// Errors: what is wrong with the arguments.
+/// The lines for the access file. Errors: an invalid argument.
 fn entry(args: &NewKey) -> Result<String, String> {
     let name = PrincipalName::parse(&args.name).map_err(|why| format!("--name: {why}"))?;
     let rules = args.allow.iter().map(|text| text.parse::<AccessRule>()).collect::<Result<Vec<_>, _>>();
@@ -113,34 +113,34 @@ mod tests {
         (code, String::from_utf8(out).expect("text"), String::from_utf8(err).expect("text"))
     }
 
-    fn knows(book: &PrincipalStore, key: &str) -> bool {
-        book.identify(&Credential::Key(key.as_bytes()), 0).is_ok()
+    fn accepts(store: &PrincipalStore, key: &str) -> bool {
+        store.identify(&Credential::Key(key.as_bytes()), 0).is_ok()
     }
 
     #[test]
-    fn the_lines_are_an_access_file_that_knows_the_key_and_does_not_hold_it() {
+    fn printed_access_file_accepts_the_key_and_does_not_contain_it() {
         let (code, out, err) = run(&args(&["acquire:deploy/*", "metrics"], Some("2030-01-31"), None));
         assert_eq!((code, err.as_str()), (0, ""));
         let key = out.lines().find(|line| line.starts_with("rlk_")).expect("a key");
         let (_, entry) = out.split_once("access file:\n\n").expect("an entry");
-        assert!(!entry.contains(key) && knows(&access_file::parse(entry).expect("good"), key), "{out}");
+        assert!(!entry.contains(key) && accepts(&access_file::parse(entry).expect("good"), key), "{out}");
     }
 
     #[test]
-    fn a_key_file_is_its_owners_and_never_overwritten() {
+    fn key_file_is_private_and_never_overwritten() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("ci.key");
         let (code, out, _) = run(&args(&["admin"], None, Some(path.clone())));
         let key = std::fs::read_to_string(&path).expect("written");
         assert_eq!(code, 0);
-        assert!(!out.contains("rlk_") && knows(&access_file::parse(&out).expect("good"), key.trim()), "{out}");
+        assert!(!out.contains("rlk_") && accepts(&access_file::parse(&out).expect("good"), key.trim()), "{out}");
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         let (code, out, err) = run(&args(&["admin"], None, Some(path)));
-        assert!(code == exit::CANNOT_CREATE && out.is_empty() && err.contains("cannot be made"), "{err}");
+        assert!(code == exit::CANNOT_CREATE && out.is_empty() && err.contains("cannot be created"), "{err}");
     }
 
     #[test]
-    fn mistakes_are_named_by_their_flag() {
+    fn errors_name_the_option() {
         for (args, flag) in [
             (args(&["write:x"], None, None), "--allow"),
             (args(&["admin"], Some("tomorrow"), None), "--expires"),

@@ -1,5 +1,5 @@
-//! What a person sees while they wait for a lock: one line, written over each second, on a terminal
-//! only. Looks at the queue by a request of its own; a look that fails is no news.
+//! The progress line while a command waits for a lock: updated every second, on a terminal only, by a separate request
+//! for the lock's state.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use crate::client::requests::LockRequest;
 use crate::client::transport::Client;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
-/// Between two looks.
-const EVERY: Duration = Duration::from_secs(1);
-/// The longest line, in characters: a longer one wraps and cannot be written over.
+/// Interval of updates.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum length of the line in characters: a longer one wraps and cannot be overwritten.
 const LINE_MAX_CHARS: usize = 100;
-/// Back to the start of the line, and empty it.
-const OVER: &str = "\r\x1b[K";
+/// Returns to the start of the line and clears it.
+const CLEAR_LINE: &str = "\r\x1b[K";
 
-/// Runs `waiting` and shows how it stands meanwhile, if `shown` and standard error is a terminal.
-/// Cancel: `waiting` is dropped; the line is left as it is.
+/// Polls `waiting` and shows its progress, if `shown` and standard error is a terminal.
+/// Cancel: `waiting` is dropped; the line stays.
 pub(super) async fn with_progress<T>(
     shown: bool,
     client: &Client,
-    want: &LockRequest,
+    request: &LockRequest,
     until: BootTime,
     messages: &MessageWriter<'_>,
     waiting: impl Future<Output = T>,
@@ -31,30 +31,30 @@ pub(super) async fn with_progress<T>(
     if !shown || !io::stderr().is_terminal() {
         return waiting.await;
     }
-    let shows = async {
+    let updates = async {
         loop {
-            SystemClock.sleep(EVERY).await;
-            if let Ok(Some(lock)) = client.inspect(&want.resource).await {
-                let line = line(&lock, &want.owner, until.since(SystemClock.now()));
-                messages.text(&format!("{OVER}{line}"));
+            SystemClock.sleep(UPDATE_INTERVAL).await;
+            if let Ok(Some(lock)) = client.inspect(&request.resource).await {
+                let line = line(&lock, &request.owner, until.since(SystemClock.now()));
+                messages.text(&format!("{CLEAR_LINE}{line}"));
             }
         }
     };
     tokio::select! {
         biased;
         done = waiting => {
-            messages.text(OVER);
+            messages.text(CLEAR_LINE);
             done
         }
-        () = shows => unreachable!("it looks for ever"),
+        () = updates => unreachable!("it never ends"),
     }
 }
 
-/// Place, holder, time left.
+/// Position, holder, time left.
 fn line(lock: &api::Lock, owner: &str, left: Duration) -> String {
     let mut parts = vec![format!("waiting for {}", lock.resource)];
     if let Some(me) = lock.waiters.iter().find(|w| w.owner == owner) {
-        parts.push(format!("place {} of {}", me.position, lock.waiters.len()));
+        parts.push(format!("position {} of {}", me.position, lock.waiters.len()));
     }
     parts.push(match lock.holders.first() {
         Some(holder) => held_by(holder),
@@ -64,7 +64,7 @@ fn line(lock: &api::Lock, owner: &str, left: Duration) -> String {
     parts.join(", ").chars().take(LINE_MAX_CHARS).collect()
 }
 
-/// Who has it, for how long, what for.
+/// A holder: owner, note, validity.
 pub(super) fn held_by(holder: &api::Holder) -> String {
     let owner = if holder.owner.is_empty() { "a holder without a name" } else { &holder.owner };
     let note = if holder.note.is_empty() { String::new() } else { format!(" ({})", one_line(&holder.note)) };
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_has_place_holder_and_time_and_no_control_characters() {
+    fn line_has_position_holder_and_time_without_control_characters() {
         let holder = api::Holder {
             token_id: "0".into(),
             owner: "ci\u{1b}[31m".into(),
@@ -108,7 +108,7 @@ mod tests {
         let text = line(&lock, "me", Duration::from_secs(9));
         assert_eq!(
             text,
-            "waiting for a/b, place 2 of 2, held by ci\\u{1b}[31m (n) for 2 s unless renewed, 9 s left to wait"
+            "waiting for a/b, position 2 of 2, held by ci\\u{1b}[31m (n) for 2 s unless renewed, 9 s left to wait"
         );
     }
 }

@@ -1,5 +1,4 @@
-//! From arguments and environment to a client: which instances, which key, and whether the key may
-//! be sent there. Asks nothing of the service.
+//! Makes the client from arguments and environment: instances, key, and whether the key may be sent to them.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,10 +15,10 @@ use crate::client::transport::{Client, ClientSettings};
 use crate::config::Environment;
 use crate::types::{NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName};
 
-/// Where the service listens unless it is told otherwise.
+/// The service's default address.
 const DEFAULT_URL: &str = "http://127.0.0.1:5625";
 
-/// A variable that is set to something.
+/// A variable that is set and not empty.
 pub(super) fn set(env: &impl Environment, name: &str) -> Option<std::ffi::OsString> {
     env.get(name).filter(|value| !value.is_empty())
 }
@@ -28,7 +27,7 @@ fn text(env: &impl Environment, name: &str) -> Option<String> {
     set(env, name).and_then(|value| value.into_string().ok())
 }
 
-/// Makes the client. What is wrong is said on `err`, and the exit code returned.
+/// Makes the client. An error is printed on `err`, and the exit code returned.
 pub(super) fn client(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Client, u8> {
     settings(args, env, err).and_then(|settings| Client::new(settings).map_err(|why| why.0)).map_err(|why| {
         print_line(err, &format!("redlockd: {why}"));
@@ -48,7 +47,7 @@ fn settings(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> 
         && !args.insecure_key
     {
         return Err(format!(
-            "the API key would travel to {url} where others can read it: use https, or --insecure-key if you mean it"
+            "the API key would be sent unencrypted to {url}: use https, or --insecure-key if that is intended"
         ));
     }
     let ca_pem = args.ca_file.as_ref().map(|path| {
@@ -57,7 +56,7 @@ fn settings(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> 
     Ok(ClientSettings { urls, key, ca_pem: ca_pem.transpose()? })
 }
 
-/// `--key-file`, `REDLOCKD_KEY_FILE`, or the file in its usual place, where there is one.
+/// The key from `--key-file`, `REDLOCKD_KEY_FILE`, or the default file if it exists.
 fn key(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Option<ClientKey>, String> {
     let named = args.key_file.clone().or_else(|| set(env, "REDLOCKD_KEY_FILE").map(PathBuf::from));
     let path = named.or_else(|| {
@@ -69,12 +68,12 @@ fn key(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Resul
     let KeyFile { key, readable_by_others } = KeyFile::read(&path).map_err(|error| error.to_string())?;
     if readable_by_others {
         let shown = path.display();
-        print_line(err, &format!("redlockd: warning: others can read the key file {shown}: chmod 600 {shown}"));
+        print_line(err, &format!("redlockd: warning: other users can read the key file {shown}: chmod 600 {shown}"));
     }
     Ok(Some(key))
 }
 
-/// What is wanted, with labels in place of those that were not given. Errors: a label that is too long.
+/// The request for a lock, with a default owner. Errors: a label that is too long.
 pub(super) fn lock_request(
     resource: ResourceName,
     ttl: Option<Duration>,
@@ -88,9 +87,9 @@ pub(super) fn lock_request(
         full.chars().filter(|c| !c.is_control()).take(OWNER_MAX_BYTES / char::MAX.len_utf8()).collect()
     });
     let note = labels.note.unwrap_or_default();
-    for (name, text, most) in [("--owner", &owner, OWNER_MAX_BYTES), ("--note", &note, NOTE_MAX_BYTES)] {
-        if text.len() > most {
-            return Err(format!("{name} has {} bytes; at most {most} are allowed", text.len()));
+    for (name, text, max) in [("--owner", &owner, OWNER_MAX_BYTES), ("--note", &note, NOTE_MAX_BYTES)] {
+        if text.len() > max {
+            return Err(format!("{name} has {} bytes; at most {max} are allowed", text.len()));
         }
     }
     Ok(LockRequest { resource, ttl, owner, note, metadata: labels.meta.into_iter().collect::<BTreeMap<_, _>>() })

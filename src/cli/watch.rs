@@ -1,5 +1,5 @@
-//! `watch`: what happens in the cluster, a line each, until somebody has seen enough. Owns when it
-//! ends and with which code; following the stream over breaks is the client's.
+//! `watch`: prints the cluster's events, one per line, and decides when to end and with which exit code. The client
+//! follows the stream across interruptions.
 
 use std::io::Write;
 
@@ -19,9 +19,9 @@ use crate::redlock::clock::{Clock, SystemClock};
 
 /// Why it ended.
 enum End {
-    /// Enough was seen, or the reader of the output left.
-    Enough,
-    /// Of this number.
+    /// `--count` or `--for` was reached, or the output was closed.
+    Done,
+    /// A signal, by its number.
     Signal(u8),
     Failed(ClientError),
 }
@@ -29,17 +29,17 @@ enum End {
 /// `watch`.
 pub(super) fn watch<E: Environment>(args: &WatchArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = remote::client(&args.service, io.env, io.err)?;
-    let form = OutputFormat::of(args.output, io.env);
+    let format = OutputFormat::of(args.output, io.env);
     let follower = EventFollower::new(client, args.prefix.as_deref(), args.renewals, args.give_up);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
         print_line(io.err, &format!("redlockd: no runtime: {error}"));
         exit::UNAVAILABLE
     })?;
-    let end = runtime.block_on(follow(args, follower, form, io.out, io.err));
+    let end = runtime.block_on(follow(args, follower, format, io.out, io.err));
     runtime.shutdown_background();
     match end {
-        End::Enough => Ok(exit::OK),
+        End::Done => Ok(exit::OK),
         End::Signal(number) => Ok(exit::BY_SIGNAL.saturating_add(number)),
         End::Failed(error) => {
             print_line(io.err, &format!("redlockd: {error}"));
@@ -51,7 +51,7 @@ pub(super) fn watch<E: Environment>(args: &WatchArgs, io: &mut CommandIo<'_, E>)
 async fn follow(
     args: &WatchArgs,
     mut follower: EventFollower,
-    form: OutputFormat,
+    format: OutputFormat,
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> End {
@@ -65,53 +65,53 @@ async fn follow(
     let (mut over, mut interrupted) = (std::pin::pin!(over), std::pin::pin!(interrupted()));
     let (mut left, mut is_broken) = (args.count, false);
     loop {
-        let news = tokio::select! {
+        let update = tokio::select! {
             biased;
             number = &mut interrupted => return End::Signal(number),
-            () = &mut over => return End::Enough,
-            news = follower.next() => news,
+            () = &mut over => return End::Done,
+            update = follower.next() => update,
         };
-        match news {
+        match update {
             Err(error) => return End::Failed(error),
             Ok(StreamUpdate::Interrupted(why)) => {
                 if !std::mem::replace(&mut is_broken, true) {
                     print_line(err, &format!("redlockd: {why}; trying again"));
                 }
             }
-            Ok(StreamUpdate::Event(said)) => {
+            Ok(StreamUpdate::Event(event)) => {
                 is_broken = false;
-                let Some(line) = shown(&said, form) else {
-                    print_line(err, &format!("redlockd: events may be missing: {}", detail(&said)));
+                let Some(line) = shown(&event, format) else {
+                    print_line(err, &format!("redlockd: events may be missing: {}", detail(&event)));
                     continue;
                 };
                 if writeln!(out, "{line}").and_then(|()| out.flush()).is_err() {
-                    return End::Enough;
+                    return End::Done;
                 }
                 left = left.map(|left| left - 1);
                 if left == Some(0) {
-                    return End::Enough;
+                    return End::Done;
                 }
             }
         }
     }
 }
 
-/// `None` for what the stream says of itself.
-fn shown(said: &StreamEvent, form: OutputFormat) -> Option<String> {
-    if matches!(said.kind.as_str(), "gap" | "dropped") {
+/// The line of an event; `None` for reports on the stream itself.
+fn shown(received: &StreamEvent, format: OutputFormat) -> Option<String> {
+    if matches!(received.kind.as_str(), "gap" | "dropped") {
         return None;
     }
-    let event: api::Event = serde_json::from_str(&said.data).ok()?;
-    Some(if form == OutputFormat::Json { said.data.clone() } else { format::event(&event, form) })
+    let event: api::Event = serde_json::from_str(&received.data).ok()?;
+    Some(if format == OutputFormat::Json { received.data.clone() } else { format::event(&event, format) })
 }
 
-fn detail(said: &StreamEvent) -> String {
-    let members: serde_json::Value = serde_json::from_str(&said.data).unwrap_or_default();
-    let detail = members["detail"].as_str().unwrap_or("the service says no more");
+fn detail(received: &StreamEvent) -> String {
+    let members: serde_json::Value = serde_json::from_str(&received.data).unwrap_or_default();
+    let detail = members["detail"].as_str().unwrap_or("the service gave no reason");
     crate::client::error::one_line(detail)
 }
 
-/// The number of the first signal that ends it; never where the operating system refuses.
+/// The number of the first SIGINT or SIGTERM; pending for ever if they cannot be handled.
 async fn interrupted() -> u8 {
     let (int, term) = (SignalKind::interrupt(), SignalKind::terminate());
     let (Ok(mut on_int), Ok(mut on_term)) = (signal(int), signal(term)) else { return std::future::pending().await };

@@ -1,5 +1,4 @@
-//! The environment behind a small trait, so that tests run in parallel, and what of it is ours.
-//! Knows the names of variables, not what their values mean.
+//! The environment, behind a trait so that tests run in parallel, and the variables that set settings.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,10 +8,10 @@ use super::declaration::{Setting, VARIABLE_PREFIX, nearest, renamed};
 use super::error::{ConfigError, Origin, Warning};
 use super::raw::{Layer, RawValue};
 
-/// Names the configuration file where `--config` does not.
+/// Path of the configuration file, unless `--config` names it.
 pub(super) const FILE_VARIABLE: &str = "REDLOCKD_CONFIG";
 
-/// Variables with our prefix that are no settings: what the client commands read, and what `run` hands to its command.
+/// Variables with the prefix that are not settings: read by the client commands, or set by `run` for its command.
 const CLIENT_VARIABLES: [&str; 6] = [
     "REDLOCKD_URL",
     "REDLOCKD_KEY_FILE",
@@ -22,7 +21,7 @@ const CLIENT_VARIABLES: [&str; 6] = [
     "REDLOCKD_DEADLINE_MS",
 ];
 
-/// Where environment variables come from.
+/// A source of environment variables.
 pub trait Environment {
     /// The value of one variable.
     fn get(&self, name: &str) -> Option<OsString>;
@@ -55,13 +54,12 @@ impl Environment for BTreeMap<String, String> {
     }
 }
 
-/// The value of a variable that is set to something: an empty one counts as not set, as
-/// `VAR=${OTHER:-}` in a service definition means it.
+/// The value of a variable. An empty one counts as not set, as `VAR=${OTHER:-}` in a service definition means.
 pub(super) fn set(env: &impl Environment, name: &str) -> Option<OsString> {
     env.get(name).filter(|value| !value.is_empty())
 }
 
-/// The layer of the variables `REDLOCKD_<KEY>`, and a warning for each that is not a key.
+/// The layer of the variables `REDLOCKD_<KEY>`, and a warning for each unknown one.
 pub(super) fn layer(env: &impl Environment, errors: &mut Vec<ConfigError>, warnings: &mut Vec<Warning>) -> Layer {
     let mut layer = Layer::new(Origin::Environment);
     for setting in SETTINGS {
@@ -113,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_text_is_refused_by_its_key() {
+    fn value_that_is_not_unicode_is_refused() {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         layer(&Bytes, &mut errors, &mut warnings);
         assert_eq!((errors.len(), warnings.len()), (SETTINGS.len(), 0));
@@ -121,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_of_the_process_is_read() {
+    fn environment_of_the_process_is_read() {
         assert_eq!(ProcessEnvironment.get("PATH"), std::env::var_os("PATH"));
         assert!(ProcessEnvironment.names().iter().any(|name| name == "PATH"));
     }

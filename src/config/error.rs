@@ -1,5 +1,4 @@
-//! What can be wrong with a configuration, as values. Each renders as one sentence that names the
-//! key; none repeats a secret. Knows no key by itself.
+//! Errors and warnings of the configuration. Each renders as one sentence that names the key; none repeats a secret.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,13 +6,13 @@ use std::path::PathBuf;
 
 use super::secret::redact;
 
-/// The most characters of a refused value that are repeated in a message.
+/// Maximum number of characters of a refused value in a message.
 const SHOWN_MAX_CHARS: usize = 80;
 
-/// Where a value came from; a later one prevails. Renders with its preposition: "in the environment".
+/// The layer that set a value; later ones override earlier ones. Renders with its preposition: "in the environment".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// `config/redlockd.toml`, which the program carries.
+    /// The declared default.
     Default,
     /// The file given with `--config`.
     File,
@@ -34,48 +33,48 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why the program does not start.
+/// An error in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigError {
     /// The file cannot be read, or is not TOML.
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why, with the line.
+        /// The reason, with the line.
         reason: String,
     },
-    /// A key that does not exist.
+    /// A setting that does not exist.
     UnknownKey {
         /// As it was written.
         key: String,
-        /// Where.
+        /// The layer.
         origin: Origin,
-        /// What may have been meant.
+        /// The setting that was probably meant.
         nearest: Option<&'static str>,
     },
     /// A former name of a setting.
     Renamed {
         /// The former name.
         key: String,
-        /// Where it was written.
+        /// The layer.
         origin: Origin,
         /// The present name.
         present: &'static str,
     },
-    /// A value of the wrong form or out of its range.
+    /// A value of the wrong type or out of its range.
     Value {
         /// The key.
         key: String,
-        /// Where the value was given.
+        /// The layer.
         origin: Origin,
-        /// The value, shortened and free of secrets; empty where it must not be shown.
+        /// The value, shortened and without passwords; empty if it must not be shown.
         shown: String,
         /// "must be …", with the range and perhaps a hint.
         must: String,
     },
-    /// Values that do not go together.
+    /// Values that contradict each other.
     Rule {
-        /// The key that the sentence is about.
+        /// The setting to change.
         key: &'static str,
         /// The whole sentence.
         sentence: String,
@@ -119,7 +118,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Everything that is wrong, at least one error: an operator wants to see it all at once.
+/// All errors of a configuration, at least one, so that they can be fixed at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors(pub Vec<ConfigError>);
 
@@ -134,52 +133,52 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// What is allowed and probably not meant. Renders as one sentence that names the key.
+/// A configuration that is valid but probably not intended. Renders as one sentence that names the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Warning {
-    /// A variable with our prefix that is not a setting.
+    /// A variable with the prefix that is not a setting.
     UnknownVariable {
         /// Its name.
         name: String,
-        /// What may have been meant.
+        /// The setting that was probably meant.
         nearest: Option<String>,
     },
     /// One Redis node.
     OneNode,
     /// An even number of nodes.
     EvenNodes {
-        /// How many.
+        /// Their number.
         nodes: usize,
     },
-    /// A node may use up much of an ordinary lease.
+    /// One slow node can use up much of a default lease.
     SlowNodeTimeout {
-        /// The setting, and the TTL that it is compared with.
+        /// The setting `node_timeout`.
         node_timeout: String,
-        /// The setting.
+        /// The setting `default_ttl`.
         default_ttl: String,
     },
-    /// Reachable from elsewhere, without authentication, as somebody insisted.
+    /// Other machines can connect without authentication, as `insecure_no_auth` allows.
     OpenListen {
-        /// Where.
+        /// The address.
         listen: SocketAddr,
     },
-    /// It has no effect.
+    /// `insecure_no_auth` has no effect.
     NeedlessInsecure,
-    /// Keys would travel in the clear.
+    /// Keys are sent unencrypted.
     PlainKeys {
-        /// Where.
+        /// The address.
         listen: SocketAddr,
     },
-    /// There is a file with a password, and no node without one.
+    /// A password file that no node needs.
     UnusedPasswordFile,
-    /// TLS is set up and no node uses it.
+    /// TLS settings that no node needs.
     UnusedTls {
-        /// The first of the keys that are set.
+        /// The first of these settings.
         key: &'static str,
     },
-    /// `RUST_LOG` cannot be read.
+    /// `RUST_LOG` is not a log filter.
     LogFilter {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -192,7 +191,7 @@ impl fmt::Display for Warning {
                 nearest.as_ref().map_or(Ok(()), |nearest| write!(f, ": did you mean {nearest}?"))
             }
             Self::OneNode => f.write_str(
-                "`nodes` names one node: while it is down or has lost its memory nobody gets a lock; use 3 or 5",
+                "`nodes` names one node: while it is down or in quarantine no lock can be acquired; use 3 or 5",
             ),
             Self::EvenNodes { nodes: 2 } => f.write_str(
                 "`nodes` names 2 nodes, and both must answer every request: that tolerates no failure at all and \
@@ -210,16 +209,16 @@ impl fmt::Display for Warning {
             ),
             Self::OpenListen { listen } => write!(
                 f,
-                "NO AUTHENTICATION: `listen` is {listen}, which others can reach, and `insecure_no_auth` is set: \
-                 whoever can connect can take and force every lock"
+                "NO AUTHENTICATION: `listen` is {listen}, which other machines can reach, and `insecure_no_auth` is set: \
+                 everybody who can connect can acquire and force every lock"
             ),
             Self::NeedlessInsecure => f.write_str(
-                "`insecure_no_auth` is set, but has no effect: there is an access_file, or only this machine can connect",
+                "`insecure_no_auth` is set, but has no effect, because there is an access_file or `listen` is a loopback address",
             ),
             Self::PlainKeys { listen } => write!(
                 f,
-                "`listen` is {listen} without TLS: keys and tokens travel where others can read them, unless a proxy in \
-                 front of it speaks TLS"
+                "`listen` is {listen} without TLS: keys and tokens are sent unencrypted, unless a proxy in front of it \
+                 terminates TLS"
             ),
             Self::UnusedPasswordFile => f.write_str(
                 "`node_password_file` is set, but each node has a password of its own, or there is none, so it is not used",
@@ -238,7 +237,7 @@ fn flatten(c: char) -> String {
     if c.is_control() { c.escape_debug().to_string() } else { c.to_string() }
 }
 
-/// A value as a message may repeat it: without passwords, short, on one line.
+/// A value for a message: without passwords, short, on one line.
 fn shorten(value: &str) -> String {
     let value = redact(value);
     let mut text: String = value.chars().take(SHOWN_MAX_CHARS).map(flatten).collect();

@@ -1,5 +1,4 @@
-//! A configuration file as a layer, and the file that the program carries as its defaults. Knows
-//! TOML; what the values mean is checked later.
+//! Reads a configuration file as a layer; values are checked later.
 
 use std::path::Path;
 
@@ -8,14 +7,14 @@ use super::error::{ConfigError, Origin};
 use super::raw::{Layer, NodeEntry, RawValue};
 use super::secret::Secret;
 
-/// `config/redlockd.toml`: every key with its default, unit, range and why.
+/// `config/redlockd.toml`: every setting with its default, range and reason.
 pub const DEFAULTS: &str = include_str!("../../config/redlockd.toml");
-/// The largest file that is read: a hundred times the defaults.
+/// Maximum size of a file: a hundred times that of the defaults.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
 /// Reads a file as a layer.
 ///
-/// Errors: [`ConfigError`]; none repeats a line of the file, where passwords stand.
+/// Errors: [`ConfigError`]; none repeats a line of the file, which may have passwords.
 pub(super) fn read(path: &Path) -> Result<Layer, Vec<ConfigError>> {
     let refuse = |reason: String| vec![ConfigError::File { path: path.to_owned(), reason }];
     let unreadable = |e: std::io::Error| refuse(format!("cannot be read: {e}"));
@@ -30,12 +29,12 @@ pub(super) fn read(path: &Path) -> Result<Layer, Vec<ConfigError>> {
     })
 }
 
-/// What can be wrong with a file's text.
+/// Why a file's text is refused.
 #[derive(Debug)]
 pub(super) enum FileError {
-    /// Why, with the line.
+    /// The reason, with the line.
     NotToml(String),
-    /// In the list of nodes.
+    /// Errors in the list of nodes.
     Entries(Vec<ConfigError>),
 }
 
@@ -58,7 +57,7 @@ pub(super) fn parse(text: &str, origin: Origin) -> Result<Layer, FileError> {
         }
     }
     if has_both {
-        let both = "and [[node]] are both there, but must not be: use one of them";
+        let both = "and [[node]] are both given: use one of them";
         return Err(FileError::Entries(vec![ConfigError::hidden("nodes", origin, both)]));
     }
     Ok(layer)
@@ -106,18 +105,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_toml_is_refused_with_the_line_and_without_the_text() {
-        let text = errors("listen = \"127.0.0.1:1\"\nnodes = [\"redis://:hunter2@h\"\nlanes = 1\n");
+    fn invalid_toml_is_refused_with_the_line_and_without_the_text() {
+        let text = errors("listen = \"127.0.0.1:1\"\nnodes = [\"redis://:hunter2@h\"\nretry_max = 1\n");
         assert!(text.starts_with("is not TOML: line ") && !text.contains("hunter2") && !text.contains('\n'), "{text}");
         assert!(
-            errors("retry_max = 1\nlanes = 2").starts_with("is not TOML: line 2"),
+            errors("retry_max = 1\nretry_max = 2").starts_with("is not TOML: line 2"),
             "{}",
-            errors("retry_max = 1\nlanes = 2")
+            errors("retry_max = 1\nretry_max = 2")
         );
     }
 
     #[test]
-    fn node_tables_are_read_and_their_mistakes_named() {
+    fn node_tables_are_read_and_their_errors_named() {
         assert_eq!(errors("[[node]]\nurl = \"redis://h\"\n[[node]]\nname = \"b\"\nurl = \"redis://i\""), "[\"nodes\"]");
         assert_eq!(
             errors("[[node]]\nurl = \"redis://h\"\nnam = \"a\""),
@@ -135,12 +134,12 @@ mod tests {
     }
 
     #[test]
-    fn a_list_and_tables_together_are_refused() {
+    fn list_and_tables_together_are_refused() {
         assert!(errors("nodes = []\n[[node]]\nurl = \"redis://h\"").contains("use one of them"));
     }
 
     #[test]
-    fn a_file_that_is_not_there_is_named() {
+    fn missing_file_is_named() {
         let errors = read(Path::new("/nowhere/redlockd.toml")).expect_err("not there");
         assert!(errors[0].to_string().starts_with("the configuration file /nowhere/redlockd.toml cannot be read: "));
     }

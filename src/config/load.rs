@@ -1,5 +1,4 @@
-//! Puts the layers together: defaults < file < environment < flags, then the rules across
-//! settings. The only file here that knows all the others.
+//! Applies the layers (defaults < file < environment < command line), then checks the rules between settings.
 
 use std::path::PathBuf;
 
@@ -10,21 +9,21 @@ use super::raw::{Layer, NodeEntry, RawValue};
 use super::rules;
 use super::settings::Config;
 
-/// Where embedded nodes keep their state where neither the settings nor the environment say.
+/// The embedded nodes' state directory if neither the settings nor the environment name one.
 const DATA_DIR: &str = "/var/lib/redlockd";
 
-/// What the command line said.
+/// The settings of the command line.
 #[derive(Debug, Clone, Default)]
 pub struct Inputs {
-    /// `--config`; without it the variable `REDLOCKD_CONFIG`, and without that no file.
+    /// `--config`; by default the variable `REDLOCKD_CONFIG`, else no file.
     pub file: Option<PathBuf>,
-    /// Keys with their values as text, from flags; of two for one key the later prevails.
+    /// Settings with their values as text; of two for one setting the later counts.
     pub flags: Vec<(String, String)>,
-    /// `--node`, each `URL` or `NAME=URL`; none: the other layers' nodes.
+    /// `--node`, each `URL` or `NAME=URL`; if empty, the other layers' nodes.
     pub nodes: Vec<String>,
 }
 
-/// A configuration and what is odd about it.
+/// A configuration and its warnings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
     /// The settings.
@@ -36,8 +35,7 @@ pub struct Loaded {
 impl Inputs {
     /// Reads and checks all layers. Reads one file at most and changes nothing.
     ///
-    /// Errors: [`ConfigErrors`], everything that is wrong at once; rules across settings are only
-    /// checked where each setting is right by itself.
+    /// Errors: [`ConfigErrors`], all of them; rules between settings are only checked if each setting is valid.
     pub fn load(self, env: &impl Environment) -> Result<Loaded, ConfigErrors> {
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         let mut config = Config::declared();
@@ -77,12 +75,12 @@ fn apply(layer: Layer, config: &mut Config, errors: &mut Vec<ConfigError>) {
     }
 }
 
-/// A place that is the same at the next start, wherever that is made from.
+/// A directory that does not depend on the working directory.
 fn data_dir(env: &impl Environment) -> PathBuf {
     let under = |variable: &str, rest: &str| {
         environment::set(env, variable).map(PathBuf::from).filter(|dir| dir.is_absolute()).map(|dir| dir.join(rest))
     };
-    // systemd separates several directories by colons; the first is as good as any.
+    // systemd separates several directories with colons; use the first.
     let state = environment::set(env, "STATE_DIRECTORY")
         .and_then(|dirs| dirs.into_string().ok())
         .and_then(|dirs| dirs.split(':').next().map(PathBuf::from));
@@ -131,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_shipped_file_without_a_warning() {
+    fn defaults_are_valid_without_a_warning() {
         let loaded = Inputs::default().load(&Variables::new()).expect("the defaults are good");
         assert_eq!(loaded, Loaded { config: Config::default(), warnings: vec![] });
         let c = loaded.config;
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn each_layer_prevails_over_the_one_before() {
+    fn each_layer_overrides_the_earlier_ones() {
         let file = file("connections_per_node = 2\nretry_max = \"1s\"\nnode_timeout = \"40ms\"\n");
         let env = variables(&[("REDLOCKD_RETRY_MAX", "2s"), ("REDLOCKD_NODE_TIMEOUT", "30ms")]);
         let inputs = Inputs { file: Some(file.path().into()), ..flags(&[("node_timeout", "20ms")]) };
@@ -153,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_nodes_replaces_the_one_before() {
+    fn list_of_nodes_replaces_the_earlier_one() {
         let file = file("[[node]]\nname = \"f\"\nurl = \"redis://f\"\n");
         let env = variables(&[("REDLOCKD_NODES", "redis://a, b=redis://b ,redis://c")]);
         let ids = |inputs: Inputs, env: &Variables| -> Vec<String> {
@@ -167,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_may_be_named_in_the_environment_and_the_flag_prevails() {
+    fn file_may_be_named_in_the_environment_and_config_overrides_it() {
         let (one, two) = (file("connections_per_node = 2"), file("connections_per_node = 3"));
         let env = variables(&[("REDLOCKD_CONFIG", one.path().to_str().expect("a plain path"))]);
         assert_eq!(Inputs::default().load(&env).expect("good").config.connections_per_node, 2);
@@ -176,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_refused_and_the_nearest_named() {
+    fn unknown_setting_is_refused_with_the_nearest_name() {
         let file = file("node_timout = \"50ms\"\n[server]\nport = 1");
         let inputs = Inputs { file: Some(file.path().into()), ..Inputs::default() };
         let text = refusal(inputs, &Variables::new());
@@ -188,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_variable_is_warned_about_and_an_empty_one_is_not_set() {
+    fn unknown_variable_is_a_warning_and_empty_one_is_not_set() {
         let env = variables(&[
             ("REDLOCKD_CONNECTIONS_PER_NODES", "2"),
             ("REDLOCKD_CONNECTIONS_PER_NODE", ""),
@@ -208,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_is_told_at_once_and_rules_wait_for_good_values() {
+    fn all_errors_are_reported_and_rules_need_valid_values() {
         let env = variables(&[("REDLOCKD_CONNECTIONS_PER_NODE", "0"), ("REDLOCKD_GUARD", "1s")]);
         let text = refusal(flags(&[("retry_max", "5"), ("frob", "1")]), &env);
         assert_eq!(text.lines().count(), 3, "{text}");
@@ -217,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn state_has_a_place_that_does_not_depend_on_the_working_directory() {
+    fn state_directory_does_not_depend_on_the_working_directory() {
         let dir = |pairs: &[(&str, &str)]| Inputs::default().load(&variables(pairs)).expect("good").config.data_dir;
         assert_eq!(dir(&[]), PathBuf::from("/var/lib/redlockd"));
         assert_eq!(dir(&[("HOME", "/home/a")]), PathBuf::from("/home/a/.local/state/redlockd"));
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shipped_file_sets_every_setting_to_its_default() {
+    fn shipped_file_sets_every_setting_to_its_default() {
         let file = file(DEFAULTS);
         let inputs = Inputs { file: Some(file.path().into()), ..Inputs::default() };
         let mut config = inputs.load(&Variables::new()).expect("good").config;
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_former_name_is_refused_in_every_layer() {
+    fn former_name_is_refused_in_every_layer() {
         let text = "is called `connections_per_node` since 0.1.0";
         let file = file("lanes = 2");
         let inputs = Inputs { file: Some(file.path().into()), ..Inputs::default() };
@@ -251,9 +249,9 @@ mod tests {
     }
 
     proptest! {
-        /// Of any set of layers that name a key, the highest one wins, and is named as the origin.
+        /// Of the layers that set a setting, the highest counts and is its origin.
         #[test]
-        fn the_highest_layer_that_names_a_key_wins(
+        fn highest_layer_counts(
             in_file in proptest::option::of(1_u64..=16), in_env in proptest::option::of(1_u64..=16),
             in_flags in proptest::option::of(1_u64..=16),
         ) {

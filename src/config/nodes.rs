@@ -19,30 +19,29 @@ const SCHEMES: [(&str, bool); 4] =
 /// One configured Redis node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeSpec {
-    /// The name that was given to it.
+    /// Its configured name, if it has one.
     pub name: Option<NodeId>,
     /// Its URL, with user and password.
     pub url: Secret,
-    /// File with its password.
+    /// File with its password, if it has its own.
     pub password_file: Option<PathBuf>,
     id: NodeId,
     address: String,
 }
 
 impl NodeSpec {
-    /// Its name, or else its address: what pages, metrics and answers call it, and what all
-    /// instances must agree on.
+    /// Its name, or its address if it has none. All instances must use the same.
     pub fn id(&self) -> &NodeId {
         &self.id
     }
 
-    /// `host:port` in lower case, or the path of its socket: what makes two nodes the same one.
-    /// Without user, password and database number.
+    /// `host:port` in lower case, or the path of its socket, without user, password and database number: two nodes with
+    /// the same address are the same server.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Whether it is reached by TLS.
+    /// Whether it uses TLS.
     pub fn is_tls(&self) -> bool {
         self.url.reveal().starts_with("rediss://")
     }
@@ -59,7 +58,7 @@ impl NodeSpec {
         user.split_once(':').is_some_and(|(_, password)| !password.is_empty())
     }
 
-    /// Errors: what is wrong, to stand after "must be" or "node 2 must"; never the URL.
+    /// Errors: the reason, which follows "node 2"; never the URL.
     fn read(entry: NodeEntry) -> Result<Self, String> {
         let address = address(entry.url.reveal())?;
         let name =
@@ -78,7 +77,7 @@ impl NodeSpec {
     }
 }
 
-/// The part of a URL that tells two nodes apart.
+/// The address in a URL, which distinguishes nodes.
 fn address(url: &str) -> Result<String, String> {
     let form = || "must be redis://[user:password@]host[:port][/db], rediss://… or unix:///path".to_owned();
     let (rest, is_path) = SCHEMES
@@ -95,7 +94,7 @@ fn address(url: &str) -> Result<String, String> {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let encode = "in a user name or password, write / as %2F, : as %3A, @ as %40, # as %23, ? as %3F";
     if rest[authority.len()..].contains('@') {
-        return Err(format!("has an @ behind its address ({encode})"));
+        return Err(format!("has an @ after its address ({encode})"));
     }
     let host_port = authority.rsplit_once('@').map_or(authority, |(_, host_port)| host_port);
     let (host, port) = match host_port.rsplit_once(':') {
@@ -103,7 +102,7 @@ fn address(url: &str) -> Result<String, String> {
         _ => (host_port, None),
     };
     let port = port.map_or(Ok(DEFAULT_PORT), str::parse).ok().filter(|port| *port > 0);
-    let port = port.ok_or_else(|| format!("has a port that is none ({encode})"))?;
+    let port = port.ok_or_else(|| format!("has an invalid port ({encode})"))?;
     match host.to_ascii_lowercase().as_str() {
         "" => Err(form()),
         "localhost" => Ok(format!("127.0.0.1:{port}")),
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_what_tells_nodes_apart() {
+    fn addresses_distinguish_nodes() {
         for (url, address) in [
             ("redis://h", "h:6379"),
             ("redis://User:p%40ss@Host.Example:7000/3?protocol=resp3", "host.example:7000"),
@@ -192,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_before_an_equals_sign_and_default_to_the_address() {
+    fn names_precede_an_equals_sign_and_default_to_the_address() {
         let named = one("a-1=redis://:p=q@h:1");
         assert_eq!((named.name.as_ref().map(NodeId::as_str), named.id().as_str()), (Some("a-1"), "a-1"));
         assert_eq!(named.url.reveal(), "redis://:p=q@h:1");
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_node_is_refused_by_its_place_and_without_its_secret() {
+    fn invalid_node_is_refused_by_its_position_and_without_its_secret() {
         for bad in [
             "",
             "h:6379",
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_there_is_a_password_can_be_told() {
+    fn passwords_in_urls_are_detected() {
         for url in
             ["redis://:p@h", "rediss://u:p@h:1/2", "redis://u:p:q@h", "unix:///s?pass=p", "unix:///s?db=1&pass=p"]
         {
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_with_an_odd_path_needs_a_name() {
+    fn socket_with_an_unusual_path_needs_a_name() {
         assert!(list("unix:///tmp/a b").is_err());
         assert!(list("unix:///tmp/a+b").expect_err("+ is not in names").contains("needs a name"));
         assert_eq!(one("a=unix:///tmp/a+b").id().as_str(), "a");

@@ -1,6 +1,5 @@
-//! The nodes' passwords from files: read when somebody is about to connect, and put into the URL,
-//! where they would stand otherwise. Apart from the rest of the configuration, which is checked
-//! without looking at any such file. No message has what is in one.
+//! The nodes' passwords from files, read before connecting and inserted into the URLs. The rest of the configuration is
+//! checked without reading these files. No message repeats their content.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,18 +11,18 @@ use super::nodes::NodeSpec;
 use super::secret::Secret;
 use super::settings::Config;
 
-/// The longest password: with every byte of it percent-encoded a URL stays readable for `nodes/`.
+/// Maximum length of a password: percent-encoded it still fits into the URLs that `nodes/` accepts.
 const PASSWORD_MAX_BYTES: u64 = 256;
 
-/// Why a password cannot be had.
+/// Why a password file was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}`: {path} {why}")]
 pub struct PasswordFileError {
-    /// The key that names the file.
+    /// The setting that names the file.
     pub key: &'static str,
     /// The file.
     pub path: PathBuf,
-    /// Goes on after the path.
+    /// The reason; follows the path in the message.
     pub why: String,
 }
 
@@ -49,11 +48,11 @@ fn url(node: &NodeSpec, common: Option<&Path>) -> Result<Secret, PasswordFileErr
     }
 }
 
-/// One line; its end may be missing. Errors: what is wrong, to stand behind the path.
+/// Reads one line; its newline may be missing. Errors: the reason, which follows the path in the message.
 fn read(path: &Path) -> Result<Secret, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}");
     let mut text = String::new();
-    // One more than fits, and the end of the line: whatever is longer is seen to be.
+    // One byte more than allowed, and the newline, so that a longer password is noticed.
     let mut file = File::open(path).map_err(unreadable)?.take(PASSWORD_MAX_BYTES + 3);
     if file.read_to_string(&mut text).is_err() {
         return Err("cannot be read, or is not text".to_owned());
@@ -70,7 +69,7 @@ fn read(path: &Path) -> Result<Secret, String> {
     }
 }
 
-/// Where a URL has its password; there is none yet.
+/// Inserts a password into a URL that has none.
 fn with_password(url: &str, password: &Secret) -> Secret {
     let password = utf8_percent_encode(password.reveal(), NON_ALPHANUMERIC);
     let (scheme, rest) = url.split_once("://").unwrap_or_default();

@@ -1,5 +1,4 @@
-//! Rules across settings: which values do not go together, and which are probably not meant.
-//! Values are in their ranges here; knows nothing of where they came from.
+//! Rules between settings: contradictions are errors, probable mistakes are warnings. Each value is within its range.
 
 use std::time::Duration;
 
@@ -7,17 +6,19 @@ use super::error::{ConfigError, Warning};
 use super::settings::Config;
 use crate::duration::format_duration;
 
-/// Most of the least TTL that one silent node may use up: one in this many parts.
+/// One silent node may use up at most this part of the minimum TTL.
 const NODE_TIMEOUT_PARTS_OF_MIN_TTL: u32 = 2;
-/// Most of an ordinary lease that one silent node should use up.
+/// One silent node should use up at most this part of a default lease.
 const NODE_TIMEOUT_PARTS_OF_DEFAULT_TTL: u32 = 5;
 
 /// Checks all rules.
 pub(super) fn check(config: &Config) -> (Vec<ConfigError>, Vec<Warning>) {
     let mut errors = Vec::new();
     times(config, &mut errors);
-    lists(config, &mut errors);
-    strangers(config, &mut errors);
+    limits(config, &mut errors);
+    files(config, &mut errors);
+    nodes(config, &mut errors);
+    authentication(config, &mut errors);
     (errors, warnings(config))
 }
 
@@ -89,7 +90,7 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
     for Limited { key, value, must, .. } in rules.into_iter().filter(|rule| !rule.holds) {
         errors.push(ConfigError::rule(key, format!("`{key}` is {}, but must be {must}", show(value))));
     }
-    // What a grant of the least TTL has left after one slow node must be worth answering.
+    // A grant with the minimum TTL must still have its minimum validity after one slow node.
     let least = c.drift(c.min_ttl).saturating_add(c.min_ttl * c.min_validity_percent / 100);
     if c.node_timeout <= half_min_ttl && c.node_timeout.saturating_add(least) > c.min_ttl {
         errors.push(ConfigError::rule(
@@ -105,7 +106,7 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
     }
 }
 
-fn lists(c: &Config, errors: &mut Vec<ConfigError>) {
+fn limits(c: &Config, errors: &mut Vec<ConfigError>) {
     if c.waiters_per_resource > c.waiters_total {
         errors.push(ConfigError::rule(
             "waiters_per_resource",
@@ -120,6 +121,9 @@ fn lists(c: &Config, errors: &mut Vec<ConfigError>) {
         let sentence = format!("`uri_limit` is {uri}, but must be below head_limit ({head}), which it is a part of");
         errors.push(ConfigError::rule("uri_limit", sentence));
     }
+}
+
+fn files(c: &Config, errors: &mut Vec<ConfigError>) {
     for (key, other, is_alone) in [
         ("tls_cert", "tls_key", c.tls_cert.is_some() && c.tls_key.is_none()),
         ("listen_tls_cert", "listen_tls_key", c.listen_tls_cert.is_some() && c.listen_tls_key.is_none()),
@@ -129,12 +133,16 @@ fn lists(c: &Config, errors: &mut Vec<ConfigError>) {
         ("tls_key", "tls_cert", c.tls_key.is_some() && c.tls_cert.is_none()),
     ] {
         if is_alone {
-            errors.push(ConfigError::rule(key, format!("`{key}` is set, but is of no use without {other}")));
+            errors.push(ConfigError::rule(key, format!("`{key}` is set, but has no effect without {other}")));
         }
     }
+}
+
+/// No server and no name occurs twice.
+fn nodes(c: &Config, errors: &mut Vec<ConfigError>) {
     for (i, node) in c.nodes.iter().enumerate() {
-        let twin = |same: &dyn Fn(usize) -> bool| (0..i).find(|j| same(*j)).map(|j| j + 1);
-        if let Some(first) = twin(&|j| c.nodes[j].address() == node.address()) {
+        let earlier = |same: &dyn Fn(usize) -> bool| (0..i).find(|j| same(*j)).map(|j| j + 1);
+        if let Some(first) = earlier(&|j| c.nodes[j].address() == node.address()) {
             let sentence = format!(
                 "`nodes` has {} twice, as node {first} and node {}, but the nodes must be independent: one server \
                  has one vote, whatever its database number",
@@ -142,7 +150,7 @@ fn lists(c: &Config, errors: &mut Vec<ConfigError>) {
                 i + 1
             );
             errors.push(ConfigError::rule("nodes", sentence));
-        } else if let Some(first) = twin(&|j| c.nodes[j].id() == node.id()) {
+        } else if let Some(first) = earlier(&|j| c.nodes[j].id() == node.id()) {
             let sentence = format!("`nodes` has the name {} twice, as node {first} and node {}", node.id(), i + 1);
             errors.push(ConfigError::rule("nodes", sentence));
         }
@@ -155,19 +163,19 @@ fn is_private(c: &Config) -> bool {
 }
 
 impl Config {
-    /// Whether others can connect and need no key.
+    /// Whether other machines can connect without a key.
     pub fn is_open_to_others(&self) -> bool {
         !is_private(self) && self.access_file.is_none()
     }
 }
 
-fn strangers(c: &Config, errors: &mut Vec<ConfigError>) {
+fn authentication(c: &Config, errors: &mut Vec<ConfigError>) {
     if c.is_open_to_others() && !c.insecure_no_auth {
         errors.push(ConfigError::rule(
             "listen",
             format!(
-                "`listen` is {}, which others can reach, but there is no access_file that says who may do what; \
-                 --insecure-no-auth lets everybody in",
+                "`listen` is {}, which other machines can reach, but there is no access_file; --insecure-no-auth \
+                 allows everybody to do everything",
                 c.listen
             ),
         ));
@@ -226,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused_in_one_sentence_that_names_the_key() {
+    fn contradictions_are_refused_in_one_sentence_that_names_the_key() {
         for (flags, key) in [
             (&[("node_timeout", "51ms")][..], "node_timeout"),
             (&[("default_ttl", "50ms")], "default_ttl"),
@@ -256,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_reads_alone() {
+    fn refusal_explains_itself() {
         assert_eq!(
             load(&[("node_timeout", "60ms")]).expect_err("too slow"),
             "`node_timeout` is 60ms, but must be at most half of min_ttl (100ms), or one slow node costs the lease"
@@ -269,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_probably_not_meant_is_warned_about() {
+    fn probable_mistakes_are_warnings() {
         assert_eq!(warnings_of(&[("nodes", "redis://a")]), [Warning::OneNode]);
         assert_eq!(warnings_of(&[("nodes", "redis://a,redis://b")]), [Warning::EvenNodes { nodes: 2 }]);
         assert_eq!(warnings_of(&[("nodes", "redis://a,redis://b,redis://c")]), []);
@@ -310,9 +318,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever passes keeps the relations that the algorithm relies on.
+        /// A valid configuration satisfies the relations that the algorithm requires.
         #[test]
-        fn what_passes_keeps_every_relation(
+        fn valid_configuration_satisfies_every_relation(
             node_timeout in 1_u64..400, min_ttl in 10_u64..1_000, default_ttl in 10_u64..2_000, max_ttl in 1_000_u64..3_000,
             guard in 10_u64..600, lock_delay in 20_u64..1_500, validity in 1_u32..=90, ppm in 1_000_u32..200_000,
         ) {

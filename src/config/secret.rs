@@ -1,5 +1,4 @@
-//! Text that must not be printed: node URLs carry passwords. Stands apart so that nothing else in
-//! the configuration touches the text itself.
+//! Text that must not be printed, such as node URLs with passwords.
 
 use std::fmt;
 
@@ -13,7 +12,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text itself: for the one place that connects.
+    /// The text itself, for connecting.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -25,10 +24,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// `text` with the user and password of each URL in it replaced by `…`: for messages that repeat
-/// what somebody typed, perhaps into the wrong place. Hides too much rather than too little:
-/// everything from `://` to the last `@` before the next blank, and everything behind a `?`, where
-/// the URL of a socket has its password.
+/// `text` with user and password of each URL replaced by `…`, for messages that repeat input. It removes everything from
+/// `://` to the last `@` before the next space, and everything after a `?`, where a socket's URL has its password.
 pub fn redact(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -59,12 +56,12 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_secret_does_not_print() {
+    fn secret_does_not_print() {
         assert_eq!(format!("{:?}", Secret::new("hunter2")), "Secret(…)");
     }
 
     #[test]
-    fn users_and_passwords_are_taken_out_of_urls() {
+    fn users_and_passwords_are_removed_from_urls() {
         for (raw, shown) in [
             ("redis://u:p@h:1/2", "redis://…@h:1/2"),
             ("a=redis://:p@ss@h b=rediss://q@i x", "a=redis://…@h b=rediss://…@i x"),

@@ -1,5 +1,5 @@
-//! `redlockd run` and signals: Ctrl-C at a terminal, SIGTERM from a supervisor, children of the
-//! command, and a wait that is given up.
+//! `redlockd run` and signals: Ctrl-C at a terminal, SIGTERM from a supervisor, children of the command, and an
+//! interrupted wait.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use crate::support::daemon::{Daemon, Running, is_running, line_in};
 use crate::support::poll;
 
 #[tokio::test]
-async fn signals_are_passed_on_and_the_commands_answer_counts() {
+async fn signals_are_forwarded_and_the_commands_exit_code_counts() {
     let daemon = Daemon::start();
     for (signal, name, code) in [(Signal::TERM, "TERM", 143), (Signal::INT, "INT", 130), (Signal::HUP, "HUP", 129)] {
         let dir = tempfile::tempdir().expect("a directory");
@@ -21,10 +21,10 @@ async fn signals_are_passed_on_and_the_commands_answer_counts() {
         run.signal(signal);
         let done = run.end().await;
         assert_eq!((done.code, done.err.as_str()), (Some(code), ""), "{name}");
-        let heard = dir.path().join("heard");
-        let script = format!("trap 'exit 5' {name}; echo $$ > {}; while :; do sleep 0.05; done", heard.display());
+        let ready = dir.path().join("ready");
+        let script = format!("trap 'exit 5' {name}; echo $$ > {}; while :; do sleep 0.05; done", ready.display());
         let mut run = Running::spawn(&mut daemon.command(&["run", "x", "--", "sh", "-c", &script]));
-        line_in(&heard).await;
+        line_in(&ready).await;
         run.signal(signal);
         assert_eq!(run.end().await.code, Some(5), "{name}");
         assert_eq!(daemon.ask(&["status", "x"]).code, Some(1));
@@ -32,7 +32,7 @@ async fn signals_are_passed_on_and_the_commands_answer_counts() {
 }
 
 #[tokio::test]
-async fn a_signal_reaches_grandchildren_and_the_lock_outlives_none_of_them() {
+async fn signal_reaches_grandchildren_and_the_lock_is_held_until_they_end() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let pids = dir.path().join("pids");
@@ -45,11 +45,11 @@ async fn a_signal_reaches_grandchildren_and_the_lock_outlives_none_of_them() {
 }
 
 #[tokio::test]
-async fn what_the_command_leaves_behind_ends_before_the_lock_is_given_back() {
+async fn leftover_processes_end_before_the_lock_is_released() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let (pid, last) = (dir.path().join("pid"), dir.path().join("last"));
-    // The one that stays looks at the lock when it is asked to end: it must still be held.
+    // The leftover process reads the lock's state on SIGTERM: it must still be held.
     let binary = env!("CARGO_BIN_EXE_redlockd");
     let stay = format!(
         "trap '{binary} status --plain x > {}; exit' TERM; echo $$ > {}; while :; do sleep 0.05; done",
@@ -60,17 +60,17 @@ async fn what_the_command_leaves_behind_ends_before_the_lock_is_given_back() {
     let script = script.replace("echo $$", "echo \\$\\$");
     let run = Running::spawn(&mut daemon.command(&["run", "x", "--", "sh", "-c", &script]));
     let done = run.end().await;
-    // The shell that is ended may have a word to say, too.
-    let said: Vec<&str> = done.err.lines().filter(|line| line.starts_with("redlockd: ")).collect();
-    assert_eq!((done.code, said.len()), (Some(0), 1), "{done:?}");
-    assert!(said[0].contains("left behind"), "{}", done.err);
+    // The shell that is ended may print a line, too.
+    let lines: Vec<&str> = done.err.lines().filter(|line| line.starts_with("redlockd: ")).collect();
+    assert_eq!((done.code, lines.len()), (Some(0), 1), "{done:?}");
+    assert!(lines[0].contains("left behind"), "{}", done.err);
     assert!(!is_running(&std::fs::read_to_string(&pid).expect("written")));
     assert!(std::fs::read_to_string(&last).expect("written").contains("state=held"));
     assert_eq!(daemon.ask(&["status", "x"]).code, Some(1));
 }
 
 #[tokio::test]
-async fn a_signal_ends_a_wait_and_its_place_in_the_queue() {
+async fn signal_ends_a_wait_and_removes_the_waiter() {
     let daemon = Daemon::start();
     daemon.get(&["acquire", "--ttl", "1m", "x"]);
     let mut run = Running::spawn(&mut daemon.command(&["run", "--wait", "5m", "x", "--", "true"]));
@@ -79,13 +79,13 @@ async fn a_signal_ends_a_wait_and_its_place_in_the_queue() {
     run.signal(Signal::TERM);
     let done = run.end().await;
     assert_eq!((done.code, done.out.as_str()), (Some(143), ""), "{done:?}");
-    poll::until_true("its place is gone", || waiters() == 0).await;
+    poll::until_true("the waiter is removed", || waiters() == 0).await;
 }
 
-/// A terminal of its own, by script(1): keys go to the command, Ctrl-C is SIGINT for its group, and
-/// afterwards the shell has its terminal back.
+/// In a terminal made by script(1): keys go to the command, Ctrl-C is SIGINT for its group, and afterwards the shell has
+/// its terminal back.
 #[tokio::test]
-async fn at_a_terminal_the_command_has_the_keyboard_and_ctrl_c() {
+async fn at_a_terminal_the_command_gets_the_keyboard_and_ctrl_c() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let (got, ready, after) = (dir.path().join("got"), dir.path().join("ready"), dir.path().join("after"));
@@ -101,14 +101,14 @@ async fn at_a_terminal_the_command_has_the_keyboard_and_ctrl_c() {
     assert_eq!(line_in(&got).await, "hello\n");
     line_in(&ready).await;
     keys.write_all(b"\x03").expect("the terminal reads");
-    poll::until_true("the lock is given back", || daemon.ask(&["status", "x"]).code == Some(1)).await;
+    poll::until_true("the lock is released", || daemon.ask(&["status", "x"]).code == Some(1)).await;
     keys.write_all(b"again\n").expect("the terminal reads");
     assert_eq!(line_in(&after).await, "again\n");
     let done = session.end().await;
     assert!(done.out.contains("code 130"), "{done:?}");
 }
 
-/// In a shell with job control: Ctrl-Z gives the shell its terminal back, `fg` goes on with the command.
+/// In a shell with job control: Ctrl-Z gives the shell its terminal back, `fg` continues the command.
 #[tokio::test]
 async fn ctrl_z_stops_both_and_fg_continues_both() {
     let daemon = Daemon::start();
@@ -132,7 +132,7 @@ async fn ctrl_z_stops_both_and_fg_continues_both() {
     assert!(!file("got").exists());
     press("fg\nhello\n");
     assert_eq!(line_in(&file("got")).await, "hello\n");
-    poll::until_true("the lock is given back", || daemon.ask(&["status", "x"]).code == Some(1)).await;
+    poll::until_true("the lock is released", || daemon.ask(&["status", "x"]).code == Some(1)).await;
     press("exit\n");
     session.end().await;
 }

@@ -1,6 +1,5 @@
-//! What one Redis node shows to somebody who only reads: how fast it answers, its clock, its
-//! `INFO`, our marker, and the keys in it. Judges nothing. Values of foreign keys are looked at only
-//! to tell them from ours, and kept nowhere.
+//! Reads what a check needs from one Redis node: latency, clock, `INFO`, the marker, and the keys. Values of foreign keys
+//! are read only to distinguish them from leases, and are not kept.
 
 use std::time::Duration;
 
@@ -14,17 +13,17 @@ use crate::protocol::keys::META_KEY;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::types::RESERVED_PREFIX;
 
-/// How often the node is asked for its time.
+/// Number of `TIME` commands.
 const SAMPLES: usize = 5;
-/// How long one answer may take: far above any setting, since how long it takes is what is measured.
+/// Timeout of an answer: far above node_timeout, because latency is measured.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Keys asked for at once, and in all: more are not looked at, and that is said.
+/// Keys per SCAN, and in all; if there are more, the report says so.
 const PAGE: usize = 500;
 const KEYS_MAX: usize = 100_000;
-/// The most bytes of a value that are read: ours are shorter.
+/// Maximum number of bytes of a value that are read; a lease has fewer.
 const VALUE_MAX_BYTES: isize = 8 * 1024;
 
-/// Which nodes, and how to reach them.
+/// The nodes, and what is needed to connect.
 pub struct CheckSettings {
     pub nodes: Vec<(String, Secret)>,
     pub ca: Option<Vec<u8>>,
@@ -34,14 +33,14 @@ pub struct CheckSettings {
     pub key_tail: String,
 }
 
-/// One node, or why there is nothing to say of it.
+/// The result of checking one node.
 #[derive(Debug, Clone)]
 pub struct NodeCheck {
     pub node: String,
-    pub seen: Result<NodeObservation, String>,
+    pub result: Result<NodeObservation, String>,
 }
 
-/// What it showed.
+/// What was read from a node.
 #[derive(Debug, Clone, Default)]
 pub struct NodeObservation {
     /// Median round trip of a command.
@@ -52,25 +51,25 @@ pub struct NodeObservation {
     pub marker: Option<ObservedMarker>,
     pub leases: Vec<ObservedLease>,
     pub foreign: Vec<ForeignKey>,
-    /// There are more keys than were looked at.
+    /// There are more than [`KEYS_MAX`] keys.
     pub more_keys: bool,
 }
 
-/// Our marker, as far as it is of interest.
+/// The node's marker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ObservedMarker {
     pub run: String,
-    /// `a`: votes; anything else: does not.
+    /// `a`: the node votes; anything else: it does not.
     pub state: String,
     pub cluster: String,
     pub why: String,
-    /// End of a quarantine on the node's clock. Microseconds since 1970.
+    /// End of the quarantine on the node's clock. Microseconds since 1970.
     pub until_us: u64,
     /// The node's clock when this was read. Microseconds since 1970.
     pub now_us: u64,
 }
 
-/// A lease of ours.
+/// A lease of the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedLease {
     pub key: String,
@@ -78,40 +77,40 @@ pub struct ObservedLease {
     pub left_ms: i64,
 }
 
-/// A key that is not ours and stands where a resource's key would.
+/// A key that matches the key template but is not a lease of the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignKey {
     pub key: String,
-    /// It has no TTL: whoever wants this resource waits for ever.
-    pub immortal: bool,
+    /// It has no TTL: this resource can never be acquired.
+    pub without_ttl: bool,
 }
 
-/// All nodes at once. Cancel: nothing is left behind.
+/// Checks all nodes concurrently. Cancel: nothing is left behind.
 pub async fn check_all(settings: &CheckSettings) -> Vec<NodeCheck> {
-    let looks = settings.nodes.iter().map(|(node, url)| async move {
-        let seen = at(url.reveal(), settings).await.map_err(|error| words(&error));
-        NodeCheck { node: node.clone(), seen }
+    let checks = settings.nodes.iter().map(|(node, url)| async move {
+        let result = observe(url.reveal(), settings).await.map_err(|error| reason(&error));
+        NodeCheck { node: node.clone(), result }
     });
-    futures_util::future::join_all(looks).await
+    futures_util::future::join_all(checks).await
 }
 
-/// An error without addresses and what was sent.
-fn words(error: &RedisError) -> String {
+/// The reason of an error, without addresses and commands.
+fn reason(error: &RedisError) -> String {
     if error.is_timeout() {
         return "it does not answer in time".to_owned();
     }
     match error.code() {
-        Some("NOAUTH") => "it wants a password".to_owned(),
+        Some("NOAUTH") => "it requires a password".to_owned(),
         Some("NOPERM") => {
             "the user may not do what is needed: INFO, TIME, SCAN, TYPE, PTTL, GETRANGE, HMGET".to_owned()
         }
         Some(code) => format!("it answers {code}"),
-        None if error.is_connection_refusal() => "nobody listens there".to_owned(),
+        None if error.is_connection_refusal() => "the connection is refused".to_owned(),
         None => error.category().to_owned(),
     }
 }
 
-async fn at(url: &str, settings: &CheckSettings) -> Result<NodeObservation, RedisError> {
+async fn observe(url: &str, settings: &CheckSettings) -> Result<NodeObservation, RedisError> {
     let client = if url.starts_with("rediss://") {
         let client_tls =
             settings.client.clone().map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
@@ -126,7 +125,7 @@ async fn at(url: &str, settings: &CheckSettings) -> Result<NodeObservation, Redi
     let mut seen = NodeObservation::default();
     let now_us = clock(&mut node, &mut seen).await?;
     let info: String = cmd("INFO").query_async(&mut node).await?;
-    // CONFIG may be forbidden: then nothing is known of persistence.
+    // CONFIG may be forbidden: then persistence is unknown.
     let saves: Result<Vec<String>, _> = cmd("CONFIG").arg("GET").arg("save").query_async(&mut node).await;
     let saves = saves.ok().and_then(|pair| pair.get(1).cloned());
     seen.server = read_server_info(&info, saves.as_deref());
@@ -147,7 +146,8 @@ async fn at(url: &str, settings: &CheckSettings) -> Result<NodeObservation, Redi
     Ok(seen)
 }
 
-/// Asks for the time, again and again; the last answer. The quickest answer says most of the clock.
+/// Measures latency and clock offset; returns the node's last time. The offset is that of the fastest answer, the most exact
+/// one.
 async fn clock(node: &mut MultiplexedConnection, seen: &mut NodeObservation) -> Result<u64, RedisError> {
     let (mut trips, mut best, mut last) = (Vec::new(), Duration::MAX, 0);
     for _ in 0..SAMPLES {
@@ -174,32 +174,32 @@ async fn keys(
     settings: &CheckSettings,
     seen: &mut NodeObservation,
 ) -> Result<(), RedisError> {
-    let (mut cursor, mut looked) = (0_u64, 0);
+    let (mut cursor, mut scanned) = (0_u64, 0);
     loop {
         let scan = cmd("SCAN").arg(cursor).arg("COUNT").arg(PAGE).to_owned();
         let (next, page): (u64, Vec<Vec<u8>>) = scan.query_async(node).await?;
         for key in page.iter().filter_map(|key| std::str::from_utf8(key).ok()) {
-            looked += 1;
+            scanned += 1;
             let is_resource = key.starts_with(&settings.key_head)
                 && key.ends_with(&settings.key_tail)
                 && key.len() > settings.key_head.len() + settings.key_tail.len();
             if is_resource && !key.starts_with(RESERVED_PREFIX) {
-                note(node, key, seen).await?;
+                record_key(node, key, seen).await?;
             }
         }
         cursor = next;
         if cursor == 0 {
             return Ok(());
         }
-        if looked >= KEYS_MAX {
+        if scanned >= KEYS_MAX {
             seen.more_keys = true;
             return Ok(());
         }
     }
 }
 
-/// Whose key it is.
-async fn note(node: &mut MultiplexedConnection, key: &str, seen: &mut NodeObservation) -> Result<(), RedisError> {
+/// Records a lease or a foreign key.
+async fn record_key(node: &mut MultiplexedConnection, key: &str, seen: &mut NodeObservation) -> Result<(), RedisError> {
     let (kind, left_ms): (String, i64) = pipe().cmd("TYPE").arg(key).cmd("PTTL").arg(key).query_async(node).await?;
     if kind == "none" {
         return Ok(()); // it ended meanwhile
@@ -215,7 +215,7 @@ async fn note(node: &mut MultiplexedConnection, key: &str, seen: &mut NodeObserv
     let key = key.to_owned();
     match record {
         Some(record) => seen.leases.push(ObservedLease { key, token_id: record.token.id().to_string(), left_ms }),
-        None => seen.foreign.push(ForeignKey { key, immortal: left_ms == -1 }),
+        None => seen.foreign.push(ForeignKey { key, without_ttl: left_ms == -1 }),
     }
     Ok(())
 }

@@ -1,5 +1,4 @@
-//! From what the nodes showed to what an operator should do. Pure: no node, no clock, no printing.
-//! A problem costs locks or safety now, or will; a remark is worth knowing.
+//! Turns the observations of the nodes into problems (they cost availability or safety) and remarks (worth knowing).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,54 +7,54 @@ use super::collect::{NodeCheck, NodeObservation};
 use crate::client::error::one_line;
 use crate::redlock::quorum::quorum_of;
 
-/// The most keys that are named in one sentence.
+/// Maximum number of keys in one sentence.
 const NAMED_MAX: usize = 5;
-/// A node that needs more than this part of node_timeout will often be late …
+/// A latency above this part of node_timeout is a problem …
 const SLOW: u32 = 2;
-/// … and one that needs more than this part may be now and then.
+/// … and above this part a remark.
 const SLOWISH: u32 = 5;
 
-/// What the findings are held against.
+/// The settings that observations are compared with.
 #[derive(Debug, Clone, Copy)]
 pub struct Thresholds {
-    /// How long a node may take to answer.
+    /// The setting `node_timeout`.
     pub node_timeout: Duration,
-    /// How far clocks may be apart.
+    /// The setting `guard`: maximum clock offset.
     pub guard: Duration,
 }
 
-/// What there is to say.
+/// The findings.
 #[derive(Debug, Default)]
 pub struct Diagnosis {
-    /// One for each node.
+    /// One line per node.
     pub lines: Vec<String>,
-    /// To be acted on.
+    /// An operator should act.
     pub problems: Vec<String>,
     /// Worth knowing.
     pub remarks: Vec<String>,
 }
 
-/// Judges all nodes, one by one and together.
-pub fn diagnose(looks: &[NodeCheck], rules: &Thresholds) -> Diagnosis {
+/// Diagnoses each node, then all together.
+pub fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds) -> Diagnosis {
     let mut all = Diagnosis::default();
-    for look in looks {
-        match &look.seen {
+    for check in checks {
+        match &check.result {
             Err(why) => {
-                all.lines.push(format!("{}: unreachable", look.node));
-                all.problems.push(format!("{}: {}", look.node, one_line(why)));
+                all.lines.push(format!("{}: unreachable", check.node));
+                all.problems.push(format!("{}: {}", check.node, one_line(why)));
             }
             Ok(seen) => {
-                all.lines.push(line(&look.node, seen));
-                alone(&look.node, seen, rules, &mut all);
+                all.lines.push(line(&check.node, seen));
+                single(&check.node, seen, thresholds, &mut all);
             }
         }
     }
     let seen: Vec<(&str, &NodeObservation)> =
-        looks.iter().filter_map(|l| Some((l.node.as_str(), l.seen.as_ref().ok()?))).collect();
-    clocks(&seen, rules, &mut all);
+        checks.iter().filter_map(|c| Some((c.node.as_str(), c.result.as_ref().ok()?))).collect();
+    clocks(&seen, thresholds, &mut all);
     identities(&seen, &mut all);
-    votes(&seen, looks.len(), &mut all);
-    leftovers(&seen, looks.len(), &mut all);
+    votes(&seen, checks.len(), &mut all);
+    leftovers(&seen, checks.len(), &mut all);
     all
 }
 
@@ -77,47 +76,48 @@ fn line(node: &str, seen: &NodeObservation) -> String {
     )
 }
 
-/// What one node shows by itself.
-fn alone(node: &str, seen: &NodeObservation, rules: &Thresholds, all: &mut Diagnosis) {
+/// Findings of one node.
+fn single(node: &str, seen: &NodeObservation, thresholds: &Thresholds, all: &mut Diagnosis) {
     for finding in &seen.server.findings {
         let text = format!("{node}: {}", finding.sentence());
         if finding.removes_vote() { all.problems.push(text) } else { all.remarks.push(text) }
     }
-    let (took, most) = (seen.latency.as_micros(), rules.node_timeout.as_micros());
-    let text =
-        format!("{node}: an answer takes {took} us, and node_timeout is {most} us: raise it, or move the node closer");
-    if seen.latency > rules.node_timeout / SLOW {
+    let (latency_us, timeout_us) = (seen.latency.as_micros(), thresholds.node_timeout.as_micros());
+    let text = format!(
+        "{node}: an answer takes {latency_us} us, and node_timeout is {timeout_us} us: raise it, or move the node closer"
+    );
+    if seen.latency > thresholds.node_timeout / SLOW {
         all.problems.push(text);
-    } else if seen.latency > rules.node_timeout / SLOWISH {
+    } else if seen.latency > thresholds.node_timeout / SLOWISH {
         all.remarks.push(text);
     }
-    let immortal: Vec<&str> = seen.foreign.iter().filter(|f| f.immortal).map(|f| f.key.as_str()).collect();
-    let mortal: Vec<&str> = seen.foreign.iter().filter(|f| !f.immortal).map(|f| f.key.as_str()).collect();
-    if !immortal.is_empty() {
+    let permanent: Vec<&str> = seen.foreign.iter().filter(|f| f.without_ttl).map(|f| f.key.as_str()).collect();
+    let temporary: Vec<&str> = seen.foreign.iter().filter(|f| !f.without_ttl).map(|f| f.key.as_str()).collect();
+    if !permanent.is_empty() {
         all.problems.push(format!(
-            "{node}: {} foreign key(s) without a TTL stand where locks would: resources of these names can never be \
+            "{node}: {} foreign key(s) without a TTL have the names of locks: these resources can never be \
              acquired here: {}. Delete them, or keep other data on another server (or see key_template)",
-            immortal.len(),
-            named(&immortal)
+            permanent.len(),
+            named(&permanent)
         ));
     }
-    if !mortal.is_empty() {
+    if !temporary.is_empty() {
         all.remarks.push(format!(
             "{node}: {} lock(s) of other Redlock clients, or other data: {}",
-            mortal.len(),
-            named(&mortal)
+            temporary.len(),
+            named(&temporary)
         ));
     }
     if seen.more_keys {
-        all.remarks.push(format!("{node}: it has more keys than were looked at: it is used for other data, too"));
+        all.remarks.push(format!("{node}: it has more keys than were checked: it is used for other data, too"));
     }
     if let Some(marker) = &seen.marker
         && !seen.server.run_id.is_empty()
         && marker.run != seen.server.run_id
     {
         all.problems.push(format!(
-            "{node}: it was restarted and no service has looked at it since: it may have forgotten leases, and will have \
-             no vote for a while"
+            "{node}: it was restarted and no instance has probed it since: it may have lost leases, and will be in \
+             quarantine"
         ));
     }
 }
@@ -130,11 +130,11 @@ fn named(keys: &[&str]) -> String {
     text
 }
 
-fn clocks(seen: &[(&str, &NodeObservation)], rules: &Thresholds, all: &mut Diagnosis) {
+fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds, all: &mut Diagnosis) {
     let mut offsets: Vec<i64> = seen.iter().map(|(_, s)| s.offset_us).collect();
     offsets.sort_unstable();
     let Some(median) = offsets.get(offsets.len().saturating_sub(1) / 2).copied() else { return };
-    let guard_us = i64::try_from(rules.guard.as_micros()).unwrap_or(i64::MAX);
+    let guard_us = i64::try_from(thresholds.guard.as_micros()).unwrap_or(i64::MAX);
     for (node, seen) in seen {
         let off = seen.offset_us.saturating_sub(median);
         let text = format!(
@@ -153,13 +153,12 @@ fn clocks(seen: &[(&str, &NodeObservation)], rules: &Thresholds, all: &mut Diagn
     }
 }
 
-/// Two names for one server, and nodes of different clusters.
+/// Two names of one server, and nodes of different clusters.
 fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     let mut runs: BTreeMap<&str, &str> = BTreeMap::new();
     for (node, seen) in seen.iter().filter(|(_, s)| !s.server.run_id.is_empty()) {
         if let Some(other) = runs.insert(&seen.server.run_id, node) {
-            all.problems
-                .push(format!("{other} and {node} are one and the same server: its one vote would count twice"));
+            all.problems.push(format!("{other} and {node} are the same server: its vote would count twice"));
         }
     }
     let mut clusters: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -171,7 +170,7 @@ fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     if clusters.len() > 1 {
         let groups: Vec<String> = clusters.values().map(|nodes| nodes.join(" and ")).collect();
         all.problems.push(format!(
-            "the nodes were declared with different settings (node list, guard, lock_delay, key_template): {}",
+            "the nodes belong to clusters with different settings (node list, guard, lock_delay, key_template): {}",
             groups.join("; ")
         ));
     }
@@ -187,7 +186,7 @@ fn votes(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
     }
     if new > 0 {
         all.remarks.push(format!(
-            "{new} node(s) carry no marker: they are new, or were wiped, and wait out a quarantine first"
+            "{new} node(s) have no marker: they are new, or lost their data, and will be in quarantine first"
         ));
     }
     let votes = seen
@@ -195,7 +194,7 @@ fn votes(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
         .filter(|(_, s)| s.marker.as_ref().is_some_and(|m| m.state == "a" && m.run == s.server.run_id))
         .count();
     if votes < need {
-        all.problems.push(format!("{votes} of {nodes} nodes vote and {need} are needed: nobody gets a lock"));
+        all.problems.push(format!("{votes} of {nodes} nodes vote and {need} are needed: no lock can be acquired"));
     } else if votes < nodes {
         all.remarks.push(format!("{votes} of {nodes} nodes vote, {need} are needed: {} more may fail", votes - need));
     }
@@ -204,10 +203,10 @@ fn votes(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
     }
 }
 
-/// Leases that no quorum holds: an acquire that is under way, or what is left of one.
+/// Leases on fewer nodes than a quorum: an acquire in progress, or the rest of one.
 fn leftovers(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
     if seen.len() < nodes {
-        return; // nobody knows what the others hold
+        return; // the others may have the rest
     }
     let mut holders: BTreeMap<(&str, &str), (usize, i64)> = BTreeMap::new();
     for lease in seen.iter().flat_map(|(_, s)| &s.leases) {
@@ -216,8 +215,8 @@ fn leftovers(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosi
     }
     for ((key, token_id), (count, left_ms)) in holders.into_iter().filter(|(_, (count, _))| *count < quorum_of(nodes)) {
         all.remarks.push(format!(
-            "{}: the lease {token_id} is on {count} of {nodes} nodes, less than a quorum: under way, or left over; it ends \
-             in {} s at the latest",
+            "{}: the lease {token_id} is on {count} of {nodes} nodes, less than a quorum: an acquire in progress or the rest of one; it ends in \
+             at most {} s",
             one_line(key),
             left_ms.max(0) / 1_000 + 1
         ));

@@ -1,6 +1,5 @@
-//! `redlockd doctor`: looks at the Redis nodes themselves and says in plain words what is wrong. It
-//! reads and changes nothing; the service's own probes are not used, because they would put a
-//! marker on a node that has none.
+//! `redlockd doctor`: checks the Redis nodes directly and reports problems. It only reads; the service's own probes are
+//! not used, because they would write a marker to a node that has none.
 
 mod collect;
 mod diagnose;
@@ -13,30 +12,30 @@ use super::output::print_line;
 use crate::config::{Config, Loaded};
 use diagnose::{Diagnosis, Thresholds, diagnose};
 
-/// Looks, judges, prints; the exit code.
+/// Checks the nodes and prints the findings; returns the exit code.
 pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let config = &loaded.config;
     if config.nodes.is_empty() {
         print_line(
             err,
-            "redlockd: no Redis node is configured (--node, --config or REDLOCKD_NODES); embedded nodes need no doctor",
+            "redlockd: no Redis node is configured (--node, --config or REDLOCKD_NODES); embedded nodes cannot be checked",
         );
         return exit::USAGE;
     }
-    let looks = prepare(config).and_then(|settings| {
+    let checks = prepare(config).and_then(|settings| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("the runtime cannot be made: {error}"))?;
         Ok(runtime.block_on(collect::check_all(&settings)))
     });
-    let looks = match looks {
-        Ok(looks) => looks,
+    let checks = match checks {
+        Ok(checks) => checks,
         Err(why) => {
             print_line(err, &format!("redlockd: {why}"));
             return exit::CONFIG;
         }
     };
-    let rules = Thresholds { node_timeout: config.node_timeout, guard: config.guard };
-    let Diagnosis { lines, problems, mut remarks } = diagnose(&looks, &rules);
+    let thresholds = Thresholds { node_timeout: config.node_timeout, guard: config.guard };
+    let Diagnosis { lines, problems, mut remarks } = diagnose(&checks, &thresholds);
     remarks.extend(loaded.warnings.iter().map(ToString::to_string));
     for line in lines {
         print_line(out, &line);
@@ -49,14 +48,14 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
     }
     match problems.len() {
         0 => {
-            print_line(out, "nothing to do");
+            print_line(out, "no problems");
             exit::OK
         }
         _ => exit::NO,
     }
 }
 
-/// Errors: a file with certificates or a password that cannot be read, in one sentence.
+/// Reads the files that connecting requires. Errors: one of them cannot be read.
 fn prepare(config: &Config) -> Result<collect::CheckSettings, String> {
     let read = |path: &Option<PathBuf>| match path {
         None => Ok(None),

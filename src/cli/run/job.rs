@@ -1,5 +1,4 @@
-//! The command as a process group: started, signalled, looked at, and found to be gone only when
-//! nobody of the group is left. Knows no lease.
+//! The command as a process group: starts it, sends signals, and checks whether a process of the group is left.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,12 +11,12 @@ use rustix::process::{
 
 use crate::cli::exit;
 
-/// How the command itself stands.
+/// The state of the command's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommandState {
     /// It runs, or is stopped.
     Alive,
-    /// It was stopped since the last look.
+    /// It was stopped since the last check.
     JustStopped,
     /// It has ended, with this exit code.
     Ended(u8),
@@ -45,31 +44,31 @@ impl Job {
         Ok(Self { child, group, ended: None })
     }
 
-    /// Its process group, which carries the command's process id.
+    /// Its process group, whose id is the command's process id.
     pub fn group(&self) -> Pid {
         self.group
     }
 
-    /// To everybody in the group. Nobody left is no error.
+    /// Signals every process of the group; an empty group is no error.
     pub fn signal_group(&self, signal: Signal) {
         let _ = kill_process_group(self.group, signal);
     }
 
-    /// To the command alone, unless it has ended.
+    /// Signals only the command, unless it has ended.
     pub fn signal_command(&self, signal: Signal) {
         if self.ended.is_none() {
             let _ = kill_process(self.group, signal);
         }
     }
 
-    /// Ends the group politely; a stopped one is woken for it.
+    /// Sends SIGTERM to the group, and SIGCONT in case it is stopped.
     pub fn terminate(&self) {
         self.signal_group(Signal::TERM);
         self.signal_group(Signal::CONT);
     }
 
-    /// How the command stands. Collects it when it has ended.
-    pub fn look(&mut self) -> CommandState {
+    /// The command's state; reaps it when it has ended.
+    pub fn poll_state(&mut self) -> CommandState {
         if let Some(code) = self.ended {
             return CommandState::Ended(code);
         }
@@ -85,9 +84,8 @@ impl Job {
         }
     }
 
-    /// Whether anybody of the group is left, but for those that are dead and not collected.
-    /// The group's number cannot mean another one as long as somebody is left.
-    pub fn is_anybody_left(&self) -> bool {
+    /// Whether a process of the group is left, zombies excluded. The group's id is not reused as long as one is left.
+    pub fn has_members(&self) -> bool {
         test_kill_process_group(self.group).is_ok() && (self.ended.is_none() || has_living_member(self.group))
     }
 }
@@ -97,8 +95,7 @@ fn code_of(status: ExitStatus) -> u8 {
     status.code().and_then(|code| u8::try_from(code).ok()).or(by_signal).unwrap_or(u8::MAX)
 }
 
-/// Looks through /proc: a dead process that nobody collects is a member of its group for ever.
-/// Where /proc cannot be read, the operating system's "somebody" stands.
+/// Searches /proc, because a zombie stays a member of its group. If /proc cannot be read, assumes that there is one.
 fn has_living_member(group: Pid) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else { return true };
     let group = group.as_raw_nonzero().to_string();

@@ -1,5 +1,5 @@
-//! `redlockd run`: takes a lock, runs a command under it, keeps the lease, and gives the lock back
-//! whatever happens. This file has the order of things; the parts stand beside it.
+//! `redlockd run`: acquires a lock, runs a command while the lease is renewed, and releases the lock. This file has the
+//! sequence of steps; each step has its own file.
 
 mod job;
 mod signals;
@@ -36,33 +36,31 @@ use token_file::TokenFile;
 pub(super) use token_file::write_new as write_token;
 use watchdog::Watchdog;
 
-/// Time between SIGTERM and SIGKILL unless it is given.
+/// Default time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// The grace is a third of the TTL at most: a lease is renewed at a third, and the last third is
-/// for renewals that fail.
+/// Maximum grace, as a part of the TTL: a lease is renewed at a third, and the second third is for failed renewals.
 const GRACES_PER_TTL: u32 = 3;
-/// SIGKILL comes this long before the deadline, and at most this part of the TTL: the system needs
-/// time to deliver it.
+/// SIGKILL is sent this long before the deadline, and at most this part of the TTL, because delivery takes time.
 const MARGIN: Duration = Duration::from_millis(200);
 const MARGINS_PER_TTL: u32 = 20;
-/// How long the release at the end may be tried. Beyond it the TTL ends the lease.
-const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
-/// One try of it.
+/// How long the release at the end is tried. Beyond it the TTL ends the lease.
+const RELEASE_MAX: Duration = Duration::from_secs(5);
+/// Timeout of one try.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause between two tries.
+/// Pause between tries.
 const RELEASE_PAUSE: Duration = Duration::from_millis(200);
 
-/// Everything that is known before anything is asked for.
-struct Run {
+/// The checked arguments.
+struct RunContext {
     client: Client,
-    want: LockRequest,
+    request: LockRequest,
     token: Token,
     file: TokenFile,
     wait: Duration,
     skip_if_held: bool,
-    conflict: u8,
+    held_exit_code: u8,
     quiet: bool,
-    plan: LossPolicy,
+    policy: LossPolicy,
     command: Vec<OsString>,
 }
 
@@ -75,92 +73,92 @@ pub(super) fn run(args: RunArgs, env: &impl Environment, err: &mut dyn Write) ->
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            print_line(err, &format!("redlockd: the runtime cannot be made: {error}"));
+            print_line(err, &format!("redlockd: the runtime cannot be created: {error}"));
             return exit::UNAVAILABLE;
         }
     };
     let code = runtime.block_on(under_lock(&run, &MessageWriter::new(err)));
-    // Nothing is left that is worth waiting for.
+    // What still runs does not matter any more.
     runtime.shutdown_background();
     code
 }
 
-/// Checks, and writes the token file: with no room for it, nothing is acquired.
-fn prepare(args: RunArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Run, u8> {
+/// Checks the arguments and writes the token file; if it cannot be written, nothing is acquired.
+fn prepare(args: RunArgs, env: &impl Environment, err: &mut dyn Write) -> Result<RunContext, u8> {
     let mut usage = |why: String| {
         print_line(err, &format!("redlockd: {why}"));
         exit::USAGE
     };
-    let most = args.ttl / GRACES_PER_TTL;
+    let max = args.ttl / GRACES_PER_TTL;
     let grace = match args.grace {
-        Some(grace) if grace > most => {
-            let (least, grace) = (grace.saturating_mul(GRACES_PER_TTL), format_duration(grace));
-            return Err(usage(format!("--grace {grace} needs a --ttl of at least {}", format_duration(least))));
+        Some(grace) if grace > max => {
+            let (min_ttl, grace) = (grace.saturating_mul(GRACES_PER_TTL), format_duration(grace));
+            return Err(usage(format!("--grace {grace} needs a --ttl of at least {}", format_duration(min_ttl))));
         }
         Some(grace) => grace,
-        None => GRACE.min(most),
+        None => GRACE.min(max),
     };
     if args.ttl.is_zero() {
         return Err(usage("--ttl must be more than 0s".to_owned()));
     }
-    let want = remote::lock_request(args.resource, Some(args.ttl), args.labels, env).map_err(&mut usage)?;
+    let request = remote::lock_request(args.resource, Some(args.ttl), args.labels, env).map_err(&mut usage)?;
     let client = remote::client(&args.service, env, err)?;
     let token = SystemEntropy.token();
     let file = TokenFile::create_in(&runtime_dir(env), &token).map_err(|error| {
         print_line(err, &format!("redlockd: {error}; nothing was acquired and nothing was run"));
         exit::CANNOT_CREATE
     })?;
-    let plan =
+    let policy =
         LossPolicy { grace, margin: MARGIN.min(args.ttl / MARGINS_PER_TTL), warn_only: args.on_lost == OnLost::Warn };
-    Ok(Run {
+    Ok(RunContext {
         client,
-        want,
+        request,
         token,
         file,
         wait: args.wait,
         skip_if_held: args.skip_if_held,
-        conflict: args.conflict_exit_code,
+        held_exit_code: args.conflict_exit_code,
         quiet: args.quiet,
-        plan,
+        policy,
         command: args.command,
     })
 }
 
-/// Where small private files go: in memory where there is such a place.
+/// Directory of the token file; in memory if there is such a one.
 fn runtime_dir(env: &impl Environment) -> PathBuf {
     let dir = |name| remote::set(env, name).map(PathBuf::from).filter(|dir| dir.is_dir());
     dir("XDG_RUNTIME_DIR").or_else(|| dir("TMPDIR")).unwrap_or_else(|| "/tmp".into())
 }
 
-async fn under_lock(run: &Run, messages: &MessageWriter<'_>) -> u8 {
+async fn under_lock(run: &RunContext, messages: &MessageWriter<'_>) -> u8 {
     let mut signals = match RunSignals::listen() {
         Ok(signals) => signals,
         Err(error) => {
-            messages.message(&format!("signals cannot be taken over: {error}"));
+            messages.message(&format!("signals cannot be handled: {error}"));
             return exit::UNAVAILABLE;
         }
     };
-    let answered = match get_lock(run, &mut signals, messages).await {
-        Ok(answered) => answered,
+    let lease = match get_lock(run, &mut signals, messages).await {
+        Ok(lease) => lease,
         Err(code) => return code,
     };
-    let outcome = with_command(run, &answered, &mut signals, messages).await;
+    let outcome = with_command(run, &lease, &mut signals, messages).await;
     match outcome.lease {
-        LeaseEnd::Running => release(run, messages).await,
-        // It was said that the lease runs out; one try may end it sooner.
-        LeaseEnd::Unrenewed => abandon(&run.client, &run.want, &run.token).await,
-        LeaseEnd::Over => {}
+        LeaseEnd::Held => release(run, messages).await,
+        // Reported already; one try may end the lease sooner.
+        LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &run.token).await,
+        LeaseEnd::Ended => {}
     }
     outcome.code
 }
 
-/// Acquires; a signal meanwhile gives up. Errors: the exit code; what there is to say was said.
-async fn get_lock(run: &Run, signals: &mut RunSignals, messages: &MessageWriter<'_>) -> Result<TimedLease, u8> {
-    let (client, want) = (&run.client, &run.want);
+/// Acquires; a signal meanwhile gives up. Errors: the exit code; the reason was printed.
+async fn get_lock(run: &RunContext, signals: &mut RunSignals, messages: &MessageWriter<'_>) -> Result<TimedLease, u8> {
+    let (client, request) = (&run.client, &run.request);
     let until = SystemClock.now().plus(run.wait);
-    let mut told = false;
-    let acquire = acquire(client, want, &run.token, run.wait, |error| {
-        if !std::mem::replace(&mut told, true) && !run.quiet {
+    let mut reported = false;
+    let acquire = acquire(client, request, &run.token, run.wait, |error| {
+        if !std::mem::replace(&mut reported, true) && !run.quiet {
             messages.message(&format!("{error}; trying again"));
         }
     });
@@ -168,13 +166,13 @@ async fn get_lock(run: &Run, signals: &mut RunSignals, messages: &MessageWriter<
     let outcome = tokio::select! {
         biased;
         number = interrupted(signals) => Err(number),
-        outcome = with_progress(waits, client, want, until, messages, acquire) => Ok(outcome),
+        outcome = with_progress(waits, client, request, until, messages, acquire) => Ok(outcome),
     };
     match outcome {
-        Ok(Ok(answered)) => Ok(answered),
+        Ok(Ok(lease)) => Ok(lease),
         Ok(Err(error)) => Err(refused(run, &error, messages)),
         Err(number) => {
-            abandon(client, want, &run.token).await;
+            abandon(client, request, &run.token).await;
             Err(exit::BY_SIGNAL.saturating_add(number))
         }
     }
@@ -189,39 +187,43 @@ async fn interrupted(signals: &mut RunSignals) -> u8 {
     }
 }
 
-fn refused(run: &Run, error: &ClientError, messages: &MessageWriter<'_>) -> u8 {
+fn refused(run: &RunContext, error: &ClientError, messages: &MessageWriter<'_>) -> u8 {
     if error.class() == ErrorClass::Held {
         if run.skip_if_held {
             return exit::OK;
         }
         let holder = error.refusal().and_then(|r| r.problem.members.holders.as_ref()?.first());
-        let detail = holder.map_or_else(|| error.to_string(), |h| format!("{} is {}", run.want.resource, held_by(h)));
-        let waited =
-            if run.wait.is_zero() { String::new() } else { format!("waited {} in vain: ", format_duration(run.wait)) };
+        let detail =
+            holder.map_or_else(|| error.to_string(), |h| format!("{} is {}", run.request.resource, held_by(h)));
+        let waited = if run.wait.is_zero() {
+            String::new()
+        } else {
+            format!("not acquired within {}: ", format_duration(run.wait))
+        };
         messages.message(&format!("{waited}{detail}; nothing was run"));
-        return run.conflict;
+        return run.held_exit_code;
     }
     messages.message(&format!("{error}; nothing was run"));
-    // A token that is new cannot have lost a lease: an operator ended it before it was answered.
-    if matches!(error.class(), ErrorClass::Deadlock | ErrorClass::Lost) { run.conflict } else { exit::of(error) }
+    // A new token cannot have lost a lease earlier: an operator ended it before the answer.
+    if matches!(error.class(), ErrorClass::Deadlock | ErrorClass::Lost) { run.held_exit_code } else { exit::of(error) }
 }
 
 async fn with_command(
-    run: &Run,
-    answered: &TimedLease,
+    run: &RunContext,
+    lease: &TimedLease,
     signals: &mut RunSignals,
     messages: &MessageWriter<'_>,
 ) -> RunOutcome {
-    let failed = |code| RunOutcome { code, lease: LeaseEnd::Running };
-    // This process may have been stopped since the lock was asked for.
-    if answered.deadline.minus(run.plan.grace).minus(run.plan.margin) <= SystemClock.now() {
+    let failed = |code| RunOutcome { code, lease: LeaseEnd::Held };
+    // This process may have been stopped since it sent the request.
+    if lease.deadline.minus(run.policy.grace).minus(run.policy.margin) <= SystemClock.now() {
         messages.message(&format!(
-            "the lease on {} was nearly over when it was answered; nothing was run",
-            run.want.resource
+            "the lease on {} had nearly ended when it was granted; nothing was run",
+            run.request.resource
         ));
         return failed(exit::LOST);
     }
-    let mut watchdog = match run.plan.warn_only {
+    let mut watchdog = match run.policy.warn_only {
         true => None,
         false => match Watchdog::start(run.file.path()) {
             Ok(watchdog) => Some(watchdog),
@@ -231,7 +233,7 @@ async fn with_command(
             }
         },
     };
-    let mut job = match Job::start(&run.command, &variables(run, answered)) {
+    let mut job = match Job::start(&run.command, &variables(run, lease)) {
         Ok(job) => job,
         Err(error) => {
             let name = run.command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
@@ -247,22 +249,22 @@ async fn with_command(
     let terminal = Terminal::find();
     if let Some(terminal) = &terminal {
         terminal.hand_to(job.group());
-        // It may have been stopped for reading before it was allowed to.
+        // It may have been stopped for reading from the terminal too early.
         job.signal_group(rustix::process::Signal::CONT);
     }
-    let (mut keeper, deadline) =
-        LeaseRenewer::new(run.client.clone(), run.want.resource.clone(), run.token.clone(), answered);
+    let (mut renewer, deadline) =
+        LeaseRenewer::new(run.client.clone(), run.request.resource.clone(), run.token.clone(), lease);
     let mut supervisor = supervise::Supervisor {
         job: &mut job,
         watchdog: watchdog.as_mut(),
         terminal: terminal.as_ref(),
         deadline,
         signals,
-        plan: &run.plan,
+        policy: &run.policy,
         messages,
-        name: run.want.resource.as_str(),
+        name: run.request.resource.as_str(),
     };
-    let outcome = supervisor.run(&mut keeper).await;
+    let outcome = supervisor.run(&mut renewer).await;
     if let Some(terminal) = &terminal {
         terminal.take_back();
     }
@@ -270,29 +272,27 @@ async fn with_command(
     outcome
 }
 
-fn variables(run: &Run, answered: &TimedLease) -> [(&'static str, OsString); 4] {
-    let left = answered.deadline.since(SystemClock.now());
+fn variables(run: &RunContext, lease: &TimedLease) -> [(&'static str, OsString); 4] {
+    let left = lease.deadline.since(SystemClock.now());
     let deadline_ms = SystemClock.wall_ms().saturating_add(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
     [
-        ("REDLOCKD_RESOURCE", run.want.resource.as_str().into()),
-        ("REDLOCKD_FENCE", answered.lease.fence.to_string().into()),
+        ("REDLOCKD_RESOURCE", run.request.resource.as_str().into()),
+        ("REDLOCKD_FENCE", lease.lease.fence.to_string().into()),
         ("REDLOCKD_TOKEN_FILE", run.file.path().into()),
         ("REDLOCKD_DEADLINE_MS", deadline_ms.to_string().into()),
     ]
 }
 
-/// Gives the lock back; the best that can be done, since the command has ended anyway.
-async fn release(run: &Run, messages: &MessageWriter<'_>) {
-    let end: BootTime = SystemClock.now().plus(RELEASE_PATIENCE);
+/// Releases the lock, trying for [`RELEASE_MAX`].
+async fn release(run: &RunContext, messages: &MessageWriter<'_>) {
+    let end: BootTime = SystemClock.now().plus(RELEASE_MAX);
     loop {
-        match run.client.release(&run.want.resource, &run.token, RELEASE_TIMEOUT).await {
+        match run.client.release(&run.request.resource, &run.token, RELEASE_TIMEOUT).await {
             Ok(()) => return,
             // The command may have released it itself.
             Err(error) if error.class() == ErrorClass::Lost => return,
             Err(error) if SystemClock.now() >= end => {
-                messages.message(&format!(
-                    "the lock could not be given back ({error}); it is free when its lease has run out"
-                ));
+                messages.message(&format!("the lock could not be released ({error}); it is free when its lease ends"));
                 return;
             }
             Err(_) => SystemClock.sleep(RELEASE_PAUSE).await,

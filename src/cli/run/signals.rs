@@ -1,28 +1,28 @@
-//! The signals that `run` takes over while it holds a lock: those that people and supervisors send
-//! are passed on to the command, and the child's own news wakes the loop. Knows no process.
+//! The signals that `run` handles: those of users and supervisors are forwarded to the command, and SIGCHLD wakes the
+//! supervising loop.
 
 use std::io;
 
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
 
-/// Passed on to the whole process group, as a terminal would …
+/// Forwarded to the process group, as a terminal does …
 const TO_GROUP: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
-/// … or to the command alone, since its children may not expect them.
+/// … or only to the command, because its children may not expect them.
 const TO_COMMAND: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
-/// What came.
+/// A signal that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignalEvent {
-    /// Pass this on to the command's process group.
+    /// Forward this to the command's process group.
     ToGroup(Signal),
-    /// Pass this on to the command.
+    /// Forward this to the command.
     ToCommand(Signal),
     /// A child of this process ended or stopped.
     Child,
 }
 
-/// The signals, taken over from the operating system's defaults for the rest of the process' life.
+/// The handled signals; the handlers stay for the rest of the process' life.
 #[derive(Debug)]
 pub struct RunSignals {
     forwarded: Vec<(Signal, unix::Signal)>,
@@ -30,10 +30,10 @@ pub struct RunSignals {
 }
 
 impl RunSignals {
-    /// Takes them over, except those that this process was told to ignore (`nohup`, `&` in a script).
-    /// Must be called within a tokio runtime.
+    /// Handles them, except those that this process was started to ignore (`nohup`, `&` in a script). Must be called within
+    /// a tokio runtime.
     ///
-    /// Errors: where the operating system refuses.
+    /// Errors: the operating system's.
     pub fn listen() -> io::Result<Self> {
         let ignored = ignored();
         let mut forwarded = Vec::new();
@@ -45,7 +45,7 @@ impl RunSignals {
         Ok(Self { forwarded, child: signal(SignalKind::child())? })
     }
 
-    /// The next one. Cancel: nothing is lost.
+    /// The next signal. Cancel: none is lost.
     pub async fn next(&mut self) -> SignalEvent {
         let Self { forwarded, child } = self;
         std::future::poll_fn(|cx| {
@@ -65,7 +65,7 @@ impl RunSignals {
     }
 }
 
-/// The signals that this process ignores, one bit each from 1 on; none where that cannot be read.
+/// Bit mask of the signals that this process ignores; 0 if it cannot be read.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

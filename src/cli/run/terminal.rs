@@ -1,5 +1,4 @@
-//! The terminal while a command runs in a process group of its own: handed over to it, and taken
-//! back, as a shell does. Knows process groups, not what runs in them.
+//! Makes the command's process group the terminal's foreground group and takes the terminal back, as a shell does.
 
 use std::io::{self, IsTerminal};
 
@@ -14,15 +13,15 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// The terminal, where standard input and output are it and this process is in its foreground.
-    /// In a pipeline it is left alone: the other end (a pager, say) may be using it.
+    /// The terminal, if standard input and output are the terminal and this process is in its foreground. In a pipeline
+    /// it is not used, because another process of the pipeline (a pager, for example) may need it.
     pub fn find() -> Option<Self> {
         let ours = io::stdin().is_terminal() && io::stdout().is_terminal();
         let own = getpgrp();
         (ours && tcgetpgrp(io::stdin()).ok() == Some(own)).then_some(Self { own })
     }
 
-    /// Makes `group` the foreground group: it gets the keyboard, and Ctrl-C.
+    /// Makes `group` the foreground group: it gets the keyboard and Ctrl-C.
     pub fn hand_to(&self, group: Pid) {
         set_foreground(group);
     }
@@ -32,15 +31,15 @@ impl Terminal {
         set_foreground(self.own);
     }
 
-    /// Stops this process' group as Ctrl-Z would have; returns when it is continued.
+    /// Stops this process' group, as Ctrl-Z does; returns when it is continued.
     pub fn stop_self(&self) {
-        // Fails only where the group does not exist, and we are in it.
+        // Fails only if the group does not exist, and this process is in it.
         let _ = kill_current_process_group(Signal::TSTP);
     }
 }
 
-/// From the background this is allowed only while SIGTTOU is blocked. A terminal that has gone away
-/// needs nothing any more.
+/// From the background this is allowed only while SIGTTOU is blocked (rustix cannot block signals without unsafe code,
+/// hence nix). Errors are ignored: a closed terminal has no foreground.
 fn set_foreground(group: Pid) {
     let mut ttou = SigSet::empty();
     ttou.add(NixSignal::SIGTTOU);

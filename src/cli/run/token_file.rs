@@ -1,5 +1,5 @@
-//! The file that carries a token to the command: only its owner can read it, it is written before
-//! anything is acquired, and it is gone at the end. Knows nothing of leases.
+//! The file that passes the token to the command: private to its owner, written before anything is acquired, removed at the
+//! end.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::redlock::entropy::{Entropy, SystemEntropy};
 use crate::types::Token;
 
-/// Only the owner.
+/// Permissions: only the owner.
 const MODE: u32 = 0o600;
 
 /// A file with a token; removed when dropped.
@@ -18,7 +18,7 @@ pub struct TokenFile {
     path: PathBuf,
 }
 
-/// Why there is no file.
+/// The file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("the token file {path} cannot be written: {source}")]
 pub struct TokenFileError {
@@ -28,20 +28,20 @@ pub struct TokenFileError {
 }
 
 impl TokenFile {
-    /// Writes a new file with a name of its own in `dir`.
+    /// Writes a new file with a random name in `dir`.
     ///
-    /// Errors: [`TokenFileError`]; nothing is left behind then.
+    /// Errors: [`TokenFileError`]; no file is left.
     pub fn create_in(dir: &Path, token: &Token) -> Result<Self, TokenFileError> {
         let path = dir.join(format!("redlockd-token-{:016x}", SystemEntropy.bits()));
         let file = Self { path };
         match write_new(&file.path, token) {
             Ok(()) => Ok(file),
-            // Dropping `file` removes what was begun.
+            // Dropping `file` removes an incomplete file.
             Err(source) => Err(TokenFileError { path: file.path.clone(), source }),
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -49,18 +49,18 @@ impl TokenFile {
 
 impl Drop for TokenFile {
     fn drop(&mut self) {
-        // Its command may have removed it.
+        // The command may have removed it.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 /// Writes the token and a newline into a file that must not exist yet.
 ///
-/// Errors: the operating system's; an incomplete file may be left behind.
+/// Errors: the operating system's; an incomplete file may be left.
 pub fn write_new(path: &Path, token: &Token) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
-    // A full disk shows here: local file systems reserve the space as they take the bytes. The file need not outlive
-    // a crash, so nothing waits for the disk.
+    // A full disk is reported here, because local file systems reserve space on write. The file need not survive a crash,
+    // so there is no fsync.
     file.write_all(format!("{}\n", token.reveal()).as_bytes())
 }
 
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_can_read_it_and_it_is_gone_at_the_end() {
+    fn file_is_private_and_removed_at_the_end() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = TokenFile::create_in(dir.path(), &token()).expect("written");
         let path = file.path().to_owned();
@@ -86,13 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn no_room_is_an_error_that_names_the_file_and_not_the_token() {
+    fn error_names_the_file_and_not_the_token() {
         let error = TokenFile::create_in(Path::new("/nowhere"), &token()).expect_err("no directory").to_string();
         assert!(error.contains("/nowhere/redlockd-token-") && !error.contains("hunter2"), "{error}");
     }
 
     #[test]
-    fn a_file_that_is_there_is_not_written_over() {
+    fn existing_file_is_not_overwritten() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert_eq!(write_new(file.path(), &token()).expect_err("there").kind(), io::ErrorKind::AlreadyExists);
     }

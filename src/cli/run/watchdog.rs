@@ -1,12 +1,10 @@
-//! A second process that ends the command in time where `run` itself cannot: because it is stopped
-//! (SIGSTOP, a debugger), or was killed. It knows the command's process group and two instants, both
-//! told over a pipe, and nothing else: no network, no lease, no runtime.
+//! A second process that ends the command in time if `run` cannot, because `run` is stopped (SIGSTOP, a debugger) or was
+//! killed. It receives the command's process group and two instants through a pipe; it has no network and no runtime.
 //!
-//! What holds: while the watchdog lives, the command gets SIGTERM and SIGKILL before the lease's
-//! local deadline whatever happens to `run`, also after the machine was suspended (as soon as it
-//! wakes; only the fence protects what happens in the first instant). What does not: somebody who
-//! stops or kills both processes, the instant between the start of the command and the pipe's first
-//! line, and processes that left the command's group (daemons that call setsid).
+//! Guaranteed while the watchdog runs: the command gets SIGTERM and SIGKILL before the lease's local deadline, whatever
+//! happens to `run`; after a suspend as soon as the machine wakes, when only the fence protects. Not covered: stopping or
+//! killing both processes, the instant between the start of the command and the pipe's first line, and processes that left
+//! the command's group (daemons that call setsid).
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -22,20 +20,20 @@ use rustix::time::Timespec;
 
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
-/// The hidden command, with the path of the token file behind it.
+/// The hidden command; its argument is the path of the token file.
 pub const COMMAND: &str = "__watchdog";
-/// Exit code of a watchdog that had to act.
+/// Exit code of a watchdog that ended the command.
 const ACTED: i32 = 3;
-/// Longest sleep: timers stand still while the machine is suspended, leases do not.
-const LOOK: Duration = Duration::from_millis(500);
-/// How often a group that was asked to end is looked at.
-const LOOK_ENDING: Duration = Duration::from_millis(50);
-/// How long `run` waits for its watchdog's word.
-const LAST_WORD: Duration = Duration::from_millis(500);
-/// Between two looks at whether it has come.
-const LAST_WORD_LOOK: Duration = Duration::from_millis(2);
+/// Longest sleep: timers stop while the machine is suspended, leases do not.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// Interval of checks after SIGTERM.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// How long `run` waits for its watchdog's exit code.
+const EXIT_WAIT_MAX: Duration = Duration::from_millis(500);
+/// Interval of checks for it.
+const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The side of `run`.
+/// The watchdog process, as `run` controls it.
 #[derive(Debug)]
 pub struct Watchdog {
     child: Child,
@@ -43,11 +41,11 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts it, in a process group of its own. It removes the token file where `run` cannot.
+    /// Starts it, in its own process group. It removes the token file if `run` cannot.
     ///
     /// Errors: the operating system's.
     pub fn start(token_file: &Path) -> io::Result<Self> {
-        // The file may have been replaced by a newer one since this process began.
+        // The program's file may have been replaced since this process started.
         let mut start = Command::new("/proc/self/exe");
         start.arg(COMMAND).arg(token_file).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         let mut child = start.spawn()?;
@@ -55,49 +53,49 @@ impl Watchdog {
         Ok(Self { child, pipe })
     }
 
-    /// Names the group that it guards.
-    pub fn guard(&mut self, group: Pid) {
-        self.tell(&format!("group {}\n", group.as_raw_nonzero()));
+    /// Sends the group to end.
+    pub fn set_group(&mut self, group: Pid) {
+        self.send(&format!("group {}\n", group.as_raw_nonzero()));
     }
 
-    /// When to send SIGTERM and SIGKILL, unless it is told another time before.
-    pub fn until(&mut self, terminate: BootTime, kill: BootTime) {
-        self.tell(&format!("until {} {}\n", terminate.as_micros(), kill.as_micros()));
+    /// Sends the times of SIGTERM and SIGKILL; the latest ones count.
+    pub fn set_times(&mut self, terminate: BootTime, kill: BootTime) {
+        self.send(&format!("until {} {}\n", terminate.as_micros(), kill.as_micros()));
     }
 
-    /// A watchdog that died has nobody to tell; [`Watchdog::is_alive`] finds out.
-    fn tell(&mut self, line: &str) {
+    /// Errors are ignored: [`Watchdog::is_alive`] detects that the watchdog has ended.
+    fn send(&mut self, line: &str) {
         if let Some(pipe) = &mut self.pipe {
             let _ = pipe.write_all(line.as_bytes());
         }
     }
 
-    /// Whether it still watches.
+    /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends it home. Its end is not waited for.
+    /// Ends it, without waiting.
     pub fn dismiss(&mut self) {
-        self.tell("done\n");
+        self.send("done\n");
         self.pipe = None;
     }
 
-    /// Sends it home; whether it had to act before. Blocks for [`LAST_WORD`] at most.
-    pub fn dismiss_and_ask(&mut self) -> bool {
+    /// Ends it; whether it had ended the command before. Blocks for at most [`EXIT_WAIT_MAX`].
+    pub fn dismiss_and_wait(&mut self) -> bool {
         self.dismiss();
-        let end = SystemClock.now().plus(LAST_WORD);
+        let end = SystemClock.now().plus(EXIT_WAIT_MAX);
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => return status.code() == Some(ACTED),
-                Ok(None) if SystemClock.now() < end => std::thread::sleep(LAST_WORD_LOOK),
+                Ok(None) if SystemClock.now() < end => std::thread::sleep(EXIT_CHECK_INTERVAL),
                 _ => return false,
             }
         }
     }
 }
 
-/// What the watchdog knows.
+/// What the watchdog has received.
 #[derive(Debug, Default)]
 struct Orders {
     group: Option<Pid>,
@@ -107,8 +105,8 @@ struct Orders {
 }
 
 impl Orders {
-    /// Takes one line; what cannot be read is no order.
-    fn take(&mut self, line: &str) {
+    /// Reads one line; invalid lines are ignored.
+    fn read(&mut self, line: &str) {
         let mut words = line.split_whitespace();
         let word = words.next();
         let mut number = || words.next().and_then(|w| w.parse::<u64>().ok());
@@ -124,14 +122,14 @@ impl Orders {
     }
 }
 
-/// The watchdog's life; its exit code. Blocks.
+/// Runs the watchdog; returns its exit code. Blocks.
 pub fn main(token_file: &Path, err: &mut dyn Write) -> u8 {
-    // A supervisor that ends all of us with SIGTERM must not end the guard before the guarded.
-    let mut held = SigSet::empty();
+    // A supervisor that sends SIGTERM to all processes must not end the watchdog before the command.
+    let mut blocked = SigSet::empty();
     [NixSignal::SIGTERM, NixSignal::SIGINT, NixSignal::SIGHUP, NixSignal::SIGQUIT]
         .into_iter()
-        .for_each(|s| held.add(s));
-    let _ = held.thread_block();
+        .for_each(|s| blocked.add(s));
+    let _ = blocked.thread_block();
     let (mut orders, mut unread, mut orphaned) = (Orders::default(), Vec::new(), false);
     loop {
         let now = SystemClock.now();
@@ -157,56 +155,56 @@ pub fn main(token_file: &Path, err: &mut dyn Write) -> u8 {
             let _ = std::fs::remove_file(token_file);
             return 0;
         }
-        let left = orders.terminate.map_or(LOOK, |at| at.since(now)).min(LOOK);
-        match read_some(&mut unread, left) {
+        let left = orders.terminate.map_or(SLEEP_MAX, |at| at.since(now)).min(SLEEP_MAX);
+        match read_pipe(&mut unread, left) {
             PipeRead::Nothing => {}
-            PipeRead::Something => {
+            PipeRead::Data => {
                 while let Some(end) = unread.iter().position(|b| *b == b'\n') {
                     let line: Vec<u8> = unread.drain(..=end).collect();
-                    orders.take(&String::from_utf8_lossy(&line));
+                    orders.read(&String::from_utf8_lossy(&line));
                 }
             }
-            PipeRead::End => orphaned = !orders.done,
+            PipeRead::Closed => orphaned = !orders.done,
         }
     }
 }
 
 enum PipeRead {
     Nothing,
-    Something,
-    End,
+    Data,
+    Closed,
 }
 
-/// Waits for more orders, for a while.
-fn read_some(into: &mut Vec<u8>, patience: Duration) -> PipeRead {
+/// Reads from the pipe, waiting for at most `timeout` (below a second).
+fn read_pipe(into: &mut Vec<u8>, timeout: Duration) -> PipeRead {
     let stdin = io::stdin();
     let mut fds = [PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
-    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
-    match poll(&mut fds, Some(&timeout)) {
+    let timespec = Timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+    match poll(&mut fds, Some(&timespec)) {
         Ok(0) | Err(_) => return PipeRead::Nothing,
         Ok(_) => {}
     }
     let mut buffer = [0; 256];
     // Not through the standard library's buffer, which poll(2) cannot see into.
     match rustix::io::read(&stdin, &mut buffer) {
-        Ok(0) | Err(_) => PipeRead::End,
+        Ok(0) | Err(_) => PipeRead::Closed,
         Ok(n) => {
             into.extend_from_slice(&buffer[..n]);
-            PipeRead::Something
+            PipeRead::Data
         }
     }
 }
 
-/// SIGTERM now, SIGKILL at `kill` to whoever is left.
+/// Sends SIGTERM now, and SIGKILL at `kill` if a process is left.
 fn end_group(group: Pid, kill: BootTime) {
-    // Nobody left is what is wanted.
+    // Errors: no process is left.
     let _ = kill_process_group(group, Signal::TERM);
     let _ = kill_process_group(group, Signal::CONT);
     while SystemClock.now() < kill {
         if test_kill_process_group(group).is_err() {
             return;
         }
-        std::thread::sleep(kill.since(SystemClock.now()).min(LOOK_ENDING));
+        std::thread::sleep(kill.since(SystemClock.now()).min(CHECK_INTERVAL));
     }
     let _ = kill_process_group(group, Signal::KILL);
 }
@@ -216,19 +214,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_are_read_and_nonsense_is_none() {
+    fn orders_are_read_and_invalid_lines_are_ignored() {
         let mut orders = Orders::default();
         for line in ["group 17\n", "until 5 6\n", "", "frob 1", "until x"] {
-            orders.take(line);
+            orders.read(line);
         }
         assert_eq!(orders.group.map(|g| g.as_raw_nonzero().get()), Some(17));
         assert_eq!((orders.terminate, orders.kill, orders.done), (None, None, false));
-        orders.take("until 5 6");
+        orders.read("until 5 6");
         assert_eq!(
             (orders.terminate, orders.kill),
             (Some(BootTime::from_nanos(5_000)), Some(BootTime::from_nanos(6_000)))
         );
-        orders.take("done");
+        orders.read("done");
         assert!(orders.done);
     }
 }

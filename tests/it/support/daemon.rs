@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::poll;
 use super::redis_server::RedisServer;
@@ -170,7 +171,9 @@ pub async fn cluster(count: usize) -> Vec<RedisServer> {
 pub struct Running(Option<Child>);
 
 impl Running {
+    /// Must be called within a tokio runtime.
     pub fn spawn(command: &mut Command) -> Self {
+        stop_ignoring_signals();
         Self(Some(command.spawn().expect("it runs")))
     }
 
@@ -201,7 +204,22 @@ impl Drop for Running {
     }
 }
 
-/// Whether a process runs: it is there and no zombie.
+/// Children inherit the signals that this process ignores, as in the background of a script or under `nohup`; shells and
+/// `redlockd run` then leave them ignored. Handling such a signal here gives children its default action, because exec
+/// resets handlers but not "ignore". A signal that is not ignored keeps its action, so Ctrl-C still ends the tests.
+fn stop_ignoring_signals() {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("Linux");
+    let ignored = u64::from_str_radix(mask.trim(), 16).expect("a number");
+    for which in [SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit(), SignalKind::terminate()] {
+        if ignored & (1 << (which.as_raw_value() - 1)) != 0 {
+            // The handler stays when the stream is dropped.
+            drop(signal(which).expect("these signals can be handled"));
+        }
+    }
+}
+
+/// Whether a process runs: it exists and is no zombie.
 pub fn is_running(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
