@@ -1,5 +1,5 @@
-//! Many who want one name: each waits for it, has it, and gives it back at once. Turns per second, and the
-//! gap in which nobody has the lock: from the call of a release to the next holder's answer.
+//! Contention: many clients wait for one name, acquire it and release it at once. Measures grants per second and the
+//! hand-over gap: the time from the call of a release to the next holder's answer.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -8,15 +8,15 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::crew::Until;
+use crate::workers::Until;
 use crate::http::{self, Connection};
-use crate::rates::World;
+use crate::throughput::World;
 use crate::stats::{Run, Spread, percentile};
 
 /// How many want it at once.
-const CROWDS: [usize; 3] = [2, 16, 64];
+const CONNECTION_COUNTS: [usize; 3] = [2, 16, 64];
 
-/// What one round measured with one crowd.
+/// What one round measured with one connections.
 struct Round {
     run: Run,
     /// Sorted, microseconds.
@@ -34,12 +34,12 @@ impl Rounds {
     ///
     /// Errors: where nothing can be measured.
     pub async fn measure(&mut self, world: &World, length: Duration) -> Result<(), Failure> {
-        for crowd in CROWDS {
-            eprintln!("one name, {crowd} at once");
+        for connections in CONNECTION_COUNTS {
+            eprintln!("one name, {connections} at once");
             let alone = world.drive(1, length / 4).await?.percentile(0.5);
             let released = Rc::new(Cell::new(None::<Instant>));
             let gaps = Rc::new(RefCell::new(Vec::new()));
-            let heard = Rc::clone(&gaps);
+            let received = Rc::clone(&gaps);
             let turn = async move |connection: &mut Connection, _| {
                 connection.begin();
                 write!(
@@ -48,7 +48,7 @@ impl Rounds {
                 )?;
                 let answer = connection.ask().await?;
                 if let Some(released) = released.take() {
-                    heard.borrow_mut().push(released.elapsed().as_secs_f64() * 1e6);
+                    received.borrow_mut().push(released.elapsed().as_secs_f64() * 1e6);
                 }
                 connection.keep_token(&answer);
                 connection.begin();
@@ -58,10 +58,10 @@ impl Rounds {
                 released.set(Some(Instant::now()));
                 Ok(answer.status == 201 && connection.ask().await?.status == 204)
             };
-            let run = http::drive(world.service.address, crowd, Until::Passed(length), turn).await?;
+            let run = http::drive(world.service.address, connections, Until::Passed(length), turn).await?;
             let mut gaps = gaps.take();
             gaps.sort_by(f64::total_cmp);
-            self.0.entry(crowd).or_default().push(Round { run, gaps, alone });
+            self.0.entry(connections).or_default().push(Round { run, gaps, alone });
         }
         Ok(())
     }
@@ -74,10 +74,10 @@ impl Rounds {
         println!(
             "| at once | turns/s | gap p50 µs | gap p99 µs | gap p50 / an uncontended cycle's p50 | errors |\n|---:|---:|---:|---:|---:|---:|"
         );
-        for (crowd, rounds) in &self.0 {
+        for (connections, rounds) in &self.0 {
             let spread = |what: &dyn Fn(&Round) -> f64| Spread::of(rounds.iter().map(what));
             println!(
-                "| {crowd} | {:.0} | {:.0} | {:.0} | {} | {} |",
+                "| {connections} | {:.0} | {:.0} | {:.0} | {} | {} |",
                 spread(&|r| r.run.rate()).median,
                 spread(&|r| percentile(&r.gaps, 0.5)).median,
                 spread(&|r| percentile(&r.gaps, 0.99)).median,

@@ -1,5 +1,5 @@
-//! etcd, through its JSON gateway: one member, with the disk as it comes. Three steps as the service does
-//! them, lease, lock and unlock; and two, with a lease that each connection has been granted once.
+//! etcd through its JSON gateway, one member with its default durability. Three calls per cycle as the service counts
+//! them (lease, lock, unlock), and two with a lease that each connection was granted once.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;

@@ -1,6 +1,6 @@
-//! The floors: what the same nodes can do for a client in this process, without HTTP. Plain: `SET NX PX`
-//! and compare-and-delete. Script: the service's own scripts, packed by its own code, with token, attempt
-//! and stamp drawn as the service draws them. Both by the lanes of `lane`, and both decided by a majority.
+//! The floors: what the same nodes can do for a client in this process, without HTTP. Plain: `SET NX PX` and
+//! compare-and-delete. Script: the service's own scripts, encoded by its own code, with token, attempt and time drawn
+//! as the service draws them. Both use `pipelined_client` and are decided by a majority.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,8 +14,8 @@ use redlockd::types::{ResourceName, Ttl};
 use tokio::task::LocalSet;
 
 use crate::Failure;
-use crate::crew::{Until, repeat_here};
-use crate::lane::{Lanes, pack};
+use crate::workers::{Until, repeat_here};
+use crate::pipelined_client::{PipelinedClient, pack};
 use crate::stats::Run;
 
 /// TTL of every lease here.
@@ -25,17 +25,17 @@ pub const COMPARE_AND_DELETE: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
 
 /// `SET NX PX`, then compare-and-delete. The nodes know [`COMPARE_AND_DELETE`].
-pub async fn plain(nodes: &[SocketAddr], crowd: usize, until: Until) -> Result<Run, Failure> {
+pub async fn plain(nodes: &[SocketAddr], connections: usize, until: Until) -> Result<Run, Failure> {
     let plain = Rc::new(Plain::new());
     LocalSet::new()
         .run_until(async {
-            let lanes = Rc::new(Lanes::connect(nodes).await?);
-            repeat_here(vec![Vec::new(); crowd], until, async move |packed: &mut Vec<u8>, number| {
+            let client = Rc::new(PipelinedClient::connect(nodes).await?);
+            repeat_here(vec![Vec::new(); connections], until, async move |packed: &mut Vec<u8>, number| {
                 let (key, value) = (format!("plain-{number}"), SystemEntropy.token());
                 for command in [Plain::set, Plain::delete] {
                     packed.clear();
                     command(&plain, packed, &key, value.reveal());
-                    if !lanes.ask(|_, queue| queue.extend_from_slice(packed)).await {
+                    if !client.ask(|_, queue| queue.extend_from_slice(packed)).await {
                         return false;
                     }
                 }
@@ -48,19 +48,19 @@ pub async fn plain(nodes: &[SocketAddr], crowd: usize, until: Until) -> Result<R
 
 /// The service's acquire and release scripts, without anything around them. `passes` is what each node's
 /// marker says.
-pub async fn script(nodes: &[SocketAddr], passes: Vec<String>, crowd: usize, until: Until) -> Result<Run, Failure> {
+pub async fn script(nodes: &[SocketAddr], passes: Vec<String>, connections: usize, until: Until) -> Result<Run, Failure> {
     let script = Script::new();
     LocalSet::new()
         .run_until(async {
-            let lanes = Rc::new(Lanes::connect(nodes).await?);
+            let client = Rc::new(PipelinedClient::connect(nodes).await?);
             let passes = Rc::new(passes);
-            repeat_here(vec![(); crowd], until, async move |(), number| {
+            repeat_here(vec![(); connections], until, async move |(), number| {
                 let [acquire, release] = Script::requests(&format!("script-{number}"));
                 // Packed once: what differs between the nodes is the marker fingerprint, which is put in its place.
                 let packed = script.pack(&acquire, &passes[0]).get_packed_command();
                 let Some(at) = memchr::memmem::find(&packed, passes[0].as_bytes()) else { return false };
                 let (head, tail) = (&packed[..at], &packed[at + passes[0].len()..]);
-                let acquired = lanes.ask(|node, queue| {
+                let acquired = client.ask(|node, queue| {
                     queue.extend_from_slice(head);
                     queue.extend_from_slice(passes[node].as_bytes());
                     queue.extend_from_slice(tail);
@@ -69,7 +69,7 @@ pub async fn script(nodes: &[SocketAddr], passes: Vec<String>, crowd: usize, unt
                     return false;
                 }
                 let packed = script.pack(&release, "").get_packed_command();
-                lanes.ask(|_, queue| queue.extend_from_slice(&packed)).await
+                client.ask(|_, queue| queue.extend_from_slice(&packed)).await
             })
             .await
         })

@@ -1,16 +1,16 @@
-//! One node of five that does not answer: what it costs the throughput, and how long requests wait for
-//! it. In each round with and without it, in turns; rslock under the same, once.
+//! One node of five that does not answer: what it costs in throughput and latency. Measured with and without it in
+//! turns, in each round; and once with rslock.
 
 use std::time::Duration;
 
-use crate::crew::Until;
+use crate::workers::Until;
 use crate::goals::Goals;
 use crate::peers::LockManager;
-use crate::rates::World;
+use crate::throughput::World;
 use crate::stats::{Run, Spread};
 use crate::{Failure, http, peers};
 
-const CROWD: usize = 16;
+const CONNECTIONS: usize = 16;
 /// The service's default.
 const NODE_TIMEOUT: Duration = Duration::from_millis(50);
 /// When the node freezes in the run that sees it happen.
@@ -34,29 +34,29 @@ impl Rounds {
     pub async fn measure(&mut self, world: World, round: usize, length: Duration) -> Result<(), Failure> {
         eprintln!("round {round}, one frozen node");
         if round % 2 == 1 {
-            self.healthy.push(world.drive(CROWD, length).await?);
+            self.healthy.push(world.drive(CONNECTIONS, length).await?);
         }
         if round == 1 {
             // On connections that were made while all was well: a first one to a frozen node takes it longer yet.
             let (manager, until) = (LockManager::new(world.nodes.urls()), Until::Passed(Duration::from_secs(1)));
-            let healthy = peers::rslock(&manager, CROWD, until).await?;
+            let healthy = peers::rslock(&manager, CONNECTIONS, until).await?;
             let _frozen = world.nodes.freeze_one()?;
-            self.rslock = Some([healthy, peers::rslock(&manager, CROWD, until).await?]);
+            self.rslock = Some([healthy, peers::rslock(&manager, CONNECTIONS, until).await?]);
         }
         tokio::time::sleep(RECOVERY).await;
         let freeze = async {
             tokio::time::sleep(INTO).await;
             world.nodes.freeze_one()
         };
-        let (freezing, frozen) = tokio::join!(world.drive(CROWD, INTO * 3), freeze);
+        let (freezing, frozen) = tokio::join!(world.drive(CONNECTIONS, INTO * 3), freeze);
         let frozen = frozen?;
         self.freezing.push(freezing?);
-        self.frozen.push(world.drive(CROWD, length).await?);
+        self.frozen.push(world.drive(CONNECTIONS, length).await?);
         drop(frozen);
         if round % 2 == 0 {
             tokio::time::sleep(RECOVERY).await;
             crate::servers::until("the service", || http::is_ready(world.service.address).then_some(())).await?;
-            self.healthy.push(world.drive(CROWD, length).await?);
+            self.healthy.push(world.drive(CONNECTIONS, length).await?);
         }
         Ok(())
     }
@@ -72,7 +72,7 @@ impl Rounds {
 
     /// Prints what was measured.
     pub fn print(&self) {
-        println!("\nOne node of five frozen, {CROWD} at once:\n");
+        println!("\nOne node of five frozen, {CONNECTIONS} at once:\n");
         println!("| what | cycles/s | p50 µs | p99 µs | longest request ms | errors |\n|---|---:|---:|---:|---:|---:|");
         let [rslock, rslock_frozen] = match &self.rslock {
             Some([healthy, frozen]) => [vec![healthy.clone()], vec![frozen.clone()]],

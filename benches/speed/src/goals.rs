@@ -1,5 +1,5 @@
-//! What a run was to reach, beside what it reached: the list that each command ends with. A goal is
-//! judged by the median of its rounds; the range stands beside it.
+//! The goals of a run beside what was measured: the list that each command ends with. A goal is judged by the median
+//! of the rounds; the range stands beside it.
 
 use crate::stats::Spread;
 

@@ -1,6 +1,5 @@
-//! `make bench-growth`: what 100,000 held leases change, for those who acquire, for the memory of the
-//! service and of the nodes, and for those who look at metrics and lists. Two clusters side by side, one
-//! with few leases and one with many, are asked in turns.
+//! `make bench-growth`: what 100,000 held leases change for callers, for the memory of the service and of the nodes, and
+//! for readers of metrics and lists. Two clusters, one with few leases and one with many, are asked in turns.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
@@ -8,12 +7,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::crew::Until;
+use crate::workers::Until;
 use crate::goals::Goals;
-use crate::http::{self, Connection, Heard};
+use crate::http::{self, Connection, Received};
 use crate::process::{Parties, cpu_us, resident};
 use crate::servers::{NODES, Nodes, Service, Start};
-use crate::stats::{Run, Spread, percentile, print_strangers};
+use crate::stats::{Run, Spread, percentile, print_other_load};
 use crate::{Asked, Failure};
 
 /// Held leases, to compare acquires.
@@ -22,7 +21,7 @@ const FEW: u64 = 10;
 const PAGE: u64 = 100;
 const MANY: u64 = 100_000;
 /// How many acquire at once.
-const CROWD: usize = 64;
+const CONNECTIONS: usize = 64;
 /// The longest TTL by default: more than a round takes.
 const TTL: &str = "5m";
 /// Turns of both clusters in a round.
@@ -58,11 +57,11 @@ impl Cluster {
     }
 
     /// Acquires until so many leases are held, and keeps them. The run is of the acquires.
-    async fn hold(&mut self, until: u64, crowd: usize) -> Result<Run, Failure> {
+    async fn hold(&mut self, until: u64, connections: usize) -> Result<Run, Failure> {
         let (first, more) = (self.held, until - self.held);
         let acquire =
             async move |connection: &mut Connection, number| http::acquire(connection, first + number, TTL).await;
-        let run = http::drive(self.address(), crowd, Until::Cycles(more), acquire).await?;
+        let run = http::drive(self.address(), connections, Until::Cycles(more), acquire).await?;
         // A lease or two more or less change no figure.
         if run.errors * 1_000 > more {
             return Err(format!("{} of {more} leases were refused", run.errors).into());
@@ -77,14 +76,14 @@ impl Cluster {
         let first = NEXT.get();
         NEXT.set(first + BESIDE);
         let acquires = Rc::new(RefCell::new(Vec::new()));
-        let heard = Rc::clone(&acquires);
+        let received = Rc::clone(&acquires);
         let cycle = async move |connection: &mut Connection, number| {
             let asked = Instant::now();
             let acquired = http::acquire(connection, first + number, "30s").await?;
-            heard.borrow_mut().push(asked.elapsed().as_secs_f64() * 1e6);
+            received.borrow_mut().push(asked.elapsed().as_secs_f64() * 1e6);
             Ok(acquired && http::release(connection, first + number).await?)
         };
-        let run = http::drive(self.address(), CROWD, Until::Passed(length), cycle);
+        let run = http::drive(self.address(), CONNECTIONS, Until::Passed(length), cycle);
         let parties = Parties { subject: Some(self.service.server.pid()), nodes: self.nodes.pids() };
         let run = parties.watch(run).await?;
         let mut acquires = acquires.take();
@@ -160,7 +159,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
         rounds.push(round(asked).await?);
     }
     print(&rounds);
-    print_strangers(rounds.iter().flat_map(|round| &round.runs));
+    print_other_load(rounds.iter().flat_map(|round| &round.runs));
     let mut goals = Goals::default();
     let of = |what: &dyn Fn(&Round) -> Vec<f64>| rounds.iter().flat_map(what).collect::<Vec<f64>>();
     let growth = |pairs: &[[f64; 2]]| pairs.iter().map(|[few, many]| many / few).collect::<Vec<f64>>();
@@ -186,9 +185,9 @@ async fn round(asked: &Asked) -> Result<Round, Failure> {
     few.hold(FEW, 1).await?;
     let before = many.memory()?;
     let tenth = MANY / 10;
-    round.tenths[0] = many.hold(tenth, CROWD).await?.percentile(0.5);
-    many.hold(MANY - tenth, CROWD).await?;
-    round.tenths[1] = many.hold(MANY, CROWD).await?.percentile(0.5);
+    round.tenths[0] = many.hold(tenth, CONNECTIONS).await?.percentile(0.5);
+    many.hold(MANY - tenth, CONNECTIONS).await?;
+    round.tenths[1] = many.hold(MANY, CONNECTIONS).await?.percentile(0.5);
     let after = many.memory()?;
     round.service_bytes = (after.service - before.service) / MANY as f64;
     round.node_bytes = (after.node - before.node) / MANY as f64;
@@ -199,9 +198,9 @@ async fn round(asked: &Asked) -> Result<Round, Failure> {
         round.runs.extend([with_few.0, with_many.0]);
     }
     few.hold(PAGE, 1).await?;
-    let heard = Rc::new(Heard::default());
+    let received = Rc::new(Received::default());
     let open = async |cluster: &Cluster| -> io::Result<Connection> {
-        Connection::open(cluster.address(), Rc::clone(&heard)).await
+        Connection::open(cluster.address(), Rc::clone(&received)).await
     };
     let mut connections = [open(&few).await?, open(&many).await?];
     let clusters = [&few, &many];
@@ -246,7 +245,7 @@ fn print(rounds: &[Round]) {
     let row = |what: &str, few: f64, many: f64| println!("| {what} | {few:.0} | {many:.0} |");
     let both = |what: &dyn Fn(&Round, usize) -> f64| (median(&|r| what(r, 0)), median(&|r| what(r, 1)));
     let (few, many) = both(&|r, at| middle(&r.rate, at));
-    row(&format!("cycles/s of other names, {CROWD} at once ({FEW} leases)"), few, many);
+    row(&format!("cycles/s of other names, {CONNECTIONS} at once ({FEW} leases)"), few, many);
     let (few, many) = both(&|r, at| middle(&r.acquire_us, at));
     row("p50 of their acquires, µs", few, many);
     let (few, many) = both(&|r, at| r.tenths[at]);

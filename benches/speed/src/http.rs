@@ -1,5 +1,5 @@
-//! The load: HTTP/1.1 with keep-alive, one connection per worker. A cycle is a `POST` and a `DELETE` of a
-//! name of its own. Reads only as much of an answer as the cycle needs, so that the load is cheap.
+//! The load: HTTP/1.1 with keep-alive, one connection per worker. A cycle is a `POST` and a `DELETE` of a name of its
+//! own. It parses only as much of a response as the cycle needs, so that the load is cheap.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::Failure;
-use crate::crew::{Until, repeat};
+use crate::workers::{Until, repeat};
 use crate::stats::Run;
 
 /// Whether the service says so.
@@ -35,16 +35,16 @@ pub fn get(address: SocketAddr, path: &str) -> io::Result<String> {
 /// So many connections, each with one `cycle` after the other.
 pub async fn drive(
     address: SocketAddr,
-    crowd: usize,
+    connections: usize,
     until: Until,
     cycle: impl AsyncFn(&mut Connection, u64) -> io::Result<bool> + 'static,
 ) -> Result<Run, Failure> {
-    let heard = Rc::new(Heard::default());
+    let received = Rc::new(Received::default());
     let mut connections = Vec::new();
-    for _ in 0..crowd {
-        connections.push(Connection::open(address, Rc::clone(&heard)).await?);
+    for _ in 0..connections {
+        connections.push(Connection::open(address, Rc::clone(&received)).await?);
     }
-    let last = Rc::clone(&heard);
+    let last = Rc::clone(&received);
     let of_one = async move |connection: &mut Connection, number| {
         let done = cycle(connection, number).await;
         if !matches!(done, Ok(true)) && last.refusal.borrow().is_none() {
@@ -54,9 +54,9 @@ pub async fn drive(
         done.unwrap_or(false)
     };
     let mut run = repeat(connections, until, of_one).await?;
-    run.longest = heard.longest.get();
-    if let Some(refusal) = heard.refusal.take() {
-        eprintln!("the first of {} cycles that failed heard: {refusal}", run.errors);
+    run.longest = received.longest.get();
+    if let Some(refusal) = received.refusal.take() {
+        eprintln!("the first of {} cycles that failed received: {refusal}", run.errors);
     }
     Ok(run)
 }
@@ -98,9 +98,9 @@ pub struct Answer {
     token: Range<usize>,
 }
 
-/// What the connections of one run have heard.
+/// What the connections of one run have received.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct Received {
     longest: Cell<Duration>,
     refusal: RefCell<Option<String>>,
 }
@@ -112,20 +112,20 @@ pub struct Connection {
     pub out: Vec<u8>,
     buffer: Vec<u8>,
     token: Vec<u8>,
-    heard: Rc<Heard>,
+    received: Rc<Received>,
     /// What a cycle wants to find again in the next one.
     pub notes: Option<String>,
 }
 
 impl Connection {
-    /// Opens one, which leaves what is said of all connections in `heard`.
+    /// Opens one, which leaves what is said of all connections in `received`.
     ///
     /// Errors: what connecting says.
-    pub async fn open(address: SocketAddr, heard: Rc<Heard>) -> io::Result<Self> {
+    pub async fn open(address: SocketAddr, received: Rc<Received>) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (out, buffer, token) = (Vec::with_capacity(512), Vec::with_capacity(4_096), Vec::with_capacity(64));
-        Ok(Self { stream, out, buffer, token, heard, notes: None })
+        Ok(Self { stream, out, buffer, token, received, notes: None })
     }
 
     /// Forgets the last request.
@@ -168,7 +168,7 @@ impl Connection {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if let Some(answer) = read(&self.buffer) {
-                self.heard.longest.set(self.heard.longest.get().max(asked.elapsed()));
+                self.received.longest.set(self.received.longest.get().max(asked.elapsed()));
                 return Ok(answer);
             }
         }
@@ -199,7 +199,7 @@ fn read(bytes: &[u8]) -> Option<Answer> {
 
 /// Where the value of a header of that name is in its line.
 fn value(line: &[u8], name: &[u8]) -> Option<Range<usize>> {
-    // The first letter tells nearly all others apart.
+    // The first letter distinguishes nearly all headers.
     if line.first()? | 0x20 != name[0] || !line.get(..name.len())?.eq_ignore_ascii_case(name) {
         return None;
     }

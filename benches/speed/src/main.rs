@@ -1,5 +1,5 @@
-//! How fast the service is, as ratios against yardsticks that are measured beside it, in turns, in the
-//! same run: figures of different runs say nothing, ratios within one do. Owns the command line.
+//! Benchmarks of the service, as ratios to yardsticks that are measured in turns in the same run: only ratios within
+//! one run can be compared. This file reads the command line.
 //!
 //! ```text
 //! redlockd-speed bench REDLOCKD [ROUNDS] [SECONDS]     # make bench: floors, rslock, bare axum, one frozen node
@@ -9,24 +9,24 @@
 //! ```
 #![expect(clippy::print_stdout, reason = "figures are what it is for")]
 
-mod beside_etcd;
+mod etcd_comparison;
 mod contended;
-mod cost;
-mod crew;
+mod node_cost;
+mod workers;
 mod etcd;
 mod floor;
 mod frozen;
 mod goals;
 mod growth;
 mod http;
-mod lane;
-mod own_cost;
+mod pipelined_client;
+mod service_cost;
 mod peers;
 mod process;
-mod rates;
+mod throughput;
 mod servers;
 mod stats;
-mod within;
+mod in_process;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -60,14 +60,14 @@ async fn main() -> Result<(), Failure> {
     let asked = Asked { binary, rounds, length };
     let measured = async {
         match what.as_str() {
-            "bench" => rates::run(&asked).await,
-            "peers" => beside_etcd::run(&asked).await,
+            "bench" => throughput::run(&asked).await,
+            "peers" => etcd_comparison::run(&asked).await,
             "growth" => growth::run(&asked).await,
-            "cost" => own_cost::run(&asked).await,
+            "cost" => service_cost::run(&asked).await,
             _ => Err(USAGE.into()),
         }
     };
-    // Whoever ends this ends its servers with it: they are dropped with the measurement.
+    // Ending this process ends its servers: they are dropped with the measurement.
     let mut ended = signal(SignalKind::terminate())?;
     tokio::select! {
         biased;

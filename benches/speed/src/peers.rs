@@ -1,5 +1,5 @@
-//! What the service is compared with besides the floors: rslock, the best-known Redlock library for Rust,
-//! in this process; and a bare axum service that answers the same requests with JSON and does nothing.
+//! What the service is compared with besides the floors: rslock, the best-known Redlock library for Rust, in this
+//! process; and a bare axum service that answers the same requests with JSON and does nothing else.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use axum::routing::post;
 use serde_json::{Value, json};
 
 use crate::Failure;
-use crate::crew::{Until, repeat};
+use crate::workers::{Until, repeat};
 use crate::servers::Server;
 use crate::stats::Run;
 
@@ -21,8 +21,8 @@ use crate::stats::Run;
 pub use rslock::LockManager;
 
 /// Lock and unlock, as its documentation has it.
-pub async fn rslock(manager: &LockManager, crowd: usize, until: Until) -> Result<Run, Failure> {
-    let managers = vec![manager.clone(); crowd];
+pub async fn rslock(manager: &LockManager, connections: usize, until: Until) -> Result<Run, Failure> {
+    let managers = vec![manager.clone(); connections];
     let cycle = async |manager: &mut LockManager, number| {
         let name = format!("rslock-{number}");
         let Ok(lock) = manager.lock(name.as_str(), Duration::from_secs(30)).await else { return false };

@@ -1,4 +1,4 @@
-//! What the kernel says of processes: their time on the processor and their memory.
+//! Processor time and memory of processes, as the kernel counts them.
 
 use std::time::Instant;
 
@@ -22,8 +22,8 @@ impl Parties {
         let (before, busy, begun) = (self.spent()?, busy_us()?, Instant::now());
         let mut run = run.await?;
         let (after, cycles) = (self.spent()?, run.cycles().max(1) as f64);
-        let strangers = (busy_us()? - busy) - (after.sum() - before.sum());
-        run.strangers = strangers / begun.elapsed().as_secs_f64() / 1e6;
+        let other_cores = (busy_us()? - busy) - (after.sum() - before.sum());
+        run.other_cores = other_cores / begun.elapsed().as_secs_f64() / 1e6;
         let part = |of: fn(&Cpu) -> f64| (of(&after) - of(&before)) / cycles;
         run.cpu = Cpu { subject: part(|c| c.subject), nodes: part(|c| c.nodes), load: part(|c| c.load) };
         Ok(run)

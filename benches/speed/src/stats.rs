@@ -1,4 +1,4 @@
-//! What runs measured, and what follows from several of them. Knows nothing of what was run.
+//! Results of runs, and their medians, percentiles and ranges.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct Run {
     /// Processor's time per cycle.
     pub cpu: Cpu,
     /// Cores that were busy with anything else meanwhile; negative by what the counts differ.
-    pub strangers: f64,
+    pub other_cores: f64,
 }
 
 /// Processor's time per cycle, microseconds, by who spent it.
@@ -46,7 +46,7 @@ impl Run {
         let longest = took.iter().max().copied().unwrap_or_default();
         let mut took_us: Vec<f64> = took.iter().map(|t| t.as_secs_f64() * 1e6).collect();
         took_us.sort_by(f64::total_cmp);
-        Self { took_us, lasted, errors, longest, cpu: Cpu::default(), strangers: 0.0 }
+        Self { took_us, lasted, errors, longest, cpu: Cpu::default(), other_cores: 0.0 }
     }
 
     /// Cycles.
@@ -73,8 +73,8 @@ pub fn percentile(sorted: &[f64], part: f64) -> f64 {
 
 /// Prints how much of the machine was others' meanwhile: ratios of runs that others disturbed are worth
 /// little.
-pub fn print_strangers<'a>(runs: impl Iterator<Item = &'a Run>) {
-    let cores = Spread::of(runs.map(|run| run.strangers));
+pub fn print_other_load<'a>(runs: impl Iterator<Item = &'a Run>) {
+    let cores = Spread::of(runs.map(|run| run.other_cores));
     let advice = if cores.median > STRANGERS_MAX { ": too many, measure again on a quiet machine" } else { "" };
     println!("\nCores that anything else kept busy during these runs: {}{advice}.", cores.text(2));
 }

@@ -1,17 +1,17 @@
-//! `make bench-peers`: the service beside etcd's JSON gateway, in the same run; as it comes, and with
-//! every node on the disk before it answers, as etcd is.
+//! `make bench-peers`: the service beside etcd's JSON gateway in the same run, with default durability, and with every
+//! node syncing to disk before it answers, as etcd does.
 
 use std::collections::BTreeMap;
 
-use crate::crew::Until;
+use crate::workers::Until;
 use crate::etcd::{self, Etcd};
 use crate::goals::Goals;
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
-use crate::stats::{Run, Spread, print_strangers};
+use crate::stats::{Run, Spread, print_other_load};
 use crate::{Asked, Failure, http};
 
-const CROWDS: [usize; 3] = [1, 16, 64];
+const CONNECTION_COUNTS: [usize; 3] = [1, 16, 64];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
@@ -51,26 +51,26 @@ impl World {
         Ok(Self { nodes, service, durable_nodes, durable, etcd: Etcd::start().await? })
     }
 
-    async fn measure(&self, subject: Subject, crowd: usize, until: Until) -> Result<Run, Failure> {
+    async fn measure(&self, subject: Subject, connections: usize, until: Until) -> Result<Run, Failure> {
         let parties = |pid, nodes: Option<&Nodes>| {
             let nodes = nodes.map(Nodes::pids).unwrap_or_default();
             Parties { subject: Some(pid), nodes }
         };
         match subject {
             Subject::Service => {
-                let run = http::drive(self.service.address, crowd, until, http::cycle);
+                let run = http::drive(self.service.address, connections, until, http::cycle);
                 parties(self.service.server.pid(), Some(&self.nodes)).watch(run).await
             }
             Subject::Durable => {
-                let run = http::drive(self.durable.address, crowd, until, http::cycle);
+                let run = http::drive(self.durable.address, connections, until, http::cycle);
                 parties(self.durable.server.pid(), Some(&self.durable_nodes)).watch(run).await
             }
             Subject::EtcdTwo => {
-                let run = http::drive(self.etcd.address, crowd, until, etcd::two_steps);
+                let run = http::drive(self.etcd.address, connections, until, etcd::two_steps);
                 parties(self.etcd.server.pid(), None).watch(run).await
             }
             Subject::EtcdThree => {
-                let run = http::drive(self.etcd.address, crowd, until, etcd::three_steps);
+                let run = http::drive(self.etcd.address, connections, until, etcd::three_steps);
                 parties(self.etcd.server.pid(), None).watch(run).await
             }
         }
@@ -87,15 +87,15 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
         for subject in SUBJECTS {
             world.measure(subject, 16, Until::Passed(asked.length / 8)).await?;
         }
-        for crowd in CROWDS {
-            eprintln!("round {round} of {}, {crowd} at once", asked.rounds);
+        for connections in CONNECTION_COUNTS {
+            eprintln!("round {round} of {}, {connections} at once", asked.rounds);
             let mut order = SUBJECTS;
             if round % 2 == 0 {
                 order.reverse();
             }
             for subject in order {
-                let run = world.measure(subject, crowd, Until::Passed(asked.length)).await?;
-                all.entry((crowd, subject)).or_default().push(run);
+                let run = world.measure(subject, connections, Until::Passed(asked.length)).await?;
+                all.entry((connections, subject)).or_default().push(run);
             }
         }
     }
@@ -104,11 +104,11 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
         "| what | at once | cycles/s | of etcd's with one lease per connection | of etcd's with a lease each | p50 µs | p99 µs | errors | CPU µs per cycle: own / nodes / load |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
-    for ((crowd, subject), runs) in &all {
-        let of = |other| Spread::of(ratios(&all, *crowd, *subject, other)).text(2);
+    for ((connections, subject), runs) in &all {
+        let of = |other| Spread::of(ratios(&all, *connections, *subject, other)).text(2);
         let median = |what: &dyn Fn(&Run) -> f64| Spread::of(runs.iter().map(what)).median;
         println!(
-            "| {} | {crowd} | {:.0} | {} | {} | {:.0} | {:.0} | {} | {:.1} / {:.1} / {:.1} |",
+            "| {} | {connections} | {:.0} | {} | {} | {:.0} | {:.0} | {} | {:.1} / {:.1} / {:.1} |",
             subject.name(),
             median(&Run::rate),
             of(Subject::EtcdTwo),
@@ -121,7 +121,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
             median(&|run| run.cpu.load),
         );
     }
-    print_strangers(all.values().flatten());
+    print_other_load(all.values().flatten());
     let mut goals = Goals::default();
     for (other, name) in [(Subject::EtcdTwo, "one lease per connection"), (Subject::EtcdThree, "a lease each")] {
         let rate = |subject| ratios(&all, 64, subject, other);
@@ -143,6 +143,6 @@ fn place() -> String {
     std::env::var("TMPDIR").unwrap_or_else(|_| "target/".to_owned())
 }
 
-fn ratios(all: &BTreeMap<(usize, Subject), Vec<Run>>, crowd: usize, one: Subject, other: Subject) -> Vec<f64> {
-    all[&(crowd, one)].iter().zip(&all[&(crowd, other)]).map(|(a, b)| a.rate() / b.rate()).collect()
+fn ratios(all: &BTreeMap<(usize, Subject), Vec<Run>>, connections: usize, one: Subject, other: Subject) -> Vec<f64> {
+    all[&(connections, one)].iter().zip(&all[&(connections, other)]).map(|(a, b)| a.rate() / b.rate()).collect()
 }

@@ -1,4 +1,4 @@
-//! So many workers at once, each with one cycle after the other: what every subject is measured by.
+//! A number of concurrent workers, each running one cycle after the other: the load of every benchmark.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,17 +9,17 @@ use tokio::task::LocalSet;
 use crate::Failure;
 use crate::stats::Run;
 
-/// How long the crew works.
+/// When the workers stop.
 #[derive(Debug, Clone, Copy)]
 pub enum Until {
-    /// So long; a cycle that has begun is finished.
+    /// After this time; a cycle that has begun is finished.
     Passed(Duration),
-    /// So many cycles in all, a like number each.
+    /// After this many cycles in all, the same number for each worker.
     Cycles(u64),
 }
 
-/// Lets each worker do `cycle(worker, number)` again and again; it tells whether it succeeded. A worker's
-/// numbers begin at its place and are nobody else's.
+/// Runs `cycle(worker, number)` in each worker again and again; it returns whether it succeeded. The numbers of
+/// two workers differ.
 pub async fn repeat<W: 'static>(
     workers: Vec<W>,
     until: Until,
@@ -35,18 +35,18 @@ pub async fn repeat_here<W: 'static>(
     until: Until,
     cycle: impl AsyncFn(&mut W, u64) -> bool + 'static,
 ) -> Result<Run, Failure> {
-    let (crowd, cycle) = (workers.len() as u64, Rc::new(cycle));
+    let (connections, cycle) = (workers.len() as u64, Rc::new(cycle));
     let took = Rc::new(RefCell::new(Vec::with_capacity(1 << 18)));
     let begun = Instant::now();
     let goes_on = move |number: u64, now: Instant| match until {
         Until::Passed(length) => now - begun < length,
         Until::Cycles(all) => number < all,
     };
-    let mut crew = Vec::new();
-    for (who, mut worker) in (0_u64..).zip(workers) {
+    let mut tasks = Vec::new();
+    for (first, mut worker) in (0_u64..).zip(workers) {
         let (cycle, took) = (Rc::clone(&cycle), Rc::clone(&took));
-        crew.push(tokio::task::spawn_local(async move {
-            let (mut number, mut errors, mut started) = (who, 0_u64, Instant::now());
+        tasks.push(tokio::task::spawn_local(async move {
+            let (mut number, mut errors, mut started) = (first, 0_u64, Instant::now());
             while goes_on(number, started) {
                 let succeeded = cycle(&mut worker, number).await;
                 let ended = Instant::now();
@@ -54,14 +54,14 @@ pub async fn repeat_here<W: 'static>(
                     true => took.borrow_mut().push(ended - started),
                     false => errors += 1,
                 }
-                (number, started) = (number + crowd, ended);
+                (number, started) = (number + connections, ended);
             }
             errors
         }));
     }
     let mut errors = 0;
-    for worker in crew {
-        errors += worker.await?;
+    for task in tasks {
+        errors += task.await?;
     }
     let lasted = begun.elapsed();
     let took = std::mem::take(&mut *took.borrow_mut());
@@ -74,14 +74,14 @@ mod tests {
 
     #[tokio::test]
     async fn every_number_is_done_once() {
-        for crowd in [1, 3, 64] {
+        for connections in [1, 3, 64] {
             let seen = Rc::new(RefCell::new(Vec::new()));
             let done = Rc::clone(&seen);
             let cycle = async move |(): &mut (), number| {
                 done.borrow_mut().push(number);
                 number != 7
             };
-            let run = repeat(vec![(); crowd], Until::Cycles(100), cycle).await.expect("a run");
+            let run = repeat(vec![(); connections], Until::Cycles(100), cycle).await.expect("a run");
             let mut seen = seen.take();
             seen.sort_unstable();
             assert_eq!(seen, (0..100).collect::<Vec<u64>>());

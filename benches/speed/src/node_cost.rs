@@ -1,5 +1,5 @@
-//! What the scripts cost a node, in its own accounts (`INFO commandstats`), beside the commands of plain
-//! Redlock. Every reply is looked at: a script that refuses is cheap.
+//! What the scripts cost a node by its own count (`INFO commandstats`), beside the commands of plain Redlock. Every
+//! reply is checked: a script that refuses is cheap.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -117,7 +117,7 @@ fn expect(stream: &mut TcpStream, kind: Kind, name: &str) -> Result<(), Failure>
         let read = stream.read(&mut chunk)?;
         bytes.extend_from_slice(&chunk[..read]);
         let mut begin = 0;
-        while let Some((length, is_yes)) = crate::lane::reply(&bytes[begin..]) {
+        while let Some((length, is_yes)) = crate::pipelined_client::reply(&bytes[begin..]) {
             if !is_yes {
                 let said = String::from_utf8_lossy(&bytes[begin..begin + length]).into_owned();
                 return Err(format!("{name} ({kind:?}): the node says {said:?}").into());

@@ -1,21 +1,20 @@
-//! `make bench`: cycles per second and their latencies, of the service and of its yardsticks. Each round
-//! has servers of its own, so that no round inherits what another one left on the nodes, and each second
-//! round goes through its subjects the other way round.
+//! `make bench`: cycles per second and latencies of the service and its yardsticks. Each round starts servers of its
+//! own, so that no round inherits state, and every second round measures its subjects in reverse order.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::crew::Until;
+use crate::workers::Until;
 use crate::goals::Goals;
 use crate::peers::{Bare, LockManager};
 use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
-use crate::stats::{Run, Spread, print_strangers};
-use crate::within::Within;
+use crate::stats::{Run, Spread, print_other_load};
+use crate::in_process::Within;
 use crate::{Asked, Failure, contended, cost, floor, frozen, http, peers};
 
 /// Connections, or callers at once.
-const CROWDS: [usize; 3] = [1, 16, 64];
+const CONNECTION_COUNTS: [usize; 3] = [1, 16, 64];
 /// What each subject does before a round is measured.
 const WARM_UP: Duration = Duration::from_millis(200);
 
@@ -78,35 +77,35 @@ impl World {
         Ok(Self { nodes, service, embedded, bare, within })
     }
 
-    async fn measure(&self, subject: Subject, crowd: usize, length: Duration) -> Result<Run, Failure> {
+    async fn measure(&self, subject: Subject, connections: usize, length: Duration) -> Result<Run, Failure> {
         let (nodes, until) = (&self.nodes, Until::Passed(length));
         let parties = |subject| Parties { subject, nodes: nodes.pids() };
         let watched = |server: u32| parties(Some(server));
         match subject {
-            Subject::PlainFloor => parties(None).watch(floor::plain(&nodes.addresses, crowd, until)).await,
+            Subject::PlainFloor => parties(None).watch(floor::plain(&nodes.addresses, connections, until)).await,
             Subject::ScriptFloor => {
                 let passes = nodes.passes()?;
-                parties(None).watch(floor::script(&nodes.addresses, passes, crowd, until)).await
+                parties(None).watch(floor::script(&nodes.addresses, passes, connections, until)).await
             }
-            Subject::Service => self.drive(crowd, length).await,
-            Subject::Rslock => parties(None).watch(peers::rslock(&LockManager::new(nodes.urls()), crowd, until)).await,
+            Subject::Service => self.drive(connections, length).await,
+            Subject::Rslock => parties(None).watch(peers::rslock(&LockManager::new(nodes.urls()), connections, until)).await,
             Subject::BareAxum => {
-                let run = http::drive(self.bare.address, crowd, until, http::cycle);
+                let run = http::drive(self.bare.address, connections, until, http::cycle);
                 watched(self.bare.server.pid()).watch(run).await
             }
             Subject::Embedded => {
-                let run = http::drive(self.embedded.address, crowd, until, http::cycle);
+                let run = http::drive(self.embedded.address, connections, until, http::cycle);
                 watched(self.embedded.server.pid()).watch(run).await
             }
-            Subject::Within => parties(None).watch(self.within.cycles(crowd, until)).await,
+            Subject::Within => parties(None).watch(self.within.cycles(connections, until)).await,
         }
     }
 
     /// Cycles of the service over the nodes.
     ///
     /// Errors: where nothing can be measured; cycles that fail are counted.
-    pub async fn drive(&self, crowd: usize, length: Duration) -> Result<Run, Failure> {
-        let run = http::drive(self.service.address, crowd, Until::Passed(length), http::cycle);
+    pub async fn drive(&self, connections: usize, length: Duration) -> Result<Run, Failure> {
+        let run = http::drive(self.service.address, connections, Until::Passed(length), http::cycle);
         Parties { subject: Some(self.service.server.pid()), nodes: self.nodes.pids() }.watch(run).await
     }
 }
@@ -117,21 +116,21 @@ impl World {
 pub async fn run(asked: &Asked) -> Result<(), Failure> {
     let mut all: BTreeMap<(usize, Subject), Vec<Run>> = BTreeMap::new();
     let (mut frozen, mut contended, mut costs) =
-        (frozen::Rounds::default(), contended::Rounds::default(), cost::OnNode::default());
+        (frozen::Rounds::default(), contended::Rounds::default(), node_cost::OnNode::default());
     for round in 1..=asked.rounds {
         let world = World::start(asked).await?;
         for subject in SUBJECTS {
             world.measure(subject, 16, WARM_UP).await?;
         }
-        for crowd in CROWDS {
-            eprintln!("round {round} of {}, {crowd} at once", asked.rounds);
+        for connections in CONNECTION_COUNTS {
+            eprintln!("round {round} of {}, {connections} at once", asked.rounds);
             let mut order = SUBJECTS;
             if round % 2 == 0 {
                 order.reverse();
             }
             for subject in order {
-                let run = world.measure(subject, crowd, asked.length).await?;
-                all.entry((crowd, subject)).or_default().push(run);
+                let run = world.measure(subject, connections, asked.length).await?;
+                all.entry((connections, subject)).or_default().push(run);
             }
         }
         contended.measure(&world, asked.length / 2).await?;
@@ -139,7 +138,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
         frozen.measure(world, round, asked.length).await?;
     }
     table(&all);
-    print_strangers(all.values().flatten());
+    print_other_load(all.values().flatten());
     contended.print();
     costs.print();
     frozen.print();
@@ -154,16 +153,16 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
 /// In each round, `what` of one subject over that of another.
 fn ratios(
     all: &BTreeMap<(usize, Subject), Vec<Run>>,
-    crowd: usize,
+    connections: usize,
     [one, other]: [Subject; 2],
     what: impl Fn(&Run) -> f64,
 ) -> Vec<f64> {
-    all[&(crowd, one)].iter().zip(&all[&(crowd, other)]).map(|(a, b)| what(a) / what(b)).collect()
+    all[&(connections, one)].iter().zip(&all[&(connections, other)]).map(|(a, b)| what(a) / what(b)).collect()
 }
 
 fn of_rates(all: &BTreeMap<(usize, Subject), Vec<Run>>, goals: &mut Goals) {
     use Subject::{BareAxum, Embedded, PlainFloor, Rslock, ScriptFloor, Service};
-    let rate = |crowd, pair| ratios(all, crowd, pair, Run::rate);
+    let rate = |connections, pair| ratios(all, connections, pair, Run::rate);
     goals.at_least("rate at 64 / script floor's", 0.6, "", rate(64, [Service, ScriptFloor]));
     goals.at_least("rate at 64 / plain floor's", 0.35, "", rate(64, [Service, PlainFloor]));
     goals.at_least("rate at 64 / rslock's, in process", 1.0, "", rate(64, [Service, Rslock]));
@@ -189,13 +188,13 @@ fn table(all: &BTreeMap<(usize, Subject), Vec<Run>>) {
         "| what | at once | cycles/s | of the plain floor | of the script floor | p50 µs | p99 µs | p99.9 µs | longest request ms | errors | CPU µs per cycle: own / nodes / load |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
-    for ((crowd, subject), runs) in all {
-        let of = |floor| Spread::of(ratios(all, *crowd, [*subject, floor], Run::rate)).text(2);
+    for ((connections, subject), runs) in all {
+        let of = |floor| Spread::of(ratios(all, *connections, [*subject, floor], Run::rate)).text(2);
         let median = |what: &dyn Fn(&Run) -> f64| Spread::of(runs.iter().map(what)).median;
         let errors: u64 = runs.iter().map(|r| r.errors).sum();
         let longest = runs.iter().map(|r| r.longest).max().unwrap_or_default();
         println!(
-            "| {} | {crowd} | {:.0} | {} | {} | {:.0} | {:.0} | {:.0} | {:.1} | {errors} | {} / {:.1} / {:.1} |",
+            "| {} | {connections} | {:.0} | {} | {} | {:.0} | {:.0} | {:.0} | {:.1} | {errors} | {} / {:.1} / {:.1} |",
             subject.name(),
             median(&Run::rate),
             of(Subject::PlainFloor),

@@ -1,5 +1,5 @@
-//! The lock by itself: the service's own manager over one embedded node, in the process of the load and
-//! without HTTP. What a cycle takes here is the lock's part in a cycle of the service on embedded nodes.
+//! The lock without HTTP: the service's own manager over one embedded node, in the process of the load. A cycle here
+//! costs what the lock contributes to a cycle of the service on embedded nodes.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use redlockd::redlock::monitor::NodeMonitor;
 use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
 
 use crate::Failure;
-use crate::crew::{Until, repeat};
+use crate::workers::{Until, repeat};
 use crate::servers::Directory;
 use crate::stats::Run;
 
@@ -56,17 +56,17 @@ impl Within {
             cleanup_limit: 4_096,
         };
         let engine = Redlock::new(vec![node], SystemClock, SystemEntropy, settings);
-        let warden = NodeMonitor::new(engine.clone());
-        warden.probe_round().await;
+        let monitor = NodeMonitor::new(engine.clone());
+        monitor.probe_round().await;
         let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
-        let locks = LockManager::new(engine, warden, limits, Duration::from_secs(2));
+        let locks = LockManager::new(engine, monitor, limits, Duration::from_secs(2));
         Ok(Self { locks, _data: Rc::new(data) })
     }
 
     /// Acquires and releases, each of a name of its own.
     ///
-    /// Errors: none but those of the crew; cycles that fail are counted.
-    pub async fn cycles(&self, crowd: usize, until: Until) -> Result<Run, Failure> {
+    /// Errors: none but those of the workers; cycles that fail are counted.
+    pub async fn cycles(&self, connections: usize, until: Until) -> Result<Run, Failure> {
         let ttl = Ttl::from_ms(TTL_MS).map_err(|invalid| invalid.to_string())?;
         let run = SystemEntropy.bits();
         let cycle = async move |within: &mut Self, number| {
@@ -84,6 +84,6 @@ impl Within {
             tokio::task::yield_now().await;
             released
         };
-        repeat(vec![self.clone(); crowd], until, cycle).await
+        repeat(vec![self.clone(); connections], until, cycle).await
     }
 }

@@ -1,6 +1,6 @@
-//! The fastest client that a majority of nodes can have: one connection per node, one queue and one
-//! write per node and turn of the loop, one wake-up per operation. The yardstick for what the service's
-//! own client costs. Parses only as much of a reply as tells yes from no.
+//! The fastest client of a majority of nodes: one connection per node, one queue and one write per node and turn of
+//! the loop, one wake-up per operation. It is the yardstick for the cost of the service's own client. It parses only as
+//! much of a reply as distinguishes yes from no.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -64,11 +64,11 @@ struct Node {
 }
 
 /// One connection to each node.
-pub struct Lanes {
+pub struct PipelinedClient {
     nodes: Vec<Rc<Node>>,
 }
 
-impl Lanes {
+impl PipelinedClient {
     /// Connects. Needs a `LocalSet`; the tasks end with it.
     pub async fn connect(addresses: &[SocketAddr]) -> Result<Self, Failure> {
         let mut nodes = Vec::new();
@@ -175,7 +175,7 @@ mod tests {
     use super::{pack, reply};
 
     #[test]
-    fn replies_are_measured_and_told_apart() {
+    fn replies_are_measured_and_distinguished() {
         assert_eq!(reply(b"+OK\r\n+"), Some((5, true)));
         assert_eq!(reply(b"$-1\r\n"), Some((5, false)));
         assert_eq!(reply(b":1\r\n"), Some((4, true)));

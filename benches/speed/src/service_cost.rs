@@ -1,18 +1,18 @@
-//! `make bench-cost`: figures of the service itself that a noisy machine does not move: instructions per
-//! cycle, and writes per command. Instructions by `perf` where the machine counts them, else by
-//! `valgrind`; writes by `strace`, and by what the nodes count of their reads without it.
+//! `make bench-cost`: costs of the service that a noisy machine does not change: instructions per cycle and writes per
+//! command. Instructions by `perf` where the machine counts them, else by `valgrind`; writes by `strace`, and without it
+//! by the nodes' count of their reads.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::crew::Until;
+use crate::workers::Until;
 use crate::servers::{Directory, NODES, Nodes, Server, Service, Start};
 use crate::stats::Run;
 use crate::{Asked, Failure, http};
 
-const CROWDS: [usize; 2] = [1, 64];
+const CONNECTION_COUNTS: [usize; 2] = [1, 64];
 /// Commands of one cycle: an acquire and a release on each node.
 const COMMANDS: f64 = 2.0 * NODES as f64;
 /// Cycles before anything is counted: caches, buffers and tables grow to their size.
@@ -32,31 +32,31 @@ const TRACED: &str = "trace=connect,accept4,write,writev,sendto,sendmsg";
 /// Errors: where a server does not start, a tool is missing or a cycle fails.
 pub async fn run(asked: &Asked) -> Result<(), Failure> {
     println!("| the service, per cycle of acquire and release | connections | |\n|---|---:|---:|");
-    for crowd in CROWDS {
-        let reads = reads(&asked.binary, crowd).await?;
-        println!("| reads of all nodes, of {COMMANDS} commands (their own counters) | {crowd} | {reads:.2} |");
-        println!("| commands per read (the same) | {crowd} | {:.1} |", COMMANDS / reads);
+    for connections in CONNECTION_COUNTS {
+        let reads = reads(&asked.binary, connections).await?;
+        println!("| reads of all nodes, of {COMMANDS} commands (their own counters) | {connections} | {reads:.2} |");
+        println!("| commands per read (the same) | {connections} | {:.1} |", COMMANDS / reads);
     }
-    for crowd in CROWDS {
-        let [nodes, others] = writes(&asked.binary, crowd).await?;
-        println!("| writes to all nodes, of {COMMANDS} commands (strace of writes alone) | {crowd} | {nodes:.2} |");
-        println!("| commands per write (the same) | {crowd} | {:.1} |", COMMANDS / nodes);
-        println!("| writes to callers and elsewhere, of 2 answers (the same) | {crowd} | {others:.2} |");
+    for connections in CONNECTION_COUNTS {
+        let [nodes, others] = writes(&asked.binary, connections).await?;
+        println!("| writes to all nodes, of {COMMANDS} commands (strace of writes alone) | {connections} | {nodes:.2} |");
+        println!("| commands per write (the same) | {connections} | {:.1} |", COMMANDS / nodes);
+        println!("| writes to callers and elsewhere, of 2 answers (the same) | {connections} | {others:.2} |");
     }
-    for crowd in CROWDS {
-        for (call, count) in calls(&asked.binary, crowd).await? {
-            println!("| {call} (strace -c, which slows the service down) | {crowd} | {count:.2} |");
+    for connections in CONNECTION_COUNTS {
+        for (call, count) in calls(&asked.binary, connections).await? {
+            println!("| {call} (strace -c, which slows the service down) | {connections} | {count:.2} |");
         }
     }
-    for crowd in CROWDS {
-        let (count, by) = instructions(&asked.binary, crowd).await?;
-        println!("| instructions in user space ({by}) | {crowd} | {count:.0} |");
+    for connections in CONNECTION_COUNTS {
+        let (count, by) = instructions(&asked.binary, connections).await?;
+        println!("| instructions in user space ({by}) | {connections} | {count:.0} |");
     }
     Ok(())
 }
 
-async fn cycles(service: &Service, crowd: usize, count: u64) -> Result<Run, Failure> {
-    let run = http::drive(service.address, crowd, Until::Cycles(count), http::cycle).await?;
+async fn cycles(service: &Service, connections: usize, count: u64) -> Result<Run, Failure> {
+    let run = http::drive(service.address, connections, Until::Cycles(count), http::cycle).await?;
     if run.errors > 0 {
         return Err(format!("{} cycles failed", run.errors).into());
     }
@@ -64,14 +64,14 @@ async fn cycles(service: &Service, crowd: usize, count: u64) -> Result<Run, Fail
 }
 
 /// Instructions per cycle, and by what they were counted.
-async fn instructions(binary: &Path, crowd: usize) -> Result<(f64, &'static str), Failure> {
+async fn instructions(binary: &Path, connections: usize) -> Result<(f64, &'static str), Failure> {
     if perf_counts() {
         let nodes = Nodes::start().await?;
         let service = Start { binary, under: &[], args: &[] }.over(&nodes).await?;
-        cycles(&service, crowd, WARM_UP).await?;
-        return Ok((by_perf(&service, crowd).await?, "perf"));
+        cycles(&service, connections, WARM_UP).await?;
+        return Ok((by_perf(&service, connections).await?, "perf"));
     }
-    let (short, long) = (by_valgrind(binary, crowd, SHORT).await?, by_valgrind(binary, crowd, LONG).await?);
+    let (short, long) = (by_valgrind(binary, connections, SHORT).await?, by_valgrind(binary, connections, LONG).await?);
     Ok((per_cycle(short, long), "valgrind"))
 }
 
@@ -90,14 +90,14 @@ fn count_of(text: &str) -> Option<f64> {
     text.lines().find(|line| line.contains("instructions"))?.split(',').next()?.parse().ok()
 }
 
-async fn by_perf(service: &Service, crowd: usize) -> Result<f64, Failure> {
+async fn by_perf(service: &Service, connections: usize) -> Result<f64, Failure> {
     let pid = service.server.pid().to_string();
     let mut perf = Command::new("perf");
     perf.args(["stat", "-x,", "-e", "instructions:u", "-p", &pid]).stderr(Stdio::piped());
     let mut perf = Server(perf.spawn()?);
     // perf says nowhere that it has begun.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let run = cycles(service, crowd, CYCLES).await?;
+    let run = cycles(service, connections, CYCLES).await?;
     Command::new("kill").args(["-INT", &perf.pid().to_string()]).status()?;
     let mut said = String::new();
     let mut output = perf.0.stderr.take().ok_or("no output")?;
@@ -106,21 +106,21 @@ async fn by_perf(service: &Service, crowd: usize) -> Result<f64, Failure> {
 }
 
 /// All instructions of a service that does so many cycles, from its start to its end.
-async fn by_valgrind(binary: &Path, crowd: usize, count: u64) -> Result<f64, Failure> {
+async fn by_valgrind(binary: &Path, connections: usize, count: u64) -> Result<f64, Failure> {
     let under = ["valgrind", "--quiet", "--tool=callgrind", "--callgrind-out-file=FILE"];
-    let (text, _) = under_tool(binary, &under, crowd, count).await?;
+    let (text, _) = under_tool(binary, &under, connections, count).await?;
     let total = text.lines().find_map(|line| line.strip_prefix("totals: ").or(line.strip_prefix("summary: ")));
     Ok(total.and_then(|total| total.trim().parse().ok()).ok_or("valgrind counted nothing")?)
 }
 
 /// A service under a tool that writes into `FILE`, from its start to its end, with so many cycles between:
 /// what the tool wrote, and the ports of the nodes.
-async fn under_tool(binary: &Path, tool: &[&str], crowd: usize, count: u64) -> Result<(String, Vec<u16>), Failure> {
+async fn under_tool(binary: &Path, tool: &[&str], connections: usize, count: u64) -> Result<(String, Vec<u16>), Failure> {
     let (data, nodes) = (Directory::new()?, Nodes::start().await?);
     let file = data.0.join("tool");
     let under: Vec<String> = tool.iter().map(|word| word.replace("FILE", &file.display().to_string())).collect();
     let mut service = Start { binary, under: &under, args: &PATIENT }.over(&nodes).await?;
-    cycles(&service, crowd, count).await?;
+    cycles(&service, connections, count).await?;
     service.server.stop().await?;
     // A tool that watches from beside it ends after it.
     let (mut text, mut length) = (String::new(), usize::MAX);
@@ -133,11 +133,11 @@ async fn under_tool(binary: &Path, tool: &[&str], crowd: usize, count: u64) -> R
 }
 
 /// Writes per cycle: to the nodes, and all others.
-async fn writes(binary: &Path, crowd: usize) -> Result<[f64; 2], Failure> {
+async fn writes(binary: &Path, connections: usize) -> Result<[f64; 2], Failure> {
     let under = ["strace", "-D", "-f", "-q", "--seccomp-bpf", "-s", "0", "-o", "FILE", "-e", TRACED];
     let mut counts = Vec::new();
     for count in [SHORT, LONG] {
-        let (text, ports) = under_tool(binary, &under, crowd, count).await?;
+        let (text, ports) = under_tool(binary, &under, connections, count).await?;
         counts.push(count_writes(&text, &ports));
     }
     Ok([0, 1].map(|to| per_cycle(counts[0][to], counts[1][to])))
@@ -170,10 +170,10 @@ fn count_writes(trace: &str, ports: &[u16]) -> [f64; 2] {
 }
 
 /// System calls per cycle, the most frequent first.
-async fn calls(binary: &Path, crowd: usize) -> Result<Vec<(String, f64)>, Failure> {
+async fn calls(binary: &Path, connections: usize) -> Result<Vec<(String, f64)>, Failure> {
     let under = ["strace", "-D", "-f", "-q", "-c", "-o", "FILE"];
-    let short = count_calls(&under_tool(binary, &under, crowd, SHORT).await?.0);
-    let long = count_calls(&under_tool(binary, &under, crowd, LONG).await?.0);
+    let short = count_calls(&under_tool(binary, &under, connections, SHORT).await?.0);
+    let long = count_calls(&under_tool(binary, &under, connections, LONG).await?.0);
     let of = |(call, count): (&String, &f64)| (call.clone(), per_cycle(*short.get(call).unwrap_or(&0.0), *count));
     let mut calls: Vec<_> = long.iter().map(of).filter(|(_, count)| *count >= 0.05).collect();
     calls.sort_by(|(_, a), (_, b)| b.total_cmp(a));
@@ -192,10 +192,10 @@ fn count_calls(summary: &str) -> BTreeMap<String, f64> {
 
 /// How often the nodes read from their connections, per cycle: as often as the service wrote, or less
 /// where two writes arrived as one.
-async fn reads(binary: &Path, crowd: usize) -> Result<f64, Failure> {
+async fn reads(binary: &Path, connections: usize) -> Result<f64, Failure> {
     let nodes = Nodes::start().await?;
     let service = Start { binary, under: &[], args: &[] }.over(&nodes).await?;
-    cycles(&service, crowd, WARM_UP).await?;
+    cycles(&service, connections, WARM_UP).await?;
     let all = || -> Result<f64, Failure> {
         let mut sum = 0.0;
         for at in 0..NODES {
@@ -207,7 +207,7 @@ async fn reads(binary: &Path, crowd: usize) -> Result<f64, Failure> {
         Ok(sum)
     };
     let before = all()?;
-    let run = cycles(&service, crowd, CYCLES).await?;
+    let run = cycles(&service, connections, CYCLES).await?;
     Ok((all()? - before) / run.cycles() as f64)
 }
 
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn writes_are_told_apart_by_where_they_go() {
+    fn writes_are_distinguished_by_destination() {
         let trace = "1  connect(11, {sa_family=AF_INET, sin_port=htons(7001), sin_addr=x}, 16) = -1 EINPROGRESS\n\
             1  sendto(11, \"\"..., 40, MSG_NOSIGNAL, NULL, 0) = 40\n\
             1  accept4(9, {sa_family=AF_INET, sin_port=htons(50000)}, [16], 0) = 12\n\
