@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""What every client of redlockd must do when things go wrong, run against a real service.
+
+    clients/conformance.py [--service PATH] COMMAND...
+
+COMMAND is a driver of the client under test: it reads one JSON command per line and writes one JSON event per line.
+
+    {"do":"acquire","name":N,"ttl_ms":T,"wait_ms":W}   acquired {fence, valid_for_ms} | refused {kind}
+    {"do":"check"}                                     valid {valid_for_ms} | not-valid
+    {"do":"release"}                                   released | not-valid (it was lost before) | refused {kind}
+
+Without a command, once per lease: lost {why}. `kind` is held, unavailable, lost or refused. The driver reads the
+instances' URLs from REDLOCKD_URL, as every client does.
+
+The script starts one redis-server and two instances of the service on free ports of loopback, and ends them.
+"""
+
+import argparse
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+#: Seconds within which everything that is waited for must happen.
+PATIENCE = 20.0
+TTL_MS = 1500
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def until(what, condition):
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"{what}: not within {PATIENCE} s")
+
+
+class World:
+    """One Redis node and two instances over it."""
+
+    def __init__(self, service):
+        self.service, self.dir = service, tempfile.mkdtemp(prefix="redlockd-conformance-")
+        port = free_port()
+        self.node = f"n=redis://127.0.0.1:{port}"
+        options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", self.dir, "--loglevel", "warning"]
+        self.redis = subprocess.Popen(["redis-server", *options], stdout=subprocess.DEVNULL)
+        until("redis", lambda: self.redis_answers(port))
+        subprocess.run([service, "init", "--node", self.node], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, timeout=PATIENCE)
+        self.ports = [free_port(), free_port()]
+        self.instances = [self.start(port) for port in self.ports]
+        for index in (0, 1):
+            self.ready(index)
+
+    @staticmethod
+    def redis_answers(port):
+        try:
+            with socket.create_connection(("127.0.0.1", port), 1) as s:
+                s.sendall(b"PING\r\n")
+                return s.recv(7) == b"+PONG\r\n"
+        except OSError:
+            return False
+
+    def start(self, port):
+        command = [self.service, "serve", "--listen", f"127.0.0.1:{port}", "--node", self.node,
+                   "--set", "min_ttl=100ms", "--log-level", "error"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def ready(self, index):
+        until("an instance", lambda: self.call(index, "/health/ready")[0] == 200)
+
+    def call(self, index, path, method="GET"):
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[index]}{path}", method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=2) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    def urls(self):
+        return ",".join(f"http://127.0.0.1:{port}" for port in self.ports)
+
+    def close(self):
+        for process in [*self.instances, self.redis]:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+class Driver:
+    """The client under test, in a process of its own."""
+
+    def __init__(self, command, world):
+        env = {**os.environ, "REDLOCKD_URL": world.urls()}
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
+        self.answers, self.losses = queue.Queue(), queue.Queue()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            event = json.loads(line)
+            event["at"] = time.monotonic()
+            (self.losses if event["event"] == "lost" else self.answers).put(event)
+
+    def do(self, what, **members):
+        self.process.stdin.write(json.dumps({"do": what, **members}) + "\n")
+        self.process.stdin.flush()
+        return self.answers.get(timeout=PATIENCE)
+
+    def acquire(self, name, ttl_ms=TTL_MS, wait_ms=0):
+        return self.do("acquire", name=name, ttl_ms=ttl_ms, wait_ms=wait_ms)
+
+    def lost(self):
+        return self.losses.get(timeout=PATIENCE)
+
+    def close(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+
+
+def expect(event, *kinds):
+    assert event["event"] in kinds, f"{event}, but one of {kinds} was expected"
+    return event
+
+
+def holds_and_excludes(world, a, b):
+    """A lease is renewed for as long as it is held, and nobody else gets it."""
+    first = expect(a.acquire("x"), "acquired")
+    end = time.monotonic() + 3 * TTL_MS / 1000
+    while time.monotonic() < end:
+        assert expect(b.acquire("x"), "refused")["kind"] == "held"
+        expect(a.do("check"), "valid")
+    expect(a.do("release"), "released")
+    second = expect(b.acquire("x"), "acquired")
+    assert second["fence"] > first["fence"], "a later lease has a larger fence"
+    expect(b.do("release"), "released")
+
+
+def waits_for_a_release(world, a, b):
+    """A waiter gets the lock when it is released."""
+    expect(a.acquire("x"), "acquired")
+    b.process.stdin.write(json.dumps({"do": "acquire", "name": "x", "ttl_ms": TTL_MS, "wait_ms": 15000}) + "\n")
+    b.process.stdin.flush()
+    until("a waiter", lambda: any(json.loads(world.call(i, "/locks/x")[1] or b"{}").get("waiters") for i in (0, 1)))
+    expect(a.do("release"), "released")
+    expect(b.answers.get(timeout=PATIENCE), "acquired")
+    expect(b.do("release"), "released")
+
+
+def notices_a_frozen_service_in_time(world, a, b):
+    """Where no instance answers, the lease counts as lost before its deadline."""
+    held = expect(a.acquire("x"), "acquired")
+    deadline = held["at"] + held["valid_for_ms"] / 1000 + TTL_MS / 1000  # one renewal may have been under way
+    for process in world.instances:
+        process.send_signal(signal.SIGSTOP)
+    lost = a.lost()
+    expect(a.do("check"), "not-valid")
+    for process in world.instances:
+        process.send_signal(signal.SIGCONT)
+    assert lost["at"] < deadline, "the loss was reported after the deadline"
+    expect(a.do("release"), "released", "not-valid")
+
+
+def survives_an_instance(world, a, b):
+    """Where one instance dies, the next one is asked, and the lease is kept."""
+    expect(a.acquire("x"), "acquired")
+    world.instances[0].kill()
+    world.instances[0].wait()
+    end = time.monotonic() + 2 * TTL_MS / 1000
+    while time.monotonic() < end:
+        expect(a.do("check"), "valid")
+        time.sleep(0.05)
+    world.instances[0] = world.start(world.ports[0])
+    world.ready(0)
+    expect(a.do("release"), "released")
+
+
+def survives_a_short_outage_of_the_nodes(world, a, b):
+    """A renewal that fails (503) is tried again before the deadline."""
+    ttl_ms = 6000
+    expect(a.acquire("x", ttl_ms=ttl_ms), "acquired")
+    world.redis.send_signal(signal.SIGSTOP)
+    time.sleep(ttl_ms / 1000 / 2)
+    world.redis.send_signal(signal.SIGCONT)
+    end = time.monotonic() + ttl_ms / 1000
+    while time.monotonic() < end:
+        expect(a.do("check"), "valid")
+        time.sleep(0.05)
+    expect(a.do("release"), "released")
+
+
+def notices_a_forced_end(world, a, b):
+    """A lease that an operator ended (410 at the next renewal) is lost."""
+    expect(a.acquire("x"), "acquired")
+    status, _ = world.call(1, "/locks/x?force=now&reason=conformance", "DELETE")
+    assert status == 204, f"force answered {status}"
+    a.lost()
+    expect(a.do("check"), "not-valid")
+    expect(a.do("release"), "not-valid", "refused")
+
+
+def does_not_trust_time_that_stood_still(world, a, b):
+    """A client that was stopped for longer than its TTL does not believe in its lease."""
+    expect(a.acquire("x"), "acquired")
+    a.process.send_signal(signal.SIGSTOP)
+    until("the lease's end", lambda: world.call(0, "/locks/x")[0] == 404)
+    expect(b.acquire("x", wait_ms=5000), "acquired")
+    a.process.send_signal(signal.SIGCONT)
+    expect(a.do("check"), "not-valid")
+    expect(b.do("check"), "valid")
+    a.lost()
+    expect(a.do("release"), "not-valid", "refused")
+    expect(b.do("release"), "released")
+
+
+def leaves_nothing_behind(world, a, b):
+    """A wait that ran out, and a client that is killed, leave no lock."""
+    expect(a.acquire("x"), "acquired")
+    assert expect(b.acquire("x", wait_ms=1200), "refused")["kind"] == "held"
+    expect(a.do("release"), "released")
+    until("a free lock", lambda: world.call(0, "/locks/x")[0] == 404)
+
+
+SCENARIOS = [
+    holds_and_excludes,
+    waits_for_a_release,
+    notices_a_frozen_service_in_time,
+    survives_an_instance,
+    survives_a_short_outage_of_the_nodes,
+    notices_a_forced_end,
+    does_not_trust_time_that_stood_still,
+    leaves_nothing_behind,
+]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--service", default="redlockd", help="the service's program")
+    parser.add_argument("driver", nargs=argparse.REMAINDER, help="the command of the client's driver")
+    args = parser.parse_args()
+    if not args.driver:
+        parser.error("name the command of a driver")
+    failed = 0
+    world = World(args.service)
+    try:
+        for scenario in SCENARIOS:
+            drivers = [Driver(args.driver, world), Driver(args.driver, world)]
+            try:
+                scenario(world, *drivers)
+                print(f"ok      {scenario.__name__}", flush=True)
+            except (AssertionError, queue.Empty, OSError) as error:
+                failed += 1
+                print(f"FAILED  {scenario.__name__}: {error or 'no answer of the driver'}", flush=True)
+            finally:
+                for driver in drivers:
+                    driver.close()
+            until("a free lock", lambda: world.call(1, "/locks/x")[0] == 404)
+    finally:
+        world.close()
+    print(f"{len(SCENARIOS) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+sys.exit(main())

@@ -1,0 +1,33 @@
+#!/usr/bin/env node
+// Drives the Node.js client for clients/conformance.py: commands on standard input, events on standard output.
+
+import { createInterface } from 'node:readline'
+import { Client, Held, LockLost, Lost, RedlockdError, Unavailable } from './redlockd.mjs'
+
+const report = (event, members = {}) => process.stdout.write(`${JSON.stringify({ event, ...members })}\n`)
+const kind = (error) => (error instanceof Held ? 'held' : error instanceof Unavailable ? 'unavailable' : error instanceof Lost ? 'lost' : 'refused')
+
+const client = new Client()
+let lock
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const command = JSON.parse(line)
+  try {
+    if (command.do === 'acquire') {
+      const held = await client.lock(command.name, { ttl: command.ttl_ms, wait: command.wait_ms })
+      held.signal.addEventListener('abort', () => report('lost', { why: held.signal.reason.message }))
+      lock = held
+      report('acquired', { fence: held.fence, valid_for_ms: Math.round(held.validFor()) })
+    } else if (command.do === 'check') {
+      lock.check()
+      report('valid', { valid_for_ms: Math.round(lock.validFor()) })
+    } else if (command.do === 'release') {
+      await lock.release()
+      report('released')
+    }
+  } catch (error) {
+    if (error instanceof LockLost) report('not-valid', { why: error.message })
+    else if (error instanceof RedlockdError) report('refused', { kind: kind(error), why: error.message })
+    else throw error
+  }
+}

@@ -1,0 +1,451 @@
+// Client of redlockd, a distributed-lock service over HTTP. One file, no dependencies, Node.js 20 or later.
+//
+//   import { lock } from './redlockd.mjs'
+//
+//   await using l = await lock('deploy/prod', { ttl: '30s', wait: '1m', owner: 'ci-4711' })   // or try { … } finally { await l.release() }
+//   await work({ signal: l.signal })     // aborted when the lease is lost
+//   l.check()                            // throws LockLost where the lease may no longer be relied on
+//   await write(row, l.fence)            // the store refuses a fence lower than the last one it saw
+//
+// A timer renews the lease at a third of its TTL until it is released. Where no URLs are given, REDLOCKD_URL is read (commas
+// between several), else http://127.0.0.1:5625 is used. The API key is read from `key`, `keyFile`, REDLOCKD_KEY_FILE or
+// ~/.config/redlockd/key, and is sent over plain HTTP only to loopback addresses, unless `insecureKey` is set.
+
+import { randomBytes } from 'node:crypto'
+import { existsSync, readFileSync } from 'node:fs'
+import http from 'node:http'
+import https from 'node:https'
+import net from 'node:net'
+import { homedir } from 'node:os'
+import { join } from 'node:path'
+
+export const VERSION = '0.1.0'
+const DEFAULT_URL = 'http://127.0.0.1:5625'
+/** Milliseconds for connecting to one instance, and for one answer. */
+const CONNECT_TIMEOUT = 2_000
+const ANSWER_TIMEOUT = 10_000
+/** A renewal is due after this part of the TTL: two of three may fail. */
+const RENEWALS_PER_TTL = 3
+/** One try of a renewal may take this part of the TTL, and at most this many milliseconds. */
+const TRIES_PER_TTL = 12
+const TRY_MAX = 2_000
+/** Pause between renewals that failed: this part of the TTL, and at most this many milliseconds. */
+const PAUSES_PER_TTL = 30
+const PAUSE_MAX = 1_000
+/** First and longest pause before an acquire that the service could not serve is sent again. Milliseconds. */
+const RETRY_FIRST = 100
+const RETRY_MAX = 2_000
+/** Pause before the next request of a wait that is longer than the service's limit. Milliseconds. */
+const RETRY_HELD = 20
+/** Longest single timer: timers stand still while the machine is suspended, leases do not. Milliseconds. */
+const SLEEP_MAX = 500
+/** After a wait longer than this, the lease is extended once: its deadline then counts from a request without a wait. */
+const LONG_WAIT = 1_000
+/** The largest answer that is read, in bytes. */
+const ANSWER_MAX = 16 * 1024 * 1024
+/** The largest key, in characters. */
+const KEY_MAX = 256
+
+/** Base class of all errors of this module. */
+export class RedlockdError extends Error {
+  get name() { return this.constructor.name }
+}
+
+/** No instance answered, or none could serve the request now (429, 5xx). `maybeDone`: it may have taken effect. */
+export class Unavailable extends RedlockdError {
+  constructor(message, maybeDone = false) {
+    super(message)
+    this.maybeDone = maybeDone
+  }
+}
+
+/** The service refused the request. `status`: the HTTP status; `slug`: the problem's type; `problem`: the document. */
+export class Refused extends RedlockdError {
+  constructor(status, problem) {
+    const errors = (problem.errors ?? []).map((e) => `; ${e.field}: ${e.detail}`)
+    super(`${problem.detail ?? `status ${status}`}${errors.join('')}`)
+    this.status = status
+    this.problem = problem
+    this.slug = String(problem.type ?? '').split('/').pop()
+  }
+}
+
+/** Another holder has the lock, or the wait ran out (423). */
+export class Held extends Refused {}
+
+/** The lease of this token has ended, or another token holds the lock (409, 410). */
+export class Lost extends Refused {}
+
+/** The lease may no longer be relied on: stop working. */
+export class LockLost extends RedlockdError {}
+
+/**
+ * An instant on two clocks. The monotonic one may stand still while the machine is suspended and the wall clock may be
+ * stepped back, so the larger of both differences counts: a lease is given up too early at worst, never too late.
+ */
+const now = () => ({ monotonic: performance.now(), wall: Date.now() })
+const after = (instant, ms) => ({ monotonic: instant.monotonic + ms, wall: instant.wall + ms })
+const untilThen = (instant) => Math.min(instant.monotonic - performance.now(), instant.wall - Date.now())
+
+/** Resolves after `ms`, or with `true` as soon as `signal` is aborted. */
+function pause(ms, signal) {
+  return new Promise((resolve) => {
+    if (signal?.aborted) return resolve(true)
+    const done = (aborted) => {
+      clearTimeout(timer)
+      signal?.removeEventListener('abort', onAbort)
+      resolve(aborted)
+    }
+    const onAbort = () => done(true)
+    const timer = setTimeout(() => done(false), Math.max(0, ms))
+    signal?.addEventListener('abort', onAbort)
+  })
+}
+
+const jittered = (ms) => ms / 2 + Math.random() * (ms / 2)
+
+/** Milliseconds of a number of milliseconds, or of a text such as "30s". */
+function milliseconds(value, name) {
+  const parts = typeof value === 'string' && /^(\d+)(ms|s|m|h)$/.exec(value)
+  if (parts) return Number(parts[1]) * { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 }[parts[2]]
+  if (typeof value === 'number' && value >= 0 && value < 1e12) return Math.round(value)
+  throw new TypeError(`${name} must be milliseconds, or a text such as '30s'`)
+}
+
+function instance(text) {
+  const url = new URL(text)
+  if (!['http:', 'https:'].includes(url.protocol)) throw new TypeError(`${text} is no URL of an instance, such as ${DEFAULT_URL}`)
+  if (url.username || url.password || url.search || url.hash) {
+    throw new TypeError('the URL of an instance has no user, password, query or fragment')
+  }
+  const host = url.hostname.replace(/^\[|\]$/g, '')
+  const isLoopback = host === 'localhost' || host === '::1' || (net.isIPv4(host) && host.startsWith('127.'))
+  return { text: url.href.replace(/\/$/, ''), secure: url.protocol === 'https:', isLoopback }
+}
+
+function readKey(keyFile) {
+  let path = keyFile ?? process.env.REDLOCKD_KEY_FILE
+  if (!path) {
+    path = join(process.env.XDG_CONFIG_HOME || join(homedir(), '.config'), 'redlockd', 'key')
+    if (!existsSync(path)) return undefined
+  }
+  const key = readFileSync(path, 'latin1').trim()
+  if (!/^[!-~]+$/.test(key) || key.length > KEY_MAX) throw new TypeError(`${path} holds no key`)
+  return key
+}
+
+const lockPath = (resource) => `/locks/${resource.split('/').map(encodeURIComponent).join('/')}`
+
+/**
+ * A client of one or several instances, which are tried in turn, the one that answered last first. Each request has a
+ * connection of its own. Proxy variables are ignored and redirects are not followed: both would carry key and token elsewhere.
+ */
+export class Client {
+  #urls
+  #first = 0
+  #key
+  #ca
+
+  /** urls: texts, or one text with commas; key, keyFile: the API key; ca: PEM authorities for https. */
+  constructor({ urls = process.env.REDLOCKD_URL || DEFAULT_URL, key, keyFile, ca, insecureKey = false } = {}) {
+    this.#urls = (typeof urls === 'string' ? urls.split(',') : urls).map((url) => instance(url.trim()))
+    this.#key = key ?? readKey(keyFile)
+    if (this.#key && !insecureKey && !this.#urls.every((url) => url.secure || url.isLoopback)) {
+      throw new TypeError('the key is not sent over plain HTTP to other hosts: use https, or insecureKey: true')
+    }
+    this.#ca = ca
+  }
+
+  /** Acquires; see `Lock`. Rejects with Held, Refused, Unavailable, or the reason of `signal`; then nothing is held, as far as an instance could be reached. */
+  lock(resource, options = {}) {
+    return Lock.acquire(this, resource, options)
+  }
+
+  /** Who holds the lock, who waits, what each node says; null where nobody holds it. */
+  async inspect(resource) {
+    try {
+      return (await this.request('GET', lockPath(resource))).document
+    } catch (error) {
+      if (error.slug === 'not-held') return null
+      throw error
+    }
+  }
+
+  /** All held leases, page by page. Filters: prefix, owner, state, limit. */
+  async *list(filters = {}) {
+    let cursor
+    do {
+      const query = new URLSearchParams({ ...filters, ...(cursor ? { cursor } : {}) })
+      const page = (await this.request('GET', `/locks?${query}`)).document
+      yield* page.items
+      cursor = page.next_cursor
+    } while (cursor)
+  }
+
+  /** State, latency and votes of each node. */
+  async nodes() {
+    return (await this.request('GET', '/nodes')).document
+  }
+
+  /**
+   * One request, to the instances in turn until one gives an answer that the next could not better. Resolves to
+   * `{ document, started }`: the JSON answer or null, and when the answered request was sent. `timeout`: milliseconds
+   * for each instance.
+   */
+  async request(method, path, { body, token, headers, timeout = ANSWER_TIMEOUT, signal } = {}) {
+    const reasons = []
+    let [maybeDone, refused] = [false, undefined]
+    const first = this.#first
+    for (let i = 0; i < this.#urls.length; i++) {
+      const index = (first + i) % this.#urls.length
+      const url = this.#urls[index]
+      const started = now()
+      let answer
+      try {
+        answer = await this.#send(url, method, path, { body, token, headers, timeout, signal })
+      } catch (error) {
+        signal?.throwIfAborted()
+        reasons.push(`${url.text}: ${error.message}`)
+        maybeDone ||= error.wasSent
+        continue
+      }
+      if (answer.status === 503) { // draining, or without a quorum: another instance may do better
+        refused = new Refused(503, answer.document ?? {})
+        maybeDone = true
+        continue
+      }
+      this.#first = index
+      if (answer.status < 300) return { document: answer.document, started }
+      throw refusal(answer.status, answer.document ?? {})
+    }
+    throw new Unavailable(refused?.message ?? `no instance answers: ${reasons.join('; ')}`, maybeDone)
+  }
+
+  #send(url, method, path, { body, token, headers, timeout, signal }) {
+    const sent = { accept: 'application/json', 'user-agent': `redlockd-node/${VERSION}`, ...headers }
+    if (this.#key) sent.authorization = `Bearer ${this.#key}`
+    if (token) sent['lock-token'] = token
+    const data = body === undefined ? undefined : JSON.stringify(body)
+    if (data) Object.assign(sent, { 'content-type': 'application/json', 'content-length': Buffer.byteLength(data) })
+    return new Promise((resolve, reject) => {
+      let isConnected = false
+      const options = { method, headers: sent, agent: false, signal, ca: this.#ca }
+      const request = (url.secure ? https : http).request(url.text + path, options)
+      const end = (message) => request.destroy(new Error(message))
+      const connecting = setTimeout(() => end(`no connection within ${CONNECT_TIMEOUT} ms`), CONNECT_TIMEOUT)
+      const answering = setTimeout(() => end(`no answer within ${Math.round(timeout)} ms`), timeout + CONNECT_TIMEOUT)
+      const finish = (settle, value) => {
+        clearTimeout(connecting)
+        clearTimeout(answering)
+        settle(value)
+      }
+      request.on('socket', (socket) => {
+        socket.on(url.secure ? 'secureConnect' : 'connect', () => {
+          isConnected = true
+          clearTimeout(connecting)
+          socket.setKeepAlive(true, 5_000)
+        })
+      })
+      request.on('error', (error) => finish(reject, Object.assign(error, { wasSent: isConnected })))
+      request.on('response', (response) => {
+        const chunks = []
+        let size = 0
+        response.on('data', (chunk) => {
+          chunks.push(chunk)
+          size += chunk.length
+          if (size > ANSWER_MAX) end("its answer is larger than any of redlockd's")
+        })
+        response.on('error', (error) => finish(reject, Object.assign(error, { wasSent: true })))
+        response.on('end', () => {
+          try {
+            const isJson = size > 0 && (response.headers['content-type'] ?? '').includes('json')
+            finish(resolve, { status: response.statusCode, document: isJson ? JSON.parse(Buffer.concat(chunks)) : null })
+          } catch {
+            finish(reject, Object.assign(new Error('its answer is no JSON'), { wasSent: true }))
+          }
+        })
+      })
+      request.end(data)
+    })
+  }
+}
+
+function refusal(status, problem) {
+  const refused = new Refused(status, problem)
+  if (status === 423) return new Held(status, problem)
+  if (status === 410 || (status === 409 && refused.slug !== 'deadlock')) return new Lost(status, problem)
+  if (status === 429 || status >= 500) return new Unavailable(refused.message, status >= 500)
+  return refused
+}
+
+/** Until when a lease can be relied on: counted from before the request, plus what it waited, less 1 % of that. */
+function deadlineOf(lease, started) {
+  const waited = lease.waited_ms ?? 0
+  return after(started, waited - Math.ceil(waited / 100) + lease.valid_for_ms)
+}
+
+/** A held lock. `token` (secret), `fence`, `lease` (the answer), `signal` (aborted with LockLost when the lease is lost). */
+export class Lock {
+  #client
+  #deadline
+  #margin
+  #ttl
+  #lost = new AbortController()
+  #stopped = new AbortController()
+  #renewing = Promise.resolve()
+
+  /**
+   * ttl, wait: milliseconds, or texts such as "30s". owner, note, metadata: labels for people. margin: milliseconds before
+   * the deadline at which the lease counts as lost (default: a tenth of the TTL, at most 500). signal: gives the wait up.
+   * renew: false for no timer.
+   */
+  static async acquire(client, resource, options = {}) {
+    const { ttl, wait = 0, owner = '', note = '', metadata = {}, margin, signal, renew = true } = options
+    const body = { owner, note, metadata, ...(ttl === undefined ? {} : { ttl: `${milliseconds(ttl, 'ttl')}ms` }) }
+    const token = randomBytes(24).toString('base64url')
+    const end = after(now(), milliseconds(wait, 'wait'))
+    let [retry, maybeHeld] = [RETRY_FIRST, false]
+    for (;;) {
+      const left = Math.max(0, untilThen(end))
+      try {
+        const { document, started } = await acquireOnce(client, resource, body, token, left, signal)
+        const lock = new Lock(client, resource, token, document, deadlineOf(document, started), margin)
+        await lock.#begin(renew)
+        return lock
+      } catch (error) {
+        const again = (error instanceof Held && untilThen(end) > RETRY_HELD) || (error instanceof Unavailable && untilThen(end) > 0)
+        maybeHeld ||= Boolean(error.maybeDone) || !(error instanceof RedlockdError)
+        if (!again) {
+          if (maybeHeld) await abandon(client, resource, token)
+          throw error
+        }
+        const delay = error instanceof Held ? RETRY_HELD : Math.min(jittered(retry), untilThen(end))
+        retry = error instanceof Held ? RETRY_FIRST : Math.min(retry * 2, RETRY_MAX)
+        if (await pause(delay, signal)) {
+          await abandon(client, resource, token)
+          throw signal.reason
+        }
+      }
+    }
+  }
+
+  constructor(client, resource, token, lease, deadline, margin) {
+    this.#client = client
+    this.#ttl = lease.ttl_ms
+    this.#margin = margin === undefined ? Math.min(lease.ttl_ms / 10, 500) : milliseconds(margin, 'margin')
+    this.#deadline = deadline
+    Object.assign(this, { resource, token, fence: lease.fence, lease })
+  }
+
+  get signal() { return this.#lost.signal }
+
+  /** Milliseconds for which the lease can be relied on; 0 where it is lost or released. */
+  validFor() {
+    if (this.#lost.signal.aborted || this.#stopped.signal.aborted) return 0
+    return Math.max(0, untilThen(this.#deadline) - this.#margin)
+  }
+
+  /** Throws LockLost where the lease may no longer be relied on. */
+  check() {
+    if (this.validFor() <= 0) throw new LockLost(`the lock ${this.resource} is lost, or its lease runs out`)
+  }
+
+  /** Renews by the TTL. Rejects with Lost where the lease has ended, Unavailable where the old deadline stands. */
+  async extend({ timeout = ANSWER_TIMEOUT } = {}) {
+    const options = { body: {}, token: this.token, timeout, signal: this.#stopped.signal }
+    const { document, started } = await this.#client.request('PATCH', lockPath(this.resource), options)
+    const deadline = deadlineOf(document, started)
+    // An extend never shortens what was promised.
+    if (deadline.monotonic > this.#deadline.monotonic) this.#deadline = deadline
+  }
+
+  /** Ends the lease. Rejects with LockLost where it had ended before; then another holder may have been at work. */
+  async release() {
+    if (this.#stopped.signal.aborted) return
+    this.#stopped.abort()
+    await this.#renewing
+    try {
+      await this.#client.request('DELETE', lockPath(this.resource), { token: this.token })
+    } catch (error) {
+      if (!(error instanceof Lost)) throw error
+      throw new LockLost(`the lock ${this.resource} was lost before it was released: ${error.message}`, { cause: error })
+    }
+  }
+
+  async [Symbol.asyncDispose ?? Symbol.for('Symbol.asyncDispose')]() {
+    await this.release()
+  }
+
+  async #begin(renew) {
+    if ((this.lease.waited_ms ?? 0) > LONG_WAIT) {
+      try {
+        await this.extend({ timeout: 1_000 })
+      } catch (error) {
+        if (error instanceof Lost) throw error // otherwise the careful estimate stands
+      }
+    }
+    if (renew) this.#renewing = this.#renew()
+  }
+
+  async #renew() {
+    let due = after(now(), this.#ttl / RENEWALS_PER_TTL)
+    for (;;) {
+      const end = after(this.#deadline, -this.#margin)
+      const left = Math.min(untilThen(due), untilThen(end))
+      if (left > 0) {
+        if (await pause(Math.min(left, SLEEP_MAX), this.#stopped.signal)) return
+        continue
+      }
+      if (this.#stopped.signal.aborted) return
+      if (untilThen(end) <= 0) return this.#lose('no renewal succeeded in time')
+      const timeout = Math.max(1, Math.min(this.#ttl / TRIES_PER_TTL, TRY_MAX, untilThen(end)))
+      try {
+        await this.#extendBefore(end, timeout)
+        due = after(now(), this.#ttl / RENEWALS_PER_TTL)
+      } catch (error) {
+        if (error instanceof Lost) return this.#lose(error.message)
+        due = after(now(), jittered(Math.min(this.#ttl / PAUSES_PER_TTL, PAUSE_MAX)))
+      }
+    }
+  }
+
+  /** Several instances in turn may take longer than what is left: the loss is reported in time all the same. */
+  async #extendBefore(end, timeout) {
+    const late = new AbortController()
+    const limit = pause(untilThen(end), late.signal).then(() => { throw new Unavailable('no answer in time') })
+    limit.catch(() => {})
+    try {
+      await Promise.race([this.extend({ timeout }), limit])
+    } finally {
+      late.abort()
+    }
+  }
+
+  #lose(reason) {
+    if (!this.#stopped.signal.aborted) this.#lost.abort(new LockLost(`the lock ${this.resource} is lost: ${reason}`))
+  }
+}
+
+async function acquireOnce(client, resource, body, token, wait, signal) {
+  // A preference is cut to the service's maximum; a field above it is refused.
+  const [field, headers] = wait >= 1_000 ? [{}, { prefer: `wait=${Math.floor(wait / 1_000)}` }] : [{ wait: `${Math.floor(wait)}ms` }, {}]
+  const options = { body: { ...body, ...field }, token, headers, timeout: ANSWER_TIMEOUT + wait, signal }
+  return client.request('POST', lockPath(resource), options)
+}
+
+/** Gives back what an acquire that was given up may have been granted. */
+async function abandon(client, resource, token) {
+  try {
+    await client.request('DELETE', lockPath(resource), { token, timeout: 2_000 })
+  } catch {
+    // Mostly 410: nothing was granted; otherwise the TTL ends it.
+  }
+}
+
+let defaultClient
+
+/** Acquires with the default client, which is made of the environment. */
+export function lock(resource, options) {
+  defaultClient ??= new Client()
+  return defaultClient.lock(resource, options)
+}

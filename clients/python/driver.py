@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Drives the Python client for clients/conformance.py: commands on standard input, events on standard output."""
+
+import json
+import os
+import sys
+import threading
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import redlockd  # noqa: E402
+
+_output = threading.Lock()
+
+
+def report(event, **members):
+    with _output:
+        print(json.dumps({"event": event, **members}), flush=True)
+
+
+def refusal(error):
+    kinds = {redlockd.Held: "held", redlockd.Unavailable: "unavailable", redlockd.Lost: "lost"}
+    return kinds.get(type(error), "refused")
+
+
+def main():
+    client, lock = redlockd.Client(), None
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            if command["do"] == "acquire":
+                options = {"ttl": command["ttl_ms"] / 1000, "wait": command["wait_ms"] / 1000}
+                lock = client.lock(command["name"], on_lost=lambda why: report("lost", why=why), **options)
+                lock.acquire()
+                report("acquired", fence=lock.fence, valid_for_ms=round(lock.valid_for() * 1000))
+            elif command["do"] == "check":
+                lock.check()
+                report("valid", valid_for_ms=round(lock.valid_for() * 1000))
+            elif command["do"] == "release":
+                lock.release()
+                report("released")
+        except redlockd.LockLost as error:
+            report("not-valid", why=str(error))
+        except redlockd.Error as error:
+            report("refused", kind=refusal(error), why=str(error))
+
+
+main()

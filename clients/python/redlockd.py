@@ -1,0 +1,489 @@
+"""Client of redlockd, a distributed-lock service over HTTP. One file, standard library only, Python 3.9 or later.
+
+    import redlockd
+
+    with redlockd.lock("deploy/prod", ttl=30, wait=60, owner="ci-4711") as l:
+        l.check()                      # raises LockLost where the lease may no longer be relied on
+        write(row, fence=l.fence)      # the store refuses a fence lower than the last one it saw
+
+A thread renews the lease at a third of its TTL until the block ends, then the lease is released. If the lease is lost,
+`l.lost` (a threading.Event) is set, `on_lost` is called and `l.check()` raises. Python cannot stop a running block:
+check before each step that relies on the lock, and pass the fence to the store that is written.
+
+Where no URLs are given, REDLOCKD_URL is read (commas between several), else http://127.0.0.1:5625 is used. The API key
+is read from `key`, `key_file`, REDLOCKD_KEY_FILE or ~/.config/redlockd/key, and is sent over plain HTTP only to
+loopback addresses, unless `insecure_key` is set.
+"""
+
+import http.client
+import ipaddress
+import json
+import os
+import random
+import secrets
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+
+__all__ = ["Client", "Lock", "lock", "Error", "Refused", "Held", "Lost", "LockLost", "Unavailable"]
+__version__ = "0.1.0"
+
+DEFAULT_URL = "http://127.0.0.1:5625"
+#: Seconds for connecting to one instance, and for one answer.
+CONNECT_TIMEOUT = 2.0
+ANSWER_TIMEOUT = 10.0
+#: A renewal is due after this part of the TTL: two of three may fail.
+RENEWALS_PER_TTL = 3
+#: One try of a renewal may take this part of the TTL, and at most this many seconds.
+TRIES_PER_TTL = 12
+TRY_MAX = 2.0
+#: Pause between renewals that failed: this part of the TTL, and at most this many seconds.
+PAUSES_PER_TTL = 30
+PAUSE_MAX = 1.0
+#: First and longest pause before an acquire that the service could not serve is sent again, in seconds.
+RETRY_FIRST = 0.1
+RETRY_MAX = 2.0
+#: Pause before the next request of a wait that is longer than the service's limit, in seconds.
+RETRY_HELD = 0.02
+#: Longest single sleep, in seconds: timers stand still while the machine is suspended, leases do not.
+SLEEP_MAX = 0.5
+#: After a wait longer than this, the lease is extended once: its deadline then counts from a request without a wait.
+LONG_WAIT = 1.0
+#: The largest answer that is read, in bytes.
+ANSWER_MAX = 16 * 1024 * 1024
+#: The largest key file that is read, in bytes.
+KEY_MAX = 256
+
+
+class Error(Exception):
+    """Base class of all errors of this module."""
+
+
+class Unavailable(Error):
+    """No instance answered, or none could serve the request now (429, 5xx). `maybe_done`: it may have taken effect."""
+
+    def __init__(self, message, maybe_done=False):
+        super().__init__(message)
+        self.maybe_done = maybe_done
+
+
+class Refused(Error):
+    """The service refused the request. `status`: the HTTP status; `slug`: the problem's type; `problem`: the document."""
+
+    def __init__(self, status, problem):
+        self.status = status
+        self.problem = problem
+        self.slug = str(problem.get("type", "")).rsplit("/", 1)[-1]
+        detail = str(problem.get("detail") or f"status {status}")
+        for error in problem.get("errors") or []:
+            detail += f"; {error.get('field')}: {error.get('detail')}"
+        super().__init__(detail)
+
+
+class Held(Refused):
+    """Another holder has the lock, or the wait ran out (423)."""
+
+
+class Lost(Refused):
+    """The lease of this token has ended, or another token holds the lock (409, 410)."""
+
+
+class LockLost(Error):
+    """The lease may no longer be relied on: stop working."""
+
+
+def _now():
+    """Seconds on a clock that also counts while the machine is suspended, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.clock_gettime(clock) if clock is not None else time.monotonic()
+
+
+def _duration(value, name):
+    """Seconds as a number, or a text such as "500ms", as the service reads it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise ValueError(f"{name} must be seconds, or a text such as '30s'")
+    return f"{round(value * 1000)}ms"
+
+
+def _wait_until(event, at):
+    """Waits for `event` until `at`. True: it is set."""
+    while True:
+        left = at - _now()
+        if left <= 0:
+            return event.is_set()
+        if event.wait(min(left, SLEEP_MAX)):
+            return True
+
+
+class _Url:
+    """One instance: a checked http://host[:port][/prefix]."""
+
+    def __init__(self, text):
+        parts = urllib.parse.urlsplit(text)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{text!r} is no URL of an instance, such as {DEFAULT_URL}")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError("the URL of an instance has no user, password, query or fragment")
+        self.secure = parts.scheme == "https"
+        self.host = parts.hostname
+        self.port = parts.port or (443 if self.secure else 80)
+        self.prefix = parts.path.rstrip("/")
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        self.text = f"{parts.scheme}://{host}:{self.port}{self.prefix}"
+
+    def may_carry_key(self):
+        if self.secure or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class Client:
+    """A client of one or several instances, which are tried in turn, the one that answered last first.
+
+    urls: texts, or one text with commas; key, key_file: the API key; ca_file: PEM authorities for https besides the
+    system's. Thread-safe. Each request has a connection of its own. Proxy variables are ignored and redirects are not
+    followed: both would carry key and token elsewhere.
+    """
+
+    def __init__(self, urls=None, key=None, key_file=None, ca_file=None, insecure_key=False):
+        urls = urls or os.environ.get("REDLOCKD_URL") or DEFAULT_URL
+        urls = urls.split(",") if isinstance(urls, str) else urls
+        self._urls = [_Url(url.strip()) for url in urls]
+        self._first = 0
+        self._key = key if key is not None else _read_key(key_file)
+        if self._key and not insecure_key and not all(url.may_carry_key() for url in self._urls):
+            raise ValueError("the key is not sent over plain HTTP to other hosts: use https, or insecure_key=True")
+        self._tls = None
+        if any(url.secure for url in self._urls):
+            self._tls = ssl.create_default_context()
+            if ca_file:
+                self._tls.load_verify_locations(ca_file)
+
+    def lock(self, resource, **options):
+        """A `Lock`, not yet acquired. Options: see `Lock`."""
+        return Lock(self, resource, **options)
+
+    def inspect(self, resource):
+        """Who holds the lock, who waits, what each node says; None where nobody holds it."""
+        try:
+            return self.request("GET", _lock_path(resource))[0]
+        except Refused as error:
+            if error.slug == "not-held":
+                return None
+            raise
+
+    def list(self, **filters):
+        """All held leases: a generator over the pages of GET /locks. Filters: prefix, owner, state, limit."""
+        cursor = None
+        while True:
+            query = {**filters, **({"cursor": cursor} if cursor else {})}
+            page = self.request("GET", "/locks", query=query)[0]
+            yield from page["items"]
+            cursor = page.get("next_cursor")
+            if not cursor:
+                return
+
+    def nodes(self):
+        """State, latency and votes of each node."""
+        return self.request("GET", "/nodes")[0]
+
+    def request(self, method, path, body=None, token=None, headers=None, query=None, timeout=ANSWER_TIMEOUT, until=None):
+        """One request, to the instances in turn until one gives an answer that the next could not better.
+
+        Returns (document or None, instant at which the answered request was sent). `timeout`: seconds for each
+        instance; `until`: instant after which none is asked. Raises Held, Lost, Refused, Unavailable.
+        """
+        if query:
+            path += "?" + urllib.parse.urlencode(query)
+        reasons, maybe_done, refused = [], False, None
+        first = self._first
+        for index in ((first + i) % len(self._urls) for i in range(len(self._urls))):
+            url, started = self._urls[index], _now()
+            if until is not None:
+                if started >= until:
+                    break
+                timeout = min(timeout, until - started)
+            try:
+                status, document = self._send(url, method, path, body, token, headers, timeout)
+            except _NotSent as error:
+                reasons.append(f"{url.text}: {error}")
+                continue
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                reasons.append(f"{url.text}: {error or type(error).__name__}")
+                maybe_done = True
+                continue
+            if status == 503:  # draining, or without a quorum: another instance may do better
+                refused = Refused(status, document or {})
+                maybe_done = True
+                continue
+            self._first = index
+            if status < 300:
+                return document, started
+            raise _refusal(status, document or {})
+        if refused:
+            raise Unavailable(str(refused), maybe_done) from refused
+        raise Unavailable("no instance answers: " + "; ".join(reasons), maybe_done)
+
+    def _send(self, url, method, path, body, token, headers, timeout):
+        connect = min(CONNECT_TIMEOUT, timeout)
+        if url.secure:
+            connection = http.client.HTTPSConnection(url.host, url.port, timeout=connect, context=self._tls)
+        else:
+            connection = http.client.HTTPConnection(url.host, url.port, timeout=connect)
+        try:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise _NotSent(str(error) or type(error).__name__) from error
+            _notice_dead_peers(connection.sock)
+            connection.sock.settimeout(timeout)
+            sent = {"Accept": "application/json", "User-Agent": f"redlockd-python/{__version__}", **(headers or {})}
+            if self._key:
+                sent["Authorization"] = "Bearer " + self._key
+            if token:
+                sent["Lock-Token"] = token
+            if body is not None:
+                sent["Content-Type"] = "application/json"
+                body = json.dumps(body).encode()
+            connection.request(method, url.prefix + path, body, sent)
+            response = connection.getresponse()
+            data = response.read(ANSWER_MAX + 1)
+            if len(data) > ANSWER_MAX:
+                raise ValueError("its answer is larger than any of redlockd's")
+            document = json.loads(data) if data and "json" in response.getheader("Content-Type", "") else None
+            if document is not None and not isinstance(document, dict):
+                raise ValueError("its answer is no JSON object")
+            return response.status, document
+        finally:
+            connection.close()
+
+
+class _NotSent(Exception):
+    """The request did not leave this machine."""
+
+
+def _refusal(status, problem):
+    if status == 423:
+        return Held(status, problem)
+    if status == 410 or (status == 409 and not str(problem.get("type", "")).endswith("/deadlock")):
+        return Lost(status, problem)
+    if status == 429 or status >= 500:
+        return Unavailable(str(Refused(status, problem)), status >= 500)
+    return Refused(status, problem)
+
+
+def _notice_dead_peers(sock):
+    """A request that waits in the queue for minutes notices a dead instance after some 15 seconds."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 2), ("TCP_USER_TIMEOUT", 10_000)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _read_key(key_file):
+    path = key_file or os.environ.get("REDLOCKD_KEY_FILE")
+    if not path:
+        path = os.path.join(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "redlockd", "key")
+        if not os.path.exists(path):
+            return None
+    with open(path, encoding="ascii") as file:
+        key = file.read(KEY_MAX + 1).strip()
+    if not key or len(key) > KEY_MAX or not key.isprintable() or " " in key:
+        raise ValueError(f"{path} holds no key")
+    return key
+
+
+def _lock_path(resource):
+    return "/locks/" + urllib.parse.quote(resource, safe="/:@~.-_")
+
+
+class Lock:
+    """One lock: acquired on entering a `with` block (or by `acquire`), renewed by a thread, released on leaving it.
+
+    ttl, wait: seconds, or texts such as "30s" (ttl=None: the service's default). wait=0 asks once.
+    owner, note, metadata: labels for people. margin: seconds before the deadline at which the lease counts as lost
+    (default: a tenth of the TTL, at most half a second). on_lost: called once, from the renewing thread, with a text.
+    renew=False: no thread; call `extend`.
+
+    Attributes after `acquire`: token (secret), fence (int), lease (the answer), lost (threading.Event).
+    """
+
+    def __init__(self, client, resource, ttl=None, wait=0, owner="", note="", metadata=None, margin=None, on_lost=None,
+                 renew=True):
+        self.client, self.resource = client, resource
+        self._body = {"owner": owner, "note": note, "metadata": dict(metadata or {})}
+        if ttl is not None:
+            self._body["ttl"] = _duration(ttl, "ttl")
+        self._wait = _seconds(wait, "wait")
+        self._margin_asked, self._on_lost, self._renew = margin, on_lost, renew
+        self._mutex = threading.Lock()
+        self._thread = None
+        self.token = self.fence = self.lease = None
+        self.lost = threading.Event()
+
+    def __enter__(self):
+        return self.acquire()
+
+    def __exit__(self, kind, value, trace):
+        try:
+            self.release()
+        except Error:
+            # What was lost is said where it was noticed; an error of the block must not be hidden by this one.
+            if kind is None:
+                raise
+
+    def acquire(self):
+        """Acquires, waiting for at most `wait` in all. Raises Held, Refused, Unavailable; then nothing is held, as far
+        as an instance could still be reached."""
+        if self.token:
+            raise RuntimeError("this lock is acquired already")
+        token, until, pause, maybe_held = secrets.token_urlsafe(24), _now() + self._wait, RETRY_FIRST, False
+        try:
+            while True:
+                left = max(0.0, until - _now())
+                try:
+                    lease, deadline = self._acquire_once(token, left)
+                    break
+                except Held:
+                    if until - _now() <= RETRY_HELD:
+                        raise
+                    time.sleep(RETRY_HELD)  # the service's own limit of a wait ended it: go on waiting
+                except Unavailable as error:
+                    maybe_held |= error.maybe_done
+                    if _now() >= until:
+                        raise
+                    time.sleep(min(random.uniform(pause / 2, pause), max(0.0, until - _now())))
+                    pause = min(pause * 2, RETRY_MAX)
+        except BaseException as error:
+            # An interrupted wait may have been granted at that very moment.
+            if maybe_held or not isinstance(error, Error):
+                self._abandon(token)
+            raise
+        ttl = lease["ttl_ms"] / 1000
+        margin = min(ttl / 10, 0.5) if self._margin_asked is None else _seconds(self._margin_asked, "margin")
+        self.lease, self.fence, self.token = lease, lease["fence"], token
+        self._ttl, self._margin, self._deadline = ttl, margin, deadline
+        self.lost.clear()
+        self._stop = threading.Event()
+        if lease.get("waited_ms", 0) > LONG_WAIT * 1000:
+            try:
+                self.extend(timeout=1.0)
+            except Lost:
+                self.token = None
+                raise
+            except Error:
+                pass  # the careful estimate stands
+        if self._renew:
+            self._thread = threading.Thread(target=self._run, name=f"redlockd {self.resource}", daemon=True)
+            self._thread.start()
+        return self
+
+    def _acquire_once(self, token, wait):
+        body, headers = dict(self._body), {}
+        if wait >= 1:
+            headers["Prefer"] = f"wait={int(wait)}"  # is cut to the service's maximum; a field above it is refused
+        else:
+            body["wait"] = _duration(wait, "wait")
+        path = _lock_path(self.resource)
+        lease, started = self.client.request("POST", path, body, token, headers, timeout=ANSWER_TIMEOUT + wait)
+        return lease, _deadline(lease, started)
+
+    def valid_for(self):
+        """Seconds for which the lease can be relied on; 0 where it is lost."""
+        if not self.token or self.lost.is_set():
+            return 0.0
+        return max(0.0, self._deadline - self._margin - _now())
+
+    def check(self):
+        """Raises LockLost where the lease may no longer be relied on."""
+        if self.valid_for() <= 0:
+            raise LockLost(f"the lock {self.resource} is lost, or its lease runs out")
+
+    def extend(self, timeout=ANSWER_TIMEOUT, until=None):
+        """Renews by the TTL. Raises Lost where the lease has ended, Unavailable where the old deadline stands.
+        `timeout`, `until`: as in `Client.request`."""
+        path = _lock_path(self.resource)
+        lease, started = self.client.request("PATCH", path, {}, self.token, timeout=timeout, until=until)
+        with self._mutex:
+            self._deadline = max(self._deadline, _deadline(lease, started))
+
+    def release(self):
+        """Ends the lease. Raises LockLost where it had ended before; then another holder may have been at work."""
+        if not self.token:
+            return
+        token, self.token = self.token, None
+        self._stop.set()
+        if self._thread and self._thread is not threading.current_thread():
+            self._thread.join(self._ttl)
+        self._thread = None
+        try:
+            self.client.request("DELETE", _lock_path(self.resource), token=token)
+        except Lost as error:
+            raise LockLost(f"the lock {self.resource} was lost before it was released: {error}") from error
+
+    def _abandon(self, token):
+        try:
+            self.client.request("DELETE", _lock_path(self.resource), token=token, timeout=2.0)
+        except Error:
+            pass  # mostly 410: nothing was granted; otherwise the TTL ends it
+
+    def _run(self):
+        due, token = _now() + self._ttl / RENEWALS_PER_TTL, self.token
+        while token:
+            end = self._deadline - self._margin
+            if _wait_until(self._stop, min(due, end)):
+                return
+            if _now() >= end:
+                return self._lose("no renewal succeeded in time")
+            timeout = max(0.001, min(self._ttl / TRIES_PER_TTL, TRY_MAX, end - _now()))
+            try:
+                self.extend(timeout, until=end)
+                due = _now() + self._ttl / RENEWALS_PER_TTL
+            except Lost as error:
+                return self._lose(str(error))
+            except Error:
+                pause = min(self._ttl / PAUSES_PER_TTL, PAUSE_MAX)
+                due = _now() + random.uniform(pause / 2, pause)
+
+    def _lose(self, reason):
+        if self._stop.is_set():
+            return
+        self.lost.set()
+        if self._on_lost:
+            self._on_lost(reason)
+
+
+def _seconds(value, name):
+    """Seconds of a number, or of a text such as "1m"."""
+    if isinstance(value, str):
+        units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+        digits = value.rstrip("msh")
+        if digits.isdigit() and value[len(digits):] in units:
+            return int(digits) * units[value[len(digits):]]
+        raise ValueError(f"{name} must be seconds, or a text such as '30s'")
+    _duration(value, name)
+    return float(value)
+
+
+def _deadline(lease, started):
+    """Until when a lease can be relied on: counted from before the request, plus what it waited, less 1 % of that."""
+    waited = lease.get("waited_ms") or 0
+    return started + (waited - -(-waited // 100) + lease["valid_for_ms"]) / 1000
+
+
+_default = None
+
+
+def lock(resource, **options):
+    """A `Lock` of the default client, which is made of the environment. Options: see `Lock`."""
+    global _default
+    if _default is None:
+        _default = Client()
+    return _default.lock(resource, **options)
