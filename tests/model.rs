@@ -3,7 +3,7 @@
 //! broken variants, and the test fails if the checker does not find each of them. Apart from the
 //! simulation, which runs the real code: a model is what the code is meant to do, and can be read.
 //!
-//! `make model` walks larger bounds than the ordinary suite and prints the table of `docs/safety.md`.
+//! `make model` walks larger bounds than the ordinary suite and prints the table of `docs/verification.md`.
 
 #[path = "model/fence.rs"]
 mod fence;

@@ -145,7 +145,7 @@ async fn a_quorum_that_forgets_breaks_plain_redlock_and_not_the_service() {
 
 /// The same faults, with nothing asserted about exclusion: it says whether they are hard enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement for docs/safety.md: `make chaos` runs it"]
+#[ignore = "a measurement for docs/verification.md: `make chaos` runs it"]
 async fn plain_redlock_under_the_same_faults() {
     let mut rig = Rig::start().await;
     let locks = Locks::plain(&rig);

@@ -1,4 +1,4 @@
-//! The figures of a run, as `docs/safety.md` has them.
+//! The figures of a run, as `docs/verification.md` has them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

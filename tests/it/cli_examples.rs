@@ -98,22 +98,30 @@ fn the_examples_of_the_page_on_the_command_line() {
     assert!(ran >= 15, "{ran}");
 }
 
-/// What the README has a shell do, and where it is not done here, which test does it.
+/// The shell blocks of the README and of the documents for users and operators.
 #[test]
-fn the_examples_of_the_readme() {
-    const ELSEWHERE: [&str; 5] = [
-        // The build itself; the script with five nodes; the recipes; the recipe that holds; the first key
-        // (`a_new_key_is_used_by_the_command_line`).
+fn the_examples_of_the_documents() {
+    const DOCUMENTS: [&str; 4] = [
+        include_str!("../../README.md"),
+        include_str!("../../docs/http.md"),
+        include_str!("../../docs/operating.md"),
+        include_str!("../../docs/waiting.md"),
+    ];
+    // Blocks that are run elsewhere: the build; the answers of the README, the script with five nodes and the recipes
+    // (`recipes`); a lease that a connection holds (`waiting::holding`); the first key
+    // (`a_new_key_is_used_by_the_command_line`).
+    const ELSEWHERE: [&str; 6] = [
         "cargo run --release",
+        "curl -d ttl=30s -d owner=ann",
         "examples/five-nodes.sh",
         "T=$(curl -sf",
         "curl -sNf",
         "redlockd key new",
     ];
-    let readme = include_str!("../../README.md");
     let of_help: Vec<String> = [&["init"][..], &["serve"]].iter().flat_map(|c| help_of(c)).collect();
     let (mut ran, mut elsewhere) = (0, 0);
-    for block in readme.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()) {
+    let blocks = DOCUMENTS.iter().flat_map(|document| document.split("```sh\n").skip(1));
+    for block in blocks.map(|rest| rest.split("```").next().unwrap_or_default()) {
         if ELSEWHERE.iter().any(|start| block.starts_with(start)) {
             elsewhere += 1;
             continue;
@@ -121,6 +129,10 @@ fn the_examples_of_the_readme() {
         let (daemon, dir) = (Daemon::start(), directory());
         for line in block.lines() {
             let line = line.split(" #").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+            // The options of the tests' own servers (`support::redis_server`).
+            if line.starts_with("redis-server ") {
+                continue;
+            }
             if line.starts_with("redlockd init") || line.starts_with("redlockd serve") {
                 assert!(of_help.contains(&line), "{line} is not among the examples of the help texts, which are run");
                 continue;
@@ -130,7 +142,7 @@ fn the_examples_of_the_readme() {
             ran += 1;
         }
     }
-    assert!(ran >= 2 && elsewhere == ELSEWHERE.len(), "{ran} were run, {elsewhere} are run elsewhere");
+    assert!(ran >= 1 && elsewhere == ELSEWHERE.len(), "{ran} were run, {elsewhere} are run elsewhere");
 }
 
 #[test]

@@ -6,7 +6,27 @@ use std::path::{Path, PathBuf};
 
 use redlockd::config::{SETTINGS, Setting};
 
-const DOCUMENTS: [&str; 5] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/security.md"];
+const DOCUMENTS: [&str; 19] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/cases.md",
+    "docs/command-line.md",
+    "docs/dashboard.md",
+    "docs/http.md",
+    "docs/limits.md",
+    "docs/logs.md",
+    "docs/metrics.md",
+    "docs/operating.md",
+    "docs/performance.md",
+    "docs/redis-acl.md",
+    "docs/safety.md",
+    "docs/security.md",
+    "docs/settings.md",
+    "docs/verification.md",
+    "docs/waiting.md",
+];
 /// If set, generated files are written rather than compared.
 const WRITE_VARIABLE: &str = "REDLOCKD_WRITE_DOCUMENTS";
 const WIDTH: usize = 120;
@@ -127,7 +147,17 @@ fn relative_links_lead_somewhere() {
 #[test]
 fn the_variables_that_are_mentioned_exist() {
     let known: BTreeSet<String> = SETTINGS.iter().map(Setting::variable).collect();
-    let others = ["REDLOCKD_CONFIG", "REDLOCKD_KEY_FILE", "REDLOCKD_IDLE_CONNECTIONS", WRITE_VARIABLE];
+    let others = [
+        "REDLOCKD_CONFIG",
+        "REDLOCKD_DEADLINE_MS",
+        "REDLOCKD_FENCE",
+        "REDLOCKD_IDLE_CONNECTIONS",
+        "REDLOCKD_KEY_FILE",
+        "REDLOCKD_RESOURCE",
+        "REDLOCKD_TOKEN_FILE",
+        "REDLOCKD_URL",
+        WRITE_VARIABLE,
+    ];
     for document in DOCUMENTS.into_iter().chain(["config/redlockd.toml", "examples/five-nodes.sh"]) {
         let text = read(document);
         let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
@@ -138,15 +168,40 @@ fn the_variables_that_are_mentioned_exist() {
     }
 }
 
-/// In ARCHITECTURE.md, a limit that is said to be a setting is one.
+/// In docs/limits.md, a limit that is said to be a setting is one.
 #[test]
 fn the_limits_that_are_called_settings_are_settings() {
-    let text = read("ARCHITECTURE.md");
-    let limits = text.split("\n## Limits\n").nth(1).expect("a section on limits");
+    let limits = read("docs/limits.md");
     let named = limits.lines().filter_map(|line| line.split("setting `").nth(1)?.split('`').next());
     let named: Vec<&str> = named.collect();
     assert!(named.len() > 5, "{named:?}");
     for name in named {
         assert!(SETTINGS.iter().any(|setting| setting.name == name), "{name} is not a setting");
     }
+}
+
+/// In docs/limits.md, a constant that is named exists.
+#[test]
+fn the_limits_that_are_called_constants_are_constants() {
+    let limits = read("docs/limits.md");
+    let is_constant =
+        |name: &&str| name.len() > 3 && name.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit());
+    let named: BTreeSet<&str> =
+        limits.split('`').skip(1).step_by(2).filter_map(|code| code.rsplit(':').next()).filter(is_constant).collect();
+    assert!(named.len() > 20, "{named:?}");
+    let sources = sources(&path("src"));
+    for name in named {
+        assert!(sources.contains(&format!("const {name}: ")), "{name} is no constant");
+    }
+}
+
+/// All source files below a directory, one after the other.
+fn sources(dir: &Path) -> String {
+    let entries = std::fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable").path());
+    entries
+        .map(|path| match path {
+            dir if dir.is_dir() => sources(&dir),
+            file => std::fs::read_to_string(file).unwrap_or_default(),
+        })
+        .collect()
 }

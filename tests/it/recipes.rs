@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
@@ -15,10 +16,10 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The lines of README.md's recipe block, which are those of the contract.
+/// The lines of the recipes in docs/http.md, which are those of the contract.
 fn recipes() -> Vec<String> {
-    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
-    let section = readme.split("\n## In a shell\n").nth(1).expect("a section of recipes");
+    let document = std::fs::read_to_string(root().join("docs/http.md")).expect("docs/http.md");
+    let section = document.split("\n## In a shell\n").nth(1).expect("a section of recipes");
     let block = section.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of shell");
     let lines: Vec<String> = block.lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), 5, "{lines:#?}");
@@ -83,6 +84,39 @@ async fn each_recipe_exits_as_it_says() {
     client.extend("deploy/prod", token.trim(), &[]).await.expect_status(200);
 }
 
+/// The answers that the README shows have the members of real ones.
+#[tokio::test]
+async fn the_answers_in_the_readme_are_those_of_the_service() {
+    let service = Service::embedded(&[]).await;
+    let readme = std::fs::read_to_string(root().join("README.md")).expect("README.md");
+    let shown = readme.split("```json\n").skip(1).map(|rest| rest.split("```").next().expect("an end of the block"));
+    let shown: Vec<Value> = shown.map(|text| serde_json::from_str(text).expect(text)).collect();
+    assert_eq!(shown.len(), 2, "a lease and a refusal");
+    for expected in shown {
+        let (_, answer) = bash(&service, "curl -s -d ttl=30s -d owner=ann $L/locks/deploy/prod").await;
+        let answer: Value = serde_json::from_str(&answer).expect("an object");
+        assert_eq!(outline(&answer), outline(&expected));
+    }
+}
+
+/// Members of an answer with their types; the values of those that a reader of the README takes as given.
+fn outline(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let fixed = ["type", "title", "status", "resource", "mode", "owner", "reason", "outcome"];
+            let outlined = |(name, member): (&String, &Value)| {
+                let known = fixed.contains(&name.as_str());
+                (name.clone(), if known { member.clone() } else { outline(member) })
+            };
+            Value::Object(members.iter().map(outlined).collect())
+        }
+        Value::Array(items) => items.iter().map(outline).collect(),
+        Value::String(_) => "text".into(),
+        Value::Number(_) => "number".into(),
+        Value::Bool(_) | Value::Null => value.clone(),
+    }
+}
+
 /// curl repeats what is worth repeating, and never silently queues for what was refused.
 #[tokio::test]
 async fn curl_repeats_503_and_not_423() {
@@ -109,7 +143,7 @@ async fn the_line_that_the_start_announces_works_when_pasted() {
     assert!(output.iter().any(|l| l.contains("embedded node")), "{output:#?}");
 }
 
-/// README's five nodes on one machine: declared, served, stopped again.
+/// The script that the README names: five nodes on one machine, initialised, served, stopped again.
 #[tokio::test]
 async fn the_script_with_five_nodes_serves_and_stops_all_that_it_started() {
     let data = tempfile::tempdir().expect("a temporary directory");

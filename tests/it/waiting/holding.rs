@@ -210,28 +210,3 @@ async fn the_shell_recipe_runs_its_work_only_while_it_holds() {
     shell.wait().await.expect("own child");
     poll::until("it is free", || async { is_free(&here, "job").await.then_some(()) }).await;
 }
-
-/// README's recipe as it stands: the work runs from `acquired` to `lost`.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_readmes_recipe_ends_its_work_when_the_lock_is_lost() {
-    let readme = include_str!("../../../README.md");
-    let recipe = readme.split("```sh\n").find(|block| block.starts_with("curl -sNf")).expect("a recipe that holds");
-    let recipe = recipe.split("```").next().expect("its end");
-    let cluster = Cluster::of(3).await;
-    let here = cluster.instance(&[]).await;
-    let dir = tempfile::tempdir().expect("a directory");
-    let work = "#!/bin/sh\ntrap 'echo stopped >> log; exit' TERM\necho working >> log\nwhile :; do sleep 0.05; done\n";
-    let path = dir.path().join("deploy");
-    std::fs::write(&path, work).expect("writable");
-    let made = Command::new("chmod").arg("+x").arg(&path).status().await.expect("chmod runs");
-    assert!(made.success());
-    let mut shell = Command::new("bash");
-    shell.args(["-c", recipe]).env("L", here.url("")).current_dir(dir.path()).kill_on_drop(true);
-    let mut shell = shell.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("bash");
-    let log = || std::fs::read_to_string(dir.path().join("log")).unwrap_or_default();
-    poll::until_true("it works", || log() == "working\n").await;
-    let forced = here.client.delete(here.url("/locks/deploy/prod?force=now&reason=test")).send().await;
-    assert_eq!(forced.expect("an answer").status().as_u16(), 204);
-    poll::until_true("it is told", || log() == "working\nstopped\n").await;
-    shell.wait().await.expect("own child");
-}
