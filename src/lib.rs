@@ -1,5 +1,8 @@
-//! redlockd: a distributed-lock service over HTTP on a Redlock core. `ARCHITECTURE.md` has the
-//! picture; a room imports only rooms below it, and `tests/tidy.rs` keeps that law.
+//! redlockd: a distributed lock service over HTTP on a Redlock core. `ARCHITECTURE.md` describes the
+//! modules; a module imports only lower layers, which `tests/tidy.rs` checks.
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("redlockd supports Linux only: it depends on CLOCK_BOOTTIME, Linux signals and socket options");
 
 pub mod api;
 pub mod app;

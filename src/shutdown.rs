@@ -1,12 +1,11 @@
-//! Signals become a token that is passed down: the first SIGTERM or SIGINT asks for an orderly end,
-//! a second one wants it at once. Knows nothing of what is shut down.
+//! Signals: the first SIGTERM or SIGINT starts an orderly stop, a second one stops at once.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// What a process that a signal ended exits with: this plus the signal's number, as shells have it.
+/// Exit code of a process that a signal ended: this plus the signal's number, as in shells.
 const EXIT_BY_SIGNAL: u8 = 128;
 /// SIGINT's number.
 const INTERRUPT: u8 = 2;
@@ -21,20 +20,20 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes both signals over from the operating system's default, which is to end at once.
-    /// Must be called within a tokio runtime.
+    /// Replaces the default effect of both signals, which is to end at once. Must be called within a
+    /// tokio runtime.
     ///
-    /// Errors: where the operating system refuses.
+    /// Errors: those of the operating system.
     pub fn listen() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Cancels `token` at the first signal and resolves at the second one, to the exit code that
-    /// says which it was.
-    /// Cancel: signals go unheeded until it is called again.
+    /// Cancels `token` at the first signal; resolves at the second one, to its exit code.
+    ///
+    /// Cancel: signals have no effect until it is called again.
     pub async fn supervise(&mut self, token: &CancellationToken) -> u8 {
         self.next().await;
-        tracing::info!("asked to stop: finishing what is under way; a second signal stops at once");
+        tracing::info!("stopping: finishing requests in progress; a second signal stops at once");
         token.cancel();
         EXIT_BY_SIGNAL + self.next().await
     }
@@ -54,15 +53,15 @@ mod tests {
 
     use super::*;
 
-    /// One test for both signals: they are the whole process'.
+    /// One test for both signals, which are global to the process.
     #[tokio::test]
-    async fn the_first_signal_cancels_the_token_and_the_second_ends() {
-        let mut signals = Signals::listen().expect("signals can be listened for");
+    async fn the_first_signal_cancels_the_token_and_the_second_resolves() {
+        let mut signals = Signals::listen().expect("signals can be handled");
         let token = CancellationToken::new();
-        let seen = token.clone();
+        let observed = token.clone();
         let second = async move {
             kill_process(getpid(), Signal::TERM).expect("own process");
-            seen.cancelled().await;
+            observed.cancelled().await;
             kill_process(getpid(), Signal::INT).expect("own process");
             std::future::pending::<()>().await;
         };

@@ -1,5 +1,4 @@
-//! Sets the log up: on standard error, never on standard output, where answers go. Stands apart
-//! because it is the one global of the program; knows the settings and nothing else.
+//! Sets up logging, on standard error: standard output is for answers of the command line.
 
 use std::io::IsTerminal;
 
@@ -11,12 +10,12 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use crate::config::{Config, Environment, LogFormat, LogLevel, Warning};
 
-/// Prevails over `log_level`, in tracing-subscriber's syntax, such as `redlockd=debug,redis=info`.
+/// Overrides `log_level`, in tracing-subscriber's syntax, such as `redlockd=debug,redis=info`.
 const FILTER_VARIABLE: &str = "RUST_LOG";
 
-/// Starts logging, for the whole process. The warning, if any, is about `RUST_LOG`.
+/// Starts logging, for the whole process. The warning, if any, is about an invalid `RUST_LOG`.
 ///
-/// Errors: where the process logs already.
+/// Errors: where logging was set up before.
 pub fn init(config: &Config, env: &impl Environment) -> Result<Option<Warning>, TryInitError> {
     let (filter, warning) = filter(env.get(FILTER_VARIABLE).and_then(|v| v.into_string().ok()), config.log_level);
     let has_colours = std::io::stderr().is_terminal() && env.get("NO_COLOR").is_none_or(|v| v.is_empty());
@@ -28,7 +27,7 @@ pub fn init(config: &Config, env: &impl Environment) -> Result<Option<Warning>, 
     Ok(warning)
 }
 
-/// One object per line: the event's fields beside time and level, those of its request under `span`.
+/// One object per line: time, level and the event's fields; those of its request are under `span`.
 fn json<S>() -> fmt::Layer<S, JsonFields, Format<Json>> {
     fmt::layer().json().flatten_event(true).with_span_list(false)
 }
@@ -41,7 +40,7 @@ fn filter(variable: Option<String>, level: LogLevel) -> (EnvFilter, Option<Warni
     }
 }
 
-/// Ours at `level`; of the libraries below, warnings and errors at most.
+/// Our own messages at `level`; of libraries only warnings and errors.
 fn level_filter(level: LogLevel) -> EnvFilter {
     let others = if level == LogLevel::Error { "error" } else { "warn" };
     EnvFilter::new(format!("{others},redlockd={}", level.as_str()))
@@ -60,13 +59,13 @@ mod tests {
     }
 
     #[test]
-    fn libraries_are_quieter_than_we_are() {
+    fn libraries_log_warnings_and_errors_only() {
         assert_eq!(text(None, LogLevel::Debug), "redlockd=debug,warn");
         assert_eq!(text(None, LogLevel::Error), "redlockd=error,error");
     }
 
     #[test]
-    fn the_variable_prevails_unless_it_is_empty_or_no_filter() {
+    fn the_variable_overrides_the_level_unless_empty_or_invalid() {
         assert_eq!(text(Some("redlockd=trace"), LogLevel::Info), "redlockd=trace");
         assert_eq!(text(Some(""), LogLevel::Info), text(None, LogLevel::Info));
         let (kept, warning) = filter(Some("redlockd=loud".into()), LogLevel::Info);

@@ -66,7 +66,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// The labels that a quorum has, with the request's changes.
     async fn edited_labels(&self, request: &ExtendRequest, hash: &TokenHash) -> Result<Labels, ExtendError> {
         let view = self.engine().inspect(&request.resource).await.map_err(|answers| ExtendError::NoQuorum {
-            no_quorum: self.no_quorum(0, self.outcomes(&answers)),
+            no_quorum: self.no_quorum(0, self.engine().outcomes(&answers)),
             valid_for: self.shared.own.valid_for(hash, self.now()),
         })?;
         let mut labels = match view.state {
@@ -121,7 +121,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ///
     /// Cancel (drop): a forced release goes on in the background.
     pub async fn force(&self, request: ForceRequest) -> Result<(Forced, Option<EndedLease>), ForceError> {
-        let no_quorum = |answers: Vec<_>| ForceError::NoQuorum(self.no_quorum(0, self.outcomes(&answers)));
+        let no_quorum = |answers: Vec<_>| ForceError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers)));
         let view = self.engine().inspect(&request.resource).await.map_err(no_quorum)?;
         let inspection = self.inspection(&request.resource, view.clone());
         let etag = inspection.etag().ok_or(ForceError::NotHeld)?;

@@ -30,7 +30,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Errors: [`NoQuorum`] where too few nodes answered.
     pub async fn inspect(&self, resource: &ResourceName) -> Result<Inspection, NoQuorum> {
         let view = self.engine().inspect(resource).await;
-        let view = view.map_err(|answers| self.no_quorum(0, self.outcomes(&answers)))?;
+        let view = view.map_err(|answers| self.no_quorum(0, self.engine().outcomes(&answers)))?;
         Ok(self.inspection(resource, view))
     }
 
@@ -242,12 +242,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     pub(super) fn count(&self, granted: usize) -> QuorumCount {
         QuorumCount { granted, needed: self.engine().quorum(), nodes: self.engine().nodes.len() }
-    }
-
-    pub(super) fn outcomes(&self, answers: &[Option<NodeResult>]) -> Vec<NodeOutcome> {
-        let verdicts = answers.iter().map(|a| Verdict::of(a.as_ref()));
-        let nodes = self.engine().nodes.iter().zip(verdicts);
-        nodes.map(|(n, verdict)| NodeOutcome { node: n.id().clone(), verdict }).collect()
     }
 
     pub(super) fn no_quorum(&self, granted: usize, nodes: Vec<NodeOutcome>) -> NoQuorum {

@@ -1,0 +1,74 @@
+//! Why the service could not start or run.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::auth::access_file::AccessFileError;
+use crate::config::PasswordFileError;
+use crate::http::server::tls::TlsError;
+use crate::nodes::embedded::OpenError;
+use crate::redlock::monitor::InitError;
+use crate::types::NodeId;
+
+/// Why the service could not start, or stopped by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The listen address is in use, or not an address of this machine.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// As configured.
+        address: SocketAddr,
+        /// The error of the operating system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The operating system provides no threads, timers or signals.
+    #[error("cannot start the runtime: {0}")]
+    Runtime(std::io::Error),
+    /// A setting that could not be checked earlier is invalid.
+    #[error("`{key}`: {why}")]
+    Setting {
+        /// The setting.
+        key: &'static str,
+        /// One sentence.
+        why: String,
+    },
+    /// A file named in the configuration cannot be read.
+    #[error("`{key}`: {path} cannot be read")]
+    File {
+        /// The setting that names it.
+        key: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// The error of the operating system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A node's password cannot be read.
+    #[error(transparent)]
+    NodePassword(#[from] PasswordFileError),
+    /// The access file cannot be read.
+    #[error(transparent)]
+    Access(#[from] AccessFileError),
+    /// The server's certificate or key cannot be used.
+    #[error("`listen_tls_cert`: {0}")]
+    Tls(#[from] TlsError),
+    /// The audit log cannot be opened. Starting without it would silently lose its records.
+    #[error("`audit_log`: {path} cannot be opened for appending")]
+    AuditLog {
+        /// As configured.
+        path: PathBuf,
+        /// The error of the operating system.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The state of an embedded node cannot be used.
+    #[error("embedded nodes: {0}")]
+    Embedded(#[from] OpenError),
+    /// Two node names lead to one server.
+    #[error("`nodes`: {0} and {1} are one and the same server: its one vote would count twice")]
+    SameServer(NodeId, NodeId),
+    /// A new cluster could not be initialised.
+    #[error("nothing was initialised: {0}")]
+    Init(#[from] InitError),
+}

@@ -1,0 +1,51 @@
+//! `redlockd init`: initialises a new cluster on the configured Redis nodes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::background::BackgroundTasks;
+use super::error::AppError;
+use super::nodes::{Engine, node_ids, observer, open_nodes, redlock_settings};
+use crate::config::Config;
+use crate::manager::latency::NodeLatencies;
+use crate::metrics::Metrics;
+use crate::redlock::clock::{Clock, SystemClock};
+use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::monitor::{InitError, NodeMonitor};
+
+/// How long all nodes are waited for.
+const NODES_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two attempts while nodes do not answer.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Initialises a new cluster; returns the message for the operator.
+///
+/// Errors: [`AppError`]; nothing was initialised where a node is missing or part of a cluster already.
+/// Cancel: as [`NodeMonitor::init`].
+pub async fn init(config: &Config) -> Result<String, AppError> {
+    if config.nodes.is_empty() {
+        let why = "no Redis node is configured; embedded nodes are initialised on their first start".to_owned();
+        return Err(AppError::Setting { key: "nodes", why });
+    }
+    let ids = node_ids(config)?;
+    let metrics = Metrics::new(&ids, &[]);
+    let tasks = BackgroundTasks::default();
+    let observer = observer(&metrics, &Arc::new(NodeLatencies::new(&ids)));
+    let (nodes, _) = open_nodes(config, &ids, &observer, &tasks)?;
+    let count = nodes.len();
+    let engine = Engine::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &ids));
+    let monitor = NodeMonitor::new(engine.clone());
+    let until = SystemClock.now().plus(NODES_TIMEOUT);
+    let outcome = loop {
+        match monitor.init().await {
+            Err(InitError::Unreachable(..)) if SystemClock.now() < until => SystemClock.sleep(RETRY_INTERVAL).await,
+            outcome => break outcome,
+        }
+        if let Some((a, b)) = monitor.same_server() {
+            return Err(AppError::SameServer(a, b));
+        }
+    };
+    tasks.stop().await;
+    outcome?;
+    Ok(format!("initialised a new cluster of {count} nodes; {} of them must agree", engine.quorum()))
+}

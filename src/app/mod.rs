@@ -1,0 +1,13 @@
+//! The composition root: builds the nodes, the engine, the manager and the HTTP server from a checked
+//! configuration, starts them, and stops them in order. Only this module spawns long-lived tasks.
+
+mod background;
+mod error;
+mod init;
+mod nodes;
+mod service;
+mod settings;
+
+pub use error::AppError;
+pub use init::init;
+pub use service::App;

@@ -1,0 +1,140 @@
+//! Builds the nodes and the engine's settings from the configuration.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::background::BackgroundTasks;
+use super::error::AppError;
+use crate::config::Config;
+use crate::manager::latency::NodeLatencies;
+use crate::metrics::Metrics;
+use crate::nodes::any::AnyNode;
+use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
+use crate::nodes::observer::NodeObserver;
+use crate::nodes::redis::{NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
+use crate::protocol::{ClusterParams, quarantine_for};
+use crate::redlock::backoff::BackoffRange;
+use crate::redlock::clock::{Clock, SystemClock};
+use crate::redlock::engine::{Redlock, RedlockSettings};
+use crate::redlock::entropy::SystemEntropy;
+use crate::types::{Invalid, NodeId};
+
+/// Maximum time between two attempts of a waiter, in case a notice is lost or never published.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) type Engine = Redlock<AnyNode, SystemClock, SystemEntropy>;
+
+/// All nodes, and those of them that are embedded.
+pub(super) type OpenedNodes = (Vec<Arc<AnyNode>>, Vec<Arc<EmbeddedNode<SystemClock>>>);
+
+/// Opens the configured Redis nodes, or the embedded ones where none is configured.
+///
+/// Errors: [`AppError`] for addresses, certificates and state files.
+pub(super) fn open_nodes(
+    config: &Config,
+    ids: &[NodeId],
+    observer: &Arc<dyn NodeObserver>,
+    tasks: &BackgroundTasks,
+) -> Result<OpenedNodes, AppError> {
+    let params = Arc::new(cluster_params(config, ids));
+    if config.nodes.is_empty() {
+        let open = |id: &NodeId| {
+            let (id, dir) = (id.clone(), config.data_dir.clone());
+            EmbeddedNode::open(EmbeddedConfig { id, dir, params: (*params).clone(), clock: SystemClock })
+        };
+        let embedded = ids.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let node = |n: &Arc<_>| Arc::new(AnyNode::Embedded(Arc::clone(n), Arc::clone(observer)));
+        return Ok((embedded.iter().map(node).collect(), embedded));
+    }
+    let tls = node_tls(config)?;
+    let mut nodes = Vec::new();
+    for (url, id) in config.node_urls()?.iter().zip(ids) {
+        let invalid = |why: Invalid| AppError::Setting { key: "nodes", why: format!("{id}: {why}") };
+        let url = NodeUrl::parse(url.reveal()).map_err(invalid)?;
+        let node = RedisNodeConfig {
+            tls: if url.is_tls() { tls.clone() } else { None },
+            key_template: config.key_template.clone(),
+            identity: config.identity,
+            connect_timeout: config.connect_timeout,
+            connections: config.connections_per_node,
+            max_in_flight: config.max_in_flight,
+            ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&params), config.node_timeout)
+        };
+        let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(observer))).map_err(invalid)?;
+        tasks.spawn(supervisor);
+        nodes.push(Arc::new(AnyNode::Redis(node)));
+    }
+    Ok((nodes, Vec::new()))
+}
+
+/// Passes each call to the metrics and to the latency history of the pages.
+pub(super) fn observer(metrics: &Arc<Metrics>, latencies: &Arc<NodeLatencies>) -> Arc<dyn NodeObserver> {
+    let (metrics, latencies) = (Arc::clone(metrics), Arc::clone(latencies));
+    Arc::new(move |node: &NodeId, operation: &'static str, took: Duration, outcome: Result<(), _>| {
+        metrics.node_call(node, operation, took, outcome);
+        latencies.note(node, SystemClock.now(), took, outcome);
+    })
+}
+
+/// The configured names, or those of the embedded nodes.
+pub(super) fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
+    if !config.nodes.is_empty() {
+        return Ok(config.nodes.iter().map(|n| n.id().clone()).collect());
+    }
+    let name = |i: usize| NodeId::parse(&format!("embedded-{}", i + 1));
+    let ids: Result<Vec<NodeId>, Invalid> = (0..config.embedded_nodes).map(name).collect();
+    ids.map_err(|why| AppError::Setting { key: "embedded_nodes", why: why.0 })
+}
+
+/// The cluster's parameters. Its fingerprint is a hash of what all instances must agree on: the nodes'
+/// names in alphabetical order, the guard, the lock delay, the TTL of fences and the key template.
+fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
+    let mut names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
+    names.sort_unstable();
+    let text = format!(
+        "{}\n{}\n{}\n{}\n{}",
+        names.join("\n"),
+        config.guard.as_millis(),
+        config.lock_delay.as_millis(),
+        config.fence_ttl.as_millis(),
+        config.key_template
+    );
+    let digest = Sha256::digest(text.as_bytes());
+    let fingerprint: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
+    ClusterParams {
+        cluster: fingerprint.into(),
+        guard: config.guard,
+        lock_delay: config.lock_delay,
+        quarantine: quarantine_for(config.max_ttl, config.lock_delay, config.guard),
+        fence_ttl: config.fence_ttl,
+    }
+}
+
+/// The algorithm's settings.
+pub(super) fn redlock_settings(config: &Config, ids: &[NodeId]) -> RedlockSettings {
+    RedlockSettings {
+        params: Arc::new(cluster_params(config, ids)),
+        node_timeout: config.node_timeout,
+        drift_ppm: config.drift_ppm,
+        drift_floor: config.drift_floor,
+        min_validity_percent: u8::try_from(config.min_validity_percent).unwrap_or(100),
+        retry: BackoffRange { first: config.retry_min, max: config.retry_max },
+        poll: POLL_INTERVAL,
+        cleanup_limit: config.cleanup_limit,
+    }
+}
+
+fn node_tls(config: &Config) -> Result<Option<NodeTls>, AppError> {
+    let read = |key: &'static str, path: &Option<PathBuf>| match path {
+        None => Ok(None),
+        Some(path) => {
+            std::fs::read(path).map(Some).map_err(|source| AppError::File { key, path: path.clone(), source })
+        }
+    };
+    let ca = read("tls_ca", &config.tls_ca)?;
+    let client = read("tls_cert", &config.tls_cert)?.zip(read("tls_key", &config.tls_key)?);
+    Ok((ca.is_some() || client.is_some()).then_some(NodeTls { ca, client }))
+}

@@ -1,0 +1,251 @@
+//! The running service: start, serve, and stop in order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::background::BackgroundTasks;
+use super::error::AppError;
+use super::nodes::{Engine, node_ids, observer, open_nodes, redlock_settings};
+use super::settings::{authenticator, http_settings, open_audit, serve_limits, server_tls, ui_state};
+use crate::audit;
+use crate::auth::authenticator::Authenticator;
+use crate::config::Config;
+use crate::http::server::reload::{self, WatchedFiles};
+use crate::http::server::tls::Tls;
+use crate::http::server::{self, ServeLimits, fd_limit, socket};
+use crate::http::state::{AppState, LockManager};
+use crate::http::{self, routes};
+use crate::manager::latency::NodeLatencies;
+use crate::manager::queue::WaitLimits;
+use crate::manager::types::Readiness;
+use crate::metrics::Metrics;
+use crate::nodes::any::AnyNode;
+use crate::nodes::embedded::EmbeddedNode;
+use crate::redlock::clock::{Clock, SystemClock};
+use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::monitor::{NodeMonitor, PROBE_INTERVAL};
+use crate::redlock::node::Node;
+
+/// Maximum time that a start waits for a quorum of nodes before it serves without one.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time between two probe rounds while a start waits.
+const START_PROBE_INTERVAL: Duration = Duration::from_millis(20);
+/// Minimum time to write out the audit log at the end, whatever the drain timeout is.
+const AUDIT_FLUSH_MIN: Duration = Duration::from_secs(1);
+
+type Monitor = NodeMonitor<AnyNode, SystemClock, SystemEntropy>;
+
+/// The service. [`App::start`] binds the address; [`App::run`] accepts connections.
+pub struct App {
+    listener: TcpListener,
+    state: AppState,
+    engine: Engine,
+    monitor: Monitor,
+    embedded: Vec<Arc<EmbeddedNode<SystemClock>>>,
+    tasks: BackgroundTasks,
+    tls: Option<Arc<Tls>>,
+    limits: ServeLimits,
+    audit: Option<AuditTask>,
+}
+
+/// The writer of the audit log. It ends when `stop` is cancelled and its queue is written.
+struct AuditTask {
+    stop: CancellationToken,
+    writer: JoinHandle<()>,
+}
+
+impl AuditTask {
+    fn spawn(writer: audit::Writer) -> Self {
+        let stop = CancellationToken::new();
+        let writer = tokio::spawn(writer.run(stop.clone()));
+        Self { stop, writer }
+    }
+
+    async fn finish(self, limit: Duration) {
+        self.stop.cancel();
+        if tokio::time::timeout(limit, self.writer).await.is_err() {
+            tracing::error!("the audit log was not written completely: queued records are lost");
+        }
+    }
+}
+
+impl App {
+    /// Binds the listen address, opens the nodes, starts the background tasks, and waits up to two
+    /// seconds for a quorum of nodes.
+    ///
+    /// Errors: [`AppError`].
+    pub async fn start(config: &Config) -> Result<Self, AppError> {
+        let (audit, audit_writer) = open_audit(config)?;
+        let address = config.listen;
+        let listen_error = |source| AppError::Listen { address, source };
+        let listener = socket::listen(address).map_err(listen_error)?;
+        let ids = node_ids(config)?;
+        let metrics = Metrics::new(&ids, &routes::labels());
+        let tasks = BackgroundTasks::default();
+        let latencies = Arc::new(NodeLatencies::new(&ids));
+        let (nodes, embedded) = open_nodes(config, &ids, &observer(&metrics, &latencies), &tasks)?;
+        let engine = Engine::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &ids));
+        let monitor = NodeMonitor::new(engine.clone());
+        let limits = WaitLimits {
+            per_resource: config.waiters_per_resource,
+            total: config.waiters_total,
+            detects_deadlocks: config.deadlock_detection,
+        };
+        let manager = LockManager::new(engine.clone(), monitor.clone(), limits, config.list_refresh);
+        let ends = Arc::clone(&metrics);
+        manager.observe_lease_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
+        let authenticator = Arc::new(authenticator(config)?);
+        let (tls, limits) = (server_tls(config)?.map(Arc::new), serve_limits(config));
+        let state = AppState::new(manager.clone(), metrics, http_settings(config)?)
+            .with_authenticator(Arc::clone(&authenticator))
+            .with_audit(audit)
+            .with_ui(ui_state(config, latencies));
+        let audit = audit_writer.map(AuditTask::spawn);
+        let app = Self { listener, state, engine, monitor, embedded, tasks, tls, limits, audit };
+        app.reload_on_change(config, &authenticator)?;
+        app.wait_for_nodes().await;
+        if let Some((a, b)) = app.monitor.same_server() {
+            return Err(AppError::SameServer(a, b));
+        }
+        app.tasks.spawn(manager.clone().run_snapshot_refresh());
+        app.tasks.spawn(manager.run_maintenance());
+        Ok(app)
+    }
+
+    /// The listen address, with the port that was assigned where port 0 was configured.
+    pub fn address(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// The message for the person who started the service: the address, the nodes, and a first command.
+    pub fn announcement(&self) -> String {
+        let url = self.address().map_or_else(|_| "127.0.0.1:5625".to_owned(), |a| a.to_string());
+        let url = format!("{}://{url}", if self.tls.is_some() { "https" } else { "http" });
+        let count = self.engine.nodes.len();
+        let nodes = match self.embedded.first() {
+            Some(node) => {
+                let s = if count == 1 { "" } else { "s" };
+                let dir = node.path().parent().map(|p| p.display().to_string()).unwrap_or_default();
+                format!("{count} embedded node{s} (no Redis configured), state in {dir}")
+            }
+            None => format!("{count} Redis nodes, {} of them must agree", self.engine.quorum()),
+        };
+        let state = match self.state.manager.readiness() {
+            Readiness::NoQuorum { voting, ready_in } => {
+                let soon = ready_in.map(|d| format!(", enough in {} s", d.as_secs().saturating_add(1)));
+                let soon = soon.unwrap_or_default();
+                let why = http::api::responses::no_vote_reasons(&self.state.manager.nodes());
+                format!("\n  not ready: {voting} of {count} nodes vote{soon}; see {url}/nodes{why}")
+            }
+            _ => String::new(),
+        };
+        format!(
+            "redlockd {} listens on {url}\n  nodes: {nodes}{state}\n  try:   curl -i -d ttl=30s {url}/locks/demo\n",
+            env!("CARGO_PKG_VERSION")
+        )
+    }
+
+    /// Serves until `shutdown` is cancelled, then stops in order: waiters are answered, requests
+    /// finish, clean-ups are awaited for up to the drain timeout, embedded nodes record a clean stop.
+    ///
+    /// Errors: [`AppError::SameServer`], at once when two nodes turn out to be one server.
+    /// Cancel: an unclean stop; leases remain until their TTL.
+    pub async fn run(self, shutdown: CancellationToken) -> Result<(), AppError> {
+        let version = env!("CARGO_PKG_VERSION");
+        let address = self.address().map(|a| a.to_string()).unwrap_or_default();
+        tracing::info!(address, version, nodes = self.engine.nodes.len(), "serving");
+        self.tasks.spawn(monitor_nodes(self.monitor.clone(), shutdown.clone()));
+        let max_connections = fd_limit::connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
+        let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
+        let (manager, metrics) = (self.state.manager.clone(), Arc::clone(&self.state.metrics));
+        metrics.connections_limit(max_connections);
+        let router = http::router(self.state);
+        server::serve(self.listener, self.tls, router, limits, metrics, shutdown, || manager.drain()).await;
+        self.engine.tasks.close();
+        if tokio::time::timeout(drain_timeout, self.engine.tasks.wait()).await.is_err() {
+            tracing::warn!("clean-ups did not finish before the stop; the TTL of their keys ends them");
+        }
+        close_embedded(self.embedded).await;
+        if let Some(audit) = self.audit {
+            audit.finish(drain_timeout.max(AUDIT_FLUSH_MIN)).await;
+        }
+        self.tasks.stop().await;
+        tracing::info!("stopped");
+        match self.monitor.same_server() {
+            Some((a, b)) => Err(AppError::SameServer(a, b)),
+            None => Ok(()),
+        }
+    }
+
+    /// Reloads the access file and certificates when they change or on SIGHUP. Where none is configured,
+    /// SIGHUP keeps its default effect, which ends the process.
+    fn reload_on_change(&self, config: &Config, authenticator: &Arc<Authenticator>) -> Result<(), AppError> {
+        let metrics = || Arc::clone(&self.state.metrics);
+        let access = config
+            .access_file
+            .iter()
+            .map(|path| WatchedFiles::access(path.clone(), Arc::clone(authenticator), metrics()));
+        let watched: Vec<WatchedFiles> =
+            access.chain(self.tls.iter().map(|tls| WatchedFiles::certificates(tls, metrics()))).collect();
+        if watched.is_empty() {
+            return Ok(());
+        }
+        let mut hangups = signal(SignalKind::hangup()).map_err(AppError::Runtime)?;
+        let requested = Arc::new(Notify::new());
+        self.tasks.spawn(reload::watch(watched, Arc::clone(&requested)));
+        self.tasks.spawn(async move {
+            while hangups.recv().await.is_some() {
+                tracing::info!("SIGHUP: reloading files");
+                requested.notify_one();
+            }
+        });
+        Ok(())
+    }
+
+    /// Probes until a quorum votes, every node has answered, or [`START_TIMEOUT`] has passed.
+    async fn wait_for_nodes(&self) {
+        let until = SystemClock.now().plus(START_TIMEOUT);
+        loop {
+            self.monitor.probe_round().await;
+            let all_answered = self.monitor.health().iter().all(|node| node.status.is_some());
+            let is_ready = self.state.manager.readiness() == Readiness::Ready;
+            if is_ready || all_answered || SystemClock.now() >= until {
+                return;
+            }
+            SystemClock.sleep(START_PROBE_INTERVAL).await;
+        }
+    }
+}
+
+/// Records a clean stop of the embedded nodes, on a thread that may block on the disk.
+async fn close_embedded(embedded: Vec<Arc<EmbeddedNode<SystemClock>>>) {
+    let closing = tokio::task::spawn_blocking(move || {
+        for node in embedded {
+            if let Err(error) = node.close() {
+                tracing::error!(node = %node.id(), %error, "the clean stop could not be recorded");
+            }
+        }
+    });
+    if closing.await.is_err() {
+        tracing::error!("the clean stop could not be recorded");
+    }
+}
+
+/// Probes the nodes for ever; shuts the service down where two of them are one server.
+async fn monitor_nodes(monitor: Monitor, shutdown: CancellationToken) {
+    loop {
+        monitor.probe_round().await;
+        if let Some((a, b)) = monitor.same_server() {
+            tracing::error!(node = %a, also = %b, "two nodes are one and the same server: its vote would count twice");
+            shutdown.cancel();
+        }
+        SystemClock.sleep(PROBE_INTERVAL).await;
+    }
+}
