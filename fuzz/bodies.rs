@@ -9,11 +9,10 @@ use deadpool_redis::redis::parse_redis_value;
 use redlockd::auth::rule::{AccessRule, AccessRules, Pattern, Right};
 use redlockd::config::Inputs;
 use redlockd::duration::{format_duration, parse_duration};
+use redlockd::http::api::extract;
 use redlockd::http::api::fields::Fields;
-use redlockd::http::{
-    api::{extract, negotiation},
-    middleware::request_id,
-};
+use redlockd::http::middleware::request_id;
+use redlockd::http::{negotiation, path};
 use redlockd::protocol::replies;
 use redlockd::protocol::{
     AcquireArgs, LeaseRecord, ListArgs, NodeInspection, ReleaseArgs, Reply, Request, RevokeArgs, StoredLock, UpdateArgs,
@@ -29,7 +28,7 @@ pub fn names(data: &[u8]) {
     let text = text(data);
     let (rule, path) = text.split_once('\n').unwrap_or(("acquire:a/**", &text));
     let Ok(uri) = format!("/locks/{path}").parse::<Uri>() else { return };
-    let Ok(name) = extract::resource(&uri) else { return };
+    let Ok(name) = path::resource(&uri) else { return };
     let shown = name.to_string();
     assert!(shown.len() <= 255 && !shown.starts_with("redlockd:"), "{shown}");
     assert!(shown.split('/').all(|part| !matches!(part, "" | "." | "..")), "{shown}");

@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use super::background::BackgroundTasks;
 use super::error::AppError;
 use super::nodes::{Engine, node_ids, observer, open_nodes, redlock_settings};
-use super::settings::{authenticator, http_settings, open_audit, serve_limits, server_tls, ui_state};
+use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_state};
 use crate::audit;
 use crate::auth::authenticator::Authenticator;
 use crate::config::Config;
 use crate::http::server::reload::{self, WatchedFiles};
+use crate::http::server::serve::{self, ServeLimits};
 use crate::http::server::tls::Tls;
-use crate::http::server::{self, ServeLimits, fd_limit, socket};
+use crate::http::server::{fd_limit, socket};
 use crate::http::state::{AppState, LockManager};
 use crate::http::{self, routes};
 use crate::manager::latency::NodeLatencies;
@@ -102,7 +103,7 @@ impl App {
         let ends = Arc::clone(&metrics);
         manager.observe_lease_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let authenticator = Arc::new(authenticator(config)?);
-        let (tls, limits) = (server_tls(config)?.map(Arc::new), serve_limits(config));
+        let (tls, limits) = (server_tls(config)?.map(Arc::new), ServeLimits::from_config(config));
         let state = AppState::new(manager.clone(), metrics, http_settings(config)?)
             .with_authenticator(Arc::clone(&authenticator))
             .with_audit(audit)
@@ -167,7 +168,7 @@ impl App {
         let (manager, metrics) = (self.state.manager.clone(), Arc::clone(&self.state.metrics));
         metrics.connections_limit(max_connections);
         let router = http::router(self.state);
-        server::serve(self.listener, self.tls, router, limits, metrics, shutdown, || manager.drain()).await;
+        serve::serve(self.listener, self.tls, router, limits, metrics, shutdown, || manager.drain()).await;
         self.engine.tasks.close();
         if tokio::time::timeout(drain_timeout, self.engine.tasks.wait()).await.is_err() {
             tracing::warn!("clean-ups did not finish before the stop; the TTL of their keys ends them");

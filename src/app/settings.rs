@@ -1,7 +1,6 @@
 //! Derives the settings of the HTTP server, authentication and the audit log from the configuration.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::error::AppError;
 use crate::audit::{self, Audit};
@@ -9,51 +8,12 @@ use crate::auth::access_file::{self, AccessFileError};
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::PrincipalLimits;
 use crate::config::Config;
-use crate::http::middleware::host::AllowedHosts;
-use crate::http::server::ServeLimits;
 use crate::http::server::tls::{Tls, TlsError, TlsFiles};
 use crate::http::state::{HttpSettings, UiState};
 use crate::manager::latency::NodeLatencies;
-use crate::types::Ttl;
 
 pub(super) fn http_settings(config: &Config) -> Result<HttpSettings, AppError> {
-    let ttl = |key: &'static str, period: Duration| {
-        let ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
-        Ttl::from_ms(ms).map_err(|why| AppError::Setting { key, why: why.0 })
-    };
-    Ok(HttpSettings {
-        default_ttl: ttl("default_ttl", config.default_ttl)?,
-        min_ttl: ttl("min_ttl", config.min_ttl)?,
-        max_ttl: ttl("max_ttl", config.max_ttl)?,
-        max_wait: config.max_wait,
-        max_hold: config.max_hold,
-        body_limit: config.body_limit,
-        body_timeout: config.body_timeout,
-        uri_limit: config.uri_limit,
-        trusted_proxies: config.trusted_proxies.clone(),
-        hosts: allowed_hosts(config),
-        is_open_to_others: config.is_open_to_others(),
-    })
-}
-
-/// Host names that requests may use. Any name is allowed where the service is open to everybody by
-/// explicit setting and no name is listed: in a container network the service is reached by the name
-/// that it was given there.
-fn allowed_hosts(config: &Config) -> AllowedHosts {
-    match config.is_open_to_others() && config.allowed_hosts.is_empty() {
-        true => AllowedHosts::any(),
-        false => AllowedHosts::of(config.allowed_hosts.clone()),
-    }
-}
-
-pub(super) fn serve_limits(config: &Config) -> ServeLimits {
-    ServeLimits {
-        max_connections: config.max_connections,
-        header_timeout: config.header_timeout,
-        idle_timeout: config.idle_timeout,
-        head_limit: config.head_limit,
-        drain_timeout: config.drain_timeout,
-    }
+    HttpSettings::from_config(config).map_err(|(key, why)| AppError::Setting { key, why })
 }
 
 /// The server's certificate, if one is configured.

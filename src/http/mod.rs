@@ -1,10 +1,16 @@
-//! The HTTP door: from requests to the manager's words and back. This file has the router and the
-//! order of its layers, nothing else. `routes` lists what there is, `extract`, `fields` and `asks`
-//! read requests, `answers` and `problem` write answers, `locks` and its neighbours stand between
-//! them and the manager, and `serve` keeps connections. Knows no node and no algorithm.
+//! The HTTP layer: the router and the order of its layers. From the bottom: `connection`, `state`, `problem`,
+//! `negotiation` and the other files of this folder; `middleware`, which wraps every handler; `api` and `ui`, the
+//! handlers; `server`, which accepts connections.
 
+pub mod allowed_hosts;
 pub mod api;
+pub mod connection;
+pub mod format;
 pub mod middleware;
+pub mod negotiation;
+pub mod path;
+pub mod problem;
+pub mod problem_kind;
 pub mod routes;
 pub mod server;
 pub mod state;
@@ -14,45 +20,54 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{StatusCode, header};
+use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 
-use crate::audit::Audit;
-use crate::metrics::Metrics;
-use api::problem::Problem;
-use api::problem_kind::ProblemKind;
-use api::{events, extract, health, list, locks, nodes, responses};
+use api::{documents, events, health, list, locks, metrics, nodes};
+use middleware::auth::AuthLayer;
 use middleware::request_layer::RequestLayer;
-use middleware::{auth, metrics};
-use routes::Operation;
+use path::LOCKS_PREFIX;
+use problem::Problem;
+use problem_kind::ProblemKind;
+use routes::{MatchedRoute, Operation, ROUTES, Route};
 use state::AppState;
 
-/// The contract, as it is served.
-pub const OPENAPI: &str = include_str!("../../openapi.yaml");
-
-/// The whole door: every route of the table, behind its layers.
+/// Every route of the table with its handler and layers.
 pub fn router(state: AppState) -> Router {
-    let (metrics, audit) = (state.metrics.clone(), state.audit.clone());
-    let (gate, settings) = (Arc::clone(&state.gate), Arc::clone(&state.settings));
-    let mut router = Router::new();
-    for route in routes::ROUTES.iter().filter(|r| r.method != "HEAD") {
-        if let Some(handler) = handler(route.operation) {
-            router = router.route(route.pattern, handler);
-        }
-    }
-    if state.ui.is_some() {
-        router = router.merge(ui::router(&settings));
-    }
-    let is_open = settings.is_open_to_others;
-    // Inside of the frame: whatever is denied is counted, named and written out like any other problem.
-    let router = router.with_state(state).route_layer(auth::guarded(auth::AuthLayer { gate, settings }));
-    layered(router, metrics, &audit, is_open)
+    let layer = RequestLayer::new(Arc::clone(&state.metrics), state.audit.clone(), state.settings.is_open_to_others);
+    let (authenticator, settings) = (Arc::clone(&state.authenticator), Arc::clone(&state.settings));
+    let routes = ROUTES.iter().filter(|route| state.ui.is_some() || !matches!(route.operation, Operation::Ui(_)));
+    let handlers = routes.map(|route| {
+        let auth = AuthLayer::new(Arc::clone(&authenticator), Arc::clone(&settings), route);
+        (route, handler(route.operation).layer(auth))
+    });
+    assemble(handlers, &layer).with_state(state)
 }
 
-/// `None` for pages, which have layers of their own: see [`ui::router`].
-fn handler(operation: Operation) -> Option<MethodRouter<AppState>> {
-    Some(match operation {
+/// Routes with their handlers, each inside a request layer that knows its route, and the answers to requests without a
+/// handler. `HEAD` is answered by the handlers of `GET`.
+fn assemble<S>(handlers: impl Iterator<Item = (&'static Route, MethodRouter<S>)>, layer: &RequestLayer) -> Router<S>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    let mut router = Router::new().fallback(no_such_path.layer(layer.clone()));
+    let mut paths: Vec<(MatchedRoute, &str, MethodRouter<S>)> = Vec::new();
+    for (route, handler) in handlers.filter(|(route, _)| route.method != "HEAD") {
+        let handler = handler.layer(layer.clone().matched(route.into()));
+        match paths.iter_mut().find(|(_, pattern, _)| *pattern == route.pattern) {
+            Some((_, _, methods)) => *methods = std::mem::take(methods).merge(handler),
+            None => paths.push((MatchedRoute { path: route.path, operation: None }, route.pattern, handler)),
+        }
+    }
+    for (path, pattern, methods) in paths {
+        router = router.route(pattern, methods.fallback(no_such_method.layer(layer.clone().matched(path))));
+    }
+    router
+}
+
+fn handler(operation: Operation) -> MethodRouter<AppState> {
+    match operation {
         Operation::Acquire => post(locks::acquire),
         Operation::Extend => patch(locks::extend),
         Operation::Release => delete(locks::release),
@@ -63,46 +78,27 @@ fn handler(operation: Operation) -> Option<MethodRouter<AppState>> {
         Operation::Live => get(health::live),
         Operation::Ready => get(health::ready),
         Operation::Metrics => get(metrics::metrics),
-        Operation::OpenApi => get(openapi),
-        Operation::ProblemPage => get(problem_page),
+        Operation::OpenApi => get(documents::openapi),
+        Operation::ProblemPage => get(documents::problem_page),
         Operation::Root => get(root),
-        Operation::Ui(_) => return None,
-    })
-}
-
-/// What is around whatever routes there are. The body's bound is kept where bodies are read
-/// ([`extract::fields`]).
-fn layered(router: Router, metrics: Arc<Metrics>, audit: &Audit, is_open: bool) -> Router {
-    let router = router.fallback(no_such_path).method_not_allowed_fallback(no_such_method);
-    router.layer(RequestLayer::new(metrics, audit.clone(), is_open))
+        Operation::Ui(route) => ui::handler(route),
+    }
 }
 
 /// 404, or 400 for a lock without a name.
-async fn no_such_path(request: Request) -> Problem {
-    let path = request.uri().path();
-    if path == extract::LOCKS_PREFIX {
-        return Problem::invalid_field("resource", "the resource name is empty; /locks (without the slash) lists");
-    }
-    Problem::new(ProblemKind::NotFound, "there is nothing under this path; /openapi.yaml lists what there is")
+async fn no_such_path(request: Request) -> Response {
+    let problem = if request.uri().path() == LOCKS_PREFIX {
+        Problem::invalid_field("resource", "the resource name is empty; /locks (without the slash) lists")
+    } else {
+        Problem::new(ProblemKind::NotFound, "no such path; /openapi.yaml lists all paths")
+    };
+    problem.into_response()
 }
 
 /// 405; the router adds `Allow`.
-async fn no_such_method(request: Request) -> Problem {
-    Problem::new(
-        ProblemKind::MethodNotAllowed,
-        format!("{} is not offered here; see the Allow header", request.method()),
-    )
-}
-
-async fn openapi() -> Response {
-    (StatusCode::OK, [(header::CONTENT_TYPE, "application/yaml")], OPENAPI).into_response()
-}
-
-async fn problem_page(request: Request) -> Result<Response, Problem> {
-    let word = request.uri().path().rsplit('/').next().unwrap_or_default();
-    let slug = ProblemKind::parse(word)
-        .ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no problem of this name"))?;
-    Ok(responses::text(StatusCode::OK, slug.page()))
+async fn no_such_method(request: Request) -> Response {
+    let detail = format!("{} is not allowed here; see the Allow header", request.method());
+    Problem::new(ProblemKind::MethodNotAllowed, detail).into_response()
 }
 
 async fn root() -> Redirect {

@@ -1,75 +1,75 @@
-//! The route table as data: the router is built from it, metrics take their labels from it, and a
-//! test holds `openapi.yaml` against it both ways. Knows no handler.
+//! The route table. The router, the layers and the metric labels are built from it, and a test compares it with
+//! `openapi.yaml` both ways.
 
 use crate::metrics::RouteLabels;
 
-/// What is done by a route.
+/// What a route does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Acquire a lock.
     Acquire,
     /// Extend or edit a lease.
     Extend,
-    /// Release, or end somebody's lease.
+    /// Release a lease, or end another client's lease.
     Release,
-    /// Who holds it.
+    /// Show one lock.
     Inspect,
-    /// What is held.
+    /// List the locks.
     List,
-    /// The nodes.
+    /// Show the nodes.
     Nodes,
-    /// What happens.
+    /// Stream events.
     Events,
-    /// The process answers.
+    /// Liveness.
     Live,
-    /// Locks can be granted.
+    /// Readiness.
     Ready,
-    /// For Prometheus.
+    /// The Prometheus endpoint.
     Metrics,
-    /// The contract itself.
+    /// `openapi.yaml`.
     OpenApi,
-    /// What a problem means.
+    /// The description of a kind of problem.
     ProblemPage,
-    /// Where people begin.
+    /// Redirects to the dashboard.
     Root,
     /// A page of the dashboard.
     Ui(UiRoute),
 }
 
-/// Part of the dashboard.
+/// A page, form or file of the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UiRoute {
-    /// Without its slash.
+    /// `/ui`: redirects to `/ui/`.
     Home,
     /// The list of locks.
     Locks,
     /// One lock.
     Lock,
-    /// Asks before a lease is revoked.
+    /// The confirmation page of a revocation.
     AskRevoke,
-    /// Revokes it.
+    /// Revokes the lease.
     Revoke,
-    /// Asks before a lock is released.
+    /// The confirmation page of a forced release.
     AskRelease,
-    /// Releases it.
+    /// Releases the lock at once.
     Release,
-    /// Who waits.
+    /// The waiters.
     Waiters,
-    /// Who holds.
+    /// The owners.
     Owners,
     /// The nodes.
     Nodes,
-    /// How long quorums take.
+    /// Latency of rounds.
     Latency,
-    /// What happened.
+    /// Past events.
     Events,
-    /// Asks for a key.
+    /// The login form.
     Login,
-    /// Begins a session.
+    /// Starts a session.
     LogIn,
-    /// Ends it.
+    /// Ends the session.
     LogOut,
-    /// What happens, for the script of the pages: they have no key to ask the API with.
+    /// The event stream for the script of the pages, which has a session and no key.
     Stream,
     /// Style, script or icon.
     Asset,
@@ -78,16 +78,31 @@ pub enum UiRoute {
 /// One method of one path.
 #[derive(Debug, Clone, Copy)]
 pub struct Route {
-    /// In capitals. `GET` routes answer `HEAD` as well; `HEAD` is listed where it is of use.
+    /// In upper case. `GET` routes answer `HEAD` as well; `HEAD` is listed where the contract mentions it.
     pub method: &'static str,
-    /// As the contract writes it.
+    /// As in `openapi.yaml`; the metric label.
     pub path: &'static str,
-    /// As the router matches it.
+    /// As axum matches it.
     pub pattern: &'static str,
-    /// What it does.
+    /// The operation.
     pub operation: Operation,
-    /// The codes that it answers with, besides those of every path (405, 500).
+    /// The status codes, besides those of every path (405, 500).
     pub codes: &'static [u16],
+}
+
+/// What the layers around a handler know of its route. Each layer gets it when the router is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatchedRoute {
+    /// As in `openapi.yaml`.
+    pub path: &'static str,
+    /// `None`: the path exists, the method does not (405).
+    pub operation: Option<Operation>,
+}
+
+impl From<&Route> for MatchedRoute {
+    fn from(route: &Route) -> Self {
+        Self { path: route.path, operation: Some(route.operation) }
+    }
 }
 
 const fn route(
@@ -115,7 +130,7 @@ const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415
 const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 421, 429, 503];
 const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 421, 429, 503];
 const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 421, 429, 503];
-const LOOK_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
+const READ_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
 
 const PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421];
 const LOCK_PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421, 503];
@@ -135,8 +150,8 @@ pub const ROUTES: [Route; 31] = [
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
     route("GET", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
     route("HEAD", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
-    route("GET", "/locks", "/locks", Operation::List, LOOK_CODES),
-    route("GET", "/nodes", "/nodes", Operation::Nodes, LOOK_CODES),
+    route("GET", "/locks", "/locks", Operation::List, READ_CODES),
+    route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),
     route("GET", "/health/live", "/health/live", Operation::Live, &[200]),
     route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 503]),
@@ -163,12 +178,7 @@ pub const ROUTES: [Route; 31] = [
     route("GET", UI_ASSET, UI_ASSET, Operation::Ui(UiRoute::Asset), &[200, 404, 421]),
 ];
 
-/// The metrics label of a matched pattern.
-pub fn label(pattern: &str) -> Option<&'static str> {
-    ROUTES.iter().find(|r| r.pattern == pattern).map(|r| r.path)
-}
-
-/// All label sets, for [`crate::metrics::Metrics::new`].
+/// The label sets of all routes, for [`crate::metrics::Metrics::new`].
 pub fn labels() -> Vec<RouteLabels> {
     ROUTES.iter().map(|r| RouteLabels { route: r.path, method: r.method, codes: r.codes }).collect()
 }

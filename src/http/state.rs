@@ -1,5 +1,5 @@
-//! What every handler is given. Concrete, so that no handler carries a type parameter; apart from
-//! the router, so that handlers and router do not import each other.
+//! The state that every handler is given, and the settings of the HTTP layer. Concrete types, so that no handler has
+//! a type parameter; apart from the router, so that handlers and router do not import each other.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,83 +7,93 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::middleware::host::AllowedHosts;
+use super::allowed_hosts::AllowedHosts;
 use crate::audit::Audit;
 use crate::auth::authenticator::Authenticator;
+use crate::config::Config;
 use crate::manager;
 use crate::manager::latency::NodeLatencies;
+use crate::manager::types::GrantedLease;
 use crate::metrics::Metrics;
+use crate::metrics::leases::GrantMeasure;
 use crate::nodes::any::AnyNode;
-use crate::redlock::clock::SystemClock;
+use crate::redlock::clock::{BootTime, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
 use crate::types::Ttl;
 
-/// The manager with this machine's clock and randomness, over whichever nodes are configured.
+/// The manager with this machine's clock and randomness, over nodes of any kind.
 pub type LockManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>;
 
-/// The largest request body unless configured: a thousand times a usual one.
-pub const BODY_LIMIT_BYTES: usize = 64 * 1024;
-/// The longest path and query unless configured.
-pub const URI_LIMIT_BYTES: usize = 4096;
-/// How long a body may take to arrive after its head: a slow sender must not keep a connection for ever.
-pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What the door assumes and allows. The configuration fills it in, checked.
+/// The checked settings of the HTTP layer.
 #[derive(Debug, Clone)]
 pub struct HttpSettings {
-    /// TTL of an acquire that names none.
+    /// TTL of an acquire without one.
     pub default_ttl: Ttl,
-    /// The least TTL.
+    /// The minimum TTL.
     pub min_ttl: Ttl,
-    /// The most.
+    /// The maximum TTL.
     pub max_ttl: Ttl,
-    /// The longest `wait`.
+    /// The maximum `wait`.
     pub max_wait: Duration,
-    /// The longest that a lease is renewed for a stream that holds it.
+    /// How long a lease is renewed for the stream that holds it, at most.
     pub max_hold: Duration,
-    /// The largest body. Bytes.
+    /// The maximum size of a body. Bytes.
     pub body_limit: usize,
-    /// How long a body may take to arrive.
+    /// How long a body may take to arrive after its head.
     pub body_timeout: Duration,
-    /// The longest path and query. Bytes.
+    /// The maximum length of path and query. Bytes.
     pub uri_limit: usize,
-    /// Proxies whose word on where a request comes from is taken.
+    /// Proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
-    /// Names under which the pages may be asked for, and everything where there are no keys.
+    /// Host names under which pages, and without authentication everything, are served.
     pub hosts: AllowedHosts,
-    /// Others can reach the service, and there are no keys: every page says so.
+    /// Other machines can reach the service, and there is no authentication: every page shows a warning.
     pub is_open_to_others: bool,
 }
 
-impl Default for HttpSettings {
-    /// The documented defaults.
-    fn default() -> Self {
-        let ttl = |ms| Ttl::from_ms(ms).expect("a constant in range");
-        Self {
-            default_ttl: ttl(30_000),
-            min_ttl: ttl(100),
-            max_ttl: ttl(300_000),
-            max_wait: Duration::from_mins(5),
-            max_hold: Duration::from_hours(24),
-            body_limit: BODY_LIMIT_BYTES,
-            body_timeout: BODY_TIMEOUT,
-            uri_limit: URI_LIMIT_BYTES,
-            trusted_proxies: Vec::new(),
-            hosts: AllowedHosts::default(),
-            is_open_to_others: false,
-        }
+impl HttpSettings {
+    /// As configured.
+    ///
+    /// Errors: the key and what is wrong with it.
+    pub fn from_config(config: &Config) -> Result<Self, (&'static str, String)> {
+        let ttl = |key: &'static str, period: Duration| {
+            let ms = u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
+            Ttl::from_ms(ms).map_err(|invalid| (key, invalid.0))
+        };
+        Ok(Self {
+            default_ttl: ttl("default_ttl", config.default_ttl)?,
+            min_ttl: ttl("min_ttl", config.min_ttl)?,
+            max_ttl: ttl("max_ttl", config.max_ttl)?,
+            max_wait: config.max_wait,
+            max_hold: config.max_hold,
+            body_limit: config.body_limit,
+            body_timeout: config.body_timeout,
+            uri_limit: config.uri_limit,
+            trusted_proxies: config.trusted_proxies.clone(),
+            hosts: hosts(config),
+            is_open_to_others: config.is_open_to_others(),
+        })
     }
 }
 
-/// What the pages under `/ui/` need besides.
+/// With `insecure_no_auth` and no `allowed_hosts`, every name is allowed: anybody who can connect may do everything
+/// anyway, and a container is reached under whatever name its network gave it.
+fn hosts(config: &Config) -> AllowedHosts {
+    match config.is_open_to_others() && config.allowed_hosts.is_empty() {
+        true => AllowedHosts::any(),
+        false => AllowedHosts::of(config.allowed_hosts.clone()),
+    }
+}
+
+/// What the pages under `/ui/` need in addition.
 pub struct UiState {
-    /// How long the nodes took lately.
+    /// Response times of the nodes.
     pub node_latencies: Arc<NodeLatencies>,
-    /// Cookies travel over TLS only. Set it where the listener speaks TLS.
+    /// Cookies get the `Secure` attribute: set where the listener speaks TLS.
     pub secure_cookies: bool,
 }
 
-/// The state of all handlers. Cheap to clone: each request is given one.
+/// The state of all handlers. Cheap to clone: each request gets a clone.
 #[derive(Clone)]
 pub struct AppState(Arc<StateInner>);
 
@@ -95,36 +105,45 @@ impl Deref for AppState {
     }
 }
 
-/// See [`AppState`].
+/// The fields of [`AppState`].
 #[derive(Clone)]
 pub struct StateInner {
-    /// Who queues and who holds.
+    /// Acquires, extends, releases, lists.
     pub manager: LockManager,
-    /// What is counted.
+    /// Counters and histograms.
     pub metrics: Arc<Metrics>,
-    /// What is written down.
+    /// The audit log.
     pub audit: Audit,
-    /// What is assumed and allowed.
+    /// Settings of the HTTP layer.
     pub settings: Arc<HttpSettings>,
-    /// Who gets in.
-    pub gate: Arc<Authenticator>,
-    /// For the pages; `None`: there are none.
+    /// Principals, sessions and quotas.
+    pub authenticator: Arc<Authenticator>,
+    /// For the pages; `None`: pages are disabled.
     pub ui: Option<Arc<UiState>>,
-    /// For measuring requests; answers are dated by the manager's own clock.
+    /// For durations of requests; times in answers come from the manager's clock.
     pub clock: SystemClock,
 }
 
+/// The two clocks at the moment of an answer.
+#[derive(Debug, Clone, Copy)]
+pub struct AnswerTime {
+    /// For deadlines.
+    pub now: BootTime,
+    /// For display. Milliseconds since 1970.
+    pub wall_ms: u64,
+}
+
 impl AppState {
-    /// On the machine's clock, and open to everybody.
+    /// Without authentication, audit log and pages.
     pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
-        let (audit, settings, gate) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
-        Self(Arc::new(StateInner { manager, metrics, audit, settings, gate, ui: None, clock: SystemClock }))
+        let (audit, settings, authenticator) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
+        Self(Arc::new(StateInner { manager, metrics, audit, settings, authenticator, ui: None, clock: SystemClock }))
     }
 
-    /// Behind this gate.
+    /// With authentication.
     #[must_use]
-    pub fn with_authenticator(self, gate: Arc<Authenticator>) -> Self {
-        self.changed(|state| state.gate = gate)
+    pub fn with_authenticator(self, authenticator: Arc<Authenticator>) -> Self {
+        self.changed(|state| state.authenticator = authenticator)
     }
 
     /// With pages.
@@ -133,7 +152,7 @@ impl AppState {
         self.changed(|state| state.ui = ui.map(Arc::new))
     }
 
-    /// The same with an audit log.
+    /// With an audit log.
     #[must_use]
     pub fn with_audit(self, audit: Audit) -> Self {
         self.changed(|state| state.audit = audit)
@@ -144,4 +163,39 @@ impl AppState {
         change(&mut state);
         Self(Arc::new(state))
     }
+
+    /// Both clocks, read now.
+    pub fn answer_time(&self) -> AnswerTime {
+        AnswerTime { now: self.manager.now(), wall_ms: self.manager.wall_ms() }
+    }
+
+    /// Whether cookies get the `Secure` attribute.
+    pub fn has_secure_cookies(&self) -> bool {
+        self.ui.as_ref().is_some_and(|ui| ui.secure_cookies)
+    }
+
+    /// What metrics record of a grant that is about to be answered. The deadline tells when its round began.
+    pub fn measure(&self, lease: &GrantedLease) -> GrantMeasure {
+        let now = self.manager.now();
+        let whole = self.manager.engine().deadline(now, lease.ttl).since(now);
+        GrantMeasure {
+            is_replay: lease.replay,
+            round: now.since(lease.deadline.minus(whole)),
+            valid_for: lease.deadline.since(now),
+            ttl: lease.ttl.as_duration(),
+        }
+    }
+}
+
+/// The shipped defaults (`config/redlockd.toml`), for tests.
+#[cfg(test)]
+pub fn shipped_config() -> Config {
+    let env = std::collections::BTreeMap::<String, String>::new();
+    crate::config::Inputs::default().load(&env).expect("the shipped defaults are valid").config
+}
+
+/// The shipped defaults, for tests.
+#[cfg(test)]
+pub fn shipped_settings() -> HttpSettings {
+    HttpSettings::from_config(&shipped_config()).expect("the shipped defaults are valid")
 }

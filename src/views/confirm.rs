@@ -63,20 +63,13 @@ pub struct ConfirmPage {
     is_foreign: bool,
     foreign_left: String,
     tag: String,
-    token: String,
     waiting: usize,
     rejected: RejectedForm,
 }
 
 impl ConfirmPage {
-    /// `inspection`: the present state of the lock; `token`: the form token.
-    pub fn new(
-        layout: Layout,
-        mode: ForceMode,
-        inspection: &Inspection,
-        token: String,
-        rejected: RejectedForm,
-    ) -> Self {
+    /// `inspection`: the present state of the lock.
+    pub fn new(layout: Layout, mode: ForceMode, inspection: &Inspection, rejected: RejectedForm) -> Self {
         let (held, foreign) = match &inspection.state {
             LockState::Held(view) => (Some(lock::holder(view, 0)), None),
             LockState::Foreign { left, .. } => (None, Some(left.map(format::time))),
@@ -90,7 +83,6 @@ impl ConfirmPage {
             is_foreign: foreign.is_some(),
             foreign_left: foreign.flatten().unwrap_or_default(),
             tag: inspection.etag().unwrap_or_default(),
-            token,
             waiting: inspection.waiters.len(),
             rejected,
         }

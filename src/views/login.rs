@@ -8,8 +8,6 @@ use super::assets::{self, Assets};
 #[derive(Template)]
 #[template(path = "login.html")]
 pub struct LoginPage {
-    /// The form token.
-    pub token: String,
     /// The principal that is logged in; empty: none.
     pub principal: String,
     /// Whether the last key was rejected.

@@ -1,5 +1,5 @@
-//! `GET /events`: what happens in the cluster as server-sent events. Apart from the other handlers,
-//! since its answer has no end. A reader that cannot keep up is told so and let go.
+//! `GET /events`: the events of the cluster as server-sent events, without an end. A reader that is too slow is told
+//! how many events it missed, and disconnected.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,151 +11,149 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
-use super::convert;
 use super::fields::Fields;
-use super::negotiation::{self, StreamFormat};
-use super::problem::Problem;
-use super::problem_kind::ProblemKind;
+use super::hold::NO_BUFFERING;
 use crate::api::Event;
-use crate::auth::rule::Right;
-use crate::http::middleware::auth::Access;
+use crate::http::format;
+use crate::http::middleware::access::Access;
+use crate::http::negotiation::{self, StreamFormat};
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
 use crate::manager::events::{EventHub, EventKind, EventSubscription, EventsMissed, LISTENERS_MAX, NumberedEvent};
 use crate::metrics::requests::{InFlightGuard, RequestKind};
 use crate::redlock::clock::Clock;
 
-/// Between comments while nothing happens: proxies close what is silent for a minute.
+/// The interval of comments while nothing happens: proxies close a connection that is silent for a minute.
 const HEARTBEAT: Duration = Duration::from_secs(15);
-/// Where a reader says what it has seen.
+/// The id of the last event that a reconnecting reader has seen.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// How long a reader waits before it comes back. Milliseconds, in the stream's own notation.
+/// The delay before a reader reconnects. Milliseconds, in the stream's own notation.
 const RETRY: &str = "retry: 1000\n\n";
+/// Sent first if events after the reader's last one are no longer buffered.
+const GAP: &str = "event: gap\ndata: {\"detail\":\"events between your last one and these are not known here\"}\n\n";
 
-/// Cancel: the reader's place is given up.
+/// `GET /events`. Cancel: the subscription ends.
 ///
 /// Errors: `invalid`, `not-acceptable`, `quota-exceeded`.
 pub async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let mut fields = Fields::default();
-    fields.add_query(request.uri().query().unwrap_or_default())?;
-    let prefix = fields.text("prefix").unwrap_or_default();
-    let renewals = fields.flag("renewals");
+    let mut fields = Fields::of_query(request.uri())?;
+    let (prefix, renewals) = (fields.text("prefix").unwrap_or_default(), fields.flag("renewals"));
     fields.finish(&["prefix", "renewals"])?;
-    if accepts_no_events(request.headers()) {
+    if refuses_events(request.headers()) {
         let detail = "this answer is text/event-stream, and the Accept header excludes it";
         return Err(Problem::new(ProblemKind::NotAcceptable, detail));
     }
     let last = request.headers().get(LAST_EVENT_ID).map(|v| v.to_str().unwrap_or_default());
-    let access = Access::of(&request);
     let hub = Arc::clone(state.manager.events());
-    let listening = hub.subscribe(last).ok_or_else(|| {
-        Problem::new(ProblemKind::QuotaExceeded, format!("{LISTENERS_MAX} listen to this instance already"))
-            .retry_after(Duration::from_secs(30))
-    })?;
-    let _flight = state.metrics.watch_stream(RequestKind::Events);
-    let reader = Reader { state, access, hub, prefix, renewals, listening, said: Said::Nothing, _flight };
-    let body = Body::from_stream(stream::unfold(reader, Reader::step));
-    let kind = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    let unbuffered = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    Ok((StatusCode::OK, [kind, unbuffered], body).into_response())
+    let subscription = hub.subscribe(last).ok_or_else(too_many_readers)?;
+    let in_flight = state.metrics.watch_stream(RequestKind::Events);
+    let (access, phase) = (Access::of(&request), Phase::Start);
+    let reader = EventReader { state, access, hub, prefix, renewals, subscription, phase, _in_flight: in_flight };
+    let body = Body::from_stream(stream::unfold(reader, EventReader::step));
+    let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    Ok((StatusCode::OK, [content_type, NO_BUFFERING], body).into_response())
 }
 
-fn accepts_no_events(headers: &HeaderMap) -> bool {
+fn too_many_readers() -> Problem {
+    let detail = format!("{LISTENERS_MAX} readers follow the events of this instance, the maximum");
+    Problem::new(ProblemKind::QuotaExceeded, detail).retry_after(Duration::from_secs(30))
+}
+
+fn refuses_events(headers: &HeaderMap) -> bool {
     headers.contains_key(header::ACCEPT) && negotiation::weight_of(headers, StreamFormat::Events) == 0
 }
 
-/// How far a stream is.
+/// The state of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Said {
-    Nothing,
-    Backlog,
-    End,
+enum Phase {
+    /// Nothing was sent.
+    Start,
+    /// The buffered events were sent.
+    Live,
+    /// The last text was sent.
+    Ended,
 }
 
-struct Reader {
+struct EventReader {
     state: AppState,
     access: Access,
     hub: Arc<EventHub>,
     prefix: String,
     renewals: bool,
-    listening: EventSubscription,
-    said: Said,
-    _flight: InFlightGuard,
+    subscription: EventSubscription,
+    phase: Phase,
+    _in_flight: InFlightGuard,
 }
 
-type Step = Option<(Result<Bytes, Infallible>, Reader)>;
-
-impl Reader {
-    async fn step(mut self) -> Step {
-        match self.said {
-            Said::Nothing => {
-                self.said = Said::Backlog;
-                let mut text = String::from(RETRY);
-                if self.listening.has_gap {
-                    text.push_str("event: gap\ndata: {\"detail\":\"events between your last one and these are not known here\"}\n\n");
-                }
-                for told in self.listening.take_backlog() {
-                    text.push_str(&self.show(&told).unwrap_or_default());
-                }
-                Some((Ok(text.into()), self))
-            }
-            Said::Backlog => {
-                let text = self.next().await;
-                Some((Ok(text.into()), self))
-            }
-            Said::End => None,
-        }
+impl EventReader {
+    async fn step(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        let text = match self.phase {
+            Phase::Start => self.start(),
+            Phase::Live => self.next().await,
+            Phase::Ended => return None,
+        };
+        Some((Ok(text.into()), self))
     }
 
-    /// What is to be said next: an event, a heartbeat, or why it ends.
+    fn start(&mut self) -> String {
+        self.phase = Phase::Live;
+        let mut text = String::from(RETRY);
+        if self.subscription.has_gap {
+            text.push_str(GAP);
+        }
+        for event in self.subscription.take_backlog() {
+            text.push_str(&self.encode(&event).unwrap_or_default());
+        }
+        text
+    }
+
+    fn end(&mut self, text: impl Into<String>) -> String {
+        self.phase = Phase::Ended;
+        text.into()
+    }
+
+    /// The next event, a heartbeat, or the reason for the end.
     async fn next(&mut self) -> String {
         let draining = self.state.manager.draining();
         let clock = self.state.clock;
-        let mut silence = std::pin::pin!(clock.sleep(HEARTBEAT));
+        let mut heartbeat = std::pin::pin!(clock.sleep(HEARTBEAT));
         loop {
-            let told = tokio::select! {
+            let received = tokio::select! {
                 biased;
-                () = draining.cancelled() => {
-                    self.said = Said::End;
-                    return ": this instance is shutting down\n\n".into();
-                }
-                told = self.listening.next() => told,
-                () = &mut silence => return ":\n\n".into(),
+                () = draining.cancelled() => return self.end(": this instance is shutting down\n\n"),
+                received = self.subscription.next() => received,
+                () = &mut heartbeat => return ":\n\n".into(),
             };
-            match told {
-                Ok(told) => {
+            match received {
+                Ok(event) => {
                     // The rules may have changed since the stream began.
                     let Some(access) = self.access.renewed() else {
-                        self.said = Said::End;
-                        return ": your access has ended\n\n".into();
+                        return self.end(": your access has ended\n\n");
                     };
                     self.access = access;
-                    if let Some(text) = self.show(&told) {
+                    if let Some(text) = self.encode(&event) {
                         return text;
                     }
                 }
                 Err(EventsMissed(missed)) => {
-                    self.said = Said::End;
-                    return format!(
-                        "event: dropped\ndata: {{\"missed\":{missed},\"detail\":\"you read too slowly\"}}\n\n"
-                    );
+                    let data = format!("{{\"missed\":{missed},\"detail\":\"you read too slowly\"}}");
+                    return self.end(format!("event: dropped\ndata: {data}\n\n"));
                 }
             }
         }
     }
 
-    /// `None` for what this reader did not ask for or may not hear. Events of nodes pass every prefix.
-    fn show(&self, told: &NumberedEvent) -> Option<String> {
-        let event = told.event.as_ref();
-        let may_hear = match event.resource.as_deref() {
-            Some(name) => self.access.may_text(Right::Events, name),
-            None => self.access.may_somewhere(Right::Metrics),
-        };
-        let is_asked = event.resource.as_deref().is_none_or(|name| name.starts_with(&self.prefix));
-        if !may_hear || !is_asked || (!self.renewals && event.event == EventKind::Extended.as_str()) {
+    /// `None` for an event that the reader did not ask for or may not see. Events of nodes match every prefix.
+    fn encode(&self, numbered: &NumberedEvent) -> Option<String> {
+        let event = numbered.event.as_ref();
+        let matches = event.resource.as_deref().is_none_or(|name| name.starts_with(&self.prefix));
+        let is_hidden_renewal = !self.renewals && event.event == EventKind::Extended.as_str();
+        if !matches || is_hidden_renewal || !self.access.may_see(event) {
             return None;
         }
-        let shown = Event { at: Some(convert::time(event.at_ms)), name: None, ..event.clone() };
+        let shown = Event { at: Some(format::time(event.at_ms)), name: None, ..event.clone() };
         let json = serde_json::to_string(&shown).expect("events are plain data");
-        Some(format!("id: {}\nevent: {}\ndata: {json}\n\n", self.hub.event_id(told), event.event))
+        Some(format!("id: {}\nevent: {}\ndata: {json}\n\n", self.hub.event_id(numbered), event.event))
     }
 }

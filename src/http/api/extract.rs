@@ -1,49 +1,29 @@
-//! From raw HTTP to names, headers and fields: the path is decoded exactly once and checked, the
-//! body is bounded in size and time, and query, form and JSON become one set of fields. Knows what
-//! HTTP is and nothing of any endpoint.
+//! Headers and bodies as checked values: the body is limited in size and time, and query, form and JSON become one
+//! set of fields. Independent of the endpoint.
 
 use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, Uri, header};
+use axum::http::{HeaderMap, HeaderName, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use percent_encoding::percent_decode_str;
 
 use super::fields::Fields;
-use super::negotiation::{self, ResponseFormat, StreamFormat, negotiate};
-use super::problem::Problem;
-use super::problem_kind::ProblemKind;
+use crate::http::negotiation::{self, ResponseFormat, StreamFormat, negotiate};
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
 use crate::http::state::HttpSettings;
-use crate::types::{ResourceName, Token};
+use crate::types::Token;
 
-/// Where a lock's path begins.
-pub const LOCKS_PREFIX: &str = "/locks/";
-/// Where a token travels.
+/// The header with a lease's token.
 pub const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
-/// Where preferences travel (RFC 7240).
+/// The header with preferences (RFC 7240).
 pub const PREFER: HeaderName = HeaderName::from_static("prefer");
-/// The most tags of an `If-Match`: people end one lease at a time.
+/// The maximum number of tags of an `If-Match`.
 pub const IF_MATCH_MAX: usize = 16;
 
-/// The resource in a lock's path, from the raw path: percent-decoded once, then checked.
-///
-/// Errors: `invalid`, naming `resource`.
-pub fn resource(uri: &Uri) -> Result<ResourceName, Problem> {
-    resource_behind(uri, LOCKS_PREFIX)
-}
-
-/// The same behind another prefix. Errors: `invalid`, naming `resource`.
-pub fn resource_behind(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem> {
-    let wrong = |detail: String| Problem::invalid_field("resource", detail);
-    let raw = uri.path().strip_prefix(prefix).unwrap_or_default();
-    let decoded = percent_decode_str(raw).decode_utf8();
-    let name = decoded.map_err(|_| wrong("the resource name is not UTF-8".to_owned()))?;
-    ResourceName::parse(&name).map_err(|invalid| wrong(invalid.0))
-}
-
-/// The form of the answer. Errors: `not-acceptable`.
+/// The format of the answer. Errors: `not-acceptable`.
 pub fn accepted(headers: &HeaderMap, offered: &[ResponseFormat]) -> Result<ResponseFormat, Problem> {
     negotiate(headers, offered).ok_or_else(|| {
         let names = offered.iter().map(|f| match f {
@@ -58,7 +38,7 @@ pub fn accepted(headers: &HeaderMap, offered: &[ResponseFormat]) -> Result<Respo
     })
 }
 
-/// The form of a stream. Errors: `not-acceptable`.
+/// The format of a stream. Errors: `not-acceptable`.
 pub fn accepted_stream(headers: &HeaderMap) -> Result<StreamFormat, Problem> {
     negotiation::stream(headers).ok_or_else(|| {
         let detail = "this answer is application/x-ndjson or text/event-stream, and the Accept header excludes both";
@@ -66,35 +46,35 @@ pub fn accepted_stream(headers: &HeaderMap) -> Result<StreamFormat, Problem> {
     })
 }
 
-/// What a body may be.
+/// Whether a body may be `application/merge-patch+json`, besides JSON or a form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patch {
-    /// `application/merge-patch+json` as well.
-    Yes,
-    /// JSON or a form.
-    No,
+pub enum MergePatch {
+    /// For `PATCH`.
+    Accepted,
+    /// For other methods.
+    Refused,
 }
 
-/// How the bytes of a body are to be read.
+/// How a body is parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BodyKind {
     Json,
     Form,
-    /// No Content-Type: only an empty body will do.
+    /// No Content-Type: the body must be empty.
     Untyped,
 }
 
 /// Errors: `unsupported-media-type`.
-fn body_kind(headers: &HeaderMap, patch: Patch) -> Result<BodyKind, Problem> {
+fn body_kind(headers: &HeaderMap, patch: MergePatch) -> Result<BodyKind, Problem> {
     let refused = |detail: &str| Err(Problem::new(ProblemKind::UnsupportedMediaType, detail));
     let identity = |v: &axum::http::HeaderValue| v.as_bytes().eq_ignore_ascii_case(b"identity");
     if headers.get(header::CONTENT_ENCODING).is_some_and(|v| !identity(v)) {
-        return refused("compressed bodies are not read: send it without Content-Encoding");
+        return refused("compressed bodies are not supported: send it without Content-Encoding");
     }
     let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(BodyKind::Untyped) };
     let essence = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match (essence.as_str(), patch) {
-        ("application/json", _) | ("application/merge-patch+json", Patch::Yes) => Ok(BodyKind::Json),
+        ("application/json", _) | ("application/merge-patch+json", MergePatch::Accepted) => Ok(BodyKind::Json),
         ("application/x-www-form-urlencoded", _) => Ok(BodyKind::Form),
         _ => refused(
             "the body must be application/json or application/x-www-form-urlencoded \
@@ -103,16 +83,15 @@ fn body_kind(headers: &HeaderMap, patch: Patch) -> Result<BodyKind, Problem> {
     }
 }
 
-/// All fields of a request with a body; the body is read and dropped.
+/// All fields of a request, from query and body.
 ///
 /// Errors: `invalid`, `token-in-url`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
-pub async fn fields(request: Request, settings: &HttpSettings, patch: Patch) -> Result<(Parts, Fields), Problem> {
+pub async fn fields(request: Request, settings: &HttpSettings, patch: MergePatch) -> Result<(Parts, Fields), Problem> {
     let (parts, body) = request.into_parts();
     let mut fields = Fields::default();
     fields.add_query(parts.uri.query().unwrap_or_default())?;
-    // An empty body has no type to be wrong, so its header is looked at only once there are bytes
-    // or some are announced: the refusal must come before a large body is taken in.
+    // Content-Type is checked only for non-empty bodies; if Content-Length announces one, before it is read.
     let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     let kind = body_kind(&parts.headers, patch);
     if announced.is_some_and(|n| n > 0) {
@@ -140,7 +119,7 @@ async fn read(body: axum::body::Body, limit: usize, within: Duration) -> Result<
     match tokio::time::timeout(within, Limited::new(body, limit).collect()).await {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large(limit)),
-        Ok(Err(_)) => Err(Problem::invalid_field("body", "broke off before its end").closing()),
+        Ok(Err(_)) => Err(Problem::invalid_field("body", "ended early").closing()),
         Err(_) => {
             let detail = format!("did not arrive within {} s", within.as_secs());
             Err(Problem::invalid_field("body", detail).closing())
@@ -148,14 +127,14 @@ async fn read(body: axum::body::Body, limit: usize, within: Duration) -> Result<
     }
 }
 
-/// The rest of the body is not read, so the connection cannot be used again.
+/// The rest of the body is not read, so the connection cannot be reused.
 fn too_large(limit: usize) -> Problem {
-    Problem::new(ProblemKind::BodyTooLarge, format!("a body has at most {limit} bytes")).closing()
+    Problem::new(ProblemKind::BodyTooLarge, format!("the body is larger than {limit} bytes, the maximum")).closing()
 }
 
-/// The token in the `Lock-Token` header, if there is one.
+/// The token in the `Lock-Token` header; `None` without one.
 ///
-/// Errors: `invalid` for a malformed one, and for more than one header, which never quotes it.
+/// Errors: `invalid` for a malformed token and for more than one header. The detail never quotes it.
 pub fn lock_token(headers: &HeaderMap) -> Result<Option<Token>, Problem> {
     let wrong = |detail: String| Problem::invalid_field("Lock-Token", detail);
     let mut values = headers.get_all(LOCK_TOKEN).iter();
@@ -167,15 +146,15 @@ pub fn lock_token(headers: &HeaderMap) -> Result<Option<Token>, Problem> {
     Token::parse(text.trim()).map(Some).map_err(|invalid| wrong(invalid.0))
 }
 
-/// As [`lock_token`], where there must be one. Errors: `invalid`, naming `Lock-Token`.
-pub fn lock_token_needed(headers: &HeaderMap) -> Result<Token, Problem> {
+/// As [`lock_token`]; a missing header is an error too. Errors: `invalid`, naming `Lock-Token`.
+pub fn required_lock_token(headers: &HeaderMap) -> Result<Token, Problem> {
     lock_token(headers)?.ok_or_else(|| {
         Problem::invalid_field("Lock-Token", "this header is missing: it proves that the lease is yours")
     })
 }
 
-/// The `wait` of a `Prefer` header in seconds; preferences that cannot be read are ignored, as the
-/// RFC wants. Source: RFC 7240, section 4.3.
+/// The `wait` of a `Prefer` header; malformed preferences are ignored, as the RFC requires. Source: RFC 7240,
+/// section 4.3.
 pub fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     let values = headers.get_all(PREFER).iter().filter_map(|v| v.to_str().ok());
     values.flat_map(|v| v.split(',')).find_map(|preference| {
@@ -187,17 +166,16 @@ pub fn preferred_wait(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// What `If-Match` asks for.
+/// The precondition of `If-Match`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IfMatch {
-    /// Nothing, or `*`: any holder will do, and where there is none the answer says so anyway.
+    /// No header, or `*`: any holder matches. Whether there is one is checked anyway.
     Any,
-    /// One of these tags, without their quotes. Weak ones are left out, as they never match, so the
-    /// list may be empty.
+    /// One of these tags, without quotes. Weak tags never match and are left out, so the list may be empty.
     OneOf(Vec<String>),
 }
 
-/// Reads `If-Match`. Errors: `invalid` for what is no list of tags.
+/// Reads `If-Match`. Errors: `invalid` if it is no list of tags.
 /// Source: RFC 9110, sections 8.8.3 and 13.1.1.
 pub fn if_match(headers: &HeaderMap) -> Result<IfMatch, Problem> {
     let wrong = |detail: &str| Problem::invalid_field("If-Match", detail);

@@ -1,13 +1,9 @@
-//! Paths, headers and bodies, hostile ones above all.
+//! Headers and bodies, mostly hostile ones.
 
 use axum::body::Body;
 use axum::http::HeaderValue;
 
 use super::*;
-
-fn name(path: &str) -> Result<String, Problem> {
-    resource(&path.parse::<Uri>().expect("a URI")).map(|name| name.to_string())
-}
 
 fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -20,44 +16,6 @@ fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
 fn field(problem: &Problem) -> String {
     assert_eq!(problem.slug(), ProblemKind::Invalid);
     problem.body("r").members.errors.expect("fields are named")[0].field.clone()
-}
-
-#[test]
-fn a_path_is_decoded_once() {
-    assert_eq!(name("/locks/deploy/prod").expect("sane"), "deploy/prod");
-    assert_eq!(name("/locks/deploy%2Fprod").expect("sane"), "deploy/prod");
-    assert_eq!(name("/locks/a%3ab%40c~d").expect("sane"), "a:b@c~d");
-    assert_eq!(name("/locks/locks/x?prefix=y").expect("sane"), "locks/x");
-}
-
-#[test]
-fn hostile_paths_are_400_naming_the_resource() {
-    for path in [
-        "/locks/",
-        "/locks//",
-        "/locks//a",
-        "/locks/a//b",
-        "/locks/a/",
-        "/locks/a%2F",
-        "/locks/a%2F%2Fb",
-        "/locks/..",
-        "/locks/a/../b",
-        "/locks/%2e%2e/a",
-        "/locks/a/%2E",
-        "/locks/a%00b",
-        "/locks/a%0Ab",
-        "/locks/a%ff",
-        "/locks/%c3%a4",
-        "/locks/a%252Fb",
-        "/locks/a%zz",
-        "/locks/a+b",
-        "/locks/a%20b",
-        "/locks/redlockd:meta",
-        "/locks/redlockd%3Ameta",
-        &format!("/locks/{}", "x".repeat(256)),
-    ] {
-        assert_eq!(field(&name(path).expect_err(path)), "resource", "{path}");
-    }
 }
 
 #[test]
@@ -75,7 +33,7 @@ fn the_token_is_read_from_its_header_and_never_repeated() {
         assert_eq!(field(&problem), "Lock-Token");
         assert!(!format!("{:?}", problem.body("r")).contains("abcdef"));
     }
-    assert_eq!(field(&lock_token_needed(&HeaderMap::new()).expect_err("missing")), "Lock-Token");
+    assert_eq!(field(&required_lock_token(&HeaderMap::new()).expect_err("missing")), "Lock-Token");
 }
 
 #[test]
@@ -106,7 +64,7 @@ fn if_match_takes_lists_and_the_star() {
 }
 
 fn settings() -> HttpSettings {
-    HttpSettings { body_limit: 64, ..HttpSettings::default() }
+    HttpSettings { body_limit: 64, ..crate::http::state::shipped_settings() }
 }
 
 fn request(kind: Option<&str>, body: impl Into<Body>) -> Request {
@@ -118,7 +76,7 @@ fn request(kind: Option<&str>, body: impl Into<Body>) -> Request {
 }
 
 /// The slug that a body is refused with, or the `ttl` that was read.
-async fn read_ttl(request: Request, patch: Patch) -> Result<Option<String>, ProblemKind> {
+async fn read_ttl(request: Request, patch: MergePatch) -> Result<Option<String>, ProblemKind> {
     fields(request, &settings(), patch).await.map(|(_, mut fields)| fields.text("ttl")).map_err(|p| p.slug())
 }
 
@@ -126,45 +84,49 @@ async fn read_ttl(request: Request, patch: Patch) -> Result<Option<String>, Prob
 async fn forms_and_json_are_read_by_their_media_type() {
     let some = Ok(Some("1s".to_owned()));
     for kind in ["application/json", "Application/JSON; charset=utf-8"] {
-        assert_eq!(read_ttl(request(Some(kind), r#"{"ttl":"1s"}"#), Patch::No).await, some);
+        assert_eq!(read_ttl(request(Some(kind), r#"{"ttl":"1s"}"#), MergePatch::Refused).await, some);
     }
-    assert_eq!(read_ttl(request(Some("application/x-www-form-urlencoded"), "ttl=1s"), Patch::No).await, some);
+    assert_eq!(read_ttl(request(Some("application/x-www-form-urlencoded"), "ttl=1s"), MergePatch::Refused).await, some);
     let merge = || request(Some("application/merge-patch+json"), r#"{"ttl":"1s"}"#);
-    assert_eq!(read_ttl(merge(), Patch::Yes).await, some);
-    assert_eq!(read_ttl(merge(), Patch::No).await, Err(ProblemKind::UnsupportedMediaType));
+    assert_eq!(read_ttl(merge(), MergePatch::Accepted).await, some);
+    assert_eq!(read_ttl(merge(), MergePatch::Refused).await, Err(ProblemKind::UnsupportedMediaType));
 }
 
 #[tokio::test]
 async fn other_media_types_and_codings_are_415_unless_the_body_is_empty() {
     for kind in [None, Some("text/plain"), Some("application/xml"), Some("multipart/form-data; boundary=x"), Some("")] {
         assert_eq!(
-            read_ttl(request(kind, "ttl=1s"), Patch::No).await,
+            read_ttl(request(kind, "ttl=1s"), MergePatch::Refused).await,
             Err(ProblemKind::UnsupportedMediaType),
             "{kind:?}"
         );
-        assert_eq!(read_ttl(request(kind, ""), Patch::No).await, Ok(None), "{kind:?}");
+        assert_eq!(read_ttl(request(kind, ""), MergePatch::Refused).await, Ok(None), "{kind:?}");
     }
     let mut packed = request(Some("application/json"), "{}");
     packed.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    assert_eq!(read_ttl(packed, Patch::No).await, Err(ProblemKind::UnsupportedMediaType));
+    assert_eq!(read_ttl(packed, MergePatch::Refused).await, Err(ProblemKind::UnsupportedMediaType));
 }
 
 #[tokio::test]
 async fn a_body_over_its_bound_is_413_announced_or_not() {
     let form = Some("application/x-www-form-urlencoded");
     let at = |n: usize| format!("note={}", "x".repeat(n - 5));
-    assert_eq!(read_ttl(request(form, at(64)), Patch::No).await, Ok(None));
-    assert_eq!(read_ttl(request(form, at(65)), Patch::No).await, Err(ProblemKind::BodyTooLarge), "chunked");
+    assert_eq!(read_ttl(request(form, at(64)), MergePatch::Refused).await, Ok(None));
+    assert_eq!(read_ttl(request(form, at(65)), MergePatch::Refused).await, Err(ProblemKind::BodyTooLarge), "chunked");
     let mut announced = request(form, Body::empty());
     announced.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from_static("65"));
-    assert_eq!(read_ttl(announced, Patch::No).await, Err(ProblemKind::BodyTooLarge), "refused before it is read");
+    assert_eq!(
+        read_ttl(announced, MergePatch::Refused).await,
+        Err(ProblemKind::BodyTooLarge),
+        "refused before it is read"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_does_not_arrive_is_given_up() {
     let silent = Body::from_stream(futures_util::stream::pending::<Result<Bytes, std::io::Error>>());
     let stuck = request(Some("application/json"), silent);
-    let problem = fields(stuck, &settings(), Patch::No).await.expect_err("it never comes");
+    let problem = fields(stuck, &settings(), MergePatch::Refused).await.expect_err("it never comes");
     assert_eq!(field(&problem), "body");
     assert_eq!(problem.into_response_headers().get(header::CONNECTION).map(HeaderValue::as_bytes), Some(&b"close"[..]));
 }
@@ -173,7 +135,7 @@ async fn a_body_that_does_not_arrive_is_given_up() {
 async fn a_body_that_breaks_off_is_400() {
     let broken = futures_util::stream::iter([Ok(Bytes::from_static(b"{")), Err(std::io::Error::other("reset"))]);
     let request = request(Some("application/json"), Body::from_stream(broken));
-    let problem = fields(request, &settings(), Patch::No).await.expect_err("broken");
+    let problem = fields(request, &settings(), MergePatch::Refused).await.expect_err("broken");
     assert_eq!(field(&problem), "body");
 }
 
@@ -206,7 +168,7 @@ mod any_header {
                 headers.insert(name, value.clone());
             }
             let _ = accepted(&headers, &[ResponseFormat::Json, ResponseFormat::Text]);
-            let _ = (if_match(&headers), lock_token(&headers), preferred_wait(&headers), body_kind(&headers, Patch::No));
+            let _ = (if_match(&headers), lock_token(&headers), preferred_wait(&headers), body_kind(&headers, MergePatch::Refused));
         }
 
         #[test]
@@ -214,14 +176,6 @@ mod any_header {
             let list = tags.iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(" ,");
             let read = if_match(&headers(&[(header::IF_MATCH, &list)])).expect("a list of tags");
             prop_assert_eq!(read, IfMatch::OneOf(tags));
-        }
-
-        #[test]
-        fn a_path_is_a_name_or_400(path in "/locks/[ -~]{0,20}") {
-            if let Ok(uri) = path.parse::<Uri>() {
-                let decoded = percent_decode_str(uri.path().strip_prefix(LOCKS_PREFIX).unwrap_or_default()).decode_utf8_lossy();
-                prop_assert_eq!(resource(&uri).is_ok(), ResourceName::parse(&decoded).is_ok());
-            }
         }
     }
 }

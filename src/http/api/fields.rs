@@ -1,36 +1,36 @@
-//! The fields of a request: query string, form and JSON merged into one set under one rule. Raw
-//! values go in, checked ones come out, and every error names its field; whatever is not asked for
-//! in the end is unknown and refused. Knows no endpoint.
+//! The fields of a request: query string, form and JSON merged into one set. Every error names its field, and fields
+//! that the endpoint does not take are refused. Independent of the endpoint.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use axum::http::Uri;
 use percent_encoding::percent_decode_str;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::problem::Problem;
-use super::problem_kind::ProblemKind;
 use crate::api::FieldError;
 use crate::duration::parse_duration;
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
 use crate::types::Invalid;
 
-/// The most fields of one request, several times what any endpoint knows: more are not a typing
-/// error, and each unknown one would be repeated in the answer.
+/// The maximum number of fields of one request, several times what any endpoint takes: each unknown one would be
+/// repeated in the answer.
 pub const FIELDS_MAX: usize = 32;
-/// The most characters of a field's name that are repeated in an answer.
+/// The maximum number of characters of a field's name that are repeated in an answer.
 const NAME_SHOWN_MAX_CHARS: usize = 40;
-/// Spellings under which a token might be put into a URL.
+/// Names under which a client might put a token into a URL.
 const TOKEN_NAMES: [&str; 3] = ["token", "lock-token", "lock_token"];
 
-/// The members of a JSON object; `None` stands for null, `Err` names a wrong type.
+/// The members of a JSON object; `None` is null, `Err` names a wrong type.
 type Pairs = Vec<(String, Result<Option<String>, &'static str>)>;
 
-/// A value as it was given.
+/// A value as received.
 #[derive(Debug, Clone, PartialEq)]
 enum Given {
     Text(String),
-    /// As it was written, for hints.
+    /// As written, for hints.
     Number(String),
     Bool(bool),
     Null,
@@ -51,7 +51,7 @@ impl Given {
     }
 }
 
-/// Reads any JSON value, keeping of it what a field can be.
+/// Accepts any JSON value and keeps what a field can be.
 impl<'de> Deserialize<'de> for Given {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct AnyValue;
@@ -99,7 +99,7 @@ impl<'de> Deserialize<'de> for Given {
     }
 }
 
-/// The top level of a JSON body: all members in order, so that a repeated one is seen.
+/// The top level of a JSON body: all members in order, so that repeated ones are detected.
 struct Members(Vec<(String, Given)>);
 
 impl<'de> Deserialize<'de> for Members {
@@ -122,7 +122,7 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
-/// All fields of one request, and what was found wrong with them so far.
+/// All fields of one request, and the errors found so far.
 #[derive(Debug, Default)]
 pub struct Fields {
     given: BTreeMap<String, Given>,
@@ -130,10 +130,17 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Takes the query string.
+    /// The fields of a request without a body. Errors: as [`Fields::add_query`].
+    pub fn of_query(uri: &Uri) -> Result<Self, Problem> {
+        let mut fields = Self::default();
+        fields.add_query(uri.query().unwrap_or_default())?;
+        Ok(fields)
+    }
+
+    /// Adds the query string.
     ///
-    /// Errors: `token-in-url` for a token, however its name is encoded or capitalised; `invalid`
-    /// for bytes that are no UTF-8 and for too many fields.
+    /// Errors: `token-in-url` for a token, however its name is encoded or capitalised; `invalid` for bytes that are
+    /// not UTF-8 and for too many fields.
     pub fn add_query(&mut self, query: &str) -> Result<(), Problem> {
         let pairs = decode_pairs(query, "query")?;
         if pairs.iter().any(|(name, _)| TOKEN_NAMES.contains(&name.trim().to_ascii_lowercase().as_str())) {
@@ -144,13 +151,13 @@ impl Fields {
         pairs.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value)))
     }
 
-    /// Takes a form body. Errors: `invalid`.
+    /// Adds a form body. Errors: `invalid`.
     pub fn add_form(&mut self, body: &[u8]) -> Result<(), Problem> {
         let text = std::str::from_utf8(body).map_err(|_| Problem::invalid_field("body", "is not UTF-8"))?;
         decode_pairs(text, "body")?.into_iter().try_for_each(|(name, value)| self.add(name, Given::Text(value)))
     }
 
-    /// Takes a JSON body. Errors: `invalid`, which never quotes the body.
+    /// Adds a JSON body. Errors: `invalid`, which never quotes the body.
     pub fn add_json(&mut self, body: &[u8]) -> Result<(), Problem> {
         let Members(members) = serde_json::from_slice(body).map_err(|error| {
             let detail = match error.classify() {
@@ -160,11 +167,6 @@ impl Fields {
             Problem::invalid_field("body", detail)
         })?;
         members.into_iter().try_for_each(|(name, value)| self.add(name, value))
-    }
-
-    /// Takes one more value of text, as from a header. Errors: `invalid` for too many fields.
-    pub fn add_text(&mut self, name: &str, value: &str) -> Result<(), Problem> {
-        self.add(name.to_owned(), Given::Text(value.to_owned()))
     }
 
     fn add(&mut self, name: String, value: Given) -> Result<(), Problem> {
@@ -179,31 +181,31 @@ impl Fields {
         Ok(())
     }
 
-    /// Notes an error; [`Fields::finish`] reports it. Only the first of each field is kept: a body
-    /// that repeats one name ten thousand times gets one line of answer.
+    /// Records an error, which [`Fields::finish`] reports. Only the first of each field is kept, so that a body which
+    /// repeats one name ten thousand times gets one line of answer.
     pub fn wrong(&mut self, field: &str, detail: impl Into<String>) {
         if self.errors.iter().all(|e| e.field != field) {
             self.errors.push(FieldError { field: field.to_owned(), detail: detail.into() });
         }
     }
 
-    /// Notes the error of a check and hands its value on.
+    /// Returns the value of a check, or records its error.
     pub fn check<T>(&mut self, field: &str, checked: Result<T, Invalid>) -> Option<T> {
         checked.map_err(|invalid| self.wrong(field, invalid.0)).ok()
     }
 
-    /// Whether the field was given, null included; takes it.
+    /// Removes the field; whether it was present, null included.
     pub fn take(&mut self, field: &str) -> bool {
         self.given.remove(field).is_some()
     }
 
-    /// Whether the field is there and null; takes it then.
+    /// Removes the field if it is null; whether it was.
     pub fn take_null(&mut self, field: &str) -> bool {
         let null = self.given.get(field) == Some(&Given::Null);
         null && self.take(field)
     }
 
-    /// A field of text. Null counts as not given; another type is noted.
+    /// Takes a text field. Null counts as absent; another type is an error.
     pub fn text(&mut self, field: &str) -> Option<String> {
         match self.given.remove(field)? {
             Given::Text(text) => Some(text),
@@ -215,7 +217,7 @@ impl Fields {
         }
     }
 
-    /// A field that is yes or no: `true`, `false`, or (in JSON) a boolean. Not given is no.
+    /// Takes a boolean: `true` or `false` as text, or a JSON boolean. Absent is false.
     pub fn flag(&mut self, field: &str) -> bool {
         if let Some(Given::Bool(flag)) = self.given.get(field) {
             let flag = *flag;
@@ -232,7 +234,7 @@ impl Fields {
         }
     }
 
-    /// A field with a duration. A bare number, quoted or not, is noted with a hint.
+    /// Takes a duration. A number without a unit, quoted or not, is an error with a hint.
     pub fn duration(&mut self, field: &str) -> Option<Duration> {
         if let Some(Given::Number(number)) = self.given.get(field) {
             let hint = parse_duration(number).err().map_or_else(|| "has no unit".to_owned(), |i| i.0);
@@ -244,7 +246,7 @@ impl Fields {
         self.check(field, parse_duration(&text))
     }
 
-    /// A field with a whole number, as text or (in JSON) as a number.
+    /// Takes a whole number, as text or as a JSON number.
     pub fn number(&mut self, field: &str) -> Option<u64> {
         let text = match self.given.get(field) {
             Some(Given::Number(number)) => {
@@ -257,8 +259,7 @@ impl Fields {
         self.check(field, text.parse().map_err(|_| Invalid("must be a whole number".to_owned())))
     }
 
-    /// A field with pairs of strings: a JSON object, also as the text of a form field. Pairs whose
-    /// value is null keep it.
+    /// Takes pairs of strings: a JSON object, also as the text of a form field. A null value is `None`.
     pub fn pairs(&mut self, field: &str) -> Vec<(String, Option<String>)> {
         let given = match self.given.remove(field) {
             None | Some(Given::Null) => return Vec::new(),
@@ -288,13 +289,13 @@ impl Fields {
         checked.into_iter().collect()
     }
 
-    /// Everything that was asked for has been taken: what is left is unknown.
+    /// Ends the parsing: the fields that were not taken are unknown.
     ///
-    /// Errors: `invalid` with all that was noted, and each unknown field.
+    /// Errors: `invalid` with all recorded errors and each unknown field.
     pub fn finish(mut self, known: &[&str]) -> Result<(), Problem> {
         for name in std::mem::take(&mut self.given).into_keys() {
             let detail = if known.is_empty() {
-                "is unknown: no fields are taken here".to_owned()
+                "is unknown: no fields are accepted here".to_owned()
             } else {
                 format!("is unknown: the fields here are {}", known.join(", "))
             };
@@ -304,7 +305,7 @@ impl Fields {
     }
 }
 
-/// A name as an answer may repeat it: short, and on one line.
+/// A field's name as an answer may repeat it: short, and on one line.
 fn shown(name: &str) -> String {
     let mut text: String = name.chars().take(NAME_SHOWN_MAX_CHARS).flat_map(char::escape_debug).collect();
     if name.chars().nth(NAME_SHOWN_MAX_CHARS).is_some() {
@@ -313,7 +314,7 @@ fn shown(name: &str) -> String {
     text
 }
 
-/// `a=b&c=d` with `+` for blanks and percent-encoding, strictly UTF-8.
+/// Parses `a=b&c=d` with `+` for spaces and percent-encoding; strictly UTF-8.
 fn decode_pairs(text: &str, place: &str) -> Result<Vec<(String, String)>, Problem> {
     let decode = |part: &str| {
         let spaced = part.replace('+', " ");

@@ -1,24 +1,25 @@
-//! The handlers of `/health/live` and `/health/ready`. Neither touches a node: a probe that did
-//! would have the service restarted for a fault of the nodes. Fields are not looked at, since
-//! probes like to add some.
+//! The handlers of `/health/live` and `/health/ready`. Neither calls a node: a probe that did would have the service
+//! restarted for a fault of the nodes. Query fields are ignored, since some probes add their own.
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 
-use super::problem::Problem;
-use super::{negotiation, responses};
+use super::responses;
 use crate::auth::rule::Right;
-use crate::http::middleware::auth::Access;
+use crate::http::middleware::access::Access;
+use crate::http::negotiation;
+use crate::http::problem::Problem;
 use crate::http::state::AppState;
 
-/// The process answers.
+/// 200 as long as the process answers.
 pub async fn live(headers: HeaderMap) -> Response {
     responses::health("live", negotiation::for_problem(&headers))
 }
 
-/// The service can grant locks. Which node is not well is for those who may see the nodes; everybody
-/// learns how many are. Errors: `draining`, `quorum-unavailable`.
+/// 200 if locks can be granted. Only clients with the right `metrics` learn which node is unavailable.
+///
+/// Errors: `draining`, `quorum-unavailable`.
 pub async fn ready(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let format = negotiation::for_problem(request.headers());
     let in_full = Access::of(&request).may_somewhere(Right::Metrics);

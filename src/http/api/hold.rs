@@ -1,10 +1,10 @@
-//! `POST /locks/{resource}?hold=true`: the answer is a stream that lives as long as the lease does.
-//! Apart from the other handlers, since it answers in lines and not with a body. The lease belongs to
-//! the stream: whatever drops the one gives back the other.
+//! `POST /locks/{resource}?hold=true`: the answer is a stream that lives as long as the lease. Dropping the stream
+//! releases the lease; losing the lease breaks the stream off.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -13,14 +13,13 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use tracing::Instrument;
 
-use super::locks::{measure, moment};
-use super::negotiation::StreamFormat;
-use super::problem;
-use super::{convert, responses};
+use super::{refusals, responses};
 use crate::api;
-use crate::auth::quota::{self, QuotaPermit};
+use crate::auth::quota::{HeldQuota, QuotaPermit};
+use crate::http::connection::Connection;
+use crate::http::format;
 use crate::http::middleware::audit::AuditScope;
-use crate::http::server::socket::ConnectionHandle;
+use crate::http::negotiation::StreamFormat;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
 use crate::manager::renewal::HeldLease;
@@ -32,37 +31,36 @@ use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
 use crate::types::ResourceName;
 
-/// Who is granted or refused within this time is answered with that; everybody else is told the
-/// place in the queue first.
+/// A request that is decided within this time gets the decision as its answer; others get their queue position first.
 const QUEUED_AFTER: Duration = Duration::from_millis(20);
-/// A caller that was unplugged is noticed within one part in this many of the TTL after a renewal
-/// was sent to it.
+/// The loss of an unplugged client is noticed within TTL / this after a renewal was sent to it.
 const LOSS_PARTS_OF_TTL: u32 = 2;
-/// Proxies are not to collect the lines.
-const NO_BUFFERING: (HeaderName, HeaderValue) =
+/// Proxies must not buffer the stream.
+pub(super) const NO_BUFFERING: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
 type Acquiring = Pin<Box<dyn Future<Output = Result<GrantedLease, AcquireError>> + Send>>;
+type Held = HeldLease<AnyNode, SystemClock, SystemEntropy>;
 
-/// What is asked.
+/// A parsed acquire that holds.
 pub struct HoldParams {
     /// For the manager.
     pub request: AcquireRequest,
-    /// In which form it is told.
-    pub form: StreamFormat,
-    /// Its connection, where it came on one.
-    pub connection: Option<ConnectionHandle>,
-    /// Among what its principal may have out, where that is counted.
+    /// The format of the stream.
+    pub format: StreamFormat,
+    /// The connection of the request; `None` in tests without one.
+    pub connection: Option<Arc<Connection>>,
+    /// The reservation in the principal's quota; `None` without authentication.
     pub permit: Option<Box<QuotaPermit>>,
-    /// Where its fate is written down.
+    /// The audit record of the request.
     pub audit_scope: AuditScope,
 }
 
-/// Answers with a stream once the lease is granted or queued for; with a problem before that.
+/// Answers with a stream once the lease is granted or the request is queued; with a problem before that.
 ///
-/// Cancel, and the end of the stream: the place in the queue is given up, the lease released.
+/// Cancel, and the end of the stream: the queue position is given up, the lease released.
 pub async fn hold(state: AppState, params: HoldParams) -> Response {
-    let HoldParams { request, form, connection, permit, audit_scope } = params;
+    let HoldParams { request, format, connection, permit, audit_scope } = params;
     if let Some(connection) = &connection {
         connection.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
@@ -71,191 +69,197 @@ pub async fn hold(state: AppState, params: HoldParams) -> Response {
     let manager = state.manager.clone();
     let mut acquiring: Acquiring =
         Box::pin(async move { manager.acquire(request).await.and_then(PendingGrant::commit) });
-    let soon = if waits { QUEUED_AFTER } else { Duration::MAX };
-    let first = tokio::select! {
+    let queued_after = if waits { QUEUED_AFTER } else { Duration::MAX };
+    let decided = tokio::select! {
         biased;
         outcome = &mut acquiring => Some(outcome),
-        () = state.clock.sleep(soon) => None,
+        () = state.clock.sleep(queued_after) => None,
     };
-    let step = match first {
+    let (step, on_drop) = match decided {
         Some(outcome) => {
-            watch.ended(outcome.as_ref().map(|lease| measure(&state, lease)));
-            match outcome {
-                Ok(lease) => {
-                    audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
-                    Step::Granted(state.manager.hold(lease, state.settings.max_hold))
-                }
-                Err(error) => return problem::acquire_refused(&resource, error).into_response(),
-            }
+            watch.ended(outcome.as_ref().map(|lease| state.measure(lease)));
+            let lease = match outcome {
+                Ok(lease) => lease,
+                Err(error) => return refusals::acquire(&resource, error).into_response(),
+            };
+            audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+            (Step::Granted(state.manager.hold(lease, state.settings.max_hold)), DISCONNECTED)
         }
         None => {
             watch.leave_to_stream();
             audit_scope.note(|record| record.outcome = "queued".to_owned());
-            Step::Queued(acquiring, watch)
+            (Step::Queued(acquiring, watch), ABANDONED)
         }
     };
-    let on_drop = if matches!(step, Step::Queued(..)) { ABANDONED } else { DISCONNECTED };
-    let _flight = state.metrics.watch_stream(RequestKind::Hold);
+    let in_flight = state.metrics.watch_stream(RequestKind::Hold);
     let span = tracing::Span::current();
-    let fate = Fate { audit_scope, on_drop: Some(on_drop) };
-    let mut line = Line { state, resource, form, span, fate, count: Count::Asking(permit), _flight };
+    let audit = StreamAudit { audit_scope, on_drop: Some(on_drop) };
+    let quota = LeaseQuota::Reserved(permit);
+    let mut stream = HoldStream { state, resource, format, span, audit, quota, _in_flight: in_flight };
     if matches!(step, Step::Granted(_)) {
-        line.counts();
+        stream.occupy_quota();
     }
-    let body = Body::from_stream(stream::unfold((step, line), |(step, mut line)| async move {
-        // The answer's body is asked for outside of the request's span.
-        let span = line.span.clone();
-        let (told, next) = line.step(step).instrument(span).await?;
-        Some((told, (next, line)))
-    }));
-    let kind = match form {
-        StreamFormat::Lines => "application/x-ndjson",
-        StreamFormat::Events => "text/event-stream",
-    };
-    let (name, value) = NO_BUFFERING;
-    (StatusCode::OK, [(header::CONTENT_TYPE, HeaderValue::from_static(kind)), (name, value)], body).into_response()
+    stream.into_response(step)
 }
 
-/// Where a stream is.
+/// The state of a stream.
 enum Step {
     Queued(Acquiring, AcquireWatch),
     Waiting(Acquiring, AcquireWatch),
-    Granted(HeldLease<AnyNode, SystemClock, SystemEntropy>),
-    Holding(HeldLease<AnyNode, SystemClock, SystemEntropy>),
-    /// The body is broken off, so that the caller sees that this was no good end.
+    Granted(Held),
+    Holding(Held),
+    /// The body ends with an error, so that the client can tell this from a regular end.
     Broken,
 }
 
-struct Line {
+struct HoldStream {
     state: AppState,
     resource: ResourceName,
-    form: StreamFormat,
+    format: StreamFormat,
     span: tracing::Span,
-    fate: Fate,
-    count: Count,
-    _flight: InFlightGuard,
+    audit: StreamAudit,
+    quota: LeaseQuota,
+    _in_flight: InFlightGuard,
 }
 
-/// How the lease counts for its principal; until the stream ends.
-enum Count {
-    Asking(Option<Box<QuotaPermit>>),
-    Held { _held: quota::HeldQuota },
+/// How the stream counts in its principal's quota, until it ends.
+enum LeaseQuota {
+    Reserved(Option<Box<QuotaPermit>>),
+    Occupied { _held: HeldQuota },
 }
 
-/// In the queue: nothing that was granted is left behind.
+/// The outcome of a stream that is dropped in the queue: nothing was granted.
 const ABANDONED: &str = "abandoned";
-/// The lease is given back in the background.
+/// The outcome of a stream that is dropped while it holds: the lease is released in the background.
 const DISCONNECTED: &str = "disconnected";
 
-/// What becomes of a stream, for the audit log: one line for each thing that happens to its lease,
-/// and one where it is dropped before its end.
-struct Fate {
+/// Writes one audit record for each change of the lease, and one if the stream is dropped before its end.
+struct StreamAudit {
     audit_scope: AuditScope,
     on_drop: Option<&'static str>,
 }
 
-impl Fate {
-    /// It goes on, and a drop would mean something else from now on.
+impl StreamAudit {
     fn granted(&mut self, lease: &GrantedLease) {
         self.audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
-        self.audit_scope.tell(if lease.replay { "replayed" } else { "granted" }, None);
+        self.audit_scope.write(if lease.replay { "replayed" } else { "granted" }, None);
         self.on_drop = Some(DISCONNECTED);
     }
 
     fn ended(&mut self, outcome: &str, reason: Option<&str>) {
-        self.audit_scope.tell(outcome, reason);
+        self.audit_scope.write(outcome, reason);
         self.on_drop = None;
     }
 }
 
-impl Drop for Fate {
+impl Drop for StreamAudit {
     fn drop(&mut self) {
         if let Some(outcome) = self.on_drop {
-            self.audit_scope.tell(outcome, None);
+            self.audit_scope.write(outcome, None);
         }
     }
 }
 
-impl Line {
-    fn counts(&mut self) {
-        if let Count::Asking(permit) = &mut self.count
+impl HoldStream {
+    fn into_response(self, first: Step) -> Response {
+        let content_type = match self.format {
+            StreamFormat::Lines => "application/x-ndjson",
+            StreamFormat::Events => "text/event-stream",
+        };
+        let body = Body::from_stream(stream::unfold((first, self), |(step, mut stream)| async move {
+            // hyper polls the body outside the request's span.
+            let span = stream.span.clone();
+            let (event, next) = stream.next(step).instrument(span).await?;
+            Some((event, (next, stream)))
+        }));
+        let content_type = (header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        (StatusCode::OK, [content_type, NO_BUFFERING], body).into_response()
+    }
+
+    fn occupy_quota(&mut self) {
+        if let LeaseQuota::Reserved(permit) = &mut self.quota
             && let Some(permit) = permit.take()
         {
-            self.count = Count::Held { _held: permit.held(&self.resource) };
+            self.quota = LeaseQuota::Occupied { _held: permit.held(&self.resource) };
         }
     }
 
-    /// The next thing to say; `None` ends the body well.
-    async fn step(&mut self, step: Step) -> Option<(io::Result<Bytes>, Step)> {
+    /// The next event; `None` ends the body regularly.
+    async fn next(&mut self, step: Step) -> Option<(io::Result<Bytes>, Step)> {
         match step {
             Step::Queued(acquiring, watch) => {
-                // Whoever came after it in the last few milliseconds is counted as well.
+                // Includes requests that arrived within `QUEUED_AFTER` behind it.
                 let position = self.state.manager.waiter_count(&self.resource).max(1);
-                Some((self.say(&api::HoldEvent::Queued { position }), Step::Waiting(acquiring, watch)))
+                Some((self.encode(&api::HoldEvent::Queued { position }), Step::Waiting(acquiring, watch)))
             }
             Step::Waiting(acquiring, watch) => {
                 let outcome = acquiring.await;
-                watch.ended(outcome.as_ref().map(|lease| measure(&self.state, lease)));
-                match outcome {
-                    Ok(lease) => {
-                        self.counts();
-                        self.fate.granted(&lease);
-                        self.granted(self.state.manager.hold(lease, self.state.settings.max_hold))
-                    }
-                    Err(error) => {
-                        let problem = problem::acquire_refused(&self.resource, error);
-                        self.fate.ended(problem.slug().as_str(), problem.reason());
-                        Some((self.say(&api::HoldEvent::Refused(problem.body(""))), Step::Broken))
-                    }
-                }
+                watch.ended(outcome.as_ref().map(|lease| self.state.measure(lease)));
+                Some(self.decided(outcome))
             }
-            Step::Granted(held) => self.granted(held),
-            Step::Holding(mut held) => {
-                let event = held.next().await;
-                self.note(event);
-                let valid_for_ms = convert::ms(held.lease().deadline.since(self.state.manager.now()));
-                let (told, next) = match event {
-                    HeldLeaseEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
-                    HeldLeaseEvent::AtRisk => (api::HoldEvent::AtRisk { valid_for_ms }, Step::Holding(held)),
-                    HeldLeaseEvent::Released => return None,
-                    HeldLeaseEvent::Lost(reason) => {
-                        (api::HoldEvent::Lost { reason: reason.as_str().to_owned() }, Step::Broken)
-                    }
-                };
-                Some((self.say(&told), next))
-            }
+            Step::Granted(held) => Some(self.acquired(held)),
+            Step::Holding(held) => self.held(held).await,
             Step::Broken => {
-                // A connection writes what it has when its body has nothing for it: the last event first.
+                // Lets the connection write the last event before the error closes it.
                 tokio::task::yield_now().await;
                 Some((Err(io::Error::other("the lease is not held")), Step::Broken))
             }
         }
     }
 
+    fn decided(&mut self, outcome: Result<GrantedLease, AcquireError>) -> (io::Result<Bytes>, Step) {
+        match outcome {
+            Ok(lease) => {
+                self.occupy_quota();
+                self.audit.granted(&lease);
+                self.acquired(self.state.manager.hold(lease, self.state.settings.max_hold))
+            }
+            Err(error) => {
+                let problem = refusals::acquire(&self.resource, error);
+                self.audit.ended(problem.slug().as_str(), problem.reason());
+                (self.encode(&api::HoldEvent::Refused(problem.body(""))), Step::Broken)
+            }
+        }
+    }
+
+    fn acquired(&self, held: Held) -> (io::Result<Bytes>, Step) {
+        let lease = responses::lease_with_token(held.lease(), self.state.answer_time());
+        (self.encode(&api::HoldEvent::Acquired(lease)), Step::Holding(held))
+    }
+
+    /// Waits for the next change of the held lease.
+    async fn held(&mut self, mut held: Held) -> Option<(io::Result<Bytes>, Step)> {
+        let change = held.next().await;
+        self.record(change);
+        let valid_for_ms = format::ms(held.lease().deadline.since(self.state.manager.now()));
+        let (event, next) = match change {
+            HeldLeaseEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
+            HeldLeaseEvent::AtRisk => (api::HoldEvent::AtRisk { valid_for_ms }, Step::Holding(held)),
+            HeldLeaseEvent::Released => return None,
+            HeldLeaseEvent::Lost(reason) => (api::HoldEvent::Lost { reason: reason.as_str().to_owned() }, Step::Broken),
+        };
+        Some((self.encode(&event), next))
+    }
+
     /// For metrics, log and audit log.
-    fn note(&mut self, event: HeldLeaseEvent) {
+    fn record(&mut self, change: HeldLeaseEvent) {
         let metrics = &self.state.metrics;
-        match event {
+        match change {
             HeldLeaseEvent::Renewed => metrics.hold_renewed("extended"),
             HeldLeaseEvent::AtRisk => metrics.hold_renewed("quorum-unavailable"),
             HeldLeaseEvent::Lost(reason) => {
                 metrics.lost(reason);
                 let (resource, reason) = (&self.resource, reason.as_str());
-                tracing::warn!(%resource, reason, "a connection lost the lease that it held");
-                self.fate.ended("lost", Some(reason));
+                tracing::warn!(%resource, reason, "a stream lost the lease that it held");
+                self.audit.ended("lost", Some(reason));
             }
-            HeldLeaseEvent::Released => self.fate.ended("released", None),
+            HeldLeaseEvent::Released => self.audit.ended("released", None),
         }
     }
 
-    fn granted(&self, held: HeldLease<AnyNode, SystemClock, SystemEntropy>) -> Option<(io::Result<Bytes>, Step)> {
-        let lease = responses::lease_with_token(held.lease(), moment(&self.state));
-        Some((self.say(&api::HoldEvent::Acquired(lease)), Step::Holding(held)))
-    }
-
-    fn say(&self, event: &api::HoldEvent) -> io::Result<Bytes> {
+    fn encode(&self, event: &api::HoldEvent) -> io::Result<Bytes> {
         let json = serde_json::to_string(event).expect("events are plain data");
-        Ok(Bytes::from(match self.form {
+        Ok(Bytes::from(match self.format {
             StreamFormat::Lines => format!("{json}\n"),
             StreamFormat::Events => format!("event: {}\ndata: {json}\n\n", event.word()),
         }))

@@ -3,18 +3,18 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use super::problem::Problem;
 use super::{requests, responses};
 use crate::auth::rule::Right;
-use crate::http::middleware::auth::Access;
+use crate::http::middleware::access::Access;
+use crate::http::problem::Problem;
 use crate::http::state::AppState;
 use crate::types::ResourceName;
 
-/// Answers from the manager's snapshot, with what the caller may read. Cancel: nothing is left behind.
+/// Answers from the manager's snapshot, with the locks that the client may read. Cancel: nothing is left behind.
 pub async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (query, access) = (requests::list(&request)?, Access::of(&request));
     drop(request);
-    let seen = |name: &ResourceName| access.may(Right::Read, name);
-    let seen = (!access.may_all()).then_some(&seen as _);
-    Ok(responses::listed(&Box::pin(state.manager.list_visible(query, seen)).await))
+    let may_read = |name: &ResourceName| access.may(Right::Read, name);
+    let filter = (!access.may_all()).then_some(&may_read as _);
+    Ok(responses::listed(&Box::pin(state.manager.list_visible(query, filter)).await))
 }

@@ -3,11 +3,11 @@
 use axum::extract::{Request, State};
 use axum::response::Response;
 
-use super::problem::Problem;
 use super::{requests, responses};
+use crate::http::problem::Problem;
 use crate::http::state::AppState;
 
-/// Answers from what the manager knows; asks no node.
+/// Answers from the manager's view; calls no node.
 pub async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     requests::nodes(&request)?;
     Ok(responses::nodes(&state.manager.nodes()))

@@ -7,13 +7,13 @@ use axum::body::Body;
 use axum::extract::Request;
 use serde_yaml_ng::Value;
 
-use super::problem::Problem;
-use super::problem_kind::ProblemKind;
+use super::documents::OPENAPI;
 use super::requests;
 use crate::api;
-use crate::http::OPENAPI;
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
 use crate::http::routes::ROUTES;
-use crate::http::state::HttpSettings;
+use crate::http::state::shipped_settings;
 
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
 
@@ -125,7 +125,7 @@ fn body_of(kind: &str, value: &Value) -> String {
 
 #[tokio::test]
 async fn every_example_of_a_request_body_is_accepted() {
-    let (document, settings) = (document(), HttpSettings::default());
+    let (document, settings) = (document(), shipped_settings());
     let mut tried = 0;
     for (method, path, operation) in operations(&document) {
         // A page's form is sent by a browser that was given it: tests/browser does.

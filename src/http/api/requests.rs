@@ -1,49 +1,49 @@
-//! From fields to what is asked of the manager: which fields each endpoint knows, their defaults
-//! and bounds. Everything here is decided before a node or a queue is touched. Knows the manager's
-//! words, not the manager.
+//! Requests as checked parameters for the manager: which fields each endpoint takes, their defaults and limits. All
+//! of it is checked before a node or a queue is involved.
 
 use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::request::Parts;
 
-use super::extract::{self, IfMatch, Patch};
+use super::extract::{self, IfMatch, MergePatch};
 use super::fields::Fields;
-use super::negotiation::{ResponseFormat, StreamFormat};
-use super::problem::Problem;
 use crate::duration::format_duration;
+use crate::http::negotiation::{ResponseFormat, StreamFormat};
+use crate::http::path;
+use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
 use crate::manager::types::{
     AcquireRequest, ExtendRequest, ForceMode, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
 };
 use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl};
 
-/// What an answer under `/locks/{resource}` can be.
+/// The formats of answers under `/locks/{resource}`.
 pub const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
-/// The longest `reason` of a forced end: as long as a note.
+/// The maximum length of the `reason` of a forced end: that of a note.
 pub const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
 
-/// A checked acquire.
+/// A parsed acquire.
 #[derive(Debug)]
 pub struct AcquireParams {
     /// For the manager.
     pub request: AcquireRequest,
-    /// How the answer is wanted.
+    /// The format of the answer.
     pub format: ResponseFormat,
-    /// The `Prefer: wait` that was honoured. Seconds.
+    /// The `Prefer: wait` that was applied. Seconds.
     pub applied: Option<u64>,
-    /// The answer is a stream in this form, and the lease lives as long as it does.
+    /// With `hold=true`: the format of the stream that holds the lease.
     pub hold: Option<StreamFormat>,
 }
 
-/// Reads `POST /locks/{resource}`.
+/// Parses `POST /locks/{resource}`.
 ///
 /// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
 pub async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireParams, Problem> {
-    let resource = extract::resource(request.uri())?;
+    let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH);
-    let (parts, mut fields) = extract::fields(request, settings, Patch::No).await?;
+    let (parts, mut fields) = extract::fields(request, settings, MergePatch::Refused).await?;
     let hold = match fields.flag("hold") {
         true => Some(extract::accepted_stream(&parts.headers)?),
         false => None,
@@ -58,18 +58,18 @@ pub async fn acquire(request: Request, settings: &HttpSettings) -> Result<Acquir
 }
 
 fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
-    let asked = fields.duration("ttl")?;
+    let ttl = fields.duration("ttl")?;
     let (least, most) = (settings.min_ttl.as_duration(), settings.max_ttl.as_duration());
-    let bounded = if (least..=most).contains(&asked) {
-        Ttl::from_ms(u64::try_from(asked.as_millis()).unwrap_or(u64::MAX))
+    let bounded = if (least..=most).contains(&ttl) {
+        Ttl::from_ms(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
     } else {
         let bounds = format!("must be from {} to {}", format_duration(least), format_duration(most));
-        Err(Invalid(if asked > most { bounds + "; longer work extends its lease with PATCH" } else { bounds }))
+        Err(Invalid(if ttl > most { bounds + "; longer work extends its lease with PATCH" } else { bounds }))
     };
     fields.check("ttl", bounded)
 }
 
-/// The field decides where it is there; else the preference, which is a wish and is cut to its bound.
+/// The field takes precedence over the preference, which is not refused but limited to the maximum.
 fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u64>) {
     match (fields.duration("wait"), extract::preferred_wait(&parts.headers)) {
         (Some(wait), _) if wait > settings.max_wait => {
@@ -101,7 +101,7 @@ fn labels(fields: &mut Fields) -> Labels {
     labels
 }
 
-/// The client's own token: as a field of the body or, as everywhere else, in its header.
+/// The client's own token, from the body or from the `Lock-Token` header.
 fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Problem> {
     let from_header = extract::lock_token(&parts.headers)?;
     let from_field = fields.text("token").and_then(|text| fields.check("token", Token::parse(&text)));
@@ -113,23 +113,23 @@ fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Proble
     Ok(from_field.or(from_header))
 }
 
-/// A checked extend; `fence` of the request is still open where `if_match` has tags.
+/// A parsed extend. `request.fence` is set later where `if_match` has tags.
 #[derive(Debug)]
 pub struct ExtendParams {
     /// For the manager.
     pub request: ExtendRequest,
     /// The precondition.
     pub if_match: IfMatch,
-    /// How the answer is wanted.
+    /// The format of the answer.
     pub format: ResponseFormat,
 }
 
-/// Reads `PATCH /locks/{resource}`, a merge-patch. Errors, Cancel: as [`acquire`].
+/// Parses `PATCH /locks/{resource}`, a merge-patch. Errors, Cancel: as [`acquire`].
 pub async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendParams, Problem> {
-    let resource = extract::resource(request.uri())?;
+    let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
-    let (parts, mut fields) = extract::fields(request, settings, Patch::Yes).await?;
-    let token = extract::lock_token_needed(&parts.headers)?;
+    let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
+    let token = extract::required_lock_token(&parts.headers)?;
     let if_match = extract::if_match(&parts.headers)?;
     for field in ["ttl", "metadata"] {
         if fields.take_null(field) {
@@ -152,22 +152,22 @@ pub async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendP
     Ok(ExtendParams { request, if_match, format })
 }
 
-/// A checked release or forced end.
+/// A parsed release or forced end.
 #[derive(Debug)]
 pub enum ReleaseParams {
-    /// By its holder.
+    /// By the holder.
     Release { resource: ResourceName, token: Token, if_match: IfMatch },
     /// By an operator.
     Force { resource: ResourceName, mode: ForceMode, reason: String, if_match: IfMatch },
 }
 
-/// Reads `DELETE /locks/{resource}`. What it answers is never a reason to refuse a release, so the
-/// Accept header is not held against it. Errors, Cancel: as [`acquire`].
+/// Parses `DELETE /locks/{resource}`. A release is never refused for its answer's format, so the Accept
+/// header is ignored. Errors, Cancel: as [`acquire`].
 pub async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseParams, Problem> {
-    let resource = extract::resource(request.uri())?;
-    let (parts, mut fields) = extract::fields(request, settings, Patch::No).await?;
+    let resource = path::resource(request.uri())?;
+    let (parts, mut fields) = extract::fields(request, settings, MergePatch::Refused).await?;
     let if_match = extract::if_match(&parts.headers)?;
-    // A malformed one is a mistake even where none is needed.
+    // A malformed token is refused even where none is needed.
     let token = extract::lock_token(&parts.headers)?;
     if fields.take("token") {
         fields.wrong("token", "belongs in the Lock-Token header");
@@ -177,7 +177,7 @@ pub async fn release(request: Request, settings: &HttpSettings) -> Result<Releas
             fields.wrong("reason", "is for a forced end: add force=revoke or force=now");
         }
         fields.finish(&["force", "reason"])?;
-        let token = token.map_or_else(|| extract::lock_token_needed(&parts.headers), Ok)?;
+        let token = token.map_or_else(|| extract::required_lock_token(&parts.headers), Ok)?;
         return Ok(ReleaseParams::Release { resource, token, if_match });
     };
     let mode = match force.as_str() {
@@ -199,31 +199,28 @@ pub async fn release(request: Request, settings: &HttpSettings) -> Result<Releas
     Ok(ReleaseParams::Force { resource, mode, reason, if_match })
 }
 
-/// Reads `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
+/// Parses `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
 pub fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat), Problem> {
-    let resource = extract::resource(request.uri())?;
+    let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
     no_fields(request)?;
     Ok((resource, format))
 }
 
-/// Reads `GET /nodes`. Errors: as [`inspect`].
+/// Parses `GET /nodes`. Errors: as [`inspect`].
 pub fn nodes(request: &Request) -> Result<(), Problem> {
     extract::accepted(request.headers(), &[ResponseFormat::Json])?;
     no_fields(request)
 }
 
 fn no_fields(request: &Request) -> Result<(), Problem> {
-    let mut fields = Fields::default();
-    fields.add_query(request.uri().query().unwrap_or_default())?;
-    fields.finish(&[])
+    Fields::of_query(request.uri())?.finish(&[])
 }
 
-/// Reads `GET /locks`. Errors: as [`inspect`].
+/// Parses `GET /locks`. Errors: as [`inspect`].
 pub fn list(request: &Request) -> Result<ListQuery, Problem> {
     extract::accepted(request.headers(), &[ResponseFormat::Json])?;
-    let mut fields = Fields::default();
-    fields.add_query(request.uri().query().unwrap_or_default())?;
+    let mut fields = Fields::of_query(request.uri())?;
     let prefix = fields.text("prefix").unwrap_or_default();
     if prefix.len() > RESOURCE_MAX_BYTES {
         fields.wrong("prefix", format!("{} bytes; at most {RESOURCE_MAX_BYTES} are allowed", prefix.len()));

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::header;
 
 use super::*;
-use crate::http::api::problem_kind::ProblemKind;
+use crate::http::problem_kind::ProblemKind;
 
 const TOKEN: &str = "abcdefghijklmnopqrstuv";
 
@@ -22,7 +22,7 @@ fn request(path: &str, body: &str, headers: &[(&str, &str)]) -> Request {
 }
 
 fn settings() -> HttpSettings {
-    HttpSettings::default()
+    crate::http::state::shipped_settings()
 }
 
 async fn acquired(body: &str, headers: &[(&str, &str)]) -> Result<AcquireParams, Problem> {

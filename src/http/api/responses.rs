@@ -1,6 +1,5 @@
-//! Domain outcomes as answers: pure functions, so that every header and member can be tested
-//! without a manager. Time comes in as a parameter, read by the handler at the last moment. Errors
-//! are [`super::problem`]'s.
+//! Results of the manager as answers: pure functions, so that every header and member can be tested without a
+//! manager. Refusals are in [`super::refusals`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,51 +9,44 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::convert;
-use super::extract::{LOCK_TOKEN, LOCKS_PREFIX};
-use super::negotiation::ResponseFormat;
-use super::problem::{self, Problem};
-use super::problem_kind::ProblemKind;
+use super::extract::LOCK_TOKEN;
+use super::{convert, refusals};
 use crate::api;
+use crate::http::format;
+use crate::http::negotiation::ResponseFormat;
+use crate::http::path::LOCKS_PREFIX;
+use crate::http::problem::{Problem, etag};
+use crate::http::problem_kind::ProblemKind;
+use crate::http::state::AnswerTime;
 use crate::manager::types::{
     ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListPage, LockState, NodeSummary, QuorumCount,
     Readiness,
 };
-use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::quorum_of;
 use crate::types::ResourceName;
 
-/// Where a fencing token is repeated for those who do not read bodies.
+/// The header that repeats the fencing token for clients that do not parse bodies.
 pub const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
-/// What was made of a `Prefer` header (RFC 7240).
+/// The header that confirms a `Prefer` header (RFC 7240).
 pub const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
-/// What an unsafe end says of itself.
+/// The warning of an unsafe end.
 const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not told and may still be working\"";
 
-/// The two clocks at the moment of an answer.
-#[derive(Debug, Clone, Copy)]
-pub struct AnswerTime {
-    /// For what is promised.
-    pub now: BootTime,
-    /// For people. Milliseconds since 1970.
-    pub wall_ms: u64,
-}
-
-/// A body of JSON, with a newline for terminals.
+/// A JSON body, with a newline for terminals.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
     let text = serde_json::to_string(body).expect("answers are plain data") + "\n";
     (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// A body of text.
+/// A text body.
 pub fn text(status: StatusCode, body: impl Into<Body>) -> Response {
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
 }
 
-/// The lease as it is sent, without its token. Labels without a time of grant were not read from
-/// the nodes: they are left out rather than shown as empty.
-fn lease_body(lease: &GrantedLease, at: AnswerTime) -> api::Lease {
-    let valid_for = lease.deadline.since(at.now);
+/// The lease without its token. Labels without a time of grant were not read from the nodes, and are left out rather
+/// than shown as empty.
+fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
+    let valid_for = lease.deadline.since(time.now);
     let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
     api::Lease {
         resource: lease.resource.to_string(),
@@ -65,10 +57,10 @@ fn lease_body(lease: &GrantedLease, at: AnswerTime) -> api::Lease {
         owner: labels.map(|l| l.owner.clone()),
         note: labels.map(|l| l.note.clone()),
         metadata: labels.map(|l| l.metadata.clone()),
-        acquired_at: labels.map(|l| convert::time(l.acquired_at_ms)),
-        expires_at: convert::time(at.wall_ms.saturating_add(convert::ms(valid_for))),
+        acquired_at: labels.map(|l| format::time(l.acquired_at_ms)),
+        expires_at: format::time(time.wall_ms.saturating_add(format::ms(valid_for))),
         ttl_ms: lease.ttl.as_ms(),
-        valid_for_ms: convert::ms(valid_for),
+        valid_for_ms: format::ms(valid_for),
         waited_ms: None,
         renewals: None,
         quorum: convert::quorum(lease.quorum),
@@ -76,9 +68,9 @@ fn lease_body(lease: &GrantedLease, at: AnswerTime) -> api::Lease {
 }
 
 /// The lease with its token, for a stream that holds it.
-pub fn lease_with_token(lease: &GrantedLease, at: AnswerTime) -> api::Lease {
+pub fn lease_with_token(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
     let token = Some(api::Secret(lease.token.reveal().to_owned()));
-    api::Lease { token, waited_ms: Some(convert::ms(lease.waited)), ..lease_body(lease, at) }
+    api::Lease { token, waited_ms: Some(format::ms(lease.waited)), ..lease_body(lease, time) }
 }
 
 fn put(response: &mut Response, name: HeaderName, value: Option<HeaderValue>) {
@@ -87,18 +79,18 @@ fn put(response: &mut Response, name: HeaderName, value: Option<HeaderValue>) {
     }
 }
 
-/// Fence and ETag of whoever holds it.
+/// Sets the fence and the ETag of the holder.
 fn put_fence(response: &mut Response, fence: u64) {
     put(response, FENCING_TOKEN, Some(fence.into()));
-    put(response, header::ETAG, problem::etag(&fence.to_string()));
+    put(response, header::ETAG, etag(&fence.to_string()));
 }
 
-/// 201, or 200 for a replay. The one answer that has the token.
-pub fn acquired(lease: &GrantedLease, at: AnswerTime, format: ResponseFormat) -> Response {
+/// 201, or 200 for a replay. Besides a stream's first event, the only answer with the token.
+pub fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseFormat) -> Response {
     let status = if lease.replay { StatusCode::OK } else { StatusCode::CREATED };
     let mut response = match format {
         ResponseFormat::Text => text(status, format!("{}\n", lease.token.reveal())),
-        ResponseFormat::Json => json(status, &lease_with_token(lease, at)),
+        ResponseFormat::Json => json(status, &lease_with_token(lease, time)),
     };
     put_fence(&mut response, lease.fence.0);
     put(&mut response, header::LOCATION, HeaderValue::try_from(format!("{LOCKS_PREFIX}{}", lease.resource)).ok());
@@ -110,16 +102,16 @@ pub fn acquired(lease: &GrantedLease, at: AnswerTime, format: ResponseFormat) ->
     response
 }
 
-/// Says in an answer, granted or not, that `Prefer: wait` was honoured. Units: seconds.
+/// Confirms in an answer, granted or not, that `Prefer: wait` was applied. Units: seconds.
 pub fn put_preference(response: &mut Response, applied: Option<u64>) {
     let applied = applied.and_then(|s| HeaderValue::try_from(format!("wait={s}")).ok());
     put(response, PREFERENCE_APPLIED, applied);
 }
 
 /// 200 for an extend: the lease without its token.
-pub fn extended(extended: &ExtendedLease, at: AnswerTime, format: ResponseFormat) -> Response {
+pub fn extended(extended: &ExtendedLease, time: AnswerTime, format: ResponseFormat) -> Response {
     let renewals = Some(extended.renewals).filter(|n| *n > 0);
-    let body = api::Lease { renewals, ..lease_body(&extended.lease, at) };
+    let body = api::Lease { renewals, ..lease_body(&extended.lease, time) };
     let mut response = match format {
         ResponseFormat::Json => json(StatusCode::OK, &body),
         ResponseFormat::Text => {
@@ -136,7 +128,7 @@ pub fn extended(extended: &ExtendedLease, at: AnswerTime, format: ResponseFormat
                 ("renewals", body.renewals.map(|n| n.to_string())),
             ];
             let known = pairs.into_iter().filter_map(|(key, value)| Some((key, value?)));
-            text(StatusCode::OK, convert::lines(known))
+            text(StatusCode::OK, format::lines(known))
         }
     };
     put_fence(&mut response, body.fence);
@@ -148,38 +140,38 @@ pub fn released() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
-/// 204 with a warning where it was ended at once, 202 where it ends with its lease.
+/// 204 with a warning if the lock was freed at once, 202 if it will be when the lease ends.
 pub fn forced(resource: &ResourceName, forced: &Forced, wall_ms: u64) -> Response {
     match forced {
         Forced::Freed => (StatusCode::NO_CONTENT, [(header::WARNING, FORCED_NOW_WARNING)]).into_response(),
         Forced::FreesIn(left) => {
-            let frees_in_ms = convert::ms_up(*left);
-            let frees_at = convert::time(wall_ms.saturating_add(frees_in_ms));
+            let frees_in_ms = format::ms_up(*left);
+            let frees_at = format::time(wall_ms.saturating_add(frees_in_ms));
             json(StatusCode::ACCEPTED, &api::Revoked { resource: resource.to_string(), frees_at, frees_in_ms })
         }
     }
 }
 
-/// 200 with everything that is known. Errors: `not-held`.
-pub fn inspected(seen: &Inspection, wall_ms: u64, format: ResponseFormat) -> Result<Response, Problem> {
-    let (state, foreign, holder) = match &seen.state {
+/// 200 with holder, waiters and votes. Errors: `not-held`.
+pub fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseFormat) -> Result<Response, Problem> {
+    let (state, foreign, holder) = match &inspection.state {
         LockState::Free => {
-            let problem = problem::not_held(&seen.resource).with(|m| m.waiting = Some(seen.waiters.len()));
+            let problem = refusals::not_held(&inspection.resource).with(|m| m.waiting = Some(inspection.waiters.len()));
             return Err(problem);
         }
         LockState::Held(holder) => (convert::held_state(holder), false, Some(holder)),
         LockState::Foreign { .. } => ("held", true, None),
     };
     let body = api::Lock {
-        resource: seen.resource.to_string(),
+        resource: inspection.resource.to_string(),
         state: state.to_owned(),
         mode: api::MODE_EXCLUSIVE.to_owned(),
         foreign,
         holders: holder.map(convert::holder).into_iter().collect(),
-        waiters: seen.waiters.iter().map(convert::waiter).collect(),
-        nodes: seen.nodes.iter().map(convert::node_hold).collect(),
-        quorum: convert::quorum(seen.quorum),
-        observed_at: convert::time(wall_ms),
+        waiters: inspection.waiters.iter().map(convert::waiter).collect(),
+        nodes: inspection.nodes.iter().map(convert::node_hold).collect(),
+        quorum: convert::quorum(inspection.quorum),
+        observed_at: format::time(wall_ms),
     };
     let mut response = match format {
         ResponseFormat::Json => json(StatusCode::OK, &body),
@@ -188,7 +180,7 @@ pub fn inspected(seen: &Inspection, wall_ms: u64, format: ResponseFormat) -> Res
     if let Some(holder) = holder {
         put(&mut response, FENCING_TOKEN, Some(holder.fence.0.into()));
     }
-    put(&mut response, header::ETAG, seen.etag().as_deref().and_then(problem::etag));
+    put(&mut response, header::ETAG, inspection.etag().as_deref().and_then(etag));
     Ok(response)
 }
 
@@ -216,7 +208,7 @@ fn lock_lines(body: &api::Lock, holder: Option<&HolderInfo>) -> String {
         ("quorum", format!("{}/{}/{}", count.granted, count.needed, count.nodes)),
         ("observed_at", body.observed_at.clone()),
     ]);
-    convert::lines(pairs)
+    format::lines(pairs)
 }
 
 /// 200 with a page of leases.
@@ -232,7 +224,7 @@ pub fn listed(page: &ListPage) -> Response {
         items: items.collect(),
         next_cursor: page.next.clone(),
         complete: page.complete,
-        age_ms: convert::ms_up(page.age),
+        age_ms: format::ms_up(page.age),
         total: page.total,
     };
     json(StatusCode::OK, &body)
@@ -249,7 +241,7 @@ pub fn nodes(reports: &[NodeSummary]) -> Response {
     json(StatusCode::OK, &api::Nodes { nodes, quorum: convert::quorum(voting(reports)) })
 }
 
-/// 200: all is well.
+/// 200 with a status.
 pub fn health(status: &'static str, format: ResponseFormat) -> Response {
     match format {
         ResponseFormat::Text => text(StatusCode::OK, format!("{status}\n")),
@@ -257,7 +249,7 @@ pub fn health(status: &'static str, format: ResponseFormat) -> Response {
     }
 }
 
-/// `; n1, n2: why they have no vote`, each reason once: what an operator has to do is in it.
+/// `; n1, n2: reason` for each reason for which nodes have no vote. A reason says what an operator can do.
 pub fn no_vote_reasons(reports: &[NodeSummary]) -> String {
     let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for report in reports.iter().filter(|r| !r.votes) {
@@ -268,8 +260,8 @@ pub fn no_vote_reasons(reports: &[NodeSummary]) -> String {
     nodes.iter().map(|(why, nodes)| format!("; {}: {why}", nodes.join(", "))).collect()
 }
 
-/// 200 where requests can be served. Errors: `draining`, `quorum-unavailable`; `in_full` with each
-/// node that has no vote.
+/// 200 if locks can be granted. Errors: `draining`, `quorum-unavailable`; with `in_full`, the latter names each node
+/// without a vote.
 pub fn ready(
     readiness: Readiness,
     reports: &[NodeSummary],
@@ -278,7 +270,7 @@ pub fn ready(
 ) -> Result<Response, Problem> {
     match readiness {
         Readiness::Ready => Ok(health("ready", format)),
-        Readiness::Draining => Err(problem::draining()),
+        Readiness::Draining => Err(refusals::draining()),
         Readiness::NoQuorum { voting: votes, ready_in } => {
             let count = QuorumCount { granted: votes, ..voting(reports) };
             let silent = reports.iter().filter(|r| !r.votes).map(|r| api::NodeOutcome {
@@ -286,7 +278,7 @@ pub fn ready(
                 outcome: r.state.clone(),
                 left_ms: None,
                 holds: None,
-                seconds_left: r.votes_in.map(convert::seconds_up),
+                seconds_left: r.votes_in.map(format::seconds_up),
             });
             let nodes: Vec<_> = silent.collect();
             let why = if in_full { no_vote_reasons(reports) } else { String::new() };
@@ -294,7 +286,7 @@ pub fn ready(
             let problem = Problem::new(ProblemKind::QuorumUnavailable, detail).with(|m| {
                 m.quorum = Some(convert::quorum(count));
                 m.nodes = Some(nodes).filter(|_| in_full);
-                m.ready_in_seconds = ready_in.map(convert::seconds_up);
+                m.ready_in_seconds = ready_in.map(format::seconds_up);
             });
             Err(problem.retry_after(ready_in.unwrap_or(Duration::ZERO)))
         }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::manager::types::{ListItem, NodeFinding, ResourceOnNode, WaiterInfo};
+use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::Verdict;
 use crate::types::{Fence, Labels, NodeId, Token, Ttl};
 
@@ -156,7 +157,7 @@ async fn an_extend_that_did_not_read_the_labels_makes_none_up() {
 
 #[test]
 fn an_honoured_preference_is_said_in_any_answer() {
-    let mut response = problem::draining().into_response();
+    let mut response = refusals::draining().into_response();
     put_preference(&mut response, None);
     assert!(!response.headers().contains_key(PREFERENCE_APPLIED));
     put_preference(&mut response, Some(10));

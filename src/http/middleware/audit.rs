@@ -3,26 +3,27 @@
 //! refusal for lack of a permission; reads are not.
 
 use std::borrow::Cow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use axum::extract::{MatchedPath, Request};
+use axum::extract::Request;
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
+use parking_lot::Mutex;
 
 use super::request_id::{RequestId, TraceParent};
 use crate::audit::{Audit, AuditRecord};
-use crate::http::api::extract;
-use crate::http::api::problem::Problem;
-use crate::http::routes::{Operation, ROUTES};
-use crate::http::server::socket::ConnectionHandle;
+use crate::http::connection::Connection;
+use crate::http::path;
+use crate::http::problem::Problem;
+use crate::http::routes::{MatchedRoute, Operation};
 use crate::types::{Fence, TokenId};
 
-/// What happened that has no status code of its own.
+/// The outcome of a request whose client disconnected.
 const ABANDONED: &str = "abandoned";
-/// A handler panicked.
+/// The outcome of a request whose handler panicked.
 const INTERNAL: &str = "internal";
 
-/// A request's record in the making. Cheap to clone; does nothing where there is no audit log.
+/// The audit record of a request in progress. Cheap to clone; does nothing without an audit log.
 #[derive(Clone, Default)]
 pub struct AuditScope(Option<Arc<Inner>>);
 
@@ -33,40 +34,38 @@ struct Inner {
 }
 
 impl AuditScope {
-    /// The scope of a request that has passed the layer.
+    /// Of a request that has passed the request layer.
     pub fn of(request: &Request) -> Self {
         request.extensions().get::<Self>().cloned().unwrap_or_default()
     }
 
-    fn begin(audit: &Audit, request: &Request) -> Self {
-        let pattern = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    fn begin(audit: &Audit, request: &Request, route: Option<MatchedRoute>) -> Self {
         let text = |id: &RequestId| id.as_str().to_owned();
-        let peer = request.extensions().get::<ConnectionHandle>().and_then(ConnectionHandle::peer);
         let record = AuditRecord {
             request_id: request.extensions().get::<RequestId>().map(text),
             trace_id: TraceParent::sent(request.headers()).map(|parent| parent.trace_id),
-            peer: peer.map(|address| address.to_string()),
-            action: action(request.method(), pattern).into_owned(),
-            resource: extract::resource(request.uri()).ok().map(|name| name.to_string()),
+            peer: Connection::of(request).map(|connection| connection.peer().to_string()),
+            action: action(request.method(), route).into_owned(),
+            resource: path::resource(request.uri()).ok().map(|name| name.to_string()),
             ..AuditRecord::default()
         };
-        let is_change = pattern.is_some() && !is_safe(request.method());
+        let is_change = route.is_some() && !is_safe(request.method());
         Self(Some(Arc::new(Inner { audit: audit.clone(), is_change, record: Mutex::new(record) })))
     }
 
-    /// Adds what is known. `change` is not called where there is no audit log.
+    /// Completes the record. `change` is not called without an audit log.
     pub fn note(&self, change: impl FnOnce(&mut AuditRecord)) {
         if let Some(inner) = &self.0 {
-            change(&mut inner.record());
+            change(&mut inner.record.lock());
         }
     }
 
-    /// Who the caller proved to be: for whoever checks that.
+    /// Sets the authenticated principal.
     pub fn name(&self, principal: &str) {
         self.note(|record| record.principal = Some(principal.to_owned()));
     }
 
-    /// A lease was granted to it.
+    /// Records a grant.
     pub fn granted(&self, is_replay: bool, token: impl FnOnce() -> TokenId, fence: Fence) {
         self.note(|record| {
             record.outcome = if is_replay { "replayed" } else { "granted" }.to_owned();
@@ -75,16 +74,15 @@ impl AuditScope {
         });
     }
 
-    /// A line of its own, about what happened after the answer's head: of a stream.
-    pub fn tell(&self, outcome: &str, reason: Option<&str>) {
+    /// Writes a further record, for what happens to a stream after the head of its answer.
+    pub fn write(&self, outcome: &str, reason: Option<&str>) {
         if let Some(inner) = &self.0 {
-            let record = inner.record().clone();
+            let record = inner.record.lock().clone();
             let (outcome, reason) = (outcome.to_owned(), reason.map(str::to_owned));
             inner.audit.put(AuditRecord { outcome, reason, status: None, ..record });
         }
     }
 
-    /// The request is answered.
     fn answered(&self, response: &Response) {
         let Some(inner) = &self.0 else { return };
         let status = response.status();
@@ -93,7 +91,7 @@ impl AuditScope {
         if !inner.is_change && !is_denial {
             return;
         }
-        let mut record = inner.record();
+        let mut record = inner.record.lock();
         record.status = Some(status.as_u16());
         if let Some(problem) = response.extensions().get::<Arc<Problem>>() {
             record.outcome = problem.slug().as_str().to_owned();
@@ -104,44 +102,38 @@ impl AuditScope {
             record.outcome = status.canonical_reason().unwrap_or_default().to_ascii_lowercase();
         }
         inner.audit.put(record.clone());
-        // What a stream says later is another event.
+        // Later records of a stream are not about the answer.
         record.status = None;
     }
 
     fn dropped(&self, outcome: &str) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.is_change) else { return };
-        let record = inner.record().clone();
+        let record = inner.record.lock().clone();
         inner.audit.put(AuditRecord { outcome: outcome.to_owned(), ..record });
     }
 }
 
-impl Inner {
-    fn record(&self) -> MutexGuard<'_, AuditRecord> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A request that is followed. Dropped without an answer, a change that was asked for is written down
-/// as abandoned.
+/// Writes the record when the request is answered. Dropped without an answer, it records a requested change as
+/// abandoned.
 pub struct AuditGuard(AuditScope);
 
 impl AuditGuard {
-    /// From now on; everybody below finds its [`AuditScope`].
-    pub fn begin(audit: &Audit, request: &mut Request) -> Self {
+    /// Begins the record and leaves its [`AuditScope`] in the request's extensions.
+    pub fn begin(audit: &Audit, request: &mut Request, route: Option<MatchedRoute>) -> Self {
         if !audit.is_on() {
             return Self(AuditScope::default());
         }
-        let audit_scope = AuditScope::begin(audit, request);
+        let audit_scope = AuditScope::begin(audit, request, route);
         request.extensions_mut().insert(audit_scope.clone());
         Self(audit_scope)
     }
 
-    /// It was answered.
+    /// The request was answered.
     pub fn answered(mut self, response: &Response) {
         std::mem::take(&mut self.0).answered(response);
     }
 
-    /// Its handler panicked.
+    /// The handler panicked.
     pub fn panicked(mut self) {
         std::mem::take(&mut self.0).dropped(INTERNAL);
     }
@@ -157,14 +149,13 @@ fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
-/// What is asked for, as far as method and route say it.
-fn action(method: &Method, pattern: Option<&str>) -> Cow<'static, str> {
-    let route = ROUTES.iter().find(|r| Some(r.pattern) == pattern && r.method == method.as_str());
-    match route.map(|r| r.operation) {
+/// The action, as far as method and route tell it; handlers may refine it.
+fn action(method: &Method, route: Option<MatchedRoute>) -> Cow<'static, str> {
+    match route.and_then(|r| r.operation) {
         Some(Operation::Acquire) => "acquire".into(),
         Some(Operation::Extend) => "extend".into(),
         Some(Operation::Release) => "release".into(),
-        _ => format!("{method} {}", route.map(|r| r.path).or(pattern).unwrap_or("unmatched")).into(),
+        _ => format!("{method} {}", route.map_or("unmatched", |r| r.path)).into(),
     }
 }
 
@@ -172,38 +163,39 @@ fn action(method: &Method, pattern: Option<&str>) -> Cow<'static, str> {
 mod tests {
     use axum::Router;
     use axum::body::Body;
+    use axum::handler::Handler;
     use axum::response::IntoResponse;
-    use axum::routing::{any, get};
+    use axum::routing::any;
     use tokio_util::sync::CancellationToken;
     use tower::ServiceExt;
 
     use super::*;
-    use crate::http::api::problem_kind::ProblemKind;
     use crate::http::middleware::request_layer::RequestLayer;
+    use crate::http::problem_kind::ProblemKind;
     use crate::metrics::Metrics;
 
     async fn forbidden(request: Request) -> Response {
         AuditScope::of(&request).name("team-a");
-        Problem::new(ProblemKind::Forbidden, "not yours").into_response()
+        Problem::new(ProblemKind::Forbidden, "not allowed").into_response()
     }
 
-    /// What is written down of these requests, as action, principal, outcome and status.
+    async fn panics() -> Response {
+        panic!("a defect")
+    }
+
+    /// The records of these requests, as action, principal, outcome and status.
     async fn written(requests: &[(&str, &str)]) -> Vec<String> {
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("audit.log");
-        let (audit, writer) = Audit::open(&path).expect("opens");
+        let file = dir.path().join("audit.log");
+        let (audit, writer) = Audit::open(&file).expect("opens");
+        let layer = RequestLayer::new(Metrics::new(&[], &[]), audit, false);
+        let matched = |path, operation| layer.clone().matched(MatchedRoute { path, operation });
         let router = Router::new()
-            .route("/locks/{*resource}", any(forbidden))
-            .route("/fine", get(|| async { "" }).post(|| async { "" }))
-            .route(
-                "/panic",
-                any(async || {
-                    if true {
-                        panic!("a defect")
-                    }
-                }),
-            )
-            .layer(RequestLayer::new(Metrics::new(&[], &[]), audit, false));
+            .route("/locks/a", any(forbidden).layer(matched("/locks/{resource}", Some(Operation::Acquire))))
+            .route("/nodes", any(forbidden).layer(matched("/nodes", Some(Operation::Nodes))))
+            .route("/fine", any(async || "").layer(matched("/fine", None)))
+            .route("/panic", any(panics).layer(matched("/panic", None)))
+            .fallback((async || "").layer(layer));
         for (method, path) in requests {
             let request = Request::builder().method(*method).uri(*path).body(Body::empty()).expect("a request");
             router.clone().oneshot(request).await.expect("infallible");
@@ -211,25 +203,24 @@ mod tests {
         let stop = CancellationToken::new();
         stop.cancel();
         writer.run(stop).await;
-        let text = std::fs::read_to_string(&path).expect("readable");
+        let text = std::fs::read_to_string(&file).expect("readable");
         let line = |line: &str| {
             let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
-            let word = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
-            format!("{}|{}|{}|{}", word("action"), word("principal"), word("outcome"), line["status"])
+            let field = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
+            format!("{}|{}|{}|{}", field("action"), field("principal"), field("outcome"), line["status"])
         };
         text.lines().map(line).collect()
     }
 
     #[tokio::test]
-    async fn denials_are_written_down_whatever_was_asked_and_reading_is_not() {
-        let found = written(&[("GET", "/locks/a"), ("GET", "/fine"), ("HEAD", "/fine"), ("POST", "/locks/a")]).await;
-        let expected =
-            ["GET /locks/{resource}|team-a|forbidden|403", "acquire|team-a|forbidden|403"].map(str::to_owned);
+    async fn denials_are_recorded_for_every_method_and_successful_reads_are_not() {
+        let found = written(&[("GET", "/nodes"), ("GET", "/fine"), ("HEAD", "/fine"), ("POST", "/locks/a")]).await;
+        let expected = ["GET /nodes|team-a|forbidden|403", "acquire|team-a|forbidden|403"].map(str::to_owned);
         assert_eq!(found, expected);
     }
 
     #[tokio::test]
-    async fn a_change_that_no_handler_described_and_one_that_panicked_are_written_down() {
+    async fn changes_without_a_handlers_description_and_panics_are_recorded() {
         let found = written(&[("POST", "/fine"), ("DELETE", "/panic"), ("POST", "/no/such/path")]).await;
         let expected = ["POST /fine|-|ok|200", "DELETE /panic|-|internal|null"].map(str::to_owned);
         assert_eq!(found, expected);

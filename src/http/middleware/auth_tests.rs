@@ -1,10 +1,12 @@
-//! The layer around handlers that do nothing: what each operation needs, how keys are presented,
-//! and that no spelling of a name gets around a rule.
+//! The authentication layer around handlers that do nothing: what each operation needs, how keys are presented, and
+//! that no spelling of a name evades a rule.
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Method;
+use axum::http::{Method, header};
 use axum::routing::{MethodFilter, on};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 use tower::ServiceExt;
 
@@ -12,8 +14,11 @@ use super::*;
 use crate::auth::access_file;
 use crate::auth::key::KeyHash;
 use crate::auth::principal::PrincipalLimits;
+use crate::auth::principals::PeerCertificate;
 use crate::auth::principals::PrincipalStore;
-use crate::http::middleware::host::AllowedHosts;
+use crate::http::allowed_hosts::AllowedHosts;
+use crate::http::routes::ROUTES;
+use crate::http::state::shipped_settings;
 
 fn gate(rules: &[&str]) -> Arc<Authenticator> {
     let book = book("secret", rules);
@@ -27,22 +32,23 @@ fn book(key: &str, rules: &[&str]) -> PrincipalStore {
         .expect("good")
 }
 
-/// Every route, each answering 200; and one that is in no table.
-fn echo(gate: Arc<Authenticator>) -> Router {
-    behind(AuthLayer { gate, settings: Arc::default() })
+/// Every route behind its layer, each answering 200.
+fn echo(authenticator: &Arc<Authenticator>, settings: &Arc<HttpSettings>) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES.iter().filter(|r| r.method != "HEAD") {
+        let filter = MethodFilter::try_from(route.method.parse::<Method>().expect("a method")).expect("usual");
+        let auth = AuthLayer::new(Arc::clone(authenticator), Arc::clone(settings), route);
+        router = router.route(route.pattern, on(filter, async || {}).layer(auth));
+    }
+    router
 }
 
-fn behind(guard: AuthLayer) -> Router {
-    let mut router = Router::new().route("/unlisted", on(MethodFilter::GET, || async {}));
-    for route in ROUTES.iter().filter(|r| r.method != "HEAD") {
-        let method = Method::from_bytes(route.method.as_bytes()).expect("a method");
-        router = router.route(route.pattern, on(MethodFilter::try_from(method).expect("usual"), || async {}));
-    }
-    router.route_layer(guarded(guard))
+fn settings() -> Arc<HttpSettings> {
+    Arc::new(shipped_settings())
 }
 
 fn request(method: &str, path: &str, authorization: &[&str]) -> Request {
-    let mut request = Request::builder().method(method).uri(path);
+    let mut request = Request::builder().method(method).uri(path).header("Host", "127.0.0.1:5625");
     for value in authorization {
         request = request.header("Authorization", *value);
     }
@@ -50,7 +56,7 @@ fn request(method: &str, path: &str, authorization: &[&str]) -> Request {
 }
 
 async fn status(gate: &Arc<Authenticator>, method: &str, path: &str, authorization: &[&str]) -> u16 {
-    let response = echo(Arc::clone(gate)).oneshot(request(method, path, authorization)).await.expect("infallible");
+    let response = echo(gate, &settings()).oneshot(request(method, path, authorization)).await.expect("infallible");
     if response.status() == 401 {
         assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");
     }
@@ -63,7 +69,7 @@ fn path_of(route: &crate::http::routes::Route) -> String {
 }
 
 #[tokio::test]
-async fn every_route_with_every_right_is_as_the_table_says() {
+async fn every_route_needs_the_right_that_the_table_names() {
     const KEY: &[&str] = &["Bearer secret"];
     for route in &ROUTES {
         let path = path_of(route);
@@ -103,20 +109,17 @@ async fn every_route_with_every_right_is_as_the_table_says() {
 }
 
 #[tokio::test]
-async fn without_keys_everything_is_open_and_unlisted_routes_are_the_admins() {
+async fn without_authentication_everything_is_open() {
     let open = Arc::new(Authenticator::open());
-    for (method, path) in [("POST", "/locks/a"), ("DELETE", "/locks/a"), ("GET", "/metrics"), ("GET", "/unlisted")] {
+    for (method, path) in [("POST", "/locks/a"), ("DELETE", "/locks/a"), ("GET", "/metrics")] {
         assert_eq!(status(&open, method, path, &[]).await, 200, "{path}");
         assert_eq!(status(&open, method, path, &["Bearer whatever"]).await, 200, "{path}");
     }
-    assert_eq!(status(&gate(&["acquire:**", "metrics"]), "GET", "/unlisted", &["Bearer secret"]).await, 403);
-    assert_eq!(status(&gate(&["admin"]), "GET", "/unlisted", &["Bearer secret"]).await, 200);
-    assert_eq!(status(&gate(&["admin"]), "GET", "/unlisted", &[]).await, 401);
-    assert_eq!(status(&gate(&[]), "GET", "/nothing", &[]).await, 404, "what is not there is nobody's");
+    assert_eq!(status(&gate(&[]), "GET", "/nothing", &[]).await, 404, "unknown paths need no key");
 }
 
 #[tokio::test]
-async fn a_key_comes_as_bearer_or_as_the_password_of_basic_and_in_one_header() {
+async fn a_key_is_sent_as_bearer_or_as_the_password_of_basic_and_once() {
     let gate = gate(&["read:**"]);
     let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
     for good in ["Bearer secret", "bearer  secret ", &basic(":secret"), &basic("ci:secret"), &basic("x:secret")] {
@@ -145,7 +148,7 @@ async fn a_key_comes_as_bearer_or_as_the_password_of_basic_and_in_one_header() {
 }
 
 #[tokio::test]
-async fn a_certificate_does_where_there_is_no_key_and_a_wrong_key_is_not_helped_by_one() {
+async fn a_certificate_authenticates_without_a_key_and_does_not_excuse_a_wrong_one() {
     let book = access_file::parse("[[principal]]\nname = \"ci\"\ncertificates = [\"dns:ci\"]\nallow = [\"read:**\"]")
         .expect("good");
     let gate = Arc::new(Authenticator::with_principals(book, PrincipalLimits::default()));
@@ -153,13 +156,13 @@ async fn a_certificate_does_where_there_is_no_key_and_a_wrong_key_is_not_helped_
     for (authorization, expected) in [(&[][..], 200), (&["Bearer wrong"], 401)] {
         let mut request = request("GET", "/locks", authorization);
         request.extensions_mut().insert(Arc::clone(&peer));
-        let response = echo(Arc::clone(&gate)).oneshot(request).await.expect("infallible");
+        let response = echo(&gate, &settings()).oneshot(request).await.expect("infallible");
         assert_eq!(response.status(), expected);
     }
 }
 
 #[tokio::test]
-async fn what_the_layer_did_not_see_may_do_nothing() {
+async fn a_request_that_the_layer_did_not_see_has_no_permissions() {
     let access = Access::of(&request("GET", "/locks", &[]));
     assert!(RIGHTS.iter().all(|(right, _)| !access.may_somewhere(*right)) && access.renewed().is_none());
     assert!(!access.may_text(Right::Read, "x"));
@@ -168,7 +171,7 @@ async fn what_the_layer_did_not_see_may_do_nothing() {
 use crate::auth::rule::RIGHTS;
 
 #[tokio::test]
-async fn a_page_of_another_site_changes_nothing_even_without_keys() {
+async fn a_cross_site_request_changes_nothing_even_without_authentication() {
     let gate = Arc::new(Authenticator::open());
     for (headers, method, expected) in [
         (&[("Sec-Fetch-Site", "cross-site")][..], "POST", 403),
@@ -183,66 +186,85 @@ async fn a_page_of_another_site_changes_nothing_even_without_keys() {
         (&[("Host", "127.0.0.1:5625")], "POST", 200),
     ] {
         let mut request = request(method, "/locks/a", &[]);
+        request.headers_mut().remove(header::HOST);
         for (name, value) in headers {
             request.headers_mut().insert(*name, value.parse().expect("a header value"));
         }
-        let response = echo(Arc::clone(&gate)).oneshot(request).await.expect("infallible");
+        let response = echo(&gate, &settings()).oneshot(request).await.expect("infallible");
         assert_eq!(response.status(), expected, "{method} {headers:?}");
     }
 }
 
-/// DNS rebinding: without keys the name under which the service is asked is all that tells a
-/// stranger's page from a program of ours. With keys it needs no such thing.
+/// DNS rebinding: without authentication only the host name distinguishes a foreign page from a local program.
 #[tokio::test]
-async fn without_keys_only_names_of_ours_are_answered() {
-    let send = async |guard: &AuthLayer, method: &str, path: &str, host: &str| {
+async fn foreign_host_names_are_refused_without_authentication_and_for_pages() {
+    let send = async |(gate, hosts): (&Arc<Authenticator>, &AllowedHosts), method: &str, path: &str, host: &str| {
         let mut request = request(method, path, &[]);
         request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
-        let response = behind(guard.clone()).oneshot(request).await.expect("infallible");
+        let settings = Arc::new(HttpSettings { hosts: hosts.clone(), ..shipped_settings() });
+        let response = echo(gate, &settings).oneshot(request).await.expect("infallible");
         response.status().as_u16()
     };
-    let hosts = |hosts| Arc::new(HttpSettings { hosts, ..HttpSettings::default() });
-    let listed = || AllowedHosts::of(vec!["locks.example".to_owned()]);
-    let open = AuthLayer { gate: Arc::new(Authenticator::open()), settings: hosts(listed()) };
+    let listed = AllowedHosts::of(vec!["locks.example".to_owned()]);
+    let open = Arc::new(Authenticator::open());
     for route in &ROUTES {
         let path = path_of(route);
-        let stranger = if Requirement::of(route.operation) == Requirement::Nothing { 200 } else { 421 };
+        let is_page = matches!(route.operation, Operation::Ui(_));
+        let is_public = !is_page && Requirement::of(route.operation) == Requirement::Nothing;
+        let foreign = if is_public { 200 } else { 421 };
         for (host, expected) in [
             ("127.0.0.1:5625", 200),
             ("[::1]:5625", 200),
             ("localhost", 200),
             ("Locks.Example:5625", 200),
-            ("evil.example:5625", stranger),
-            ("127.0.0.1.evil.example", stranger),
-            ("redlockd:5625", stranger),
+            ("evil.example:5625", foreign),
+            ("127.0.0.1.evil.example", foreign),
+            ("redlockd:5625", foreign),
         ] {
-            assert_eq!(send(&open, route.method, &path, host).await, expected, "{route:?} at {host}");
+            assert_eq!(send((&open, &listed), route.method, &path, host).await, expected, "{route:?} at {host}");
         }
     }
-    assert_eq!(send(&open, "GET", "/unlisted", "evil.example").await, 421);
-    let any = AuthLayer { settings: hosts(AllowedHosts::any()), ..open };
-    assert_eq!(send(&any, "POST", "/locks/a", "redlockd:5625").await, 200);
-    let closed = AuthLayer { gate: gate(&["read:**"]), settings: hosts(listed()) };
-    assert_eq!(send(&closed, "GET", "/locks", "evil.example").await, 401, "a key is asked for, whatever the name");
+    assert_eq!(send((&open, &AllowedHosts::any()), "POST", "/locks/a", "redlockd:5625").await, 200);
+    let closed = gate(&["read:**"]);
+    assert_eq!(
+        send((&closed, &listed), "GET", "/locks", "evil.example").await,
+        401,
+        "the API needs a key under any name"
+    );
+    assert_eq!(send((&closed, &listed), "GET", "/ui/login", "evil.example").await, 421, "pages always check the name");
+    assert_eq!(send((&closed, &listed), "GET", "/ui/", "evil.example").await, 421);
 }
 
-/// What is told under every name is told as to a stranger.
+/// A request without `Host` comes from no browser: the API answers it, pages do not.
 #[tokio::test]
-async fn a_strangers_name_without_keys_is_told_no_more_than_a_stranger() {
-    let guard = AuthLayer { gate: Arc::new(Authenticator::open()), settings: Arc::default() };
+async fn without_a_host_there_is_an_api_and_no_page() {
+    let open = Arc::new(Authenticator::open());
+    for (path, expected) in [("/locks", 200), ("/ui/", 421)] {
+        let mut request = request("GET", path, &[]);
+        request.headers_mut().remove(header::HOST);
+        let response = echo(&open, &settings()).oneshot(request).await.expect("infallible");
+        assert_eq!(response.status(), expected, "{path}");
+    }
+}
+
+/// Public operations answer under every name, but a foreign name gets no permissions.
+#[tokio::test]
+async fn under_a_foreign_name_public_operations_have_no_permissions() {
+    let gate = Arc::new(Authenticator::open());
+    let route = ROUTES.iter().find(|route| route.operation == Operation::Ready).expect("a route");
     for (host, may) in [("127.0.0.1", true), ("evil.example", false)] {
         let mut request = request("GET", "/health/ready", &[]);
         request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
-        let tell = |request: Request| async move { Access::of(&request).may_somewhere(Right::Metrics).to_string() };
-        let router = Router::new().route("/health/ready", axum::routing::get(tell));
-        let router = router.route_layer(guarded(guard.clone()));
+        let report = |request: Request| async move { Access::of(&request).may_somewhere(Right::Metrics).to_string() };
+        let auth = AuthLayer::new(Arc::clone(&gate), settings(), route);
+        let router = Router::new().route("/health/ready", axum::routing::get(report).layer(auth));
         let response = router.oneshot(request).await.expect("infallible");
         let body = axum::body::to_bytes(response.into_body(), 100).await.expect("a body");
         assert_eq!(body, may.to_string().as_bytes(), "{host}");
     }
 }
 
-/// Every way to write the bytes of a name into a path that a client may think of.
+/// Spellings of a name in a path.
 fn spellings() -> impl Strategy<Value = String> {
     let byte = prop_oneof![
         4 => "[a-z]".prop_map(|s| s),
@@ -265,10 +287,10 @@ fn spellings() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// With rights on some names and not on `secret/…`, a request gets through only where the name that the
-    /// handler will read is not below `secret/`, or is no name at all, which the handler refuses.
+    /// With rights on some names and not on `secret/…`, a request passes only if the name that the handler will parse is
+    /// not below `secret/`, or is invalid, which the handler refuses.
     #[test]
-    fn no_spelling_of_a_name_gets_around_a_rule(path in spellings(), method in 0_usize..4) {
+    fn no_spelling_of_a_name_evades_a_rule(path in spellings(), method in 0_usize..4) {
         let Ok(uri) = path.parse::<axum::http::Uri>() else { return Ok(()) };
         let method = ["GET", "POST", "PATCH", "DELETE"][method];
         let gate = gate(&["acquire:a/**", "acquire:b", "acquire:b/*"]);
@@ -276,14 +298,14 @@ proptest! {
         let seen = runtime.block_on(status(&gate, method, &path, &["Bearer secret"]));
         let book = gate.store();
         let rules = &book.principals()[0].rules;
-        let expected = match extract::resource(&uri) {
+        let expected = match path::resource(&uri) {
             Ok(name) if rules.allow(Right::Acquire, &name) => 200,
             Ok(_) => 403,
             // The handler's 400; or no such route.
             Err(_) => if seen == 404 { 404 } else { 200 },
         };
         prop_assert_eq!(seen, expected, "{}", path);
-        let name = extract::resource(&uri).map(|n| n.to_string()).unwrap_or_default();
+        let name = path::resource(&uri).map(|n| n.to_string()).unwrap_or_default();
         prop_assert!(seen != 200 || !name.starts_with("secret"), "{}", path);
     }
 }

@@ -1,5 +1,5 @@
-//! Where a request comes from: the other end of its connection, or, behind proxies that are
-//! configured as trusted, what they say in `X-Forwarded-For`. Knows addresses and one header.
+//! The address of a client: the peer of the connection or, behind trusted proxies, what they report in
+//! `X-Forwarded-For`.
 
 use std::net::IpAddr;
 
@@ -7,23 +7,21 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 
-/// Where proxies say whom they speak for.
+use crate::http::connection::Connection;
+
+/// The header in which proxies report the client.
 const FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// The most hops that are looked at: nobody has so many proxies.
+/// The maximum number of hops that are read.
 const HOPS_MAX: usize = 16;
 
-/// The other end of a connection. In the extensions of each of its requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PeerAddress(pub IpAddr);
-
-/// Who sent the request, as far as that is known. For the log; nothing is decided by it.
+/// The client's address, for the audit log only: no decision depends on it.
 pub fn of(request: &Request, trusted: &[IpNet]) -> Option<IpAddr> {
-    let PeerAddress(peer) = request.extensions().get::<PeerAddress>()?;
+    let peer = Connection::of(request)?.peer().ip();
     Some(resolve(peer.to_canonical(), request.headers(), trusted))
 }
 
-/// From the nearest hop outwards, the first address that is no trusted proxy: everything further out
-/// was written by somebody whom nobody vouches for.
+/// The first address, from the nearest hop outwards, that is no trusted proxy: an untrusted client may have written
+/// everything beyond it.
 fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
     let mut nearest = peer;
@@ -70,14 +68,14 @@ mod tests {
             ("10.0.0.1", &["::ffff:198.51.100.7"], "198.51.100.7"),
         ] {
             assert_eq!(resolved(peer, forwarded, PROXIES), expected, "{peer} {forwarded:?}");
-            assert_eq!(resolved(peer, forwarded, &[]), peer, "nobody is trusted");
+            assert_eq!(resolved(peer, forwarded, &[]), peer, "no proxy is trusted");
         }
     }
 
     proptest! {
-        /// Whatever a stranger writes in front, the address that a trusted proxy has added stands.
+        /// Whatever a client writes in front, the address that a trusted proxy has added is used.
         #[test]
-        fn nothing_written_by_a_stranger_hides_it(forged in "[0-9a-f:., ]{0,60}") {
+        fn a_forged_header_does_not_hide_the_address(forged in "[0-9a-f:., ]{0,60}") {
             let seen = resolved("10.0.0.1", &[&format!("{forged}, 198.51.100.7")], &["10.0.0.0/8"]);
             prop_assert_eq!(seen, "198.51.100.7");
         }

@@ -1,35 +1,33 @@
-//! Measuring requests: what counts each of them by its matched route, and the handler of
-//! `GET /metrics`. Knows which labels a request may carry; what is counted is
-//! [`crate::metrics`]' business.
+//! Counts and times each request by its route.
 
-use axum::extract::{MatchedPath, Request, State};
-use axum::http::{Method, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use std::time::Duration;
 
-use crate::http::api::locks::WaitTime;
-use crate::http::api::problem::Problem;
-use crate::http::api::problem_kind::ProblemKind;
-use crate::http::routes;
-use crate::http::state::AppState;
-use crate::manager::types::Readiness;
+use axum::extract::Request;
+use axum::http::Method;
+use axum::response::Response;
+
+use crate::http::routes::MatchedRoute;
+use crate::metrics::Metrics;
 use crate::metrics::requests::{OTHER_METHOD, RequestWatch, UNMATCHED};
-use crate::metrics::{AuditTotals, Metrics, Scrape};
 
-/// A request that is counted. Dropped, it counts as abandoned and is no longer in flight.
+/// The part of a request's duration that went into waiting for a lock. Handlers leave it in the answer's extensions.
+#[derive(Debug, Clone, Copy)]
+pub struct WaitTime(pub Duration);
+
+/// A request that is measured. Dropped, it counts as abandoned and is no longer in flight.
 pub struct MeasuredRequest {
     route: &'static str,
     watch: RequestWatch,
 }
 
 impl MeasuredRequest {
-    /// From now on.
-    pub fn begin(metrics: &Metrics, request: &Request) -> Self {
-        let pattern = request.extensions().get::<MatchedPath>();
-        let route = pattern.and_then(|p| routes::label(p.as_str())).unwrap_or(UNMATCHED);
+    /// Starts the timer. Requests without a route share one label: raw paths are unbounded.
+    pub fn begin(metrics: &Metrics, request: &Request, route: Option<MatchedRoute>) -> Self {
+        let route = route.map_or(UNMATCHED, |r| r.path);
         Self { route, watch: metrics.watch_request(route, method_label(request.method())) }
     }
 
-    /// Counts what came of it.
+    /// Records status and duration.
     pub fn answered(self, response: &Response) {
         let waited = response.extensions().get::<WaitTime>().map(|w| w.0).unwrap_or_default();
         let status = response.status().as_u16();
@@ -38,24 +36,10 @@ impl MeasuredRequest {
     }
 }
 
-/// A constant for each method that some client sends in earnest: any word can be a method.
+/// A closed set of labels, since a client can send any token as method.
 fn method_label(method: &Method) -> &'static str {
     let known = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     known.into_iter().find(|name| *name == method.as_str()).unwrap_or(OTHER_METHOD)
-}
-
-/// `GET /metrics`, in the text exposition format.
-pub async fn metrics(State(state): State<AppState>) -> Result<Response, Problem> {
-    let draining = state.manager.readiness() == Readiness::Draining;
-    let counts = state.audit.counts();
-    let audit =
-        AuditTotals { written: counts.written, dropped: counts.dropped, failed: counts.failed, queued: counts.queued };
-    let scrape = Scrape { gauges: state.manager.gauges(), nodes: &state.manager.nodes(), draining, audit };
-    let text = state.metrics.scrape(&scrape).map_err(|error| {
-        tracing::error!(%error, "the metrics could not be written");
-        Problem::new(ProblemKind::Internal, "the metrics could not be written")
-    })?;
-    Ok((StatusCode::OK, [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! Names each request: a sane `X-Request-Id` of the client is kept, else one is drawn, and a W3C
-//! `traceparent` is continued into the log's span. Outermost of the layers that read a request, so
-//! that everything below logs and answers under the same name. Knows nothing of locks.
+//! The id of each request: a valid `X-Request-Id` of the client is kept, otherwise one is generated. A W3C
+//! `traceparent` is continued in the log span.
 
 use std::sync::Arc;
 
@@ -11,11 +10,11 @@ use tracing::Span;
 
 use crate::redlock::entropy::{Entropy, SystemEntropy};
 
-/// Where the id travels.
+/// The header with the id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Where the caller's trace travels.
+/// The header with the client's trace.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// The longest id that is kept: it is repeated in the answer and in each log line.
+/// The maximum length of a client's id, which is repeated in the answer and in each log line.
 pub const REQUEST_ID_MAX_BYTES: usize = 128;
 
 /// The id of a request.
@@ -23,23 +22,23 @@ pub const REQUEST_ID_MAX_BYTES: usize = 128;
 pub struct RequestId(Arc<str>);
 
 impl RequestId {
-    /// The client's own, if it sent exactly one and that is sane: 1 to [`REQUEST_ID_MAX_BYTES`] of
-    /// `[A-Za-z0-9._:/+=@-]`, which neither a log nor a header can be broken with.
+    /// The client's own, if it sent exactly one that is valid: 1 to [`REQUEST_ID_MAX_BYTES`] of `[A-Za-z0-9._:/+=@-]`,
+    /// which are harmless in logs and headers.
     pub fn sent(headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(X_REQUEST_ID).iter();
         let text = values.next()?.to_str().ok()?;
-        let sane =
+        let is_valid =
             |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'/' | b'+' | b'=' | b'@' | b'-');
-        let keep = (1..=REQUEST_ID_MAX_BYTES).contains(&text.len()) && text.bytes().all(sane);
+        let keep = (1..=REQUEST_ID_MAX_BYTES).contains(&text.len()) && text.bytes().all(is_valid);
         (keep && values.next().is_none()).then(|| Self(text.into()))
     }
 
-    /// A fresh one: `req_` and 64 random bits.
-    pub fn drawn(entropy: &impl Entropy) -> Self {
+    /// A new one: `req_` and 64 random bits.
+    pub fn generate(entropy: &impl Entropy) -> Self {
         Self(format!("req_{:016x}", entropy.bits()).into())
     }
 
-    /// The id.
+    /// The id as sent and logged.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -51,7 +50,7 @@ impl Default for RequestId {
     }
 }
 
-/// The caller's place in a trace.
+/// The client's position in a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceParent {
     /// 32 hex digits, not all zero.
@@ -61,7 +60,7 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// Reads `traceparent`; `None` where it is missing or not what the recommendation says.
+    /// Reads `traceparent`; `None` if it is missing or malformed.
     ///
     /// Source: W3C Trace Context, level 1, section 3.2.
     pub fn sent(headers: &HeaderMap) -> Option<Self> {
@@ -69,19 +68,20 @@ impl TraceParent {
         let mut parts = text.split('-');
         let (version, trace_id, parent_id, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let hex = |s: &str, len| s.len() == len && s.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        let some = |s: &str, len| hex(s, len) && s.bytes().any(|b| b != b'0');
-        let sane = hex(version, 2) && version != "ff" && some(trace_id, 32) && some(parent_id, 16) && hex(flags, 2);
-        // Version 00 ends here; later ones may go on.
-        (sane && (version != "00" || parts.next().is_none()))
+        let non_zero = |s: &str, len| hex(s, len) && s.bytes().any(|b| b != b'0');
+        let is_valid =
+            hex(version, 2) && version != "ff" && non_zero(trace_id, 32) && non_zero(parent_id, 16) && hex(flags, 2);
+        // Version 00 has exactly these parts; later versions may have more.
+        (is_valid && (version != "00" || parts.next().is_none()))
             .then(|| Self { trace_id: trace_id.to_owned(), parent_id: parent_id.to_owned() })
     }
 }
 
-/// Names the request; the span is for all that is done about it. It has the path, never the query: a token
-/// may have been put there by mistake.
+/// Gives the request its id and its log span. The span has the path but not the query, where a client may have put a
+/// token by mistake.
 pub fn identify(request: &mut Request) -> (RequestId, Span) {
-    let id = RequestId::sent(request.headers()).unwrap_or_else(|| RequestId::drawn(&SystemEntropy));
-    // Of the highest level, so that whatever is logged below has it, however little is logged.
+    let id = RequestId::sent(request.headers()).unwrap_or_else(|| RequestId::generate(&SystemEntropy));
+    // At level `error`, so that the span is enabled at every log level.
     let span = tracing::error_span!(
         "request",
         request_id = id.as_str(),
@@ -99,8 +99,8 @@ pub fn identify(request: &mut Request) -> (RequestId, Span) {
 }
 
 impl RequestId {
-    /// Puts the name on the answer.
-    pub fn sign(&self, response: &mut Response) {
+    /// Sets the header of the answer.
+    pub fn write(&self, response: &mut Response) {
         if let Ok(value) = HeaderValue::from_str(self.as_str()) {
             response.headers_mut().insert(X_REQUEST_ID, value);
         }
@@ -120,21 +120,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sane_id_is_kept_and_others_are_not() {
-        for sane in ["a", "01J9ZK-x", "build/17:3", &"x".repeat(128)] {
-            let kept = RequestId::sent(&headers(X_REQUEST_ID, &[sane]));
-            assert_eq!(kept.as_ref().map(RequestId::as_str), Some(sane));
+    fn a_valid_id_is_kept_and_others_are_not() {
+        for valid in ["a", "01J9ZK-x", "build/17:3", &"x".repeat(128)] {
+            let kept = RequestId::sent(&headers(X_REQUEST_ID, &[valid]));
+            assert_eq!(kept.as_ref().map(RequestId::as_str), Some(valid));
         }
-        for odd in ["", "a b", "a\"b", "a,b", "<x>", &"x".repeat(129)] {
-            assert_eq!(RequestId::sent(&headers(X_REQUEST_ID, &[odd])), None, "{odd}");
+        for invalid in ["", "a b", "a\"b", "a,b", "<x>", &"x".repeat(129)] {
+            assert_eq!(RequestId::sent(&headers(X_REQUEST_ID, &[invalid])), None, "{invalid}");
         }
         assert_eq!(RequestId::sent(&headers(X_REQUEST_ID, &["a", "a"])), None);
         assert_eq!(RequestId::sent(&HeaderMap::new()), None);
     }
 
     #[test]
-    fn drawn_ids_differ_and_are_sane() {
-        let (a, b) = (RequestId::drawn(&SystemEntropy), RequestId::drawn(&SystemEntropy));
+    fn generated_ids_differ_and_are_valid() {
+        let (a, b) = (RequestId::generate(&SystemEntropy), RequestId::generate(&SystemEntropy));
         assert_ne!(a, b);
         assert_eq!(RequestId::sent(&headers(X_REQUEST_ID, &[a.as_str()])), Some(a));
     }

@@ -1,6 +1,7 @@
-//! What every request passes, whatever it asks for, and every answer on its way out: the one layer around
-//! all routes. Each step is its neighbour's business; here is their order. One service with plain steps
-//! before and after it: a layer for each would copy and box all that is below it, for every request.
+//! The outermost layer, around every handler. It does six jobs for each request, in this order: names the request
+//! (id and log span), measures it, records it for the audit log, answers a panic with 500, turns problems into pages
+//! below `/ui`, and writes problems out. One service with plain steps: a tower layer per step would clone and box
+//! everything inside it for each request.
 
 use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
@@ -16,27 +17,37 @@ use tower::{Layer, Service};
 use tracing::Instrument;
 
 use super::audit::AuditGuard;
+use super::html_response::HtmlResponse;
 use super::metrics::MeasuredRequest;
 use super::request_id::{self, RequestId};
 use crate::audit::Audit;
-use crate::http::api::problem::{self, ProblemWriter};
-use crate::http::ui::html_response::HtmlResponse;
+use crate::http::problem::{self, ProblemWriter};
+use crate::http::routes::MatchedRoute;
 use crate::metrics::Metrics;
 
-/// The layer. Cheap to clone.
+/// The layer of one route. Cheap to clone.
 #[derive(Clone)]
-pub struct RequestLayer(Arc<RequestContext>);
+pub struct RequestLayer {
+    context: Arc<LayerContext>,
+    route: Option<MatchedRoute>,
+}
 
-struct RequestContext {
+struct LayerContext {
     metrics: Arc<Metrics>,
     audit: Audit,
     is_open: bool,
 }
 
 impl RequestLayer {
-    /// `is_open`: see [`crate::http::state::HttpSettings::is_open_to_others`].
+    /// For requests without a route. `is_open`: see [`crate::http::state::HttpSettings::is_open_to_others`].
     pub fn new(metrics: Arc<Metrics>, audit: Audit, is_open: bool) -> Self {
-        Self(Arc::new(RequestContext { metrics, audit, is_open }))
+        Self { context: Arc::new(LayerContext { metrics, audit, is_open }), route: None }
+    }
+
+    /// For one route, or one path whose method does not match.
+    #[must_use]
+    pub fn matched(self, route: MatchedRoute) -> Self {
+        Self { route: Some(route), ..self }
     }
 }
 
@@ -48,15 +59,14 @@ impl<S> Layer<S> for RequestLayer {
     }
 }
 
-/// A service inside of the frame.
+/// A service inside the layer.
 #[derive(Clone)]
 pub struct RequestService<S> {
     layer: RequestLayer,
     inner: S,
 }
 
-/// Cancel (the caller hung up): the request counts as abandoned, and a change that was asked for is
-/// written down as such.
+/// Cancel (the client disconnected): the request counts as abandoned, and a requested change is recorded as such.
 impl<S> Service<Request> for RequestService<S>
 where
     S: Service<Request, Response = Response, Error = Infallible>,
@@ -71,27 +81,27 @@ where
     }
 
     fn call(&mut self, mut request: Request) -> Self::Future {
-        let RequestContext { metrics, audit, is_open } = &*self.layer.0;
-        // The name first: all below logs and answers under it.
+        let RequestLayer { context, route } = &self.layer;
+        // The id first: everything inside logs and answers with it.
         let (id, span) = request_id::identify(&mut request);
-        let response_steps = ResponseSteps {
+        let steps = ResponseSteps {
             id,
-            measured: MeasuredRequest::begin(metrics, &request),
+            measured: MeasuredRequest::begin(&context.metrics, &request, *route),
             problem_writer: ProblemWriter::of(&request),
-            html_response: HtmlResponse::of(&request, *is_open),
-            audit_guard: AuditGuard::begin(audit, &mut request),
+            html_response: HtmlResponse::of(&request, context.is_open),
+            audit_guard: AuditGuard::begin(&context.audit, &mut request, *route),
         };
-        // Without a block of its own, which would keep a second place for what it awaits.
+        // No async block: it would keep a second copy of the future that it awaits.
         let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
         let answer = answer.map(move |answer| match answer {
-            Ok(Ok(response)) => Ok(response_steps.pass(Some(response))),
-            Err(_) => Ok(response_steps.pass(None)),
+            Ok(Ok(response)) => Ok(steps.finish(Some(response))),
+            Err(_) => Ok(steps.finish(None)),
         });
         Box::pin(answer.instrument(span))
     }
 }
 
-/// What was noted of a request on its way in, for its answer. Dropped, the caller hung up.
+/// What was noted of a request for its answer. Dropped unfinished when the client disconnects.
 struct ResponseSteps {
     id: RequestId,
     measured: MeasuredRequest,
@@ -102,27 +112,26 @@ struct ResponseSteps {
 
 impl ResponseSteps {
     /// `None`: the handler panicked.
-    fn pass(self, response: Option<Response>) -> Response {
+    fn finish(self, response: Option<Response>) -> Response {
         let Self { id, measured, problem_writer, html_response, audit_guard } = self;
         let mut response = match response {
             Some(response) => {
-                // Sees what is refused before it is written out, whoever refuses it.
+                // Before the problem is written out and leaves the extensions.
                 audit_guard.answered(&response);
                 response
             }
             None => {
                 audit_guard.panicked();
-                problem::of_a_panic()
+                problem::handler_panicked()
             }
         };
-        // Below `/ui`: what browsers are told of every answer, and problems as pages for people.
         if let Some(html_response) = html_response {
-            response = html_response.apply(&id, response);
+            response = html_response.apply(id.as_str(), response);
         }
-        problem_writer.write(&id, &mut response);
+        problem_writer.write(id.as_str(), &mut response);
         measured.answered(&response);
-        id.sign(&mut response);
-        // On every answer, whatever made it. Only what has its hash in its name may be kept.
+        id.write(&mut response);
+        // Nothing may be cached, except assets, whose names contain a hash.
         let headers = response.headers_mut();
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));

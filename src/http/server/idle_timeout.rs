@@ -1,13 +1,11 @@
-//! A connection that ends when nothing comes of it: silence between requests, a head that takes too
-//! long, an answer that nobody reads. While a request is under way, which may wait for minutes, only
-//! the last of these counts. Apart from [`crate::http::server`], which keeps connections; knows bytes and
-//! how many requests are under way, and no HTTP.
+//! Closes connections that make no progress: no request for too long, a request head that takes too long to arrive,
+//! or an answer that the client does not read. While a request is in flight (a waiter may be for minutes), only the
+//! last of these counts.
 
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,54 +15,22 @@ use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// How long the other end may leave an answer unread. Streams are read all the time, and other
-/// answers fit into the kernel's buffers, so only a reader that has stopped meets this.
+use super::socket::LossTimeout;
+use crate::http::connection::{Connection, RequestGuard};
+
+/// How long a client may leave an answer unread. Stream readers read all the time, and other answers fit into the
+/// kernel's buffers, so only a client that has stopped reading meets this.
 pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The times of a connection.
+/// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionTimeouts {
     /// Without a request.
     pub idle: Duration,
-    /// From the first byte of a request to the end of its head; `None` where bytes may mean other
-    /// things, as in HTTP/2.
+    /// From the first byte of a request to the end of its head; `None` for HTTP/2, where bytes need not be a head.
     pub head: Option<Duration>,
-    /// Without the other end taking anything of an answer.
+    /// Without the client reading anything of an answer.
     pub unread: Duration,
-}
-
-/// What is under way on a connection.
-#[derive(Debug, Default)]
-pub struct RequestsInFlight {
-    under_way: AtomicUsize,
-    begun: AtomicU64,
-}
-
-/// A request that is under way, until this is dropped.
-#[derive(Debug)]
-pub struct RequestGuard(Arc<RequestsInFlight>);
-
-impl RequestsInFlight {
-    /// Its head was read.
-    pub fn begin(self: &Arc<Self>) -> RequestGuard {
-        self.under_way.fetch_add(1, Ordering::Relaxed);
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        RequestGuard(Arc::clone(self))
-    }
-
-    fn is_busy(&self) -> bool {
-        self.under_way.load(Ordering::Relaxed) > 0
-    }
-
-    fn begun(&self) -> u64 {
-        self.begun.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for RequestGuard {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// What the connection waits for.
@@ -74,14 +40,14 @@ enum Phase {
     Busy,
     /// A request.
     Idle,
-    /// The rest of a head that began when so many requests had begun.
+    /// The rest of a head. Holds [`Connection::requests_begun`] at its first byte.
     Head(u64),
 }
 
 /// A stream that fails with `TimedOut` when one of its timeouts passes.
 pub struct IdleTimeout<S> {
     inner: S,
-    requests: Arc<RequestsInFlight>,
+    connection: Arc<Connection>,
     timeouts: ConnectionTimeouts,
     phase: Phase,
     timer: Pin<Box<Sleep>>,
@@ -89,28 +55,34 @@ pub struct IdleTimeout<S> {
 }
 
 impl<S> IdleTimeout<S> {
-    /// A fresh connection.
-    pub fn new(inner: S, requests: Arc<RequestsInFlight>, timeouts: ConnectionTimeouts) -> Self {
+    /// A connection without a request.
+    pub fn new(inner: S, connection: Arc<Connection>, timeouts: ConnectionTimeouts) -> Self {
         let timer = Box::pin(sleep(timeouts.idle));
-        Self { inner, requests, timeouts, phase: Phase::Idle, timer, unread: None }
+        Self { inner, connection, timeouts, phase: Phase::Idle, timer, unread: None }
     }
 
-    fn wait(&mut self, phase: Phase, for_at_most: Duration) {
+    fn enter(&mut self, phase: Phase, timeout: Duration) {
         self.phase = phase;
-        self.timer.set(sleep(for_at_most));
+        self.timer.set(sleep(timeout));
     }
 
-    /// `pending` is what the other end made of a write; fails once that has lasted too long.
-    fn written<T>(&mut self, outcome: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if outcome.is_ready() {
+    /// Fails a write that has been pending for too long.
+    fn check_unread<T>(&mut self, write: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        if write.is_ready() {
             self.unread = None;
-            return outcome;
+            return write;
         }
-        let within = self.timeouts.unread;
-        let timer = self.unread.get_or_insert_with(|| Box::pin(sleep(within)));
-        match timer.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
+        let timeout = self.timeouts.unread;
+        let timer = self.unread.get_or_insert_with(|| Box::pin(sleep(timeout)));
+        timer.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: LossTimeout> IdleTimeout<S> {
+    /// Applies what a request asked for; called before each write, since loss only concerns what was sent.
+    fn apply_loss_timeout(&self) {
+        if let Some(limit) = self.connection.take_loss_timeout() {
+            self.inner.set_loss_timeout(limit);
         }
     }
 }
@@ -120,39 +92,37 @@ impl<S: AsyncRead + Unpin> AsyncRead for IdleTimeout<S> {
         let this = &mut *self;
         let before = into.filled().len();
         let read = Pin::new(&mut this.inner).poll_read(cx, into);
-        // A head that was waited for is there once another request has begun.
+        // The head is complete once another request has begun.
         if let Phase::Head(begun) = this.phase
-            && this.requests.begun() > begun
+            && this.connection.requests_begun() > begun
         {
             this.phase = Phase::Busy;
         }
         if read.is_ready() {
-            let came = into.filled().len() > before;
-            if let (true, false, Some(head)) = (came, this.requests.is_busy(), this.timeouts.head)
+            let has_bytes = into.filled().len() > before;
+            if let (true, false, Some(head)) = (has_bytes, this.connection.is_busy(), this.timeouts.head)
                 && !matches!(this.phase, Phase::Head(_))
             {
-                this.wait(Phase::Head(this.requests.begun()), head);
+                this.enter(Phase::Head(this.connection.requests_begun()), head);
             }
             return read;
         }
-        if this.requests.is_busy() {
+        if this.connection.is_busy() {
             this.phase = Phase::Busy;
             return Poll::Pending;
         }
         if this.phase == Phase::Busy {
-            this.wait(Phase::Idle, this.timeouts.idle);
+            this.enter(Phase::Idle, this.timeouts.idle);
         }
-        match this.timer.as_mut().poll(cx) {
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
-        }
+        this.timer.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for IdleTimeout<S> {
+impl<S: AsyncWrite + LossTimeout + Unpin> AsyncWrite for IdleTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.written(outcome, cx)
+        self.apply_loss_timeout();
+        let write = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.check_unread(write, cx)
     }
 
     fn poll_write_vectored(
@@ -160,8 +130,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for IdleTimeout<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.inner).poll_write_vectored(cx, bytes);
-        self.written(outcome, cx)
+        self.apply_loss_timeout();
+        let write = Pin::new(&mut self.inner).poll_write_vectored(cx, bytes);
+        self.check_unread(write, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -169,25 +140,25 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for IdleTimeout<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let outcome = Pin::new(&mut self.inner).poll_flush(cx);
-        self.written(outcome, cx)
+        let flush = Pin::new(&mut self.inner).poll_flush(cx);
+        self.check_unread(flush, cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let outcome = Pin::new(&mut self.inner).poll_shutdown(cx);
-        self.written(outcome, cx)
+        let shutdown = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.check_unread(shutdown, cx)
     }
 }
 
-/// A body that is under way until it has been sent, or dropped.
-pub struct SentBody {
-    /// The answer's own.
+/// A response body whose request is in flight until the body has been sent or dropped.
+pub struct TrackedBody {
+    /// The router's body.
     pub body: axum::body::Body,
-    /// For as long as that.
-    pub under_way: RequestGuard,
+    /// Dropped with the body.
+    pub request: RequestGuard,
 }
 
-impl HttpBody for SentBody {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -212,14 +183,18 @@ mod tests {
 
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    fn timed(head: Option<Duration>) -> (IdleTimeout<DuplexStream>, DuplexStream, Arc<RequestsInFlight>) {
-        let (ours, theirs) = duplex(8);
-        let requests = Arc::new(RequestsInFlight::default());
-        let timeouts = ConnectionTimeouts { idle: MS(60_000), head, unread: MS(30_000) };
-        (IdleTimeout::new(ours, Arc::clone(&requests), timeouts), theirs, requests)
+    impl LossTimeout for DuplexStream {
+        fn set_loss_timeout(&self, _: Duration) {}
     }
 
-    /// Pending for that long, and then an error: whoever reads is told just then.
+    fn timed(head: Option<Duration>) -> (IdleTimeout<DuplexStream>, DuplexStream, Arc<Connection>) {
+        let (ours, theirs) = duplex(8);
+        let connection = Connection::new(([127, 0, 0, 1], 1).into());
+        let timeouts = ConnectionTimeouts { idle: MS(60_000), head, unread: MS(30_000) };
+        (IdleTimeout::new(ours, Arc::clone(&connection), timeouts), theirs, connection)
+    }
+
+    /// A read is pending for that long and then fails.
     async fn ends_after(stream: &mut IdleTimeout<DuplexStream>, after: Duration) {
         let mut buffer = [0; 8];
         tokio::time::timeout(after - MS(5), stream.read(&mut buffer)).await.expect_err("not yet");
@@ -227,17 +202,17 @@ mod tests {
         assert_eq!(outcome.expect_err("timed out").kind(), io::ErrorKind::TimedOut);
     }
 
-    async fn takes(stream: &mut IdleTimeout<DuplexStream>, theirs: &mut DuplexStream, bytes: &[u8]) {
-        theirs.write_all(bytes).await.expect("room");
+    async fn reads(stream: &mut IdleTimeout<DuplexStream>, theirs: &mut DuplexStream, bytes: &[u8]) {
+        theirs.write_all(bytes).await.expect("written");
         let mut buffer = [0; 8];
         assert_eq!(stream.read(&mut buffer).await.expect("bytes"), bytes.len());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_ends_a_connection_and_a_request_stops_that_clock() {
-        let (mut stream, mut theirs, requests) = timed(Some(MS(10_000)));
-        takes(&mut stream, &mut theirs, b"GET").await;
-        let request = requests.begin();
+    async fn an_idle_connection_times_out_and_a_request_in_flight_stops_that_timer() {
+        let (mut stream, mut theirs, connection) = timed(Some(MS(10_000)));
+        reads(&mut stream, &mut theirs, b"GET").await;
+        let request = connection.begin_request();
         let mut buffer = [0; 8];
         tokio::time::timeout(MS(3_600_000), stream.read(&mut buffer)).await.expect_err("a waiter is not idle");
         drop(request);
@@ -245,41 +220,55 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_has_its_own_time_however_its_bytes_come() {
-        let (mut stream, mut theirs, requests) = timed(Some(MS(10_000)));
-        takes(&mut stream, &mut theirs, b"G").await;
+    async fn the_head_timeout_runs_from_the_first_byte() {
+        let (mut stream, mut theirs, connection) = timed(Some(MS(10_000)));
+        reads(&mut stream, &mut theirs, b"G").await;
         for byte in [b"E", b"T", b" "] {
             let mut buffer = [0; 8];
             tokio::time::timeout(MS(3_000), stream.read(&mut buffer)).await.expect_err("slow");
-            takes(&mut stream, &mut theirs, byte).await;
+            reads(&mut stream, &mut theirs, byte).await;
         }
         ends_after(&mut stream, MS(1_000)).await;
-        // One that is done before anybody looks again leaves the time for silence.
-        let (mut stream, mut theirs, activity2) = timed(Some(MS(10_000)));
-        takes(&mut stream, &mut theirs, b"GET").await;
-        drop(activity2.begin());
+        // A request that ends before the next read leaves only the idle timeout.
+        let (mut stream, mut theirs, second) = timed(Some(MS(10_000)));
+        reads(&mut stream, &mut theirs, b"GET").await;
+        drop(second.begin_request());
         ends_after(&mut stream, MS(60_000)).await;
-        drop(requests);
+        drop(connection);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_bytes_mean_other_things_only_silence_counts() {
+    async fn without_a_head_timeout_only_idleness_counts() {
         let (mut stream, mut theirs, _activity) = timed(None);
-        takes(&mut stream, &mut theirs, b"PING").await;
+        reads(&mut stream, &mut theirs, b"PING").await;
         ends_after(&mut stream, MS(60_000)).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_nobody_reads_ends_the_connection() {
-        let (mut stream, mut theirs, requests) = timed(Some(MS(10_000)));
-        let _request = requests.begin();
-        stream.write_all(b"12345678").await.expect("room");
-        tokio::time::timeout(MS(29_000), stream.write_all(b"9")).await.expect_err("no room yet");
+    async fn an_unread_answer_ends_the_connection() {
+        let (mut stream, mut theirs, connection) = timed(Some(MS(10_000)));
+        let _request = connection.begin_request();
+        stream.write_all(b"12345678").await.expect("written");
+        tokio::time::timeout(MS(29_000), stream.write_all(b"9")).await.expect_err("the buffer is full");
         let mut buffer = [0; 4];
         theirs.read_exact(&mut buffer).await.expect("bytes");
         stream.write_all(b"9").await.expect("it reads again");
-        stream.write_all(b"abc").await.expect("room");
+        stream.write_all(b"abc").await.expect("written");
         let outcome = tokio::time::timeout(MS(30_010), stream.write_all(b"x")).await.expect("given up");
         assert_eq!(outcome.expect_err("unread").kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_loss_timeout_that_a_request_asks_for_is_set_before_the_next_write() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let _client = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("loopback");
+        let (stream, peer) = listener.accept().await.expect("one");
+        let connection = Connection::new(peer);
+        let timeouts = ConnectionTimeouts { idle: MS(60_000), head: None, unread: MS(30_000) };
+        let mut stream = IdleTimeout::new(stream, Arc::clone(&connection), timeouts);
+        connection.notice_loss_within(MS(250));
+        stream.write_all(b"answer").await.expect("written");
+        assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream.inner).expect("an option"), 250);
+        assert_eq!(connection.take_loss_timeout(), None, "set once");
     }
 }

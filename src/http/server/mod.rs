@@ -1,4 +1,4 @@
-//! Connections: accepting them, TLS, time limits, and draining at the end.
+//! The connection server: accepting, TLS, timeouts, reloading of certificates, and draining.
 
 pub mod fd_limit;
 pub mod idle_timeout;
@@ -6,5 +6,3 @@ pub mod reload;
 pub mod serve;
 pub mod socket;
 pub mod tls;
-
-pub use serve::*;

@@ -1,22 +1,13 @@
-//! Keeps connections: takes a bound listener and a shutdown token, bounds how many there are and
-//! how long each may be of no use, speaks TLS and HTTP/2 where it is asked to, and drains at the end.
-//! Knows a router and nothing of what it serves.
-//!
-//! A caller that hangs up is noticed by the connection, which drops the request's future with it.
-
-use std::time::Duration;
+//! The connection server: accepts connections from a bound listener, limits their number and idle time, speaks TLS
+//! and HTTP/2 where negotiated, and drains on shutdown. When a client disconnects, the connection drops the futures
+//! of its requests.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::idle_timeout::{ConnectionTimeouts, IdleTimeout, RequestsInFlight, SentBody, UNREAD_TIMEOUT};
-use super::socket::{ConnectionHandle, Socket};
-use super::tls::{self, ALPN_H2, Tls};
-use crate::auth::principals::PeerCertificate;
-use crate::http::middleware::client_address::PeerAddress;
-use crate::metrics::Metrics;
 use axum::Router;
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -31,53 +22,49 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The most connections at a time: each waiter has one of its own, so this is the bound of waiters
-/// (20,000) and a quarter more for everybody else.
-pub const MAX_CONNECTIONS: usize = 25_000;
-/// How long the head of a request may take, and the handshake of TLS: slow senders are to cost
-/// nothing for ever.
-pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may be without a request.
-pub const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The most bytes of a request's head: a resource, a query and a dozen headers fit several times.
-pub const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// The most requests at a time on one HTTP/2 connection.
+use super::idle_timeout::{ConnectionTimeouts, IdleTimeout, TrackedBody, UNREAD_TIMEOUT};
+use super::socket::{self, LossTimeout};
+use super::tls::{self, ALPN_H2, Tls};
+use crate::auth::principals::PeerCertificate;
+use crate::config::Config;
+use crate::http::connection::Connection;
+use crate::metrics::Metrics;
+
+/// The most concurrent requests on one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 256;
-/// How often an HTTP/2 connection is asked whether somebody is there, and how long that may take.
+/// The interval of HTTP/2 pings, and how long an answer to one may take.
 const H2_PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(15));
-/// Bytes of answers that may be kept for one HTTP/2 request whose client does not take them.
+/// Bytes buffered for one HTTP/2 request whose client does not read its answer.
 const H2_SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// The most headers of a request.
 pub const MAX_HEADERS: usize = 64;
-/// How long requests under way may take to finish once the service drains. Waiters are answered at
-/// once, so what is left is rounds (milliseconds) and slow networks.
-pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to pause after a failed accept: out of file descriptors, the next one would fail as well.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// The pause after a failed accept: without file descriptors, the next one would fail as well.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The bounds of a listener.
+/// The limits of a listener.
 #[derive(Debug, Clone)]
 pub struct ServeLimits {
-    /// See [`MAX_CONNECTIONS`]. Beyond it connections wait in the kernel's queue.
+    /// Connections at a time; further ones wait in the kernel's queue. Each waiter has one of its own.
     pub max_connections: usize,
-    /// See [`HEADER_TIMEOUT`].
+    /// For the head of a request, and for a TLS handshake.
     pub header_timeout: Duration,
-    /// See [`IDLE_TIMEOUT`].
+    /// For a connection without a request.
     pub idle_timeout: Duration,
-    /// See [`MAX_HEAD_BYTES`]. At least 8 KiB.
+    /// Bytes of a request's head. At least 8 KiB.
     pub head_limit: usize,
-    /// See [`DRAIN_TIMEOUT`].
+    /// For requests in flight to finish once the service drains. Waiters are answered at once.
     pub drain_timeout: Duration,
 }
 
-impl Default for ServeLimits {
-    fn default() -> Self {
+impl ServeLimits {
+    /// As configured.
+    pub fn from_config(config: &Config) -> Self {
         Self {
-            max_connections: MAX_CONNECTIONS,
-            header_timeout: HEADER_TIMEOUT,
-            idle_timeout: IDLE_TIMEOUT,
-            head_limit: MAX_HEAD_BYTES,
-            drain_timeout: DRAIN_TIMEOUT,
+            max_connections: config.max_connections,
+            header_timeout: config.header_timeout,
+            idle_timeout: config.idle_timeout,
+            head_limit: config.head_limit,
+            drain_timeout: config.drain_timeout,
         }
     }
 }
@@ -87,15 +74,14 @@ impl Default for ServeLimits {
 pub enum Drained {
     /// Every request was answered.
     Clean,
-    /// So many connections were cut off when the drain timeout passed.
+    /// The drain timeout passed, and this many connections were closed.
     Cut(usize),
 }
 
-/// Serves, over TLS where there is one, until `shutdown` is cancelled, then drains: stops accepting, calls `drain` (which has the
-/// waiters answered), lets requests under way finish, and cuts off what is left after the drain
-/// timeout.
+/// Serves until `shutdown` is cancelled, with TLS if `tls` is given, then drains: stops accepting, calls `drain`
+/// (which answers the waiters), lets requests in flight finish, and closes what is left after the drain timeout.
 ///
-/// Cancel (drop): connections go on without bounds on their end; cancel `shutdown` instead.
+/// Cancel (drop): connections continue without a limit on their end; cancel `shutdown` instead.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -106,7 +92,7 @@ pub async fn serve(
     drain: impl FnOnce() + Send,
 ) -> Drained {
     let connections = TaskTracker::new();
-    let stop = Stop { drain: CancellationToken::new(), cut: CancellationToken::new() };
+    let stop = StopSignals { drain: CancellationToken::new(), cut: CancellationToken::new() };
     let handler = ConnectionHandler {
         tls,
         router,
@@ -116,8 +102,8 @@ pub async fn serve(
         stop: stop.clone(),
     };
     accept_until(&shutdown, listener, &handler).await;
-    tracing::info!(connections = connections.len(), "draining: no new connections, requests under way finish");
-    // First the connections, so that each answer to a waiter already says that it is the last.
+    tracing::info!(connections = connections.len(), "draining: no new connections; requests in flight finish");
+    // Connections first, so that the answers to waiters already carry `Connection: close`.
     stop.drain.cancel();
     drain();
     connections.close();
@@ -125,31 +111,19 @@ pub async fn serve(
         return Drained::Clean;
     }
     let left = connections.len();
-    tracing::warn!(connections = left, "the drain timeout passed: what is left is cut off");
+    tracing::warn!(connections = left, "the drain timeout passed: remaining connections are closed");
     stop.cut.cancel();
     connections.wait().await;
     Drained::Cut(left)
 }
 
-/// What tells connections to end.
+/// Ends connections.
 #[derive(Clone)]
-struct Stop {
-    /// After the request under way.
+struct StopSignals {
+    /// After the requests in flight.
     drain: CancellationToken,
     /// At once.
     cut: CancellationToken,
-}
-
-/// What every connection is kept with. Cheap to clone.
-#[derive(Clone)]
-struct ConnectionHandler {
-    tls: Option<Arc<Tls>>,
-    router: Router,
-    metrics: Arc<Metrics>,
-    limits: ServeLimits,
-    /// Connections, and the requests of those with HTTP/2.
-    tasks: TaskTracker,
-    stop: Stop,
 }
 
 /// Accepts until `shutdown`; the listener is closed on return.
@@ -159,7 +133,7 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, handl
         let next = async {
             if permits.available_permits() == 0 {
                 let limit = handler.limits.max_connections;
-                tracing::warn!(limit, "the bound on connections is met: further ones queue");
+                tracing::warn!(limit, "the maximum number of connections is reached: further ones wait");
             }
             let permit = permits.clone().acquire_owned().await.expect("the semaphore is never closed");
             (permit, listener.accept().await)
@@ -170,8 +144,8 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, handl
             next = next => next,
         };
         match accepted {
-            Ok((stream, address)) => {
-                handler.clone().keep(stream, address.ip(), (permit, handler.metrics.connected()));
+            Ok((stream, peer)) => {
+                handler.clone().spawn(stream, peer, (permit, handler.metrics.connected()));
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -185,40 +159,50 @@ async fn accept_until(shutdown: &CancellationToken, listener: TcpListener, handl
     }
 }
 
+/// What every connection is handled with. Cheap to clone.
+#[derive(Clone)]
+struct ConnectionHandler {
+    tls: Option<Arc<Tls>>,
+    router: Router,
+    metrics: Arc<Metrics>,
+    limits: ServeLimits,
+    /// Connections, and the requests of those with HTTP/2.
+    tasks: TaskTracker,
+    stop: StopSignals,
+}
+
 impl ConnectionHandler {
-    /// One connection, to its end, in a task of its own. `permit` is given back with it.
-    fn keep(self, stream: TcpStream, from: IpAddr, permit: impl Send + 'static) {
-        let socket = Socket::new(stream);
+    /// Handles one connection to its end, in a task of its own; `permit` is dropped with it.
+    fn spawn(self, stream: TcpStream, peer: SocketAddr, permit: impl Send + 'static) {
+        socket::configure(&stream);
         let service = ConnectionService {
             router: TowerToHyperService::new(self.router.clone()),
-            requests: Arc::default(),
-            connection: socket.handle(),
-            from: PeerAddress(from),
+            connection: Connection::new(peer),
             certificate: None,
         };
         let tasks = self.tasks.clone();
-        // Two tasks, since one that may be either is as large as the larger: thousands of these are parked.
+        // Two kinds of task: one that may be either is as large as the larger, and thousands of these are parked.
         match self.tls.clone() {
             None => tasks.spawn(async move {
-                self.http1(socket, service).await;
+                self.http1(stream, service).await;
                 drop(permit);
             }),
             Some(tls) => tasks.spawn(async move {
-                self.https(&tls, socket, service).await;
+                self.https(&tls, stream, service).await;
                 drop(permit);
             }),
         };
     }
 
-    async fn https(&self, tls: &Tls, socket: Socket, mut service: ConnectionService) {
-        let handshake = tokio::time::timeout(self.limits.header_timeout, tls.acceptor().accept(socket));
+    async fn https(&self, tls: &Tls, stream: TcpStream, mut service: ConnectionService) {
+        let handshake = tokio::time::timeout(self.limits.header_timeout, tls.acceptor().accept(stream));
         let stream = tokio::select! {
             biased;
             () = self.stop.drain.cancelled() => return,
-            shaken = handshake => match shaken {
+            finished = handshake => match finished {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
-                Err(_) => return tracing::debug!("a TLS handshake took too long"),
+                Err(_) => return tracing::debug!("a TLS handshake timed out"),
             },
         };
         let (_, session) = stream.get_ref();
@@ -234,13 +218,13 @@ impl ConnectionHandler {
         ConnectionTimeouts { idle: self.limits.idle_timeout, head, unread: UNREAD_TIMEOUT }
     }
 
-    async fn http1(&self, stream: impl AsyncRead + AsyncWrite + Unpin, service: ConnectionService) {
+    async fn http1(&self, stream: impl AsyncRead + AsyncWrite + LossTimeout + Unpin, service: ConnectionService) {
         let timeouts = self.timeouts(Some(self.limits.header_timeout));
-        let stream = IdleTimeout::new(stream, Arc::clone(&service.requests), timeouts);
+        let stream = IdleTimeout::new(stream, Arc::clone(&service.connection), timeouts);
         let mut builder = http1::Builder::new();
         builder
             .timer(TokioTimer::new())
-            // It also counts while nothing comes; the head's own time is kept by the stream.
+            // hyper counts idle time too; `IdleTimeout` enforces the head's own limit.
             .header_read_timeout(self.limits.idle_timeout.max(self.limits.header_timeout))
             .max_buf_size(self.limits.head_limit)
             .max_headers(MAX_HEADERS);
@@ -248,9 +232,12 @@ impl ConnectionHandler {
         self.drive(connection, |connection| connection.graceful_shutdown()).await;
     }
 
-    async fn http2(&self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, service: ConnectionService) {
-        let stream = IdleTimeout::new(stream, Arc::clone(&service.requests), self.timeouts(None));
-        let mut builder = http2::Builder::new(Tracked(self.tasks.clone()));
+    async fn http2<S>(&self, stream: S, service: ConnectionService)
+    where
+        S: AsyncRead + AsyncWrite + LossTimeout + Unpin + Send + 'static,
+    {
+        let stream = IdleTimeout::new(stream, Arc::clone(&service.connection), self.timeouts(None));
+        let mut builder = http2::Builder::new(TrackedExecutor(self.tasks.clone()));
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(H2_STREAMS_MAX)
@@ -262,23 +249,23 @@ impl ConnectionHandler {
         self.drive(connection, |connection| connection.graceful_shutdown()).await;
     }
 
-    /// To the end of the connection, or until it is cut off; told once when the service drains.
+    /// Drives the connection to its end, or until it is cut; `finish` is called once when the service drains.
     async fn drive<C>(&self, mut connection: Pin<&mut C>, finish: impl Fn(Pin<&mut C>))
     where
         C: Future<Output = hyper::Result<()>>,
     {
-        let mut told = false;
+        let mut is_draining = false;
         loop {
             tokio::select! {
                 biased;
                 () = self.stop.cut.cancelled() => return,
-                () = self.stop.drain.cancelled(), if !told => {
-                    told = true;
+                () = self.stop.drain.cancelled(), if !is_draining => {
+                    is_draining = true;
                     finish(connection.as_mut());
                 }
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
-                        // A caller that hung up, was too slow, or spoke no HTTP: nobody has to act.
+                        // The client disconnected, timed out or sent no HTTP: nobody has to act.
                         tracing::debug!(%error, "a connection ended early");
                     }
                     return;
@@ -288,41 +275,38 @@ impl ConnectionHandler {
     }
 }
 
-/// Spawns the requests of HTTP/2 connections where connections are: they end with theirs.
+/// Spawns the requests of HTTP/2 connections on the tracker of the connections.
 #[derive(Clone)]
-struct Tracked(TaskTracker);
+struct TrackedExecutor(TaskTracker);
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tracked {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for TrackedExecutor {
     fn execute(&self, request: F) {
         self.0.spawn(request);
     }
 }
 
-/// The router, as one connection calls it: each request is told where it comes from, and counts as
-/// under way until its answer has been sent.
+/// The router as one connection calls it: adds the connection to each request's extensions, and counts the request
+/// as in flight until its answer has been sent.
 struct ConnectionService {
     router: TowerToHyperService<Router>,
-    requests: Arc<RequestsInFlight>,
-    connection: ConnectionHandle,
-    from: PeerAddress,
+    connection: Arc<Connection>,
     certificate: Option<Arc<PeerCertificate>>,
 }
 
 impl Service<Request<Incoming>> for ConnectionService {
-    type Response = Response<SentBody>;
+    type Response = Response<TrackedBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let under_way = self.requests.begin();
+        let guard = self.connection.begin_request();
         let extensions = request.extensions_mut();
-        extensions.insert(self.connection.clone());
-        extensions.insert(self.from);
+        extensions.insert(Arc::clone(&self.connection));
         if let Some(certificate) = &self.certificate {
             extensions.insert(Arc::clone(certificate));
         }
         let answer = self.router.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| SentBody { body, under_way })) })
+        Box::pin(async move { Ok(answer.await?.map(|body| TrackedBody { body, request: guard })) })
     }
 }
 

@@ -12,6 +12,11 @@ use tokio::task::JoinHandle;
 
 use super::*;
 
+/// As shipped.
+fn limits() -> ServeLimits {
+    ServeLimits::from_config(&crate::http::state::shipped_config())
+}
+
 /// More than anything here takes; a test that meets it has failed.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -115,7 +120,7 @@ const PARK: &str = "POST /park HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na
 
 #[tokio::test]
 async fn requests_are_answered_and_connections_kept() {
-    let service = start(ServeLimits::default()).await;
+    let service = start(limits()).await;
     let mut stream = connect(&service).await;
     for _ in 0..2 {
         write(&mut stream, HELLO).await;
@@ -125,7 +130,7 @@ async fn requests_are_answered_and_connections_kept() {
 
 #[tokio::test]
 async fn a_caller_that_hangs_up_has_its_request_dropped() {
-    let mut service = start(ServeLimits::default()).await;
+    let mut service = start(limits()).await;
     let mut stream = connect(&service).await;
     write(&mut stream, PARK).await;
     assert_eq!(soon("parking", service.parked.recv()).await, Some("parked"));
@@ -135,7 +140,7 @@ async fn a_caller_that_hangs_up_has_its_request_dropped() {
 
 #[tokio::test]
 async fn the_drain_answers_who_waits_and_closes_what_is_idle() {
-    let mut service = start(ServeLimits::default()).await;
+    let mut service = start(limits()).await;
     let (mut waiting, mut idle, mut fresh) =
         (connect(&service).await, connect(&service).await, connect(&service).await);
     write(&mut idle, HELLO).await;
@@ -155,7 +160,7 @@ async fn the_drain_answers_who_waits_and_closes_what_is_idle() {
 
 #[tokio::test]
 async fn what_does_not_finish_is_cut_off_after_the_drain_timeout() {
-    let limits = ServeLimits { drain_timeout: Duration::from_millis(50), ..ServeLimits::default() };
+    let limits = ServeLimits { drain_timeout: Duration::from_millis(50), ..limits() };
     let mut service = start(limits).await;
     let mut stream = connect(&service).await;
     write(&mut stream, "GET /stuck HTTP/1.1\r\nHost: x\r\n\r\n").await;
@@ -168,11 +173,8 @@ async fn what_does_not_finish_is_cut_off_after_the_drain_timeout() {
 
 #[tokio::test]
 async fn slow_heads_and_idle_connections_are_closed() {
-    let limits = ServeLimits {
-        header_timeout: Duration::from_millis(50),
-        idle_timeout: Duration::from_millis(50),
-        ..ServeLimits::default()
-    };
+    let limits =
+        ServeLimits { header_timeout: Duration::from_millis(50), idle_timeout: Duration::from_millis(50), ..limits() };
     let service = start(limits).await;
     let (mut slow, mut silent, mut idle) = (connect(&service).await, connect(&service).await, connect(&service).await);
     write(&mut slow, "GET / HTTP/1.1\r\nHost: ").await;
@@ -185,11 +187,8 @@ async fn slow_heads_and_idle_connections_are_closed() {
 
 #[tokio::test]
 async fn a_parked_request_outlives_the_header_timeout() {
-    let limits = ServeLimits {
-        header_timeout: Duration::from_millis(20),
-        idle_timeout: Duration::from_millis(20),
-        ..ServeLimits::default()
-    };
+    let limits =
+        ServeLimits { header_timeout: Duration::from_millis(20), idle_timeout: Duration::from_millis(20), ..limits() };
     let mut service = start(limits).await;
     let (mut waiting, mut silent) = (connect(&service).await, connect(&service).await);
     write(&mut waiting, PARK).await;
@@ -202,7 +201,7 @@ async fn a_parked_request_outlives_the_header_timeout() {
 
 #[tokio::test]
 async fn beyond_the_bound_connections_queue_and_are_served_in_turn() {
-    let service = start(ServeLimits { max_connections: 1, ..ServeLimits::default() }).await;
+    let service = start(ServeLimits { max_connections: 1, ..limits() }).await;
     let mut first = connect(&service).await;
     write(&mut first, HELLO).await;
     read_to(&mut first, "hello").await;
@@ -221,9 +220,9 @@ async fn beyond_the_bound_connections_queue_and_are_served_in_turn() {
 
 #[tokio::test]
 async fn a_head_over_its_bound_is_refused() {
-    let service = start(ServeLimits::default()).await;
+    let service = start(limits()).await;
     let mut stream = connect(&service).await;
-    let head = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Big: {}\r\n\r\n", "x".repeat(MAX_HEAD_BYTES));
+    let head = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Big: {}\r\n\r\n", "x".repeat(limits().head_limit));
     // The service may close before all of it was taken.
     let _ = stream.write_all(head.as_bytes()).await;
     let mut answer = Vec::new();
@@ -234,9 +233,9 @@ async fn a_head_over_its_bound_is_refused() {
 
 #[tokio::test]
 async fn a_body_larger_than_the_heads_bound_passes() {
-    let service = start(ServeLimits::default()).await;
+    let service = start(limits()).await;
     let mut stream = connect(&service).await;
-    let body = "x".repeat(4 * MAX_HEAD_BYTES);
+    let body = "x".repeat(4 * limits().head_limit);
     write(&mut stream, &format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}y", body.len() + 1))
         .await;
     assert!(read_to(&mut stream, "xy").await.starts_with("HTTP/1.1 200 OK\r\n"));

@@ -1,7 +1,5 @@
-//! The handlers of pages that only show: read the address, ask the manager, have a view written.
-//! None asks a node, but that of one lock, which asks each of them once.
-
-use std::sync::Arc;
+//! The handlers of pages that show state. Only the page of one lock queries nodes, each of them once; the others show
+//! what the manager knows.
 
 use askama::Template;
 use axum::extract::{Request, State};
@@ -9,12 +7,12 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use super::queries;
-use crate::api::Event;
 use crate::auth::rule::Right;
-use crate::http::api::problem::Problem;
-use crate::http::api::problem_kind::ProblemKind;
-use crate::http::middleware::auth::Access;
-use crate::http::middleware::host;
+use crate::http::allowed_hosts::host_of;
+use crate::http::middleware::access::Access;
+use crate::http::path;
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
 use crate::manager::overview::{ListedWaiter, Overview};
 use crate::types::ResourceName;
@@ -28,24 +26,24 @@ use crate::views::nodes::NodesPage;
 use crate::views::owners::OwnersPage;
 use crate::views::waiters::WaitersPage;
 
-/// Of what has its hash in its name: a year, the most that is honoured.
-const FOR_EVER: &str = "public, max-age=31536000, immutable";
+/// `Cache-Control` of assets, whose names contain a hash. A year is the maximum that caches honour.
+const IMMUTABLE: &str = "public, max-age=31536000, immutable";
 
-/// A page written out. Errors: `internal`, where a template fails.
+/// Renders a page. Errors: `internal`, if its template fails.
 pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response, Problem> {
     match page.render() {
         Ok(text) => Ok((status, Html(text)).into_response()),
         Err(error) => {
-            tracing::error!(%error, "a page could not be written");
-            Err(Problem::new(ProblemKind::Internal, "the page could not be written"))
+            tracing::error!(%error, "a page could not be rendered");
+            Err(Problem::new(ProblemKind::Internal, "the page could not be rendered"))
         }
     }
 }
 
-/// The frame of a page under this address.
-pub(super) fn shell(state: &AppState, tab: Tab, title: &str, uri: &Uri) -> Layout {
-    let here = uri.path_and_query().map_or("/ui/", |p| p.as_str());
-    Layout::new(&state.manager.cluster_status(), tab, title, here).with_open_access(state.settings.is_open_to_others)
+/// The navigation and status around a page.
+pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri) -> Layout {
+    let address = uri.path_and_query().map_or("/ui/", |p| p.as_str());
+    Layout::new(&state.manager.cluster_status(), tab, title, address).with_open_access(state.settings.is_open_to_others)
 }
 
 /// `GET /ui`.
@@ -56,108 +54,100 @@ pub async fn home() -> Redirect {
 /// `GET /ui/`. Cancel: nothing is left behind.
 pub async fn locks(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::locks(request.uri())?;
-    let frame = shell(&state, Tab::Locks, "Locks", request.uri());
+    let layout = layout(&state, Tab::Locks, "Locks", request.uri());
     state.manager.events().follow_cluster();
     let access = Access::of(&request);
     drop(request);
-    let (overview, _) = seen_by(&state, &access).await;
-    html(StatusCode::OK, &LocksPage::new(frame, &overview, query, state.manager.wall_ms()))
+    let (overview, _) = visible_to(&state, &access).await;
+    html(StatusCode::OK, &LocksPage::new(layout, &overview, query, state.manager.wall_ms()))
 }
 
-/// `GET /ui/locks/{resource}`: 503 where nobody can say who holds it. Cancel: nothing is left behind.
+/// `GET /ui/locks/{resource}`: 503 if too few nodes answer to tell who holds it. Cancel: nothing is left behind.
 pub async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let resource = queries::resource(request.uri(), "/ui/locks/")?;
+    let resource = path::resource_after(request.uri(), "/ui/locks/")?;
     let done = CompletedAction::parse(queries::word(request.uri(), "done", &CompletedAction::NAMES)?);
-    let frame = shell(&state, Tab::Other, resource.as_str(), request.uri());
-    let (base, access) = (base(&state, &request), Access::of(&request));
+    let layout = layout(&state, Tab::Other, resource.as_str(), request.uri());
+    let (base, access) = (base_url(&state, &request), Access::of(&request));
     drop(request);
     state.manager.events().follow_cluster();
-    let seen = Box::pin(state.manager.inspect(&resource)).await;
-    let status = if seen.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let inspection = Box::pin(state.manager.inspect(&resource)).await;
+    let status = if inspection.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut past = state.manager.events().recent();
-    past.retain(|event| may_hear(&access, event));
-    let page = LockPage::new(frame, &resource, seen.as_ref(), &past, done, &base, state.manager.wall_ms());
+    past.retain(|event| access.may_see(event));
+    let page = LockPage::new(layout, &resource, inspection.as_ref(), &past, done, &base, state.manager.wall_ms());
     html(status, &page)
 }
 
-/// The list and the queues, with what the caller may read.
-async fn seen_by(state: &AppState, access: &Access) -> (Overview, Vec<ListedWaiter>) {
-    let (overview, mut queued) = (Box::pin(state.manager.overview()).await, state.manager.waiters());
+/// The locks and the waiters that the client may read.
+async fn visible_to(state: &AppState, access: &Access) -> (Overview, Vec<ListedWaiter>) {
+    let (overview, mut waiters) = (Box::pin(state.manager.overview()).await, state.manager.waiters());
     if access.may_all() {
-        return (overview, queued);
+        return (overview, waiters);
     }
-    let seen = |name: &ResourceName| access.may(Right::Read, name);
-    queued.retain(|waiter| seen(&waiter.resource));
-    (overview.only(seen, &queued), queued)
+    let may_read = |name: &ResourceName| access.may(Right::Read, name);
+    waiters.retain(|waiter| may_read(&waiter.resource));
+    (overview.only(may_read, &waiters), waiters)
 }
 
-/// Whether an event is the caller's to hear: as in `GET /events`.
-fn may_hear(access: &Access, event: &Event) -> bool {
-    match event.resource.as_deref() {
-        Some(name) => access.may_text(Right::Events, name),
-        None => access.may_somewhere(Right::Metrics),
-    }
-}
-
-/// What stands before the path in a line to paste. The host was checked by [`super::guard::host`].
-fn base(state: &AppState, request: &Request) -> String {
-    let is_secure = state.ui.as_ref().is_some_and(|ui| ui.secure_cookies);
-    let host = host::host_of(request.headers(), request.uri()).unwrap_or("127.0.0.1:5625");
+/// Scheme and host for the curl commands of a page. The host was checked by the authentication layer.
+fn base_url(state: &AppState, request: &Request) -> String {
+    let is_secure = state.has_secure_cookies();
+    let host = host_of(request.headers(), request.uri()).unwrap_or("127.0.0.1:5625");
     format!("{}://{host}", if is_secure { "https" } else { "http" })
 }
 
 /// `GET /ui/waiters`.
 pub async fn waiters(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
-    let frame = shell(&state, Tab::Waiters, "Waiters", request.uri());
+    let layout = layout(&state, Tab::Waiters, "Waiters", request.uri());
     state.manager.events().follow_cluster();
     let access = Access::of(&request);
     drop(request);
-    let (overview, queued) = seen_by(&state, &access).await;
-    html(StatusCode::OK, &WaitersPage::new(frame, &overview, &queued, page))
+    let (overview, waiters) = visible_to(&state, &access).await;
+    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, page))
 }
 
 /// `GET /ui/owners`.
 pub async fn owners(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
-    let frame = shell(&state, Tab::Owners, "Owners", request.uri());
+    let layout = layout(&state, Tab::Owners, "Owners", request.uri());
     state.manager.events().follow_cluster();
     let access = Access::of(&request);
     drop(request);
-    let (overview, queued) = seen_by(&state, &access).await;
-    html(StatusCode::OK, &OwnersPage::new(frame, &overview, &queued, page, state.manager.wall_ms()))
+    let (overview, waiters) = visible_to(&state, &access).await;
+    html(StatusCode::OK, &OwnersPage::new(layout, &overview, &waiters, page, state.manager.wall_ms()))
 }
 
 /// `GET /ui/nodes`.
 pub async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
-    let frame = shell(&state, Tab::Nodes, "Nodes", request.uri());
+    let layout = layout(&state, Tab::Nodes, "Nodes", request.uri());
     let now = state.manager.now();
     let window = |node: &_| {
         let history = state.ui.as_ref().map(|ui| &ui.node_latencies);
         history.and_then(|h| h.of(node)).map(|series| series.window(now)).unwrap_or_default()
     };
     let vote = state.manager.cluster_status();
-    html(StatusCode::OK, &NodesPage::new(frame, &vote, window, state.manager.engine().settings.node_timeout))
+    html(StatusCode::OK, &NodesPage::new(layout, &vote, window, state.manager.engine().settings.node_timeout))
 }
 
 /// `GET /ui/latency`.
 pub async fn latency(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
-    let frame = shell(&state, Tab::Latency, "Latency", request.uri());
-    html(StatusCode::OK, &LatencyPage::new(frame, &state.manager.round_latency()))
+    let layout = layout(&state, Tab::Latency, "Latency", request.uri());
+    html(StatusCode::OK, &LatencyPage::new(layout, &state.manager.round_latency()))
 }
 
 /// `GET /ui/events`.
 pub async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::events(request.uri())?;
-    let frame = shell(&state, Tab::Events, "Events", request.uri());
-    let hub = Arc::clone(state.manager.events());
+    let layout = layout(&state, Tab::Events, "Events", request.uri());
+    let hub = state.manager.events();
     hub.follow_cluster();
     let access = Access::of(&request);
     let mut past = hub.recent();
-    past.retain(|event| may_hear(&access, event));
-    html(StatusCode::OK, &EventsPage::new(frame, &past, query))
+    past.retain(|event| access.may_see(event));
+    html(StatusCode::OK, &EventsPage::new(layout, &past, query))
 }
 
 /// `GET /ui/static/{file}`. Errors: `not-found`.
@@ -165,6 +155,6 @@ pub async fn asset(request: Request) -> Result<Response, Problem> {
     let name = request.uri().path().rsplit('/').next().unwrap_or_default();
     let asset = assets::find(name).ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no such file"))?;
     let kind = HeaderValue::from_static(asset.media_type);
-    let keep = HeaderValue::from_static(FOR_EVER);
+    let keep = HeaderValue::from_static(IMMUTABLE);
     Ok(([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, keep)], asset.bytes).into_response())
 }

@@ -1,29 +1,21 @@
-//! From a page's address to what is to be shown. Empty fields count as not given, since a form sends
-//! all it has; unknown ones are refused, as everywhere. Knows the views' words, and no page.
+//! Query strings of pages as filters of views. Empty fields count as absent, since a form sends all of its fields;
+//! unknown fields are refused, as everywhere.
 
 use axum::http::Uri;
-use percent_encoding::percent_decode_str;
 
 use crate::http::api::fields::Fields;
-use crate::http::api::problem::Problem;
-use crate::types::ResourceName;
+use crate::http::problem::Problem;
 use crate::views::{events, locks};
 
-/// The pages that can be asked for: more than any table has.
+/// The highest page number: more than any table has.
 const PAGE_MAX: usize = 1_000_000;
-
-fn fields(uri: &Uri) -> Result<Fields, Problem> {
-    let mut fields = Fields::default();
-    fields.add_query(uri.query().unwrap_or_default())?;
-    Ok(fields)
-}
 
 fn page(fields: &mut Fields) -> usize {
     let page = fields.text("page").unwrap_or_default();
     page.parse().unwrap_or(1).clamp(1, PAGE_MAX)
 }
 
-/// The word's value; an unknown one is wrong, an empty one none.
+/// The value with this name in `known`; an unknown one is an error, an empty one `None`.
 fn choice<T: Copy>(fields: &mut Fields, name: &str, known: &[(T, &'static str)]) -> Option<T> {
     let word = fields.text(name).filter(|word| !word.is_empty())?;
     let found = known.iter().find(|(_, known)| *known == word).map(|(value, _)| *value);
@@ -34,9 +26,9 @@ fn choice<T: Copy>(fields: &mut Fields, name: &str, known: &[(T, &'static str)])
     found
 }
 
-/// Of the list of locks. Errors: `invalid`.
+/// The filter of the list of locks. Errors: `invalid`.
 pub fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
-    let mut fields = fields(uri)?;
+    let mut fields = Fields::of_query(uri)?;
     let states = locks::ListedState::ALL.map(|(state, word, _)| (state, word));
     let query = locks::LocksQuery {
         prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
@@ -50,9 +42,9 @@ pub fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
     Ok(query)
 }
 
-/// Of the events. Errors: `invalid`.
+/// The filter of the events. Errors: `invalid`.
 pub fn events(uri: &Uri) -> Result<events::EventsQuery, Problem> {
-    let mut fields = fields(uri)?;
+    let mut fields = Fields::of_query(uri)?;
     let query = events::EventsQuery {
         kind: choice(&mut fields, "kind", &events::KINDS.map(|(word, _)| (word, word))).unwrap_or_default(),
         prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
@@ -62,34 +54,26 @@ pub fn events(uri: &Uri) -> Result<events::EventsQuery, Problem> {
     Ok(query)
 }
 
-/// Of a table that only has pages. Errors: `invalid`.
+/// The page number of a table without filters. Errors: `invalid`.
 pub fn pages(uri: &Uri) -> Result<usize, Problem> {
-    let mut fields = fields(uri)?;
+    let mut fields = Fields::of_query(uri)?;
     let page = page(&mut fields);
     fields.finish(&["page"])?;
     Ok(page)
 }
 
-/// That nothing is asked for. Errors: `invalid`.
+/// Refuses any field. Errors: `invalid`.
 pub fn nothing(uri: &Uri) -> Result<(), Problem> {
-    fields(uri)?.finish(&[])
+    Fields::of_query(uri)?.finish(&[])
 }
 
-/// One word of these in a field, or none. Errors: `invalid`.
+/// A single optional field with one of these values. Errors: `invalid`.
 pub fn word(uri: &Uri, name: &str, known: &[&'static str]) -> Result<&'static str, Problem> {
-    let mut fields = fields(uri)?;
+    let mut fields = Fields::of_query(uri)?;
     let known: Vec<_> = known.iter().map(|word| (*word, *word)).collect();
     let word = choice(&mut fields, name, &known).unwrap_or_default();
     fields.finish(&[name])?;
     Ok(word)
-}
-
-/// The resource behind a prefix of the path. Errors: `invalid`.
-pub fn resource(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem> {
-    let wrong = |detail: String| Problem::invalid_field("resource", detail);
-    let raw = uri.path().strip_prefix(prefix).unwrap_or_default();
-    let name = percent_decode_str(raw).decode_utf8().map_err(|_| wrong("the name is not UTF-8".to_owned()))?;
-    ResourceName::parse(&name).map_err(|invalid| wrong(invalid.0))
 }
 
 #[cfg(test)]
@@ -101,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_with_empty_fields_asks_for_everything() {
+    fn a_form_with_empty_fields_does_not_filter() {
         assert_eq!(
             locks(&uri("/ui/?prefix=&owner=&state=&sort=&dir=&page=")).expect("read"),
             locks::LocksQuery { page: 1, ..locks::LocksQuery::default() }
@@ -117,20 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn unknown_words_and_fields_are_refused() {
+    fn unknown_values_and_fields_are_refused() {
         for wrong in ["/ui/?state=gone", "/ui/?sort=colour", "/ui/?dir=up", "/ui/?preifx=a", "/ui/?prefix=a&prefix=b"] {
             assert!(locks(&uri(wrong)).is_err(), "{wrong}");
         }
         assert!(events(&uri("/ui/events?kind=own3d")).is_err());
         assert_eq!(word(&uri("/x?done=revoked"), "done", &["revoked"]).expect("read"), "revoked");
         assert!(word(&uri("/x?done=evil"), "done", &["revoked"]).is_err());
-    }
-
-    #[test]
-    fn names_are_decoded_once_and_checked() {
-        assert_eq!(resource(&uri("/ui/locks/a/b%2Fc"), "/ui/locks/").expect("a name").as_str(), "a/b/c");
-        for wrong in ["/ui/locks/", "/ui/locks/a//b", "/ui/locks/%3Cb%3E", "/ui/locks/%ff", "/ui/locks/a%252Fb"] {
-            assert!(resource(&uri(wrong), "/ui/locks/").is_err(), "{wrong}");
-        }
     }
 }

@@ -1,31 +1,44 @@
-//! What stands before and around the pages: headers, hosts, origins, and problems as pages. With
-//! handlers of the test's own, since the real ones need a manager; those are tested with a browser.
+//! What applies to every page: browser headers, hosts, origins, and problems as pages. The handlers are the test's own,
+//! except that of assets, since the real ones need a manager; those are tested with a browser.
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, Method};
+use axum::routing::{MethodFilter, on};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
 use super::*;
 use crate::audit::Audit;
-use crate::http::middleware::host::AllowedHosts;
+use crate::auth::authenticator::Authenticator;
+use crate::http::allowed_hosts::AllowedHosts;
+use crate::http::assemble;
+use crate::http::middleware::auth::AuthLayer;
 use crate::http::middleware::request_layer::RequestLayer;
+use crate::http::routes::{Operation, ROUTES};
+use crate::http::state::{HttpSettings, shipped_settings};
 use crate::metrics::Metrics;
 
 fn app() -> Router {
-    app_that(false)
+    app_with(false)
 }
 
-fn app_that(is_open: bool) -> Router {
+fn app_with(is_open_to_others: bool) -> Router {
     let hosts = AllowedHosts::of(vec!["locks.example".into()]);
-    let settings = HttpSettings { hosts, ..HttpSettings::default() };
-    let pages = Router::new().route("/ui/x", get(|| async { "page" }).post(|| async { "done" }));
-    let assets = Router::new().route("/ui/static/{file}", get(pages::asset));
-    let host = from_fn_with_state(Arc::new(settings), guard::host);
-    guarded(pages).merge(assets).layer(host).layer(RequestLayer::new(Metrics::new(&[], &[]), Audit::default(), is_open))
+    let settings = Arc::new(HttpSettings { hosts, ..shipped_settings() });
+    let authenticator = Arc::new(Authenticator::open());
+    let handlers = ROUTES.iter().map(|route| {
+        let filter = MethodFilter::try_from(route.method.parse::<Method>().expect("a method")).expect("a usual method");
+        let handler = match route.operation {
+            Operation::Ui(UiRoute::Asset) => get(pages::asset),
+            _ => on(filter, async || "page"),
+        };
+        (route, handler.layer(AuthLayer::new(Arc::clone(&authenticator), Arc::clone(&settings), route)))
+    });
+    assemble(handlers, &RequestLayer::new(Metrics::new(&[], &[]), Audit::default(), is_open_to_others))
 }
 
 async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, String) {
@@ -43,8 +56,8 @@ const HOST: (&str, &str) = ("host", "127.0.0.1:5625");
 const HTML: (&str, &str) = ("accept", "text/html,*/*;q=0.8");
 
 #[tokio::test]
-async fn every_answer_below_ui_tells_browsers_what_they_may_do() {
-    for (path, status) in [("/ui/x", 200), ("/ui/none", 404), ("/ui/static/none.css", 404)] {
+async fn every_answer_below_ui_has_the_security_headers() {
+    for (path, status) in [("/ui/", 200), ("/ui/none", 404), ("/ui/static/none.css", 404)] {
         let (seen, headers, _) = send("GET", path, &[HOST]).await;
         assert_eq!(seen, status, "{path}");
         let policy = headers["content-security-policy"].to_str().expect("ASCII");
@@ -70,24 +83,24 @@ impl IntoValue for &'static str {
 }
 
 #[tokio::test]
-async fn a_strangers_name_is_refused_as_a_page_or_a_problem() {
-    let stranger = ("host", "evil.example:5625");
-    let (status, headers, body) = send("GET", "/ui/x", &[stranger]).await;
+async fn a_foreign_host_is_refused_with_a_page_or_a_problem() {
+    let foreign = ("host", "evil.example:5625");
+    let (status, headers, body) = send("GET", "/ui/", &[foreign]).await;
     assert_eq!((status, &headers["content-type"]), (421, &"application/problem+json".into_value()));
     assert!(body.contains("/problems/host-not-allowed") && !body.contains("evil"), "{body}");
-    let (status, headers, body) = send("GET", "/ui/x", &[stranger, HTML]).await;
+    let (status, headers, body) = send("GET", "/ui/", &[foreign, HTML]).await;
     assert_eq!((status, &headers["content-type"]), (421, &"text/html; charset=utf-8".into_value()));
     assert!(body.contains("allowed_hosts") && body.contains("<h1>"), "{body}");
-    assert_eq!(send("GET", "/ui/static/none.css", &[stranger]).await.0, 421);
-    assert_eq!(send("GET", "/ui/x", &[]).await.0, 421, "without a name there is no page");
-    assert_eq!(send("GET", "/ui/x", &[("host", "locks.example")]).await.0, 200);
+    assert_eq!(send("GET", "/ui/static/none.css", &[foreign]).await.0, 421);
+    assert_eq!(send("GET", "/ui/", &[]).await.0, 421, "pages need a host");
+    assert_eq!(send("GET", "/ui/", &[("host", "locks.example")]).await.0, 200);
 }
 
 #[tokio::test]
-async fn a_page_about_trouble_says_too_that_everybody_gets_in() {
+async fn an_error_page_shows_that_authentication_is_off() {
     for is_open in [true, false] {
-        let request = Request::builder().uri("/ui/x").header("host", "evil.example").header(HTML.0, HTML.1);
-        let response = app_that(is_open).oneshot(request.body(Body::empty()).expect("a request")).await;
+        let request = Request::builder().uri("/ui/").header("host", "evil.example").header(HTML.0, HTML.1);
+        let response = app_with(is_open).oneshot(request.body(Body::empty()).expect("a request")).await;
         let body = response.expect("infallible").into_body().collect().await.expect("a body").to_bytes();
         let page = String::from_utf8_lossy(&body);
         assert!(page.contains("<h1>") && page.contains("No authentication.") == is_open, "{page}");
@@ -95,15 +108,31 @@ async fn a_page_about_trouble_says_too_that_everybody_gets_in() {
 }
 
 #[tokio::test]
-async fn what_changes_something_comes_from_our_own_pages() {
-    let post = async |site| send("POST", "/ui/x", &[HOST, ("sec-fetch-site", site)]).await.0;
-    assert_eq!((post("same-origin").await, post("cross-site").await, post("same-site").await), (200, 403, 403));
-    assert_eq!(send("POST", "/ui/x", &[HOST, ("origin", "http://evil.example")]).await.0, 403);
-    assert_eq!(send("GET", "/ui/x", &[HOST, ("sec-fetch-site", "cross-site")]).await.0, 200, "links may lead here");
+async fn forms_are_accepted_from_own_pages_only() {
+    let post = async |headers: &[(&str, &str)]| send("POST", "/ui/revoke/x", &[&[HOST], headers].concat()).await.0;
+    for (headers, expected) in [
+        (&[("sec-fetch-site", "same-origin")][..], 200),
+        (&[("sec-fetch-site", "none")], 200),
+        (&[("origin", "http://127.0.0.1:5625")], 200),
+        // No browser: it has no cookies that a page of another site could use.
+        (&[], 200),
+        (&[("sec-fetch-site", "cross-site")], 403),
+        (&[("sec-fetch-site", "same-site")], 403),
+        (&[("sec-fetch-site", "cross-site"), ("origin", "http://127.0.0.1:5625")], 403),
+        (&[("origin", "http://evil.example")], 403),
+        (&[("origin", "null")], 403),
+    ] {
+        assert_eq!(post(headers).await, expected, "{headers:?}");
+    }
+    assert_eq!(
+        send("GET", "/ui/", &[HOST, ("sec-fetch-site", "cross-site")]).await.0,
+        200,
+        "links from other sites work"
+    );
 }
 
 #[tokio::test]
-async fn assets_are_kept_for_ever_under_their_hashed_names_only() {
+async fn assets_are_cacheable_under_their_hashed_names_only() {
     let style = &crate::views::assets::all().style;
     let (status, headers, body) = send("GET", &format!("/ui/static/{}", style.name), &[HOST]).await;
     assert_eq!((status, body.as_bytes()), (200, style.bytes));

@@ -1,9 +1,8 @@
-//! Which of our media types a client wants (RFC 9110, 12.5.1). Apart from the handlers because
-//! errors and answers negotiate by the same rule. Knows header values and nothing else.
+//! Content negotiation (RFC 9110, 12.5.1), by one rule for answers, problems and streams.
 
 use axum::http::{HeaderMap, header};
 
-/// A form of answer.
+/// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResponseFormat {
     /// `application/json`, problems as `application/problem+json`.
@@ -12,7 +11,7 @@ pub enum ResponseFormat {
     Text,
 }
 
-/// A form of answer that goes on.
+/// The format of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamFormat {
     /// `application/x-ndjson`: one JSON object per line.
@@ -21,8 +20,8 @@ pub enum StreamFormat {
     Events,
 }
 
-/// The stream that the client likes best; lines where it does not care. Those who ask for JSON get
-/// lines of it. `None`: it accepts neither.
+/// The stream format that the client prefers, by default lines; `application/json` gets lines too. `None`: it accepts
+/// neither.
 pub fn stream(headers: &HeaderMap) -> Option<StreamFormat> {
     let ranges = ranges(headers);
     let lines = weigh_type(&ranges, &["application/x-ndjson", "application/json"], "application/*");
@@ -34,7 +33,7 @@ pub fn stream(headers: &HeaderMap) -> Option<StreamFormat> {
     }
 }
 
-/// How much the client wants this stream, in thousandths.
+/// The client's weight for this format, in thousandths.
 pub fn weight_of(headers: &HeaderMap, stream: StreamFormat) -> u16 {
     let ranges = ranges(headers);
     match stream {
@@ -43,11 +42,10 @@ pub fn weight_of(headers: &HeaderMap, stream: StreamFormat) -> u16 {
     }
 }
 
-/// Weight in thousandths, then how exactly the range names the type: a tie goes to the closer name.
+/// Weight in thousandths, then how specific the range is: a tie goes to the more specific one.
 type Weight = (u16, u8);
 
-/// The form that the client likes best of those in `offered`; JSON where it does not care.
-/// `None`: it accepts none of them (406).
+/// The format in `offered` that the client prefers; of equal ones, the first. `None`: it accepts none (406).
 pub fn negotiate(headers: &HeaderMap, offered: &[ResponseFormat]) -> Option<ResponseFormat> {
     let ranges = ranges(headers);
     let mut best: Option<(Weight, ResponseFormat)> = None;
@@ -60,12 +58,12 @@ pub fn negotiate(headers: &HeaderMap, offered: &[ResponseFormat]) -> Option<Resp
     best.map(|(_, format)| format)
 }
 
-/// The form for a problem: text only where the client prefers it; never a 406.
+/// The format of a problem: text only if the client prefers it; never a 406.
 pub fn for_problem(headers: &HeaderMap) -> ResponseFormat {
     negotiate(headers, &[ResponseFormat::Json, ResponseFormat::Text]).unwrap_or(ResponseFormat::Json)
 }
 
-/// The ranges of all Accept headers with their weights; what cannot be read is skipped.
+/// The ranges of all Accept headers with their weights; malformed ones are skipped.
 fn ranges(headers: &HeaderMap) -> Vec<(String, u16)> {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
     let mut ranges = Vec::new();
@@ -92,7 +90,7 @@ fn permille(q: &str) -> Option<u16> {
     (weight <= 1_000).then_some(weight)
 }
 
-/// The closest range decides, as the RFC has it. No range at all accepts everything.
+/// The most specific range decides. Without any range, everything is accepted.
 fn weigh(ranges: &[(String, u16)], format: ResponseFormat) -> Weight {
     match format {
         ResponseFormat::Json => weigh_type(ranges, &["application/json", "application/problem+json"], "application/*"),
@@ -104,13 +102,13 @@ fn weigh_type(ranges: &[(String, u16)], names: &[&str], family: &str) -> Weight 
     if ranges.is_empty() {
         return (1_000, 0);
     }
-    let closeness = |range: &str| match range {
+    let specificity = |range: &str| match range {
         name if names.contains(&name) => 3,
         name if name == family => 2,
         "*/*" => 1,
         _ => 0,
     };
-    let matching = ranges.iter().map(|(range, weight)| (closeness(range), *weight)).filter(|(close, _)| *close > 0);
+    let matching = ranges.iter().map(|(range, weight)| (specificity(range), *weight)).filter(|(close, _)| *close > 0);
     matching.max().map_or((0, 0), |(close, weight)| (weight, close))
 }
 
@@ -126,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_wish_the_answer_is_json() {
+    fn the_default_is_json() {
         assert_eq!(negotiate(&HeaderMap::new(), &[Json, Text]), Some(Json));
         for accept in [
             "*/*",
@@ -142,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_for_those_who_prefer_it() {
+    fn text_is_answered_if_preferred() {
         for accept in [
             "text/plain",
             "TEXT/Plain; charset=utf-8",
@@ -173,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_not_acceptable() {
+    fn types_that_are_not_offered_are_not_acceptable() {
         for accept in ["image/png", "text/html", "application/json;q=0", "*/*;q=0", "text/plain;q=0.000"] {
             assert_eq!(best(accept), None, "{accept}");
         }

@@ -1,5 +1,4 @@
-//! What browsers are told of everything under `/ui`, and problems as pages for people: whatever guards
-//! and handlers refuse, and also paths that do not exist. Others get problems as everywhere else.
+//! Answers below `/ui`: security headers for browsers, and problems as HTML pages for clients that accept HTML.
 
 use std::sync::Arc;
 
@@ -7,11 +6,10 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
 
-use crate::http::api::problem::Problem;
-use crate::http::middleware::request_id::RequestId;
+use crate::http::problem::Problem;
 use crate::views::error_page;
 
-/// Nothing but the service's own style, script, icon and addresses; no inline code; no frame around it.
+/// Only the service's own style, script, icon and addresses; no inline code; no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
                       form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -25,9 +23,9 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
-/// How the answer to a request below `/ui` is completed.
+/// Completes the answer to a request below `/ui`.
 pub struct HtmlResponse {
-    is_person: bool,
+    accepts_html: bool,
     is_open: bool,
 }
 
@@ -37,15 +35,15 @@ impl HtmlResponse {
     pub fn of(request: &Request, is_open: bool) -> Option<Self> {
         let path = request.uri().path();
         let is_below = path == "/ui" || path.starts_with("/ui/");
-        is_below.then(|| Self { is_person: accepts_html(request.headers()), is_open })
+        is_below.then(|| Self { accepts_html: accepts_html(request.headers()), is_open })
     }
 
-    /// Dresses the answer.
-    pub fn apply(&self, id: &RequestId, mut response: Response) -> Response {
-        if self.is_person
+    /// Turns a problem into a page and adds the headers. `instance`: the request's id.
+    pub fn apply(&self, instance: &str, mut response: Response) -> Response {
+        if self.accepts_html
             && let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>()
         {
-            response = page(&problem, id, self.is_open, response);
+            response = page(&problem, instance, self.is_open, response);
         }
         for (name, value) in HEADERS {
             response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -59,13 +57,13 @@ fn accepts_html(headers: &HeaderMap) -> bool {
     values.flat_map(|v| v.split(',')).any(|range| range.trim_start().starts_with("text/html"))
 }
 
-/// The problem as a page, with the status and the headers that it has.
-fn page(problem: &Problem, id: &RequestId, is_open: bool, response: Response) -> Response {
-    let body = problem.body(id.as_str());
+/// The problem as a page, with its status and headers.
+fn page(problem: &Problem, instance: &str, is_open: bool, response: Response) -> Response {
+    let body = problem.body(instance);
     let Ok(html) = error_page::page(&body, is_open) else { return response };
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(header::CONTENT_LENGTH);
-    let mut dressed = (parts.status, parts.headers, Html(html)).into_response();
-    *dressed.extensions_mut() = parts.extensions;
-    dressed
+    let mut page = (parts.status, parts.headers, Html(html)).into_response();
+    *page.extensions_mut() = parts.extensions;
+    page
 }

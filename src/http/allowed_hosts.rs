@@ -1,17 +1,13 @@
-//! Under which names the service may be asked. A stranger's name that suddenly leads to this address
-//! makes the stranger's page our own in a browser's eyes (DNS rebinding), so where nothing else asks
-//! who is there, the name is looked at. Costs a request no allocation. Knows headers; who is guarded
-//! by it is said in `auth` and `ui::guard`.
+//! The host names under which the service answers. A foreign name that resolves to this address makes the foreign
+//! page same-origin in a browser (DNS rebinding), so where nothing else authenticates the client, the name is checked.
+//! Allocates nothing.
 
 use std::net::IpAddr;
 
 use axum::http::{HeaderMap, Uri, header};
 
-use crate::http::api::problem::Problem;
-use crate::http::api::problem_kind::ProblemKind;
-
-/// The names that are allowed, besides IP addresses, which no page of a stranger's can have for a
-/// name, and `localhost`, which browsers themselves keep on this machine.
+/// The names that are allowed. IP addresses always are, since no foreign page has one as its name, and so is
+/// `localhost`, which browsers resolve to this machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowedHosts {
     listed: Vec<String>,
@@ -19,17 +15,17 @@ pub struct AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// These names, in small letters and without ports.
+    /// These names, in lower case and without ports.
     pub fn of(listed: Vec<String>) -> Self {
         Self { listed, any: false }
     }
 
-    /// All names.
+    /// Every name.
     pub fn any() -> Self {
         Self { listed: Vec::new(), any: true }
     }
 
-    /// Whether `name` or `name:port` may be asked for. What is no host may not.
+    /// Whether `name` or `name:port` is allowed. Text that is no host is not.
     pub fn permit(&self, host: &str) -> bool {
         if self.any {
             return true;
@@ -39,30 +35,22 @@ impl AllowedHosts {
         is_address(name) || is_localhost(name) || self.listed.iter().any(|listed| listed.eq_ignore_ascii_case(name))
     }
 
-    /// The same of a request. One that names no host at all comes from no browser, and passes where
-    /// `nameless` do.
-    pub fn permit_request(&self, headers: &HeaderMap, uri: &Uri, nameless: bool) -> bool {
+    /// The same for a request. One without a host comes from no browser; `allow_missing` decides.
+    pub fn permit_request(&self, headers: &HeaderMap, uri: &Uri, allow_missing: bool) -> bool {
         if self.any {
             return true;
         }
-        let names_none = uri.authority().is_none() && !headers.contains_key(header::HOST);
-        if names_none { nameless } else { host_of(headers, uri).is_some_and(|host| self.permit(host)) }
+        let is_missing = uri.authority().is_none() && !headers.contains_key(header::HOST);
+        if is_missing { allow_missing } else { host_of(headers, uri).is_some_and(|host| self.permit(host)) }
     }
 }
 
-/// `name` or `name:port`, as the request has it.
+/// `name` or `name:port` of the request's target or `Host` header.
 pub fn host_of<'r>(headers: &'r HeaderMap, uri: &'r Uri) -> Option<&'r str> {
     match uri.authority() {
         Some(authority) => Some(authority.as_str()),
         None => headers.get(header::HOST)?.to_str().ok(),
     }
-}
-
-/// What to say to the others. The name itself is theirs, and not repeated.
-pub fn refused() -> Problem {
-    let detail = "the service is not offered under this host name; add it to the setting `allowed_hosts`, or use the \
-                  service's address";
-    Problem::new(ProblemKind::HostNotAllowed, detail)
 }
 
 fn is_address(name: &str) -> bool {
@@ -71,12 +59,12 @@ fn is_address(name: &str) -> bool {
 
 fn is_localhost(name: &str) -> bool {
     const LOCALHOST: &str = "localhost";
-    let at = name.len().saturating_sub(LOCALHOST.len());
-    let (Some(head), Some(tail)) = (name.get(..at), name.get(at..)) else { return false };
+    let split = name.len().saturating_sub(LOCALHOST.len());
+    let (Some(head), Some(tail)) = (name.get(..split), name.get(split..)) else { return false };
     tail.eq_ignore_ascii_case(LOCALHOST) && (head.is_empty() || head.ends_with('.'))
 }
 
-/// Without the port; `None` for what is no host.
+/// The name without its port; `None` for text that is no host.
 fn name_of(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.find(']')) {
         Some(end) => host.split_at(end + 2),
@@ -135,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_its_host_in_its_target_or_in_a_header_or_not_at_all() {
+    fn the_host_is_in_the_target_or_the_header_or_missing() {
         let (path, absolute) = (Uri::from_static("/locks"), Uri::from_static("http://evil.example/locks"));
         let with = |host: &'static [u8]| {
             let value = axum::http::HeaderValue::from_bytes(host).expect("a value");
@@ -145,16 +133,16 @@ mod tests {
         assert_eq!(permits(&HeaderMap::new(), &path), [true, false]);
         assert_eq!(permits(&with(b"localhost"), &path), [true, true]);
         assert_eq!(permits(&with(b"evil.example"), &path), [false, false]);
-        assert_eq!(permits(&with(b"\xff"), &path), [false, false], "what cannot be read is not nothing");
+        assert_eq!(permits(&with(b"\xff"), &path), [false, false], "an unreadable host is not a missing one");
         assert_eq!(permits(&with(b""), &path), [false, false]);
         assert_eq!(permits(&with(b"localhost"), &absolute), [false, false]);
         assert!(AllowedHosts::any().permit_request(&with(b"\xff"), &path, false));
     }
 
     proptest! {
-        /// Whatever is put around an allowed name, the name itself is what counts.
+        /// A foreign name that contains an allowed one stays foreign.
         #[test]
-        fn a_strangers_name_is_never_taken_for_one_of_ours(
+        fn a_foreign_name_is_never_allowed(
             host in "(localhost|locks\\.example\\.org|127\\.0\\.0\\.1|\\[::1\\]|[a-z:@\\[\\].%é]{0,8})\\.?[a-z0-9-]{1,8}\\.example(:[0-9]{1,5})?",
         ) {
             prop_assert!(!listed().permit(&host), "{}", host);

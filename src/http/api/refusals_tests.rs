@@ -1,17 +1,11 @@
-//! Every domain error with its status code, members and headers, and the layer that writes them.
+//! Every domain error with its status code, members and headers.
 
-use axum::Router;
-use axum::http::StatusCode;
-use axum::routing::get;
-use http_body_util::BodyExt;
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
 use serde_json::{Value, json};
-use tower::ServiceExt;
 
 use super::*;
-use crate::audit::Audit;
-use crate::http::middleware::request_layer::RequestLayer;
 use crate::manager::types::{HolderInfo, QuorumCount};
-use crate::metrics::Metrics;
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::{Fence, Labels, NodeId, Token};
@@ -62,7 +56,7 @@ fn retry_after(headers: &HeaderMap) -> Option<&str> {
 #[test]
 fn locked_says_by_whom_and_until_when() {
     let error = AcquireError::Held(locked(HeldReason::Lease, "ci-4711", Some(Duration::from_millis(12_001))));
-    let (status, body, headers) = seen(acquire_refused(&resource(), error));
+    let (status, body, headers) = seen(acquire(&resource(), error));
     assert_eq!((status, retry_after(&headers)), (423, Some("13")));
     assert_eq!(body["type"], "/problems/locked");
     assert_eq!(body["instance"], "req_1");
@@ -88,7 +82,7 @@ fn the_three_reasons_of_locked_have_their_words() {
         (HeldReason::Foreign, "foreign", "another Redlock client"),
         (HeldReason::LockDelay, "lock-delay", "safety margin"),
     ] {
-        let (status, body, headers) = seen(acquire_refused(&resource(), AcquireError::Held(locked(reason, "", None))));
+        let (status, body, headers) = seen(acquire(&resource(), AcquireError::Held(locked(reason, "", None))));
         assert_eq!((status, body["reason"].as_str()), (423, Some(word)));
         assert!(body["detail"].as_str().is_some_and(|d| d.contains(part)), "{body}");
         assert_eq!(retry_after(&headers), Some("30"), "nothing is known of its end");
@@ -108,7 +102,7 @@ fn retry_after_is_rounded_up_and_within_its_bounds() {
 fn a_wait_that_ran_out_says_how_long_and_where() {
     let locked = locked(HeldReason::Lease, "ci", Some(Duration::from_secs(3)));
     let error = AcquireError::WaitTimeout { held: locked, waited: Duration::from_millis(10_002), position: 3 };
-    let (status, body, _) = seen(acquire_refused(&resource(), error));
+    let (status, body, _) = seen(acquire(&resource(), error));
     assert_eq!((status, body["type"].as_str()), (423, Some("/problems/wait-timeout")));
     assert_eq!((&body["waited_ms"], &body["position"]), (&json!(10_002), &json!(3)));
     assert_eq!(body["holders"][0]["owner"], "ci");
@@ -116,12 +110,12 @@ fn a_wait_that_ran_out_says_how_long_and_where() {
 
 #[test]
 fn too_few_votes_are_503_with_each_nodes_word() {
-    let extend = ExtendError::NoQuorum { no_quorum: few(), valid_for: Some(Duration::from_micros(8_999_999)) };
+    let not_extended = ExtendError::NoQuorum { no_quorum: few(), valid_for: Some(Duration::from_micros(8_999_999)) };
     for (problem, left) in [
-        (acquire_refused(&resource(), AcquireError::NoQuorum(few())), None),
-        (release_refused(&resource(), ReleaseError::NoQuorum(few())), None),
-        (force_refused(&resource(), ForceError::NoQuorum(few())), None),
-        (extend_refused(&resource(), extend), Some(8_999)),
+        (acquire(&resource(), AcquireError::NoQuorum(few())), None),
+        (release(&resource(), ReleaseError::NoQuorum(few())), None),
+        (force(&resource(), ForceError::NoQuorum(few())), None),
+        (extend(&resource(), not_extended), Some(8_999)),
     ] {
         let (status, body, headers) = seen(problem);
         assert_eq!((status, body["type"].as_str()), (503, Some("/problems/quorum-unavailable")));
@@ -140,22 +134,19 @@ fn lost_leases_are_410_with_their_reason_and_others_409() {
         (EndReason::Revoked, "forced"),
         (EndReason::Cancelled, "unknown"),
     ] {
-        let (status, body, _) = seen(acquire_refused(&resource(), AcquireError::Ended(reason)));
+        let (status, body, _) = seen(acquire(&resource(), AcquireError::Ended(reason)));
         assert_eq!((status, body["reason"].as_str()), (410, Some(word)));
     }
     for reason in [GoneReason::Expired, GoneReason::Released, GoneReason::Forced, GoneReason::Unknown] {
-        for problem in [
-            extend_refused(&resource(), ExtendError::Gone(reason)),
-            release_refused(&resource(), ReleaseError::Gone(reason)),
-        ] {
+        for problem in
+            [extend(&resource(), ExtendError::Gone(reason)), release(&resource(), ReleaseError::Gone(reason))]
+        {
             let (status, body, headers) = seen(problem);
             assert_eq!((status, body["type"].as_str()), (410, Some("/problems/lease-expired")));
             assert_eq!((body["reason"].as_str(), retry_after(&headers)), (Some(reason.as_str()), None));
         }
     }
-    for problem in
-        [extend_refused(&resource(), ExtendError::NotHolder), release_refused(&resource(), ReleaseError::NotHolder)]
-    {
+    for problem in [extend(&resource(), ExtendError::NotHolder), release(&resource(), ReleaseError::NotHolder)] {
         let (status, body, _) = seen(problem);
         assert_eq!((status, body["type"].as_str()), (409, Some("/problems/not-holder")));
     }
@@ -164,8 +155,8 @@ fn lost_leases_are_410_with_their_reason_and_others_409() {
 #[test]
 fn a_changed_holder_is_412_with_the_present_etag() {
     for problem in [
-        extend_refused(&resource(), ExtendError::Changed { current: Fence(4_712) }),
-        force_refused(&resource(), ForceError::Changed { current: "4712".to_owned() }),
+        extend(&resource(), ExtendError::Changed { current: Fence(4_712) }),
+        force(&resource(), ForceError::Changed { current: "4712".to_owned() }),
     ] {
         let (status, body, headers) = seen(problem);
         assert_eq!((status, body["type"].as_str()), (412, Some("/problems/changed")));
@@ -176,93 +167,31 @@ fn a_changed_holder_is_412_with_the_present_etag() {
 #[test]
 fn bounds_are_429_and_say_which() {
     let error = AcquireError::TooManyWaiters { limit: 1_000, per_resource: true };
-    let (status, body, headers) = seen(acquire_refused(&resource(), error));
+    let (status, body, headers) = seen(acquire(&resource(), error));
     assert_eq!((status, body["type"].as_str()), (429, Some("/problems/too-many-waiters")));
     assert_eq!((&body["limit"], &body["scope"], retry_after(&headers)), (&json!(1_000), &json!("resource"), Some("1")));
-    let (status, body, headers) = seen(acquire_refused(&resource(), AcquireError::TooManyReplays));
+    let (status, body, headers) = seen(acquire(&resource(), AcquireError::TooManyReplays));
     assert_eq!((status, body["type"].as_str()), (429, Some("/problems/quota-exceeded")));
     assert!(retry_after(&headers).is_some());
 }
 
 #[test]
 fn draining_closes_the_connection() {
-    let (status, body, headers) = seen(acquire_refused(&resource(), AcquireError::Draining));
+    let (status, body, headers) = seen(acquire(&resource(), AcquireError::Draining));
     assert_eq!((status, body["type"].as_str()), (503, Some("/problems/draining")));
     assert_eq!((retry_after(&headers), headers[header::CONNECTION].as_bytes()), (Some("1"), &b"close"[..]));
 }
 
 #[test]
 fn what_is_left_of_forcing_and_extending_is_400_and_404() {
-    let (status, body, _) = seen(force_refused(&resource(), ForceError::ForeignRevoke));
+    let (status, body, _) = seen(force(&resource(), ForceError::ForeignRevoke));
     assert_eq!((status, &body["errors"][0]["field"]), (400, &json!("force")));
-    let (status, body, _) = seen(force_refused(&resource(), ForceError::NotHeld));
+    let (status, body, _) = seen(force(&resource(), ForceError::NotHeld));
     assert_eq!((status, body["type"].as_str()), (404, Some("/problems/not-held")));
     let invalid = ExtendError::Invalid("metadata", "17 pairs".to_owned());
-    let (status, body, _) = seen(extend_refused(&resource(), invalid));
+    let (status, body, _) = seen(extend(&resource(), invalid));
     assert_eq!(
         (status, &body["errors"][0]["field"], &body["detail"]),
         (400, &json!("metadata"), &json!("metadata: 17 pairs"))
     );
-}
-
-/// One answer of a router that has nothing but the layer.
-async fn rendered(method: &str, accept: Option<&str>, path: &str) -> (Response<()>, String) {
-    let forged = || async { Problem::new(ProblemKind::Locked, "held by a\nHTTP/1.1 200 OK\u{2028}b") };
-    let router = Router::new()
-        .route("/problem", get(forged))
-        .route(
-            "/panic",
-            get(|| async {
-                if true {
-                    panic!("some-detail")
-                }
-            }),
-        )
-        .route("/fine", get(|| async { "fine" }))
-        .layer(RequestLayer::new(Metrics::new(&[], &[]), Audit::default(), false));
-    let mut request = Request::builder().method(method).uri(path);
-    if let Some(accept) = accept {
-        request = request.header(header::ACCEPT, accept);
-    }
-    let response = router.oneshot(request.body(Body::empty()).expect("a request")).await.expect("infallible");
-    let (parts, body) = response.into_parts();
-    let bytes = body.collect().await.expect("a body").to_bytes();
-    (Response::from_parts(parts, ()), String::from_utf8(bytes.to_vec()).expect("UTF-8"))
-}
-
-type Response<T> = axum::http::Response<T>;
-
-#[tokio::test]
-async fn problems_are_json_unless_text_is_preferred() {
-    for accept in [None, Some("*/*"), Some("application/json"), Some("image/png")] {
-        let (response, body) = rendered("GET", accept, "/problem").await;
-        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
-        let body: api::Problem = serde_json::from_str(&body).expect("JSON");
-        assert_eq!((body.status, body.kind.as_str()), (423, "/problems/locked"));
-    }
-}
-
-#[tokio::test]
-async fn in_text_a_problem_is_one_line_whatever_its_owner_is_called() {
-    let (response, body) = rendered("GET", Some("text/plain"), "/problem").await;
-    assert_eq!(response.status(), StatusCode::LOCKED);
-    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/plain; charset=utf-8");
-    assert_eq!(body, "locked: held by a\\nHTTP/1.1 200 OK\\u{2028}b\n");
-    assert_eq!(response.headers()[header::CONTENT_LENGTH], body.len().to_string());
-}
-
-#[tokio::test]
-async fn a_head_request_gets_the_length_and_no_body() {
-    let (get, body) = rendered("GET", None, "/problem").await;
-    let (head, nothing) = rendered("HEAD", None, "/problem").await;
-    assert_eq!((head.status(), nothing.as_str()), (get.status(), ""));
-    assert_eq!(head.headers()[header::CONTENT_LENGTH], body.len().to_string());
-}
-
-#[tokio::test]
-async fn a_panic_is_a_500_that_tells_nothing() {
-    let (response, body) = rendered("GET", None, "/panic").await;
-    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    assert!(body.contains("/problems/internal") && !body.contains("some-detail"), "{body}");
-    assert_eq!(rendered("GET", None, "/fine").await.1, "fine");
 }

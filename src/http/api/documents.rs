@@ -1,0 +1,57 @@
+//! The handlers of `/openapi.yaml` and `/problems/{slug}`.
+
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use super::responses;
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
+
+/// The contract, as it is served.
+pub const OPENAPI: &str = include_str!("../../../openapi.yaml");
+
+/// `GET /openapi.yaml`.
+pub async fn openapi() -> Response {
+    (StatusCode::OK, [(header::CONTENT_TYPE, "application/yaml")], OPENAPI).into_response()
+}
+
+/// `GET /problems/{slug}`. Errors: `not-found`.
+pub async fn problem_page(request: Request) -> Result<Response, Problem> {
+    let name = request.uri().path().rsplit('/').next().unwrap_or_default();
+    let kind = ProblemKind::parse(name)
+        .ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no problem with this name"))?;
+    Ok(responses::text(StatusCode::OK, kind.page()))
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    fn request(uri: &str) -> Request {
+        Request::builder().uri(uri).body(Body::empty()).expect("a request")
+    }
+
+    #[tokio::test]
+    async fn every_problem_has_a_page() {
+        for kind in ProblemKind::all() {
+            let page = problem_page(request(&format!("/problems/{}", kind.as_str()))).await.expect("found");
+            let bytes = page.into_body().collect().await.expect("a body").to_bytes();
+            let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
+            assert!(text.contains(kind.as_str()) && text.contains(kind.status().as_str()), "{text}");
+        }
+        for path in ["/problems/none", "/problems/%FF", "/problems/"] {
+            assert_eq!(problem_page(request(path)).await.expect_err(path).slug(), ProblemKind::NotFound);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_contract_is_served() {
+        let response = openapi().await;
+        assert_eq!(response.headers()[header::CONTENT_TYPE], "application/yaml");
+        assert_eq!(response.into_body().collect().await.expect("a body").to_bytes(), OPENAPI.as_bytes());
+    }
+}

@@ -1,0 +1,43 @@
+//! Ending another client's lease: shared by `DELETE /locks/{resource}?force=…` and the forms of the pages.
+
+use crate::http::middleware::audit::AuditScope;
+use crate::http::state::AppState;
+use crate::manager::types::{ForceError, ForceMode, ForceRequest, Forced};
+
+/// The action and the outcome in log and audit log.
+fn action_and_outcome(mode: ForceMode) -> (&'static str, &'static str) {
+    match mode {
+        ForceMode::Revoke => ("revoke", "revoked"),
+        ForceMode::Now => ("force-now", "forced"),
+    }
+}
+
+/// Completes the audit record before anything is decided, so that refusals have action and reason too.
+pub fn note(audit_scope: &AuditScope, mode: ForceMode, reason: &str) {
+    audit_scope.note(|record| {
+        record.action = action_and_outcome(mode).0.to_owned();
+        record.reason = Some(reason.to_owned());
+    });
+}
+
+/// Ends the lease, and records it in metrics, log and audit log.
+///
+/// Cancel: what was sent to the nodes stays in effect; a release continues in the background.
+pub async fn end_lease(
+    state: &AppState,
+    audit_scope: &AuditScope,
+    request: ForceRequest,
+) -> Result<Forced, ForceError> {
+    let (resource, mode) = (request.resource.clone(), request.mode);
+    let (action, outcome) = action_and_outcome(mode);
+    let result = Box::pin(state.manager.force(request)).await;
+    state.metrics.forced(mode, result.as_ref().map(|(forced, _)| forced));
+    let (forced, ended) = result?;
+    tracing::warn!(%resource, action, "a lease was ended by force");
+    audit_scope.note(|record| {
+        record.outcome = outcome.to_owned();
+        record.token_id = ended.as_ref().map(|lease| lease.token_id.to_string());
+        record.fence = ended.map(|lease| lease.fence.0);
+    });
+    Ok(forced)
+}

@@ -1,0 +1,25 @@
+//! The handler of `GET /metrics`.
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
+use crate::http::state::AppState;
+use crate::manager::types::Readiness;
+use crate::metrics::{AuditTotals, Scrape};
+
+/// Answers in the Prometheus text format.
+pub async fn metrics(State(state): State<AppState>) -> Result<Response, Problem> {
+    let draining = state.manager.readiness() == Readiness::Draining;
+    let counts = state.audit.counts();
+    let audit =
+        AuditTotals { written: counts.written, dropped: counts.dropped, failed: counts.failed, queued: counts.queued };
+    let scrape = Scrape { gauges: state.manager.gauges(), nodes: &state.manager.nodes(), draining, audit };
+    let text = state.metrics.scrape(&scrape).map_err(|error| {
+        tracing::error!(%error, "the metrics could not be written");
+        Problem::new(ProblemKind::Internal, "the metrics could not be written")
+    })?;
+    Ok((StatusCode::OK, [(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response())
+}

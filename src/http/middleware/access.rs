@@ -1,0 +1,160 @@
+//! What the client of a request may do. The authentication layer leaves it in the request's extensions; handlers ask
+//! it for permissions and quotas. The rules themselves are in [`crate::auth`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+
+use crate::api::Event;
+use crate::auth::authenticator::Authenticator;
+use crate::auth::principal::Principal;
+use crate::auth::quota::{QuotaExceeded, QuotaPermit, Quotas};
+use crate::auth::rule::Right;
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
+use crate::redlock::clock::{Clock, SystemClock};
+use crate::types::ResourceName;
+
+/// The permissions of a request's client.
+#[derive(Debug, Clone)]
+pub struct Access(Permissions);
+
+#[derive(Debug, Clone)]
+enum Permissions {
+    /// Authentication is off: everything.
+    Everything,
+    /// What the principal's rules allow.
+    Principal { authenticator: Arc<Authenticator>, principal: Arc<Principal> },
+    /// Only what needs no permission.
+    Nothing,
+}
+
+impl Access {
+    /// Of a request; without permissions where the authentication layer did not see it.
+    pub fn of(request: &Request) -> Self {
+        request.extensions().get::<Self>().cloned().unwrap_or_else(Self::nothing)
+    }
+
+    /// Everything: authentication is off.
+    pub fn everything() -> Self {
+        Self(Permissions::Everything)
+    }
+
+    /// Without permissions.
+    pub fn nothing() -> Self {
+        Self(Permissions::Nothing)
+    }
+
+    /// What this principal may do.
+    pub fn of_principal(authenticator: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
+        Self(Permissions::Principal { authenticator: Arc::clone(authenticator), principal })
+    }
+
+    /// The principal; `None` without authentication or permissions.
+    pub fn principal(&self) -> Option<&Principal> {
+        match &self.0 {
+            Permissions::Principal { principal, .. } => Some(principal),
+            _ => None,
+        }
+    }
+
+    /// Whether the right covers this name.
+    pub fn may(&self, right: Right, name: &ResourceName) -> bool {
+        match &self.0 {
+            Permissions::Everything => true,
+            Permissions::Principal { principal, .. } => principal.rules.allow(right, name),
+            Permissions::Nothing => false,
+        }
+    }
+
+    /// The same for a name that a node reported; text that is no resource name needs unrestricted access.
+    pub fn may_text(&self, right: Right, name: &str) -> bool {
+        matches!(self.0, Permissions::Everything) || ResourceName::parse(name).is_ok_and(|name| self.may(right, &name))
+    }
+
+    /// Whether everything is allowed.
+    pub fn may_all(&self) -> bool {
+        self.may_somewhere(Right::Admin)
+    }
+
+    /// Whether the right covers some name, or the service where the right has no names.
+    pub fn may_somewhere(&self, right: Right) -> bool {
+        match &self.0 {
+            Permissions::Everything => true,
+            Permissions::Principal { principal, .. } => principal.rules.allow_somewhere(right),
+            Permissions::Nothing => false,
+        }
+    }
+
+    /// Whether the event may be shown: by its resource, or as one of the nodes.
+    pub fn may_see(&self, event: &Event) -> bool {
+        match event.resource.as_deref() {
+            Some(name) => self.may_text(Right::Events, name),
+            None => self.may_somewhere(Right::Metrics),
+        }
+    }
+
+    /// Errors: `forbidden`.
+    pub fn need(&self, right: Right, name: &ResourceName) -> Result<(), Problem> {
+        if self.may(right, name) { Ok(()) } else { Err(forbidden(right, Some(name))) }
+    }
+
+    /// Errors: `forbidden`.
+    pub fn need_somewhere(&self, right: Right) -> Result<(), Problem> {
+        if self.may_somewhere(right) { Ok(()) } else { Err(forbidden(right, None)) }
+    }
+
+    /// The same client by the rules of now; `None` if the principal no longer exists. For streams, which outlive
+    /// changes of the access file.
+    pub fn renewed(&self) -> Option<Self> {
+        match &self.0 {
+            Permissions::Principal { authenticator, principal } => {
+                authenticator.current(&principal.name).map(|current| Self::of_principal(authenticator, current))
+            }
+            Permissions::Everything => Some(self.clone()),
+            Permissions::Nothing => None,
+        }
+    }
+
+    /// Reserves an acquire in the principal's quota; `None` without authentication.
+    ///
+    /// Errors: `quota-exceeded`.
+    pub fn reserve(&self, waits: bool) -> Result<Option<QuotaPermit>, Problem> {
+        let Permissions::Principal { authenticator, principal } = &self.0 else { return Ok(None) };
+        let limits = authenticator.limits(principal);
+        let (leases, waiters) = (limits.leases.unwrap_or(usize::MAX), limits.waiters.unwrap_or(usize::MAX));
+        let permit = authenticator.quotas().reserve(&principal.name, waits, leases, waiters, SystemClock.now());
+        permit.map(Some).map_err(|exceeded| {
+            let (limit, counted) = match exceeded {
+                QuotaExceeded::Leases(limit) => (limit, "leases"),
+                QuotaExceeded::Waiters(limit) => (limit, "waiting requests"),
+            };
+            let detail = format!("{} already has {limit} {counted}, the maximum for a principal", principal.name);
+            quota_exceeded(detail, limit).retry_after(Duration::from_secs(1))
+        })
+    }
+
+    /// Updates the principal's quota; does nothing without authentication.
+    pub fn update_quota(&self, update: impl FnOnce(&Quotas)) {
+        if let Permissions::Principal { authenticator, .. } = &self.0 {
+            update(authenticator.quotas());
+        }
+    }
+}
+
+/// A limit of one principal is reached.
+pub(super) fn quota_exceeded(detail: String, limit: usize) -> Problem {
+    Problem::new(ProblemKind::QuotaExceeded, detail).with(|m| {
+        m.limit = Some(limit);
+        m.scope = Some("principal".to_owned());
+    })
+}
+
+fn forbidden(right: Right, name: Option<&ResourceName>) -> Problem {
+    let on = name.map(|name| format!(" on {name}")).unwrap_or_default();
+    Problem::new(ProblemKind::Forbidden, format!("this needs the right `{right}`{on}")).with(|m| {
+        m.needed = Some(right.as_str().to_owned());
+        m.resource = name.map(ToString::to_string);
+    })
+}

@@ -1,0 +1,108 @@
+//! Who sends a request: the API key in `Authorization`, the client's certificate, or the session cookie of the pages.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, header};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::access::Access;
+use crate::auth::authenticator::Authenticator;
+use crate::auth::principals::{Credential, IdentifyError, PeerCertificate};
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
+use crate::redlock::clock::{Clock, SystemClock};
+
+/// The session cookie of the pages. The API never reads it.
+pub const SESSION_COOKIE: &str = "redlockd_session";
+/// The `WWW-Authenticate` header of a 401.
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer");
+
+/// The session token in the cookie that the browser sent.
+pub fn session_token(headers: &HeaderMap) -> Option<&str> {
+    let values = headers.get_all(header::COOKIE).iter().filter_map(|v| v.to_str().ok());
+    let mut pairs = values.flat_map(|v| v.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == SESSION_COOKIE).map(|(_, token)| token)
+}
+
+/// By the session cookie, unless an `Authorization` header is there: for pages only.
+///
+/// Errors: `unauthenticated`.
+pub(super) fn identify_page_user(authenticator: &Arc<Authenticator>, request: &Request) -> Result<Access, Problem> {
+    let headers = request.headers();
+    let token = session_token(headers).filter(|_| !headers.contains_key(header::AUTHORIZATION));
+    let find = |token| authenticator.session(token, SystemClock.now(), SystemClock.wall_ms());
+    match token.and_then(find) {
+        Some(principal) => Ok(Access::of_principal(authenticator, principal)),
+        None => identify(authenticator, request),
+    }
+}
+
+/// By the key, else by the certificate. A wrong key is refused even with a valid certificate.
+///
+/// Errors: `unauthenticated`.
+pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) -> Result<Access, Problem> {
+    let certificate = request.extensions().get::<Arc<PeerCertificate>>();
+    let key = presented_key(request.headers())?;
+    let credential = match (&key, certificate) {
+        (Some(key), _) => Credential::Key(key),
+        (None, Some(certificate)) => Credential::Certificate(certificate),
+        (None, None) => return Err(unauthenticated("send an API key: `Authorization: Bearer rlk_…`")),
+    };
+    match authenticator.identify(&credential, SystemClock.wall_ms()) {
+        Ok(principal) => Ok(Access::of_principal(authenticator, principal)),
+        Err(unknown) => {
+            // The client does not learn whether a key has expired or never existed.
+            if let IdentifyError::Expired(name) = &unknown {
+                tracing::info!(principal = name.as_str(), "an expired key was presented");
+            }
+            Err(unauthenticated("these credentials are unknown or have expired"))
+        }
+    }
+}
+
+fn unauthenticated(detail: &str) -> Problem {
+    Problem::new(ProblemKind::Unauthenticated, detail).header(header::WWW_AUTHENTICATE, CHALLENGE)
+}
+
+/// The key in the `Authorization` header: `Bearer KEY`, or the password of `Basic`.
+///
+/// Errors: `unauthenticated` for another scheme, for malformed values, and for more than one header.
+fn presented_key(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let malformed =
+        || unauthenticated("the Authorization header must be `Bearer KEY`, or `Basic` with the key as password");
+    if values.next().is_some() {
+        return Err(unauthenticated("the Authorization header is given twice"));
+    }
+    let (scheme, rest) = value.to_str().ok().and_then(|text| text.trim().split_once(' ')).ok_or_else(malformed)?;
+    let rest = rest.trim();
+    if scheme.eq_ignore_ascii_case("bearer") {
+        return Ok(Some(rest.as_bytes().to_vec()));
+    }
+    if scheme.eq_ignore_ascii_case("basic") {
+        let pair = STANDARD.decode(rest).map_err(|_| malformed())?;
+        let colon = pair.iter().position(|b| *b == b':').ok_or_else(malformed)?;
+        return Ok(Some(pair[colon + 1..].to_vec()));
+    }
+    Err(malformed())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_session_token_is_found_among_other_cookies() {
+        let headers = |cookie: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::COOKIE, cookie.parse().expect("a value"));
+            headers
+        };
+        assert_eq!(session_token(&headers("a=b; redlockd_session=xyz; c=d")), Some("xyz"));
+        assert_eq!(session_token(&headers("xredlockd_session=xyz")), None);
+        assert_eq!(session_token(&HeaderMap::new()), None);
+    }
+}

@@ -1,0 +1,99 @@
+//! Resource names in paths: decoded exactly once, then checked. The permission check and the handler both read them
+//! here, so that they cannot see different names.
+
+use axum::http::Uri;
+use percent_encoding::percent_decode_str;
+
+use super::problem::Problem;
+use crate::types::ResourceName;
+
+/// The prefix of a lock's path.
+pub const LOCKS_PREFIX: &str = "/locks/";
+
+/// The resource in a lock's path.
+///
+/// Errors: `invalid`, naming `resource`.
+pub fn resource(uri: &Uri) -> Result<ResourceName, Problem> {
+    resource_after(uri, LOCKS_PREFIX)
+}
+
+/// The resource after another prefix. Errors: `invalid`, naming `resource`.
+pub fn resource_after(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem> {
+    let invalid = |detail: String| Problem::invalid_field("resource", detail);
+    let raw = uri.path().strip_prefix(prefix).unwrap_or_default();
+    let decoded = percent_decode_str(raw).decode_utf8();
+    let name = decoded.map_err(|_| invalid("the resource name is not UTF-8".to_owned()))?;
+    ResourceName::parse(&name).map_err(|error| invalid(error.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn name(path: &str) -> Result<String, Problem> {
+        resource(&path.parse::<Uri>().expect("a URI")).map(|name| name.to_string())
+    }
+
+    #[test]
+    fn a_path_is_decoded_once() {
+        assert_eq!(name("/locks/deploy/prod").expect("valid"), "deploy/prod");
+        assert_eq!(name("/locks/deploy%2Fprod").expect("valid"), "deploy/prod");
+        assert_eq!(name("/locks/a%3ab%40c~d").expect("valid"), "a:b@c~d");
+        assert_eq!(name("/locks/locks/x?prefix=y").expect("valid"), "locks/x");
+    }
+
+    #[test]
+    fn hostile_paths_are_400_naming_the_resource() {
+        for path in [
+            "/locks/",
+            "/locks//",
+            "/locks//a",
+            "/locks/a//b",
+            "/locks/a/",
+            "/locks/a%2F",
+            "/locks/a%2F%2Fb",
+            "/locks/..",
+            "/locks/a/../b",
+            "/locks/%2e%2e/a",
+            "/locks/a/%2E",
+            "/locks/a%00b",
+            "/locks/a%0Ab",
+            "/locks/a%ff",
+            "/locks/%c3%a4",
+            "/locks/a%252Fb",
+            "/locks/a%zz",
+            "/locks/a+b",
+            "/locks/a%20b",
+            "/locks/redlockd:meta",
+            "/locks/redlockd%3Ameta",
+            &format!("/locks/{}", "x".repeat(256)),
+        ] {
+            let errors = name(path).expect_err(path).body("r").members.errors.expect("fields are named");
+            assert_eq!(errors[0].field, "resource", "{path}");
+        }
+    }
+
+    fn uri(text: &str) -> Uri {
+        text.parse().expect("a URI")
+    }
+
+    #[test]
+    fn names_are_decoded_once_and_checked() {
+        assert_eq!(resource_after(&uri("/ui/locks/a/b%2Fc"), "/ui/locks/").expect("a name").as_str(), "a/b/c");
+        for wrong in ["/ui/locks/", "/ui/locks/a//b", "/ui/locks/%3Cb%3E", "/ui/locks/%ff", "/ui/locks/a%252Fb"] {
+            assert!(resource_after(&uri(wrong), "/ui/locks/").is_err(), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_path_is_a_name_or_400(path in "/locks/[ -~]{0,20}") {
+            if let Ok(uri) = path.parse::<Uri>() {
+                let decoded = percent_decode_str(uri.path().strip_prefix(LOCKS_PREFIX).unwrap_or_default()).decode_utf8_lossy();
+                prop_assert_eq!(resource(&uri).is_ok(), ResourceName::parse(&decoded).is_ok());
+            }
+        }
+    }
+}
