@@ -3,8 +3,6 @@
 use super::fixture;
 use crate::support::client::{Answer, Client, send};
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-
 async fn post(client: &Client, path: &str, headers: &[(&str, &str)], fields: &[(&str, &str)]) -> Answer {
     let mut request = client.request("POST", path).form(fields);
     for (name, value) in headers {
@@ -14,32 +12,27 @@ async fn post(client: &Client, path: &str, headers: &[(&str, &str)], fields: &[(
 }
 
 #[tokio::test]
-async fn a_form_needs_the_cookie_of_this_browser_and_the_same_origin() {
+async fn a_form_of_another_site_is_refused_and_one_of_the_same_origin_accepted() {
     let service = fixture::service().await;
     let client = service.client();
     let lease = client.acquired("x", &[("ttl", "1m")]).await;
     let tag = lease.fence().to_string();
-    let fields = [("redlockd_form", TOKEN), ("tag", &tag), ("reason", "stuck"), ("name", "x")];
-    let cookie = ("cookie", "redlockd_form=0123456789abcdef0123456789abcdef");
-    let other = ("cookie", "redlockd_form=ffffffffffffffffffffffffffffffff");
+    let fields = [("tag", tag.as_str()), ("reason", "stuck"), ("name", "x")];
     for path in ["/ui/revoke/x", "/ui/release/x"] {
         for headers in [
-            &[][..],
-            &[other],
-            &[cookie, ("sec-fetch-site", "cross-site")],
-            &[cookie, ("origin", "https://evil.example")],
-            &[cookie, ("origin", "null")],
+            &[("sec-fetch-site", "cross-site")][..],
+            &[("sec-fetch-site", "same-site")],
+            &[("origin", "https://evil.example")],
+            &[("origin", "null")],
         ] {
             post(client, path, headers, &fields).await.expect_problem(403, "forbidden");
         }
-        post(client, path, &[cookie, ("host", "evil.example")], &fields).await.expect_problem(421, "host-not-allowed");
+        post(client, path, &[("host", "evil.example")], &fields).await.expect_problem(421, "host-not-allowed");
     }
     // It is untouched: not even its renewal is refused.
     client.extend("x", &lease.token(), &[]).await.expect_status(200);
     let done = ("sec-fetch-site", "same-origin");
-    let answer =
-        send(client.request("POST", "/ui/release/x").form(&fields).header(done.0, done.1).header(cookie.0, cookie.1))
-            .await;
+    let answer = post(client, "/ui/release/x", &[done], &fields).await;
     assert!(answer.text.contains("Released."), "{answer:?}");
     client.inspect("x").await.expect_status(404);
 }
@@ -50,7 +43,6 @@ async fn a_rejected_form_has_the_status_of_its_mistake() {
     let client = service.client();
     let lease = client.acquired("x", &[("ttl", "1m")]).await;
     let tag = lease.fence().to_string();
-    let cookie = [("cookie", "redlockd_form=0123456789abcdef0123456789abcdef")];
     let long = "x".repeat(513);
     for (path, tag, reason, name, status, said) in [
         ("/ui/revoke/x", tag.as_str(), " ", "", 400, "A reason is required"),
@@ -61,12 +53,12 @@ async fn a_rejected_form_has_the_status_of_its_mistake() {
         ("/ui/release/x", "1", "stuck", "x", 412, "The lock has another holder now"),
         ("/ui/release/free", "1", "stuck", "free", 404, "The lock is no longer held"),
     ] {
-        let fields = [("redlockd_form", TOKEN), ("tag", tag), ("reason", reason), ("name", name)];
-        let answer = post(client, path, &cookie, &fields).await.expect_status(status);
+        let fields = [("tag", tag), ("reason", reason), ("name", name)];
+        let answer = post(client, path, &[], &fields).await.expect_status(status);
         assert!(answer.text.contains(said), "{path}: {}", answer.text);
     }
-    let unknown = [("redlockd_form", TOKEN), ("tag", &tag), ("reason", "stuck"), ("force", "now")];
-    post(client, "/ui/revoke/x", &cookie, &unknown).await.expect_problem(400, "invalid");
+    let unknown = [("tag", tag.as_str()), ("reason", "stuck"), ("force", "now")];
+    post(client, "/ui/revoke/x", &[], &unknown).await.expect_problem(400, "invalid");
     client.extend("x", &lease.token(), &[]).await.expect_status(200);
 }
 
@@ -81,17 +73,18 @@ async fn accepted_and_refused_forms_are_in_the_audit_log() {
     let client = service.client();
     let lease = client.acquired("x", &[("ttl", "1m")]).await;
     let tag = lease.fence().to_string();
-    let cookie = [("cookie", "redlockd_form=0123456789abcdef0123456789abcdef")];
-    let form = |tag, reason| [("redlockd_form", TOKEN), ("tag", tag), ("reason", reason), ("name", "x")];
-    post(client, "/ui/revoke/x", &[], &form(&tag, "forged")).await.expect_status(403);
-    post(client, "/ui/revoke/x", &cookie, &form(&tag, "")).await.expect_status(400);
-    post(client, "/ui/revoke/x", &cookie, &form("1", "stale")).await.expect_status(412);
-    post(client, "/ui/revoke/x", &cookie, &form(&tag, "hangs")).await;
-    post(client, "/ui/release/x", &cookie, &form(&tag, "is dead")).await;
+    let form = |tag, reason| [("tag", tag), ("reason", reason), ("name", "x")];
+    let cross_site = [("sec-fetch-site", "cross-site")];
+    post(client, "/ui/revoke/x", &cross_site, &form(&tag, "forged")).await.expect_status(403);
+    post(client, "/ui/revoke/x", &[], &form(&tag, "")).await.expect_status(400);
+    post(client, "/ui/revoke/x", &[], &form("1", "stale")).await.expect_status(412);
+    post(client, "/ui/revoke/x", &[], &form(&tag, "hangs")).await;
+    post(client, "/ui/release/x", &[], &form(&tag, "is dead")).await;
     let written = poll::until("all five are in the audit log", || async {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
         let lines = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let ours: Vec<_> = lines.filter(|line| line["action"] == "revoke" || line["action"] == "force-now").collect();
+        let is_ours = |action: &str| matches!(action, "POST /ui/revoke/{resource}" | "revoke" | "force-now");
+        let ours: Vec<_> = lines.filter(|line| is_ours(line["action"].as_str().unwrap_or_default())).collect();
         (ours.len() == 5).then_some(ours)
     })
     .await;
@@ -103,7 +96,7 @@ async fn accepted_and_refused_forms_are_in_the_audit_log() {
     assert_eq!(
         said,
         [
-            "revoke|x|forbidden|forged",
+            "POST /ui/revoke/{resource}|-|forbidden|-",
             "revoke|x|invalid|",
             "revoke|x|changed|stale",
             "revoke|x|revoked|hangs",

@@ -48,11 +48,8 @@ impl<'s> Browser<'s> {
         self.send(request).await
     }
 
-    /// Sends the form of a page, with the token that the page gave to this browser.
-    pub(super) async fn post(&mut self, page: &Page, path: &str, fields: &[(&str, &str)]) -> Page {
-        let token = page.text.split_once("name=\"redlockd_form\" value=\"").expect("a form").1;
-        let token = token.split('"').next().unwrap_or_default();
-        let fields = [fields, &[("redlockd_form", token)]].concat();
+    /// Sends a form of a page of this service.
+    pub(super) async fn post(&mut self, path: &str, fields: &[(&str, &str)]) -> Page {
         let base = self.service.client().base();
         let request = self.http.post(format!("{base}{path}")).header("Sec-Fetch-Site", "same-origin").form(&fields);
         self.send(request).await
@@ -65,8 +62,7 @@ impl<'s> Browser<'s> {
     }
 
     pub(super) async fn log_in(&mut self, name: &str) -> Page {
-        let page = self.get("/ui/login").await;
-        self.post(&page, "/ui/login", &[("key", &key(name))]).await
+        self.post("/ui/login", &[("key", &key(name))]).await
     }
 }
 
@@ -93,8 +89,7 @@ async fn a_session_sees_what_its_principal_may_see_and_the_api_does_not_know_it(
         assert!(page.text.contains("href=\"/ui/login\"") && !page.text.contains("a/1"), "{path}: {}", page.text);
     }
     // A wrong key does not do, and says no more than that.
-    let page = browser.get("/ui/login").await;
-    let wrong = browser.post(&page, "/ui/login", &[("key", "rlk_wrong")]).await;
+    let wrong = browser.post("/ui/login", &[("key", "rlk_wrong")]).await;
     assert!(wrong.status == 403 && wrong.text.contains("not known here") && !wrong.text.contains("rlk_wrong"));
     let done = browser.log_in("half").await;
     assert_eq!((done.status, done.location.as_str()), (303, "/ui/"));
@@ -127,14 +122,14 @@ async fn a_session_sees_what_its_principal_may_see_and_the_api_does_not_know_it(
     let page = browser.get("/ui/login").await;
     assert!(page.text.contains("logged in as <strong>half</strong>"), "{}", page.text);
     let old = browser.cookies.clone();
-    assert_eq!(browser.post(&page, "/ui/logout", &[]).await.status, 303);
+    assert_eq!(browser.post("/ui/logout", &[]).await.status, 303);
     assert_eq!(browser.get("/ui/").await.status, 401);
     browser.cookies = old;
     assert_eq!(browser.get("/ui/").await.status, 401, "the word is worth nothing any more");
 }
 
 #[tokio::test]
-async fn forms_need_the_right_the_token_and_the_session() {
+async fn forms_need_the_right_the_same_origin_and_the_session() {
     let text = entry("ops", &[&key("ops")], &["force:**"], "") + &entry("ci", &[&key("ci")], &["acquire:**"], "");
     let access = Access::with(&text);
     let service = access.service(&[]).await;
@@ -146,17 +141,15 @@ async fn forms_need_the_right_the_token_and_the_session() {
     assert_eq!(ask.status, 200, "{}", ask.text);
     let tag = ask.text.split_once("name=\"tag\" value=\"").expect("a tag").1.split('"').next().unwrap_or_default();
     let fields = [("tag", tag), ("reason", "stuck"), ("name", "x")];
-    // Whoever may only acquire, whoever sends another's form, and another site's page.
+    // Without the right, without the session, and from another site.
     assert_eq!(ci.get("/ui/release/x").await.status, 403);
-    assert_eq!(ci.post(&ask, "/ui/release/x", &fields).await.status, 403);
-    let stolen = Page {
-        text: ask.text.replace("name=\"redlockd_form\" value=\"", "name=\"redlockd_form\" value=\"0"),
-        ..ops.get("/ui/").await
-    };
-    assert_eq!(ops.post(&stolen, "/ui/release/x", &fields).await.status, 403);
+    assert_eq!(ci.post("/ui/release/x", &fields).await.status, 403);
+    assert_eq!(Browser::new(&service).post("/ui/release/x", &fields).await.status, 401);
     let base = service.client().base();
     let foreign = ops.http.post(format!("{base}/ui/release/x")).header("Sec-Fetch-Site", "cross-site").form(&fields);
     assert_eq!(ops.send(foreign).await.status, 403);
+    let foreign_login = ops.http.post(format!("{base}/ui/login")).header("Origin", "https://evil.example");
+    assert_eq!(ops.send(foreign_login.form(&[("key", key("ci"))])).await.status, 403, "no log-in by another site");
     service
         .client()
         .request("GET", "/locks/x")
@@ -166,7 +159,7 @@ async fn forms_need_the_right_the_token_and_the_session() {
         .expect("an answer")
         .error_for_status()
         .expect("still held");
-    let done = ops.post(&ask, "/ui/release/x", &fields).await;
+    let done = ops.post("/ui/release/x", &fields).await;
     assert_eq!(done.status, 303, "{}", done.text);
     // Its key goes, and with it its session.
     access.write(&entry("ci", &[&key("ci")], &["acquire:**"], ""));

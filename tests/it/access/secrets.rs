@@ -87,16 +87,14 @@ async fn nothing_that_is_written_has_a_secret_in_it() {
     }
     // The pages, with what a browser brings, while locks are held; and a log-in with a key that does not do.
     let mut browser = Browser::new(&service);
-    let asked = browser.get("/ui/login").await;
-    let failed = browser.post(&asked, "/ui/login", &[("key", FORM_KEY)]).await;
+    let failed = browser.post("/ui/login", &[("key", FORM_KEY)]).await;
     assert_eq!((failed.status, browser.log_in("ci").await.status), (403, 303));
     outputs.push(("a failed log-in".into(), failed.text.into_bytes()));
     for path in pages().into_iter().chain(["/ui/locks/a", "/ui/locks/own", "/ui/revoke/a"].map(str::to_owned)) {
         outputs.push((path.clone(), browser.get(&path).await.text.into_bytes()));
     }
-    let ask = browser.get("/ui/release/own").await;
     let fields = [("reason", "stuck"), ("name", "own"), ("fence", "0"), ("token", OWN_TOKEN)];
-    outputs.push(("a form".into(), browser.post(&ask, "/ui/release/own", &fields).await.text.into_bytes()));
+    outputs.push(("a form".into(), browser.post("/ui/release/own", &fields).await.text.into_bytes()));
     let hold = as_principal(client.request("POST", "/locks/held?hold=true&ttl=1s"), "ci");
     let hold = tokio::spawn(hold);
     poll::until("it is held", || async {
