@@ -1,49 +1,47 @@
-//! Who wants the locks: clients that acquire, extend, release, hang up, repeat themselves elsewhere
-//! and go on working beyond their deadline; and the guarded stores that they write to. Knows the
-//! answers of an instance, and none of its parts.
+//! The simulated clients: they acquire, extend, release, hang up, repeat requests at other instances,
+//! work beyond their deadline, and write to guarded stores.
 
-use super::ledger::Promise;
+use super::coverage::HardState;
+use super::invariants::Promise;
 use super::rng::Rng;
-use super::sometimes::Sometimes;
 use super::world::{Event, MS, SEC, Todo, Us, World};
 use crate::types::{Fence, ResourceName, TOKEN_RANDOM_BYTES, Token, TokenHash};
 
-/// What a client wants.
+/// A client's operation.
 #[derive(Debug, Clone)]
-pub(super) enum Verb {
+pub(super) enum Operation {
     Acquire { ttl_ms: u64, wait_ms: u64 },
     Extend { ttl_ms: Option<u64>, fence: Option<Fence> },
     Release,
 }
 
-/// Who asks.
+/// Who requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asker {
+pub(super) enum Requester {
     Client(usize),
-    /// Of this resource.
-    Auditor(usize),
+    /// The liveness check of this resource.
+    LivenessCheck(usize),
 }
 
 /// One request.
 #[derive(Debug, Clone)]
-pub(super) struct Ask {
+pub(super) struct ClientRequest {
     pub(super) req: u64,
-    pub(super) by: Asker,
+    pub(super) by: Requester,
     pub(super) inst: usize,
     pub(super) resource: ResourceName,
     pub(super) token: TokenHash,
-    pub(super) verb: Verb,
+    pub(super) operation: Operation,
     pub(super) sent: Us,
     /// The TTL that the lease was acquired with.
     pub(super) lease_ttl_ms: u64,
 }
 
-impl Ask {
-    /// Whether it should have been answered by now: its wait is over, and some rounds with it. The
-    /// world has been calm for longer than that.
+impl ClientRequest {
+    /// Whether it should have been answered by now: its wait is over, and time for some rounds.
     pub(super) fn is_overdue(&self, now: Us) -> bool {
-        let wait_ms = match self.verb {
-            Verb::Acquire { wait_ms, .. } => wait_ms,
+        let wait_ms = match self.operation {
+            Operation::Acquire { wait_ms, .. } => wait_ms,
             _ => 0,
         };
         now > self.sent + wait_ms * MS + 2 * SEC
@@ -52,9 +50,8 @@ impl Ask {
 
 /// One answer, as the client reads it.
 #[derive(Debug, Clone)]
-pub(super) enum Resp {
-    /// Granted or extended: with how long it is good for from when the request was sent, and what
-    /// of that was waited.
+pub(super) enum Answer {
+    /// Granted or extended: validity from the time the request was sent, and how much of it was waited.
     Good { fence: Fence, valid_us: Us, waited_us: Us },
     /// Anything else.
     No,
@@ -86,12 +83,12 @@ pub(super) struct Client {
     retries: u32,
     /// Its clock's rate error.
     ppm: i64,
-    /// It writes to the store until it notices.
+    /// It writes to the store after its lease has ended.
     is_zombie: bool,
 }
 
 impl Client {
-    /// Wants nothing yet.
+    /// An idle client.
     pub(super) fn new(r: &mut Rng) -> Self {
         Self {
             state: State::Thinking,
@@ -112,7 +109,7 @@ impl Client {
     }
 }
 
-/// A token that only this number has.
+/// The token with this number.
 pub(super) fn token_of(number: u64) -> TokenHash {
     let mut bytes = [0; TOKEN_RANDOM_BYTES];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -120,31 +117,31 @@ pub(super) fn token_of(number: u64) -> TokenHash {
 }
 
 impl World {
-    /// A client, or an auditor, sends a request.
+    /// A client, or an check, sends a request.
     pub(super) fn ask(
         &mut self,
-        by: Asker,
+        by: Requester,
         inst: usize,
         about: (usize, TokenHash),
-        verb: Verb,
+        operation: Operation,
         lease_ttl_ms: u64,
     ) -> u64 {
         let (req, sent, resource) = (self.id(), self.now, self.resources[about.0].clone());
         self.mix(&[req, inst as u64]);
-        self.trace(|| format!("{by:?} -> i{inst} {verb:?} {resource} {:?} (request {req})", about.1));
-        let ask = Ask { req, by, inst, resource, token: about.1, verb, sent, lease_ttl_ms };
-        self.asks.insert(req, ask);
-        let at = self.now + self.crowd.range(80, 2_000);
+        self.trace(|| format!("{by:?} -> i{inst} {operation:?} {resource} {:?} (request {req})", about.1));
+        let request = ClientRequest { req, by, inst, resource, token: about.1, operation, sent, lease_ttl_ms };
+        self.requests.insert(req, request);
+        let at = self.now + self.client_rng.range(80, 2_000);
         self.at(at, Event::Arrive { req });
         req
     }
 
     /// A request reaches its instance.
     pub(super) fn arrive(&mut self, req: u64) {
-        let Some(ask) = self.asks.get(&req) else { return };
-        let (inst, now) = (ask.inst, self.now);
+        let Some(request) = self.requests.get(&req) else { return };
+        let (inst, now) = (request.inst, self.now);
         if !self.insts[inst].alive {
-            return self.reply(req, Resp::No);
+            return self.reply(req, Answer::No);
         }
         let local = self.insts[inst].local;
         if local > now {
@@ -154,60 +151,60 @@ impl World {
         self.todo.push(Todo::Spawn(inst, req));
     }
 
-    fn reply(&mut self, req: u64, resp: Resp) {
-        let at = self.now + self.crowd.range(80, 2_000);
-        self.at(at, Event::Answered { req, resp });
+    fn reply(&mut self, req: u64, answer: Answer) {
+        let at = self.now + self.client_rng.range(80, 2_000);
+        self.at(at, Event::Answered { req, answer });
     }
 
     /// An instance has written its answer: a promise, or another.
     pub(super) fn answer(&mut self, inst: usize, req: u64, promise: Option<Promise>, waited_us: Us) {
-        let Some(ask) = self.asks.get(&req).cloned() else {
+        let Some(request) = self.requests.get(&req).cloned() else {
             // Its caller hung up in the same instant: whatever was kept is left to its TTL, as an answer that is lost.
             return self.note_attempts(inst, req, promise.is_some());
         };
         self.insts[inst].serving.remove(&req);
         let at = self.local(inst);
-        let mut resp = Resp::No;
+        let mut answer = Answer::No;
         if let Some(mut promise) = promise {
             self.mix(&[req, promise.fence.0, promise.until]);
-            self.trace(|| format!("i{inst} answers request {req}: {promise:?} for {:?}", ask.token));
+            self.trace(|| format!("i{inst} answers request {req}: {promise:?} for {:?}", request.token));
             let valid_us = promise.until.saturating_sub(promise.at);
-            resp = Resp::Good { fence: promise.fence, valid_us, waited_us };
-            if let Asker::Client(client) = ask.by {
-                // What the caller makes of it on its own clock counts as promised too.
-                promise.trusted = self.trusts_until(client, &ask, valid_us, waited_us);
+            answer = Answer::Good { fence: promise.fence, valid_us, waited_us };
+            if let Requester::Client(client) = request.by {
+                // The end that the caller derives on its own clock counts as promised too.
+                promise.trusted = self.trusts_until(client, &request, valid_us, waited_us);
             }
-            match ask.verb {
-                Verb::Extend { .. } => self.check_extend(&ask, &promise),
-                _ => self.check_grant(&ask, &promise),
+            match request.operation {
+                Operation::Extend { .. } => self.check_extend(&request, &promise),
+                _ => self.check_grant(&request, &promise),
             }
             self.note_attempts(inst, req, true);
         } else {
             self.note_attempts(inst, req, false);
         }
-        let arrives = at + self.crowd.range(80, 2_000);
-        self.at(arrives, Event::Answered { req, resp });
+        let arrives = at + self.client_rng.range(80, 2_000);
+        self.at(arrives, Event::Answered { req, answer });
     }
 
     /// `valid_for_ms` counts from before the request was sent, on the client's clock.
-    fn trusts_until(&self, client: usize, ask: &Ask, valid_us: Us, waited_us: Us) -> Us {
+    fn trusts_until(&self, client: usize, request: &ClientRequest, valid_us: Us, waited_us: Us) -> Us {
         let own = i128::from(valid_us + waited_us) * 1_000_000 / i128::from(1_000_000 + self.clients[client].ppm);
-        ask.sent + u64::try_from(own).expect("positive")
+        request.sent + u64::try_from(own).expect("positive")
     }
 
-    /// A client's turn.
+    /// A client acts.
     pub(super) fn client_acts(&mut self, client: usize, generation: u64) {
         if self.clients[client].generation != generation {
             return;
         }
         match self.clients[client].state {
             State::Thinking => self.client_begins(client),
-            State::Acquiring => self.client_loses_patience(client),
+            State::Acquiring => self.client_times_out(client),
             State::Holding => self.client_holds(client),
             State::Extending => {
                 self.clients[client].state = State::Holding;
                 self.clients[client].req = 0;
-                let pause = self.crowd.range(1, 100) * MS;
+                let pause = self.client_rng.range(1, 100) * MS;
                 self.wake_client(client, pause);
             }
             State::Releasing => self.client_thinks(client),
@@ -223,7 +220,7 @@ impl World {
     fn client_thinks(&mut self, client: usize) {
         self.clients[client].state = State::Thinking;
         self.clients[client].req = 0;
-        let pause = self.crowd.range(2, 300) * MS;
+        let pause = self.client_rng.range(2, 300) * MS;
         self.wake_client(client, pause);
     }
 
@@ -231,12 +228,12 @@ impl World {
         if self.now >= self.closing_time() {
             return;
         }
-        let (token, inst) = (self.id(), self.crowd.index(self.insts.len()));
-        let resource = self.crowd.index(self.resources.len());
-        let waits = self.crowd.chance(self.profile.waits);
-        let wait_ms = if waits { self.crowd.range(200, 3_000) } else { 0 };
+        let (token, inst) = (self.id(), self.client_rng.index(self.insts.len()));
+        let resource = self.client_rng.index(self.resources.len());
+        let waits = self.client_rng.chance(self.profile.waits);
+        let wait_ms = if waits { self.client_rng.range(200, 3_000) } else { 0 };
         let most = self.insts[inst].max_ttl_ms;
-        let ttl_ms = if self.crowd.chance(40) { most } else { self.crowd.range(200, most) };
+        let ttl_ms = if self.client_rng.chance(40) { most } else { self.client_rng.range(200, most) };
         let c = &mut self.clients[client];
         (c.token, c.hash, c.resource, c.inst) = (token, Some(token_of(token)), resource, inst);
         (c.ttl_ms, c.wait_ms, c.retries, c.fence, c.deadline) = (ttl_ms, wait_ms, 0, Fence(0), 0);
@@ -249,26 +246,26 @@ impl World {
         let (inst, about) = (c.inst, (c.resource, c.hash.clone().expect("begun")));
         let (ttl_ms, wait_ms) = (c.ttl_ms, c.wait_ms);
         self.clients[client].req =
-            self.ask(Asker::Client(client), inst, about, Verb::Acquire { ttl_ms, wait_ms }, ttl_ms);
-        // Some hang up in the midst of it, most wait for longer than they were promised to.
-        let patience = if self.crowd.chance(25) {
-            self.crowd.range(1, 60) * MS
+            self.ask(Requester::Client(client), inst, about, Operation::Acquire { ttl_ms, wait_ms }, ttl_ms);
+        // Some hang up early, most wait for longer than the request may take.
+        let timeout = if self.client_rng.chance(25) {
+            self.client_rng.range(1, 60) * MS
         } else {
-            (wait_ms + self.crowd.range(200, 1_500)) * MS
+            (wait_ms + self.client_rng.range(200, 1_500)) * MS
         };
-        self.wake_client(client, patience);
+        self.wake_client(client, timeout);
     }
 
-    fn client_loses_patience(&mut self, client: usize) {
+    fn client_times_out(&mut self, client: usize) {
         let req = self.clients[client].req;
-        if self.crowd.chance(85) {
-            let at = self.now + self.crowd.range(80, 2_000);
+        if self.client_rng.chance(85) {
+            let at = self.now + self.client_rng.range(80, 2_000);
             self.at(at, Event::Gone { req });
         }
         let is_open = self.now < self.closing_time();
-        if is_open && self.clients[client].retries < 2 && self.crowd.chance(65) {
-            // The same POST again, as a proxy or a careful client would: here or elsewhere.
-            let other = self.crowd.index(self.insts.len());
+        if is_open && self.clients[client].retries < 2 && self.client_rng.chance(65) {
+            // The same request again, as a proxy or a retrying client sends it: here or elsewhere.
+            let other = self.client_rng.index(self.insts.len());
             let c = &mut self.clients[client];
             c.retries += 1;
             // An instance refuses what is above its own longest TTL, before anything is asked of a node.
@@ -276,13 +273,13 @@ impl World {
                 c.inst = other;
             }
             self.client_acquires(client);
-        } else if is_open && self.crowd.chance(20) {
+        } else if is_open && self.client_rng.chance(20) {
             // It does not know whether it has the lease, and wants more time for it.
             let c = &mut self.clients[client];
             c.state = State::Extending;
             let (about, inst, ttl_ms) = ((c.resource, c.hash.clone().expect("begun")), c.inst, c.ttl_ms);
-            let verb = Verb::Extend { ttl_ms: None, fence: None };
-            self.clients[client].req = self.ask(Asker::Client(client), inst, about, verb, ttl_ms);
+            let operation = Operation::Extend { ttl_ms: None, fence: None };
+            self.clients[client].req = self.ask(Requester::Client(client), inst, about, operation, ttl_ms);
             self.wake_client(client, 600 * MS);
         } else {
             self.client_thinks(client);
@@ -291,35 +288,35 @@ impl World {
 
     fn client_holds(&mut self, client: usize) {
         let is_over = self.now >= self.clients[client].deadline;
-        if (is_over && !self.crowd.chance(30)) || self.now >= self.closing_time() {
+        if (is_over && !self.client_rng.chance(30)) || self.now >= self.closing_time() {
             return self.client_thinks(client);
         }
         let c = &self.clients[client];
         let (about, fence, lease_ttl_ms) = ((c.resource, c.hash.clone().expect("begun")), c.fence, c.ttl_ms);
-        if self.crowd.chance(30) {
-            self.clients[client].inst = self.crowd.index(self.insts.len());
+        if self.client_rng.chance(30) {
+            self.clients[client].inst = self.client_rng.index(self.insts.len());
         }
-        let (by, inst) = (Asker::Client(client), self.clients[client].inst);
-        match self.crowd.below(100) {
+        let (by, inst) = (Requester::Client(client), self.clients[client].inst);
+        match self.client_rng.below(100) {
             0..55 => {
-                let fence = self.crowd.chance(50).then_some(fence);
+                let fence = self.client_rng.chance(50).then_some(fence);
                 let most = self.insts[inst].max_ttl_ms;
-                let ttl_ms = self.crowd.chance(60).then(|| self.crowd.range(200, most));
+                let ttl_ms = self.client_rng.chance(60).then(|| self.client_rng.range(200, most));
                 self.clients[client].state = State::Extending;
-                self.clients[client].req = self.ask(by, inst, about, Verb::Extend { ttl_ms, fence }, lease_ttl_ms);
+                self.clients[client].req = self.ask(by, inst, about, Operation::Extend { ttl_ms, fence }, lease_ttl_ms);
                 self.wake_client(client, 600 * MS);
             }
             55..88 => {
                 self.note_release(&about.1);
                 self.clients[client].state = State::Releasing;
-                self.clients[client].req = self.ask(by, inst, about.clone(), Verb::Release, lease_ttl_ms);
-                if self.crowd.chance(15) {
+                self.clients[client].req = self.ask(by, inst, about.clone(), Operation::Release, lease_ttl_ms);
+                if self.client_rng.chance(15) {
                     // A duplicate of its acquire comes late, through another instance.
-                    let other = match self.crowd.index(self.insts.len()) {
+                    let other = match self.client_rng.index(self.insts.len()) {
                         other if lease_ttl_ms <= self.insts[other].max_ttl_ms => other,
                         _ => inst,
                     };
-                    self.ask(by, other, about, Verb::Acquire { ttl_ms: lease_ttl_ms, wait_ms: 0 }, lease_ttl_ms);
+                    self.ask(by, other, about, Operation::Acquire { ttl_ms: lease_ttl_ms, wait_ms: 0 }, lease_ttl_ms);
                 }
                 self.wake_client(client, 600 * MS);
             }
@@ -328,28 +325,28 @@ impl World {
     }
 
     /// An answer reaches a client.
-    pub(super) fn answered(&mut self, req: u64, resp: Resp) {
-        let Some(ask) = self.asks.remove(&req) else { return };
-        let client = match ask.by {
-            Asker::Client(client) => client,
-            Asker::Auditor(resource) => return self.audited(resource, req, &resp),
+    pub(super) fn answered(&mut self, req: u64, answer: Answer) {
+        let Some(request) = self.requests.remove(&req) else { return };
+        let client = match request.by {
+            Requester::Client(client) => client,
+            Requester::LivenessCheck(resource) => return self.check_answered(resource, req, &answer),
         };
         if self.clients[client].req != req {
             return;
         }
-        match (self.clients[client].state, resp) {
-            (State::Acquiring | State::Extending, Resp::Good { fence, valid_us, waited_us }) => {
-                let until = self.trusts_until(client, &ask, valid_us, waited_us);
+        match (self.clients[client].state, answer) {
+            (State::Acquiring | State::Extending, Answer::Good { fence, valid_us, waited_us }) => {
+                let until = self.trusts_until(client, &request, valid_us, waited_us);
                 let c = &mut self.clients[client];
                 (c.state, c.fence, c.deadline) = (State::Holding, fence, c.deadline.max(until));
                 if waited_us > 100 * MS {
-                    self.seen.count(Sometimes::WaiterServed);
+                    self.coverage.count(HardState::WaiterServed);
                 }
                 self.client_works(client);
             }
-            (State::Extending, Resp::No) => {
+            (State::Extending, Answer::No) => {
                 self.clients[client].state = State::Holding;
-                let pause = self.crowd.range(1, 100) * MS;
+                let pause = self.client_rng.range(1, 100) * MS;
                 self.wake_client(client, pause);
             }
             _ => self.client_thinks(client),
@@ -359,15 +356,19 @@ impl World {
     fn client_works(&mut self, client: usize) {
         let (deadline, now) = (self.clients[client].deadline, self.now);
         let left = deadline.saturating_sub(now).max(MS);
-        let next = if self.crowd.chance(15) { left + self.crowd.range(0, 1_500) * MS } else { self.crowd.below(left) };
+        let next = if self.client_rng.chance(15) {
+            left + self.client_rng.range(0, 1_500) * MS
+        } else {
+            self.client_rng.below(left)
+        };
         let extra = if self.clients[client].is_zombie { 2 * SEC } else { 0 };
         let token = self.clients[client].token;
-        let write = now + self.crowd.below(left + extra);
+        let write = now + self.client_rng.below(left + extra);
         self.at(write, Event::Write { client, token });
         self.wake_client(client, next.max(MS));
     }
 
-    /// A write to the guarded store. A zombie does not know that its lease is over.
+    /// A write to the guarded store, possibly after the lease has ended.
     pub(super) fn client_writes(&mut self, client: usize, token: u64) {
         let c = &self.clients[client];
         if c.token != token || c.fence == Fence(0) {
@@ -377,17 +378,17 @@ impl World {
         self.store(resource, &hash, fence);
     }
 
-    /// A client hangs up: what it asked for is served no further.
+    /// A client hangs up: its request is aborted.
     pub(super) fn hang_up(&mut self, req: u64) {
-        let Some(ask) = self.asks.get(&req).cloned() else { return };
-        let local = self.insts[ask.inst].local;
+        let Some(request) = self.requests.get(&req).cloned() else { return };
+        let local = self.insts[request.inst].local;
         if local > self.now {
             return self.at(local, Event::Gone { req });
         }
-        if self.insts[ask.inst].serving.remove(&req) {
-            self.seen.count(Sometimes::HungUpMidway);
-            self.todo.push(Todo::Abort(ask.inst, req));
+        if self.insts[request.inst].serving.remove(&req) {
+            self.coverage.count(HardState::HungUpMidway);
+            self.todo.push(Todo::Abort(request.inst, req));
         }
-        self.asks.remove(&req);
+        self.requests.remove(&req);
     }
 }

@@ -1,5 +1,5 @@
-//! The clock that an instance sees: the world's time, at its own rate, with sleeps that end a little
-//! late, and not while the instance is stopped. Knows no event but the end of a sleep.
+//! The clock of a simulated instance: the world's time at the instance's own rate. Sleeps end a little
+//! late, and not while the instance is stopped.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -58,7 +58,7 @@ impl Future for Sleep {
             _ => {}
         }
         let id = world.id();
-        let late = world.net.below(MS);
+        let late = world.net_rng.below(MS);
         let (due, life) = (world.when(inst, at) + late, world.insts[inst].life);
         world.insts[inst].timers.insert(id, cx.waker().clone());
         world.at(due, Event::Timer { inst, life, id });

@@ -1,15 +1,14 @@
-//! What goes wrong, and how it is set right. Faults fall at random instants until the calm; each
-//! heals by itself, and the calm heals everything. Knows no protocol: which node has what memory is
-//! all that it touches.
+//! Faults, and how they heal. They happen at random times until the calm; each heals by itself, and the
+//! calm heals all.
 
-use super::beings::{Inst, run_id};
+use super::actors::{Inst, run_id};
+use super::coverage::HardState;
 use super::profile::Fault;
-use super::sometimes::Sometimes;
 use super::world::{Event, MS, SEC, Todo, Us, World};
 use crate::protocol::reference::ReferenceNode;
 use crate::redlock::quorum::quorum_of;
 
-/// How a node comes back.
+/// What a restarted node remembers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Memory {
     Nothing,
@@ -18,7 +17,7 @@ pub(super) enum Memory {
     Tail,
 }
 
-/// Something is set right.
+/// A fault heals.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Heal {
     /// A node's process is started.
@@ -29,10 +28,10 @@ pub(super) enum Heal {
     Wall { inst: usize, by_us: i64 },
 }
 
-/// An instance's warden has learnt the nodes' clocks, or noticed that they were stepped.
+/// Time for an instance's node monitor to measure the nodes' clocks, or to detect that they were stepped.
 const SETTLING: Us = 2_500 * MS;
-/// Answers that must have shown a node's clock to be off before it goes back: an excursion that
-/// nobody saw is beyond what can be promised.
+/// Number of answers that must have reported a node's clock as wrong before it is set back: a step that
+/// no instance detects is excluded from the guarantee.
 const NOTICED: u32 = 1;
 
 impl World {
@@ -43,8 +42,8 @@ impl World {
         }
         if !self.profile.faults.is_empty() {
             let kinds = self.profile.faults.clone();
-            let fault = self.luck.pick(&kinds);
-            let (node, inst) = (self.luck.index(self.servers.len()), self.luck.index(self.insts.len()));
+            let fault = self.fault_rng.pick(&kinds);
+            let (node, inst) = (self.fault_rng.index(self.servers.len()), self.fault_rng.index(self.insts.len()));
             if fault.costs_the_vote() && !self.may_lose_another(node) {
                 return self.next_fault();
             }
@@ -55,17 +54,17 @@ impl World {
         self.next_fault();
     }
 
-    /// Mostly a quorum keeps its vote, or nothing would ever be granted.
+    /// Usually a quorum keeps its vote, so that leases are granted at all.
     fn may_lose_another(&mut self, node: usize) -> bool {
         let quarantine = self.quarantine_ms() * MS;
         let (now, least) = (self.now, self.profile.nodes / 2 + 1);
         let in_doubt = |at: Option<Us>| at.is_some_and(|at| at + quarantine + SEC > now);
         let others = self.servers.iter().enumerate().filter(|(i, s)| *i != node && s.up && !in_doubt(s.doubted));
-        others.count() >= least || self.luck.chance(12)
+        others.count() >= least || self.fault_rng.chance(12)
     }
 
     fn next_fault(&mut self) {
-        let gap = self.luck.range(60, self.profile.gap_ms) * MS;
+        let gap = self.fault_rng.range(60, self.profile.gap_ms) * MS;
         self.at(self.now + gap, Event::Fault);
     }
 
@@ -76,37 +75,37 @@ impl World {
             Fault::RestartKept => self.kill_node(node, Memory::All),
             Fault::RestartTail => self.kill_node(node, Memory::Tail),
             Fault::RestartAll => {
-                if self.luck.chance(30) {
-                    let memory = self.luck.pick(&[Memory::Nothing, Memory::All, Memory::Tail]);
+                if self.fault_rng.chance(30) {
+                    let memory = self.fault_rng.pick(&[Memory::Nothing, Memory::All, Memory::Tail]);
                     (0..self.servers.len()).for_each(|n| self.kill_node(n, memory));
-                    self.seen.count(Sometimes::WholeClusterForgot);
+                    self.coverage.count(HardState::WholeClusterForgot);
                 }
             }
             Fault::Flush => {
                 self.servers[node].machine.flush_all();
-                self.servers[node].shake(now);
+                self.servers[node].disturb(now);
                 (self.servers[node].forgot, self.servers[node].doubted) = (Some(now), Some(now));
             }
             Fault::NodeStep => self.step_node(node),
             Fault::NodeJolt => self.jolt_node(node),
             Fault::JointStep => self.step_host(),
             Fault::WallStep => {
-                let by_us = self.luck.pick(&[-3_600, -20, -2, 2, 20, 3_600]) * 1_000_000;
+                let by_us = self.fault_rng.pick(&[-3_600, -20, -2, 2, 20, 3_600]) * 1_000_000;
                 self.insts[inst].wall_off_us += by_us;
-                let back = now + self.luck.range(500, 6_000) * MS;
+                let back = now + self.fault_rng.range(500, 6_000) * MS;
                 self.at(back, Event::Heal(Heal::Wall { inst, by_us }));
             }
             Fault::Freeze => {
-                let until = now + self.luck.range(50, 3_000) * MS;
+                let until = now + self.fault_rng.range(50, 3_000) * MS;
                 self.servers[node].frozen_until = until;
             }
             Fault::Pause | Fault::Crash if !self.is_settled() => {}
             Fault::Pause => {
-                let until = now + self.luck.range(50, 4_500) * MS;
+                let until = now + self.fault_rng.range(50, 4_500) * MS;
                 let inst = &mut self.insts[inst];
                 inst.local = until.max(inst.local);
                 if now < inst.began + SETTLING {
-                    // It may not have looked at the nodes yet.
+                    // It may not have probed the nodes yet.
                     inst.began = inst.local;
                 }
             }
@@ -114,15 +113,15 @@ impl World {
             Fault::Cut => self.cut(inst),
             Fault::Break => {
                 for i in 0..self.insts.len() {
-                    for lane in 0..self.profile.lanes {
-                        if self.luck.chance(50) {
-                            let back = self.luck.range(1, 200) * MS;
-                            self.break_link(i, node, lane, back);
+                    for connection in 0..self.profile.connections {
+                        if self.fault_rng.chance(50) {
+                            let back = self.fault_rng.range(1, 200) * MS;
+                            self.break_link(i, node, connection, back);
                         }
                     }
                 }
             }
-            Fault::Slow => self.servers[node].slow_until = now + self.luck.range(200, 2_500) * MS,
+            Fault::Slow => self.servers[node].slow_until = now + self.fault_rng.range(200, 2_500) * MS,
         }
     }
 
@@ -132,12 +131,12 @@ impl World {
         }
         self.servers[node].up = false;
         for inst in 0..self.insts.len() {
-            for lane in 0..self.profile.lanes {
-                let back = self.luck.range(5, 100) * MS;
-                self.break_link(inst, node, lane, back);
+            for connection in 0..self.profile.connections {
+                let back = self.fault_rng.range(5, 100) * MS;
+                self.break_link(inst, node, connection, back);
             }
         }
-        let up = self.now + self.luck.range(20, 1_500) * MS;
+        let up = self.now + self.fault_rng.range(20, 1_500) * MS;
         self.at(up, Event::Heal(Heal::NodeUp { node, memory }));
     }
 
@@ -145,48 +144,48 @@ impl World {
         if self.servers[node].stepped_us != 0 {
             return;
         }
-        let by_s = self.luck.pick(&[-3_600, -20, -3, 1, 3, 20, 3_600]);
-        let by_us = by_s * 1_000_000 + self.luck.either_way(400_000);
+        let by_s = self.fault_rng.pick(&[-3_600, -20, -3, 1, 3, 20, 3_600]);
+        let by_us = by_s * 1_000_000 + self.fault_rng.either_way(400_000);
         let stepped = self.servers.iter().filter(|s| s.stepped_us != 0).count() + 1;
         if stepped > self.profile.nodes / 2 {
-            // A majority: an instance that starts would take it for the time, as below.
+            // A majority: an instance that starts would take it as the time, as below.
             if !self.can_notice() {
                 return;
             }
             self.settled_until = self.now + SETTLING;
         }
         self.step_clock(node, by_us);
-        self.ledger.clocks_stepped = true;
+        self.checker.clocks_stepped = true;
         self.servers[node].doubted = Some(self.now);
-        let back = self.now + self.luck.range(300, 6_000) * MS;
+        let back = self.now + self.fault_rng.range(300, 6_000) * MS;
         self.at(back, Event::Heal(Heal::NodeClock { node }));
     }
 
     fn jolt_node(&mut self, node: usize) {
         // Standing skew and jolt together stay within the guard, as is assumed.
-        let room =
+        let max_us =
             480_000 - self.profile.skew_ms * 1_000 - i64::try_from(self.now / 1_000_000).expect("short") * 10_000;
-        if self.servers[node].stepped_us == 0 && room > 0 {
-            let by_us = self.luck.either_way(room);
+        if self.servers[node].stepped_us == 0 && max_us > 0 {
+            let by_us = self.fault_rng.either_way(max_us);
             self.step_clock(node, by_us);
             self.servers[node].noticed = NOTICED;
-            let back = self.now + self.luck.range(300, 3_000) * MS;
+            let back = self.now + self.fault_rng.range(300, 3_000) * MS;
             self.at(back, Event::Heal(Heal::NodeClock { node }));
         }
     }
 
-    /// A step that no running instance can notice is beyond what can be promised: all must have taken the
-    /// time, have been up for some looks at the nodes since the last one, and stay so for some more.
+    /// Whether a step of all clocks would be detected, as the guarantee requires: all instances have
+    /// measured the nodes' clocks, have been up for some probe rounds since the last step, and stay up.
     fn can_notice(&self) -> bool {
         let now = self.now;
         let has_settled = |i: &Inst| i.alive && i.has_time && i.local <= now && now >= i.began + SETTLING;
         self.is_settled() && self.insts.iter().all(has_settled)
     }
 
-    /// What all clocks were stepped by was acted upon.
+    /// The last step of all clocks has been handled.
     pub(super) fn is_settled(&self) -> bool {
-        let told = self.servers.len() - self.unnoticed.len();
-        self.now >= self.settled_until && told >= quorum_of(self.servers.len())
+        let handled = self.servers.len() - self.unnoticed.len();
+        self.now >= self.settled_until && handled >= quorum_of(self.servers.len())
     }
 
     /// One host: all nodes and all instances, by the same.
@@ -197,8 +196,8 @@ impl World {
         }
         self.settled_until = now + SETTLING;
         self.unnoticed = (0..self.servers.len()).collect();
-        let by_s = self.luck.pick(&[-20, -3, -1, 1, 3, 20]);
-        let by_us = by_s * 1_000_000 + self.luck.either_way(300_000);
+        let by_s = self.fault_rng.pick(&[-20, -3, -1, 1, 3, 20]);
+        let by_us = by_s * 1_000_000 + self.fault_rng.either_way(300_000);
         self.trace(|| format!("all clocks are stepped by {by_us} us"));
         for node in 0..self.servers.len() {
             self.step_clock(node, by_us);
@@ -208,8 +207,8 @@ impl World {
             inst.wall_off_us += by_us;
         }
         self.joint_us += by_us;
-        self.ledger.clocks_went_back |= by_us < 0;
-        self.ledger.clocks_stepped = true;
+        self.checker.clocks_went_back |= by_us < 0;
+        self.checker.clocks_stepped = true;
     }
 
     fn step_clock(&mut self, node: usize, by_us: i64) {
@@ -219,8 +218,8 @@ impl World {
         server.offset_us += by_us;
         server.stepped_us += by_us;
         server.noticed = 0;
-        server.shake(now);
-        // Redis drops what is over within a tenth of a second, whether or not anybody asks.
+        server.disturb(now);
+        // Redis drops what is over within a tenth of a second, whether or not anybody requests.
         let clock = self.node_clock(node);
         self.servers[node].machine.expire(clock);
     }
@@ -231,32 +230,32 @@ impl World {
         }
         self.insts[inst].alive = false;
         for node in 0..self.servers.len() {
-            for lane in 0..self.profile.lanes {
-                self.break_link(inst, node, lane, SEC);
+            for connection in 0..self.profile.connections {
+                self.break_link(inst, node, connection, SEC);
             }
         }
         self.todo.push(Todo::Kill(inst));
-        let back = self.now + self.luck.range(30, 2_000) * MS;
+        let back = self.now + self.fault_rng.range(30, 2_000) * MS;
         self.at(back, Event::Start { inst });
     }
 
     fn cut(&mut self, inst: usize) {
-        let until = self.now + self.luck.range(50, 4_000) * MS;
-        let (out, back) = self.luck.pick(&[(true, true), (true, false), (false, true)]);
+        let until = self.now + self.fault_rng.range(50, 4_000) * MS;
+        let (out, back) = self.fault_rng.pick(&[(true, true), (true, false), (false, true)]);
         for node in 0..self.servers.len() {
-            if !self.luck.chance(45) {
+            if !self.fault_rng.chance(45) {
                 continue;
             }
-            for lane in 0..self.profile.lanes {
-                let link = &mut self.insts[inst].links[node][lane];
+            for connection in 0..self.profile.connections {
+                let link = &mut self.insts[inst].links[node][connection];
                 if out {
                     link.cut_out = until;
                 }
                 if back {
                     link.cut_in = until;
                 }
-                if self.luck.chance(50) {
-                    self.break_link(inst, node, lane, 20 * MS);
+                if self.fault_rng.chance(50) {
+                    self.break_link(inst, node, connection, 20 * MS);
                 }
             }
         }
@@ -293,14 +292,14 @@ impl World {
             Memory::Nothing => server.machine = ReferenceNode::new(&run),
             Memory::All => server.machine.restart_with_memory(&run),
             Memory::Tail => {
-                self.ledger.lost_tail.insert(node);
+                self.checker.lost_tail.insert(node);
                 server.machine = server.disk.clone();
                 server.machine.restart_with_memory(&run);
             }
         }
         server.doubted = Some(now);
         if memory != Memory::All {
-            server.shake(now);
+            server.disturb(now);
             server.forgot = Some(now);
         }
         server.machine.expire(clock);
@@ -339,6 +338,6 @@ impl World {
                 (link.cut_in, link.cut_out) = (link.cut_in.min(now), link.cut_out.min(now));
             }
         }
-        self.plan_audit();
+        self.plan_liveness_checks();
     }
 }

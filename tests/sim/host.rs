@@ -1,6 +1,5 @@
-//! One instance's process: a runtime of its own, so that it can be stopped and killed like a
-//! process, with the real engine and the real warden in it, and a task for each request as the HTTP
-//! door has. Knows no fault and no check.
+//! One instance's process: a runtime of its own, so that it can be stopped and killed like a process,
+//! with the real engine and node monitor, and a task per request as the HTTP server has.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -14,12 +13,12 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::clients::{Ask, Verb};
+use super::clients::{ClientRequest, Operation};
 use super::clock::SimClock;
-use super::ledger::{Promise, now_serving};
-use super::links::SimNode;
+use super::coverage::HardState;
+use super::invariants::{Promise, now_serving};
+use super::network::SimNode;
 use super::rng::{Rng, SimEntropy};
-use super::sometimes::Sometimes;
 use super::world::{Shared, lock};
 use crate::protocol::EndReason;
 use crate::redlock::acquire::{AcquireParams, RefusalKind, RetryUntil};
@@ -33,34 +32,34 @@ use crate::types::Ttl;
 
 type Engine = Redlock<SimNode, SimClock, SimEntropy>;
 
-/// Longest time between two looks of a waiter.
+/// Maximum time between two attempts of a waiter.
 const POLL: Duration = Duration::from_millis(500);
-/// How often a new cluster is declared, as its operator would, until that succeeds.
+/// Attempts to initialise the cluster, as its operator would make.
 const INIT_TRIES: u32 = 5;
-/// Clean-ups at once: the shipped default is larger, and no run comes near either.
+/// Concurrent clean-ups: the shipped default is larger, and no run reaches either.
 const CLEANUP_LIMIT: usize = 512;
 
-/// Tells when a runtime has nothing left to do.
+/// Reports when a runtime has nothing left to do.
 #[derive(Default)]
 struct Idle {
     is_idle: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
 
-/// See the module.
+/// The process of one instance.
 pub(super) struct Host {
     runtime: Runtime,
     idle: Arc<Idle>,
     engine: Engine,
-    warden: NodeMonitor<SimNode, SimClock, SimEntropy>,
+    monitor: NodeMonitor<SimNode, SimClock, SimEntropy>,
     /// One per resource: a release was done here.
     freed: Vec<Arc<Notify>>,
     handlers: BTreeMap<u64, JoinHandle<()>>,
 }
 
 impl Host {
-    /// Starts the process: the warden runs, and declares the cluster if it is told to.
-    pub(super) fn boot(world: &Shared, inst: usize, seed: u64, declares: bool) -> Self {
+    /// Starts the process and its node monitor, which initialises the cluster if `initialises`.
+    pub(super) fn boot(world: &Shared, inst: usize, seed: u64, initialises: bool) -> Self {
         let idle = Arc::new(Idle::default());
         let parked = Arc::clone(&idle);
         let runtime = Builder::new_current_thread()
@@ -77,7 +76,7 @@ impl Host {
             w.connect_all(inst);
             let now = w.now;
             let i = &mut w.insts[inst];
-            // A host that is stopped starts nothing.
+            // A stopped instance starts later.
             (i.alive, i.began, i.has_time) = (true, now.max(i.local), false);
             let settings = RedlockSettings {
                 params: Arc::clone(&i.params),
@@ -98,15 +97,15 @@ impl Host {
             let clock = SimClock { world: Arc::clone(world), inst };
             (Redlock::new(nodes, clock, entropy, settings), resources)
         };
-        let warden = NodeMonitor::new(engine.clone());
+        let monitor = NodeMonitor::new(engine.clone());
         let freed = (0..resources).map(|_| Arc::default()).collect();
-        let own = warden.clone();
-        let host = Self { runtime, idle, engine, warden, freed, handlers: BTreeMap::new() };
+        let own = monitor.clone();
+        let host = Self { runtime, idle, engine, monitor, freed, handlers: BTreeMap::new() };
         let clock = host.engine.clock.clone();
         host.runtime.spawn(async move {
             clock.sleep(Duration::from_millis(20)).await;
-            if declares {
-                // Nothing goes wrong so early, but that answers come too slowly for a clock to be read by them.
+            if initialises {
+                // The only fault so early is that answers are too slow to measure a clock by.
                 let mut outcome = own.init().await;
                 for _ in 1..INIT_TRIES {
                     if outcome.is_ok() {
@@ -116,7 +115,7 @@ impl Host {
                     outcome = own.init().await;
                 }
                 if let Err(error) = outcome {
-                    lock(&clock.world).fail(format!("the new cluster could not be declared: {error}"));
+                    lock(&clock.world).fail(format!("the new cluster could not be initialised: {error}"));
                 }
             }
             own.watch().await;
@@ -124,7 +123,7 @@ impl Host {
         host
     }
 
-    /// Lets its tasks run until all of them wait.
+    /// Runs its tasks until all of them wait.
     pub(super) fn run(&mut self) {
         self.idle.is_idle.store(false, Ordering::Relaxed);
         let idle = Arc::clone(&self.idle);
@@ -136,17 +135,17 @@ impl Host {
             Poll::Pending
         }));
         let clock = &self.engine.clock;
-        lock(&clock.world).insts[clock.inst].has_time = self.warden.has_time();
+        lock(&clock.world).insts[clock.inst].has_time = self.monitor.has_time();
     }
 
     /// Begins to serve a request.
-    pub(super) fn serve(&mut self, ask: Ask) {
+    pub(super) fn serve(&mut self, request: ClientRequest) {
         self.handlers.retain(|_, task| !task.is_finished());
-        let (engine, req) = (self.engine.clone(), ask.req);
-        let index: usize = ask.resource.as_str()[1..].parse().expect("r and a number");
+        let (engine, req) = (self.engine.clone(), request.req);
+        let index: usize = request.resource.as_str()[1..].parse().expect("r and a number");
         let freed = Arc::clone(&self.freed[index]);
         let work = async move {
-            let mut work = pin!(handle(engine, freed, ask));
+            let mut work = pin!(handle(engine, freed, request));
             poll_fn(|cx| {
                 let before = now_serving(req);
                 let poll = work.as_mut().poll(cx);
@@ -165,20 +164,22 @@ impl Host {
         }
     }
 
-    /// What is still under way besides requests and the warden.
+    /// Number of clean-ups in progress.
     pub(super) fn cleanups(&self) -> usize {
         self.engine.cleanups_in_flight()
     }
 }
 
-async fn handle(engine: Engine, freed: Arc<Notify>, ask: Ask) {
+async fn handle(engine: Engine, freed: Arc<Notify>, request: ClientRequest) {
     let (world, inst) = (Arc::clone(&engine.clock.world), engine.clock.inst);
     let started = engine.clock.now();
-    let promise = match &ask.verb {
-        Verb::Acquire { ttl_ms, wait_ms } => acquire(&engine, &freed, &ask, started, (*ttl_ms, *wait_ms)).await,
-        Verb::Extend { ttl_ms, fence } => {
+    let promise = match &request.operation {
+        Operation::Acquire { ttl_ms, wait_ms } => {
+            acquire(&engine, &freed, &request, started, (*ttl_ms, *wait_ms)).await
+        }
+        Operation::Extend { ttl_ms, fence } => {
             let ttl = ttl_ms.map(|ms| Ttl::from_ms(ms).expect("in range"));
-            let (resource, token) = (ask.resource.clone(), ask.token.clone());
+            let (resource, token) = (request.resource.clone(), request.token.clone());
             let extension = ExtendParams { resource, token, ttl, fence: *fence, labels: None };
             match engine.extend(&extension).await {
                 Ok(extended) => {
@@ -188,24 +189,24 @@ async fn handle(engine: Engine, freed: Arc<Notify>, ask: Ask) {
                 }
                 Err(refusal) => {
                     let kind = match refusal {
-                        ExtendRefusal::Unknown { .. } => Sometimes::ExtendUnknown,
-                        _ => Sometimes::ExtendLost,
+                        ExtendRefusal::Unknown { .. } => HardState::ExtendUnknown,
+                        _ => HardState::ExtendLost,
                     };
-                    lock(&world).seen.count(kind);
+                    lock(&world).coverage.count(kind);
                     None
                 }
             }
         }
-        Verb::Release => {
-            let outcome = engine.release(&ask.resource, &ask.token, EndReason::Released).await;
+        Operation::Release => {
+            let outcome = engine.release(&request.resource, &request.token, EndReason::Released).await;
             let mut world = lock(&world);
             let at = world.local(inst);
             match outcome {
                 ReleaseOutcome::Released => {
                     freed.notify_one();
-                    world.note_released(&ask.token, at);
+                    world.note_released(&request.token, at);
                 }
-                ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None) => world.check_lost(&ask, at),
+                ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None) => world.check_lost(&request, at),
                 ReleaseOutcome::Gone(Some(_)) | ReleaseOutcome::Unknown { .. } => {}
             }
             None
@@ -218,44 +219,44 @@ async fn handle(engine: Engine, freed: Arc<Notify>, ask: Ask) {
         let until = world.when(inst, deadline).max(at);
         Promise { fence, at, until, trusted: until, joined }
     });
-    world.answer(inst, ask.req, promise, u64::try_from(waited.as_micros()).unwrap_or(0));
+    world.answer(inst, request.req, promise, u64::try_from(waited.as_micros()).unwrap_or(0));
 }
 
-/// As the manager does: what is granted is kept last, just before the answer.
+/// As in the manager: the grant is kept last, just before the answer.
 async fn acquire(
     engine: &Engine,
     freed: &Notify,
-    ask: &Ask,
+    request: &ClientRequest,
     started: BootTime,
     (ttl_ms, wait_ms): (u64, u64),
 ) -> Option<(crate::types::Fence, BootTime, bool, Duration)> {
-    let want = AcquireParams {
-        resource: ask.resource.clone(),
-        token: ask.token.clone(),
+    let params = AcquireParams {
+        resource: request.resource.clone(),
+        token: request.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
         labels: "{}".into(),
     };
     let retry = RetryUntil { deadline: started.plus(Duration::from_millis(wait_ms)), wake: freed };
     let (world, inst) = (&engine.clock.world, engine.clock.inst);
-    match engine.acquire(&want, retry).await {
+    match engine.acquire(&params, retry).await {
         Ok(grant) => {
             let granted = (grant.fence, grant.deadline, grant.joined, engine.clock.now().since(started));
             lock(world).stall_before_answer(inst);
             let kept = grant.keep().is_ok();
             if !kept {
-                lock(world).seen.count(Sometimes::TooLateToAnswer);
+                lock(world).coverage.count(HardState::TooLateToAnswer);
             }
             kept.then_some(granted)
         }
         Err(refusal) => {
             let kind = match refusal.kind {
-                RefusalKind::Split => Some(Sometimes::SplitVote),
-                RefusalKind::TooSlow => Some(Sometimes::TooSlowRefused),
-                RefusalKind::Held if wait_ms > 0 => Some(Sometimes::WaiterGaveUp),
+                RefusalKind::Split => Some(HardState::SplitVote),
+                RefusalKind::TooSlow => Some(HardState::TooSlowRefused),
+                RefusalKind::Held if wait_ms > 0 => Some(HardState::WaiterGaveUp),
                 _ => None,
             };
             if let Some(kind) = kind {
-                lock(world).seen.count(kind);
+                lock(world).coverage.count(kind);
             }
             None
         }

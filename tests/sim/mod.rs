@@ -1,24 +1,24 @@
 //! Deterministic simulation of the real core over simulated nodes, networks, clocks and processes.
 //! One seed is one history: the same seed gives the same trace, so what failed once can be replayed,
-//! and stays in the suite. It is part of the library's unit tests, so that planted bugs
-//! (`redlock/mutant.rs`) can be switched on in it.
+//! and stays in the suite. It is part of the library's unit tests, so that the mutants of
+//! `src/mutant.rs` can be switched on in it.
 //!
 //! A failing seed: `SIM_SEED=7 SIM_TRACE=1 cargo test --lib sim::suite::replay -- --nocapture`.
 //! Many: `SIM_SEEDS=1000000 SIM_FROM=0 cargo test --release --lib sim::suite::many -- --ignored --nocapture`.
 
-mod audit;
-mod beings;
+mod actors;
 mod clients;
 mod clock;
+mod coverage;
 mod faults;
 mod host;
-mod ledger;
-mod links;
+mod invariants;
+mod liveness;
 mod mutants;
+mod network;
 mod observe;
 mod profile;
 mod rng;
 mod run;
-mod sometimes;
 mod suite;
 mod world;

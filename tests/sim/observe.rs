@@ -1,8 +1,8 @@
-//! What is seen at the nodes: each request with its answer goes into the trace and its hash, hard
-//! states are counted, and what must never happen on a node is noticed there. Changes nothing.
+//! Observes each request and its answer at the nodes: adds them to the trace and the hash, counts hard
+//! states, and checks what must never happen on a node.
 
-use super::links::Parcel;
-use super::sometimes::Sometimes;
+use super::coverage::HardState;
+use super::network::Packet;
 use super::world::World;
 use crate::protocol::{
     AcquireArgs, CancelArgs, EndReason, NoVote, NodeResult, NodeStatus, ReleaseArgs, Reply, Request, RestoreArgs,
@@ -10,14 +10,14 @@ use crate::protocol::{
 };
 
 impl World {
-    /// Notes what a node was asked and answered, and what must never happen there.
-    pub(super) fn observe(&mut self, parcel: &Parcel, answer: &NodeResult) {
-        let (node, request) = (parcel.node, &*parcel.request);
+    /// Records a request and its answer, and checks what must never happen.
+    pub(super) fn observe(&mut self, packet: &Packet, answer: &NodeResult) {
+        let (node, request) = (packet.node, &*packet.request);
         let code = answer_code(answer);
-        self.mix(&[node as u64, parcel.inst as u64, parcel.sent_at.0, code.0, code.1]);
+        self.mix(&[node as u64, packet.inst as u64, packet.sent_at.0, code.0, code.1]);
         self.trace(|| {
-            let late = if parcel.is_late { " LATE" } else { "" };
-            format!("n{node} <- i{}{late} {} => {}", parcel.inst, brief(request), brief_answer(answer))
+            let late = if packet.is_late { " LATE" } else { "" };
+            format!("n{node} <- i{}{late} {} => {}", packet.inst, brief(request), brief_answer(answer))
         });
         let no_vote = match answer {
             Ok(Reply::NoVote(no_vote) | Reply::Status(NodeStatus { vote: Vote::NoVote(no_vote), .. })) => Some(no_vote),
@@ -26,68 +26,70 @@ impl World {
         if let Some(no_vote) = no_vote {
             let what = match no_vote {
                 NoVote::Quarantined { .. } if matches!(request, Request::Update(_)) => {
-                    Sometimes::ExtendedOverQuarantine
+                    HardState::ExtendedOverQuarantine
                 }
-                NoVote::Quarantined { .. } => Sometimes::Quarantined,
-                NoVote::OtherCluster { .. } => Sometimes::OtherClusterBarred,
-                NoVote::ClockOff { .. } if parcel.is_late => Sometimes::LateSetMetGuard,
-                NoVote::ClockOff { .. } => Sometimes::ClockOff,
-                NoVote::Unseeded { .. } => Sometimes::Unseeded,
+                NoVote::Quarantined { .. } => HardState::Quarantined,
+                NoVote::OtherCluster { .. } => HardState::OtherClusterRefused,
+                NoVote::ClockOff { .. } if packet.is_late => HardState::LateAcquireMetGuard,
+                NoVote::ClockOff { .. } => HardState::ClockOff,
+                NoVote::Unseeded { .. } => HardState::Unseeded,
             };
-            self.seen.count(what);
-            // What is refused as another cluster's is not held against the clock.
-            let leaves_a_mark = !matches!(no_vote, NoVote::OtherCluster { .. });
-            self.servers[node].noticed += u32::from(leaves_a_mark);
+            self.coverage.count(what);
+            // A refusal of another cluster says nothing about the clock.
+            let shows_the_clock = !matches!(no_vote, NoVote::OtherCluster { .. });
+            self.servers[node].noticed += u32::from(shows_the_clock);
         }
-        self.observe_by_kind(node, request, answer, parcel.is_late);
+        self.observe_by_kind(node, request, answer, packet.is_late);
     }
 
     fn observe_by_kind(&mut self, node: usize, request: &Request, answer: &NodeResult, is_late: bool) {
         match (request, answer) {
             (Request::Acquire(AcquireArgs { resource, token, attempt, .. }), Ok(Reply::Granted { .. })) => {
                 let server = &self.servers[node];
-                // A request of any age may pass for a new one where the clocks went back by as much.
-                let is_ghost = server.was_cancelled(resource, attempt) && !self.ledger.clocks_stepped;
+                // An old request may look new where the clocks went back by as much.
+                let is_ghost = server.was_cancelled(resource, attempt) && !self.checker.clocks_stepped;
                 if is_ghost || server.ended.contains(&(resource.clone(), token.clone())) {
                     let why = if is_ghost { "its attempt was cancelled" } else { "its token was released" };
-                    self.fail(format!("ghost: node {node} set {resource} for {token:?} although {why} there before"));
+                    self.fail(format!(
+                        "resurrected: node {node} set {resource} for {token:?} although {why} there before"
+                    ));
                 }
             }
             (Request::Acquire(_), Ok(Reply::Ended { reason: EndReason::Cancelled })) if is_late => {
-                self.seen.count(Sometimes::LateSetMetTombstone);
+                self.coverage.count(HardState::LateAcquireMetTombstone);
             }
-            (Request::Acquire(_), Ok(Reply::Ended { .. })) => self.seen.count(Sometimes::DeadTokenRefused),
+            (Request::Acquire(_), Ok(Reply::Ended { .. })) => self.coverage.count(HardState::EndedTokenRefused),
             (Request::Cancel(CancelArgs { resource, attempt, token }), Ok(_)) => {
                 self.servers[node].cancelled.insert((resource.clone(), attempt.as_str().to_owned()));
                 if self.lease_on(node, resource).is_some_and(|(record, _)| record.token == *token) {
-                    self.seen.count(Sometimes::ClaimLeftStanding);
+                    self.coverage.count(HardState::ClaimLeftStanding);
                 }
             }
             (Request::Release(ReleaseArgs { resource, token, .. }), Ok(_)) => {
                 self.servers[node].ended.insert((resource.clone(), token.clone()));
             }
             (Request::Update(UpdateArgs { fence: Some(_), renewal: false, .. }), Ok(Reply::Updated { .. })) => {
-                self.seen.count(Sometimes::FenceWrittenBack);
+                self.coverage.count(HardState::FenceWrittenBack);
             }
-            (Request::Restore(_), Ok(Reply::Restored)) => self.seen.count(Sometimes::RepairPlanted),
+            (Request::Restore(_), Ok(Reply::Restored)) => self.coverage.count(HardState::LeaseRestored),
             (Request::Quarantine, Ok(_)) => {
-                self.seen.count(Sometimes::QuarantineOrdered);
+                self.coverage.count(HardState::QuarantineOrdered);
                 let now = self.now;
-                self.servers[node].shake(now);
+                self.servers[node].disturb(now);
                 self.unnoticed.remove(&node);
             }
             (Request::Activate { seed }, Ok(Reply::Status(status))) if status.vote == Vote::Active => {
-                self.seen.count(Sometimes::QuarantineLeft);
+                self.coverage.count(HardState::QuarantineLeft);
                 let by_clock = seed.0.abs_diff(status.now_us) < 400_000;
-                self.seen.count(if by_clock { Sometimes::SeededByClock } else { Sometimes::SeededByQuorum });
+                self.coverage.count(if by_clock { HardState::SeededByClock } else { HardState::SeededByQuorum });
             }
-            (_, Ok(Reply::Status(status))) if status.why == "clock" => self.seen.count(Sometimes::ClockRanBack),
+            (_, Ok(Reply::Status(status))) if status.why == "clock" => self.coverage.count(HardState::ClockRanBack),
             _ => {}
         }
     }
 }
 
-/// Two words that tell one answer from another.
+/// Two numbers that distinguish answers.
 fn answer_code(answer: &NodeResult) -> (u64, u64) {
     match answer {
         Ok(Reply::Granted { fence, joined }) => (1 + u64::from(*joined), fence.0),
@@ -111,10 +113,10 @@ fn brief(request: &Request) -> String {
             format!("acquire {resource} {token:?} {attempt:?} {} ms", ttl.as_ms())
         }
         Request::Update(UpdateArgs { resource, token, fence, renewal, ttl, .. }) => {
-            format!("hold {resource} {token:?} fence {fence:?} ttl {ttl:?} renewal {renewal}")
+            format!("update {resource} {token:?} fence {fence:?} ttl {ttl:?} renewal {renewal}")
         }
         Request::Restore(RestoreArgs { resource, record, left_ms }) => {
-            format!("plant {resource} {:?} {left_ms} ms", record.token)
+            format!("restore {resource} {:?} {left_ms} ms", record.token)
         }
         Request::Cancel(CancelArgs { resource, token, attempt }) => format!("cancel {resource} {token:?} {attempt:?}"),
         Request::Release(ReleaseArgs { resource, token, .. }) => format!("release {resource} {token:?}"),

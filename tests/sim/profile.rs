@@ -1,6 +1,5 @@
-//! What kind of world a seed draws: how many nodes, which faults and how often, how bad the clocks
-//! are. Each fault kind is in a profile or not (swarm testing), so that rare ones are not drowned by
-//! common ones. Knows no event.
+//! What a seed draws: number of nodes, which faults and how often, clock errors. Each fault kind is in a
+//! profile or not (swarm testing), so that common ones do not hide rare ones.
 
 use super::rng::Rng;
 
@@ -8,10 +7,10 @@ use super::rng::Rng;
 pub(super) const GUARD_MS: u64 = 500;
 /// The shipped default.
 pub(super) const LOCK_DELAY_MS: u64 = 1_000;
-/// Faults begin when the cluster has been declared.
+/// Faults begin when the cluster has been initialised.
 pub(super) const FAULTS_BEGIN_MS: u64 = 600;
 
-/// Something that goes wrong.
+/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     /// A node's process dies and comes back with nothing.
@@ -24,7 +23,7 @@ pub(super) enum Fault {
     RestartAll,
     /// `FLUSHALL` on a node.
     Flush,
-    /// A node's clock is stepped by seconds or hours; it is set right later.
+    /// A node's clock is stepped by seconds or hours; it is corrected later.
     NodeStep,
     /// A node's clock is stepped by less than the guard.
     NodeJolt,
@@ -32,15 +31,15 @@ pub(super) enum Fault {
     JointStep,
     /// An instance's wall clock is stepped by up to hours.
     WallStep,
-    /// A node stands still for a while.
+    /// A node is stopped for a while.
     Freeze,
-    /// An instance stands still for a while (stopped, or suspended: its boot clock runs on).
+    /// An instance is stopped for a while; its boot clock runs on, as in suspend.
     Pause,
     /// An instance dies and is started again.
     Crash,
     /// Nothing, or nothing one way, passes between an instance and some nodes.
     Cut,
-    /// Connections to a node break; what was under way is lost, or arrives late.
+    /// Connections to a node break; what was in flight is lost, or arrives late.
     Break,
     /// A node answers slowly.
     Slow,
@@ -74,7 +73,7 @@ const KINDS: [Fault; 14] = [
 
 /// How the last instance differs from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Odd {
+pub(super) enum Variant {
     /// Not at all.
     No,
     /// Another node list, one node further, hence another cluster fingerprint: it must get no votes.
@@ -88,14 +87,14 @@ pub(super) enum Odd {
 pub(super) struct Profile {
     /// N.
     pub(super) nodes: usize,
-    /// Instances, each with its own engine and warden.
+    /// Instances, each with its own engine and monitor.
     pub(super) instances: usize,
     /// Clients.
     pub(super) clients: usize,
-    /// Resources that they want.
+    /// Resources.
     pub(super) resources: usize,
     /// Connections per instance and node.
-    pub(super) lanes: usize,
+    pub(super) connections: usize,
     /// The longest TTL.
     pub(super) max_ttl_ms: u64,
     /// One node's answer.
@@ -104,7 +103,7 @@ pub(super) struct Profile {
     pub(super) latency_us: u64,
     /// Share of messages that take up to 80 ms more. Percent.
     pub(super) spikes: u64,
-    /// Largest clock-rate error of anybody; below half a percent, so that two differ by less than one.
+    /// Largest clock-rate error; below half a percent, so that two clocks differ by less than one.
     pub(super) rate_ppm: i64,
     /// Largest standing clock offset of a node.
     pub(super) skew_ms: i64,
@@ -114,15 +113,15 @@ pub(super) struct Profile {
     pub(super) gap_ms: u64,
     /// The scripts read the run id themselves, instead of the hand-shake.
     pub(super) identity_script: bool,
-    /// Fences come from the counters alone: the stamps' floor hides faults of the fence protocol.
+    /// Fences come from the counters alone: their minimum, the request's time, hides faults of the fence protocol.
     pub(super) counters_only: bool,
     /// All share a machine, hence a clock.
     pub(super) one_host: bool,
-    /// The cluster is declared at the start; otherwise its first quarantine is waited out.
-    pub(super) declared: bool,
+    /// The cluster is initialised at the start; otherwise its nodes vote after their first quarantine.
+    pub(super) initialised: bool,
     /// The last instance.
-    pub(super) odd: Odd,
-    /// An instance is stopped at this share of its clock readings and sends. Per million.
+    pub(super) variant: Variant,
+    /// Share of an instance's clock readings and sends at which it is stopped. Per million.
     pub(super) stall_ppm: u64,
     /// When the faults end and everything heals.
     pub(super) calm_ms: u64,
@@ -133,12 +132,12 @@ pub(super) struct Profile {
 impl Profile {
     /// How many servers there are: the nodes, and one more where an instance has another list.
     pub(super) fn servers(&self) -> usize {
-        self.nodes + usize::from(self.odd == Odd::OtherCluster)
+        self.nodes + usize::from(self.variant == Variant::OtherCluster)
     }
 
     /// The servers on an instance's node list.
     pub(super) fn list_of(&self, inst: usize) -> std::ops::Range<usize> {
-        let is_other = self.odd == Odd::OtherCluster && inst + 1 == self.instances;
+        let is_other = self.variant == Variant::OtherCluster && inst + 1 == self.instances;
         if is_other { 1..self.nodes + 1 } else { 0..self.nodes }
     }
 
@@ -161,7 +160,7 @@ impl Profile {
             instances: r.pick(&[2, 3, 3]),
             clients: r.pick(&[2, 3, 4, 5]),
             resources: r.pick(&[1, 1, 2]),
-            lanes: r.pick(&[1, 1, 2]),
+            connections: r.pick(&[1, 1, 2]),
             max_ttl_ms: r.pick(&[700, 1_500, 3_000, 4_000, 8_000]),
             node_timeout_ms: r.pick(&[30, 50, 100]),
             latency_us: r.pick(&[300, 1_500, 6_000]),
@@ -172,15 +171,24 @@ impl Profile {
             identity_script: r.chance(20),
             counters_only: r.chance(30),
             one_host,
-            declared: !r.chance(4),
-            odd: r.pick(&[Odd::No, Odd::No, Odd::No, Odd::No, Odd::No, Odd::No, Odd::OtherCluster, Odd::LongerTtl]),
+            initialised: !r.chance(4),
+            variant: r.pick(&[
+                Variant::No,
+                Variant::No,
+                Variant::No,
+                Variant::No,
+                Variant::No,
+                Variant::No,
+                Variant::OtherCluster,
+                Variant::LongerTtl,
+            ]),
             stall_ppm: r.pick(&[0, 0, 300, 2_000]),
             calm_ms: r.range(6_000, 14_000),
             waits: r.pick(&[10, 50, 90]),
             faults,
         };
-        if profile.nodes == 1 && profile.odd == Odd::OtherCluster {
-            profile.odd = Odd::No; // two lists of one node have none in common
+        if profile.nodes == 1 && profile.variant == Variant::OtherCluster {
+            profile.variant = Variant::No; // two lists of one node have none in common
         }
         profile
     }

@@ -1,6 +1,5 @@
-//! The only randomness of a simulated world: SplitMix64, one stream per purpose, so that a draw more
-//! in one place does not shift all the others. Stands apart because a seed must mean the same
-//! history for ever. Knows nothing of the world.
+//! The randomness of a simulation: SplitMix64, one stream per purpose, so that an additional draw in one
+//! place does not change the others. A seed must always mean the same history.
 
 use std::sync::{Arc, Mutex};
 

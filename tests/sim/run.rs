@@ -1,33 +1,33 @@
-//! One seed from its first event to its verdict, and many of them over threads. Owns the loop that
-//! alternates between the world and the processes in it. Knows no fault and no client.
+//! Runs one seed from its first event to its outcome, and many seeds on all cores. The loop alternates
+//! between the world and the processes in it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use super::coverage::CoverageCounts;
 use super::host::Host;
 use super::profile::Profile;
-use super::sometimes::Tally;
 use super::world::{Event, MS, SEC, Shared, Todo, World, lock};
 use crate::mutant::{self, Mutant};
 
-/// No history takes so many events: one that does is caught in a loop.
+/// More events than any run takes: beyond it the run is in an endless loop.
 const EVENTS_MAX: u64 = 400_000;
 
-/// What came of one seed.
+/// Result of one seed.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) seed: u64,
-    /// The first promise that was broken.
+    /// The first violated invariant.
     pub(super) violation: Option<String>,
-    /// Of the whole history.
+    /// Hash of the whole trace.
     pub(super) hash: u64,
-    pub(super) seen: Tally,
+    pub(super) coverage: CoverageCounts,
     pub(super) events: u64,
     pub(super) grants: u64,
     pub(super) extends: u64,
 }
 
-/// Runs one seed, with a planted bug or without.
+/// Runs one seed, with a mutant or without.
 pub(super) fn run(seed: u64, bug: Option<Mutant>, tracing: bool) -> Outcome {
     let profile = Profile::of(seed);
     let counters_only = profile.counters_only;
@@ -49,7 +49,7 @@ pub(super) fn run(seed: u64, bug: Option<Mutant>, tracing: bool) -> Outcome {
             w.fail(format!("liveness: more than {EVENTS_MAX} events"));
             break;
         }
-        w.happen(event);
+        w.handle(event);
         let wakes = std::mem::take(&mut w.wakes);
         let todo = std::mem::take(&mut w.todo);
         drop(w);
@@ -64,8 +64,16 @@ pub(super) fn run(seed: u64, bug: Option<Mutant>, tracing: bool) -> Outcome {
     close(&world, &mut hosts);
     mutant::restore(before);
     let w = lock(&world);
-    let (grants, extends) = (w.ledger.grants, w.ledger.extends);
-    Outcome { seed, violation: w.violation.clone(), hash: w.hash(), seen: w.seen, events: w.events, grants, extends }
+    let (grants, extends) = (w.checker.grants, w.checker.extends);
+    Outcome {
+        seed,
+        violation: w.violation.clone(),
+        hash: w.hash(),
+        coverage: w.coverage,
+        events: w.events,
+        grants,
+        extends,
+    }
 }
 
 fn run_busy(hosts: &mut [Option<Host>], busy: &mut [bool]) {
@@ -82,15 +90,15 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
     match act {
         Todo::Run(inst) => busy[inst] = true,
         Todo::Spawn(inst, req) => {
-            let ask = lock(world).asks.get(&req).cloned();
-            if let (Some(ask), Some(host)) = (ask, &mut hosts[inst]) {
-                host.serve(ask);
+            let request = lock(world).requests.get(&req).cloned();
+            if let (Some(request), Some(host)) = (request, &mut hosts[inst]) {
+                host.serve(request);
                 busy[inst] = true;
             }
         }
         Todo::Abort(inst, req) => {
             if let Some(host) = &mut hosts[inst] {
-                // What other tasks have to do at this instant comes before.
+                // What other tasks have to do at this instant comes first.
                 if std::mem::take(&mut busy[inst]) {
                     host.run();
                 }
@@ -103,44 +111,44 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
         }
         Todo::Kill(inst) => {
             busy[inst] = false;
-            let wakers = lock(world).bury(inst);
+            let wakers = lock(world).remove_process(inst);
             drop(hosts[inst].take());
             drop(wakers);
         }
         Todo::Boot(inst) => {
             let w = lock(world);
-            let declares = w.profile.declared && inst == 0 && w.now < 100 * MS;
+            let initialises = w.profile.initialised && inst == 0 && w.now < 100 * MS;
             drop(w);
-            hosts[inst] = Some(Host::boot(world, inst, seed, declares));
+            hosts[inst] = Some(Host::boot(world, inst, seed, initialises));
             busy[inst] = true;
         }
     }
 }
 
-/// Nothing may be left over in the processes that are alive at a good end.
+/// Nothing may be left over in the processes that are alive at the end.
 fn close(world: &Shared, hosts: &mut [Option<Host>]) {
     let mut w = lock(world);
     for (inst, host) in hosts.iter().enumerate() {
-        let overdue = |req: &&u64| w.asks.get(req).is_some_and(|ask| ask.is_overdue(w.now));
+        let overdue = |req: &&u64| w.requests.get(req).is_some_and(|request| request.is_overdue(w.now));
         let overdue = w.insts[inst].serving.iter().find(overdue).copied();
         if let (None, Some(req)) = (&w.violation, overdue) {
             w.fail(format!("liveness: request {req} at i{inst} was never answered"));
         }
         let cleanups = host.as_ref().map_or(0, Host::cleanups);
         if w.violation.is_none() && cleanups > 0 && w.now > w.closing_time() + 40 * SEC {
-            w.fail(format!("{cleanups} clean-ups are under way at the end"));
+            w.fail(format!("{cleanups} clean-ups are in progress at the end"));
         }
     }
-    let wakers: Vec<_> = (0..w.insts.len()).map(|inst| w.bury(inst)).collect();
+    let wakers: Vec<_> = (0..w.insts.len()).map(|inst| w.remove_process(inst)).collect();
     drop(w);
     hosts.iter_mut().for_each(|host| drop(host.take()));
     drop(wakers);
 }
 
 impl World {
-    fn happen(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
-            Event::Parcel(parcel) => self.deliver(parcel),
+            Event::Packet(packet) => self.deliver(packet),
             Event::Reply { .. } => self.receive(event),
             Event::Fail { inst, life, call, kind } => self.fail_call(inst, life, call, kind),
             Event::Timer { inst, life, id } => {
@@ -151,10 +159,12 @@ impl World {
                     self.fire(inst, id);
                 }
             }
-            Event::Connect { inst, life, node, lane, generation } => self.connect(inst, life, node, lane, generation),
+            Event::Connect { inst, life, node, connection, generation } => {
+                self.connect(inst, life, node, connection, generation)
+            }
             Event::Arrive { req } => self.arrive(req),
             Event::Gone { req } => self.hang_up(req),
-            Event::Answered { req, resp } => self.answered(req, resp),
+            Event::Answered { req, answer } => self.answered(req, answer),
             Event::Client { client, generation } => self.client_acts(client, generation),
             Event::Write { client, token } => self.client_writes(client, token),
             Event::Fault => self.fault(),
@@ -162,7 +172,7 @@ impl World {
             Event::Fsync => self.fsync(),
             Event::Calm => self.calm_down(),
             Event::Scan => self.scan(),
-            Event::Audit { resource } => self.audit(resource),
+            Event::CheckLiveness { resource } => self.check_liveness(resource),
             Event::Start { inst } => self.todo.push(Todo::Boot(inst)),
         }
     }
@@ -175,7 +185,7 @@ pub(super) struct Summary {
     pub(super) events: u64,
     pub(super) grants: u64,
     pub(super) extends: u64,
-    pub(super) seen: Tally,
+    pub(super) coverage: CoverageCounts,
     pub(super) failed: Vec<(u64, String)>,
 }
 
@@ -218,7 +228,7 @@ impl Summary {
         self.events += outcome.events;
         self.grants += outcome.grants;
         self.extends += outcome.extends;
-        self.seen.add(&outcome.seen);
+        self.coverage.add(&outcome.coverage);
         self.failed.extend(outcome.violation.map(|text| (outcome.seed, text)));
     }
 }

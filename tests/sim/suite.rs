@@ -1,43 +1,42 @@
-//! The suite: seeds in the ordinary tests, a replay of one, and a command for a million. Knows what a
-//! run must have met, and no detail of it.
-#![expect(clippy::print_stdout, reason = "traces and progress are for whoever runs them by hand")]
+//! The test suite: seeds in the ordinary tests, a replay of one, and a command for a million.
+#![expect(clippy::print_stdout, reason = "traces and progress are the output of runs by hand")]
 
+use super::coverage;
 use super::mutants;
 use super::profile::Profile;
 use super::run::{Summary, run, run_many};
-use super::sometimes;
 
 /// Seeds of the ordinary suite.
 const SEEDS: u64 = 2_000;
 /// One in so many runs twice.
 const TWICE_EVERY: u64 = 20;
-/// Seeds that once failed, with what it was.
+/// Seeds that once failed, with the cause; "of the simulator" or "of the checker" where the core was right.
 const REGRESSIONS: [u64; 18] = [
-    25,      // a release was told that its lease was lost, by nodes that had forgotten it
+    25,      // a release was answered as lost by nodes that had forgotten the lease
     99_551,  // of the simulator: a TTL that the instance would have refused
     130_368, // of the simulator: all clocks stepped while an instance was starting
-    141_742, // two nodes that had been an hour ahead gave fences that the others refused: nobody got in
-    152_793, // of the simulator: after all clocks went back twice, a quarantine was owed once more than it waited for
-    320_497, // of the simulator: all clocks stepped while an instance had not taken the time yet
-    324_241, // of the checker: a node that forgot was not told the fences since, being a stranger's
-    441_810, // of the simulator: a new cluster was declared once, while answers were slow, and not again
-    413_724, // a stranger's warden, who saw the clocks stepped too, took nodes over into its own cluster
-    416_920, // of the checker: a ghost was prolonged by another request with its token
+    141_742, // two nodes that had been an hour ahead granted fences that the others refused: nothing was granted
+    152_793, // of the simulator: after all clocks went back twice, one more quarantine was required than it waited for
+    320_497, // of the simulator: all clocks stepped before an instance had measured them
+    324_241, // of the checker: a node that forgot was not seeded, as it was in another cluster
+    441_810, // of the simulator: a new cluster was initialised once, while answers were slow, and not retried
+    413_724, // a monitor of another cluster, which detected the step too, took nodes over
+    416_920, // of the checker: a cancelled claim was prolonged by another request with its token
     543_915, // a quarantine ordered by a clock that was stepped back replaced one by the clock that returned
     737_891, // a node that forgot while its clock was back voted when it returned, in its quarantine
-    749_303, // of the simulator: clocks ran apart by more than the guard in the calm
-    780_488, // of the simulator: all clocks stepped, and every instance that saw it died before it could act
+    749_303, // of the simulator: clocks drifted apart by more than the guard in the calm
+    780_488, // of the simulator: all clocks stepped, and every instance that detected it died before it could act
     784_919, // of the simulator: as 749303
-    638_293, // of the checker: an instance that stood still into the calm cleaned up later than was allowed for
-    858_345, // of the checker: a lease was kept in the instant in which its caller hung up
-    87,      // a claim that was given up outlived its bound, while a waiter with the same token joined it
+    638_293, // of the checker: an instance that was stopped into the calm cleaned up late
+    858_345, // of the checker: a lease was kept at the instant at which its caller hung up
+    87,      // an abandoned claim outlived its bound, because a waiter with the same token joined it
 ];
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn complain(summary: &Summary) {
+fn assert_none_failed(summary: &Summary) {
     for (seed, text) in &summary.failed {
         println!("seed {seed}: {text}\n  {:?}", Profile::of(*seed));
         println!("  replay: SIM_SEED={seed} SIM_TRACE=1 cargo test --lib sim::suite::replay -- --nocapture");
@@ -46,15 +45,15 @@ fn complain(summary: &Summary) {
 }
 
 #[test]
-fn seeds_keep_every_promise() {
+fn no_seed_violates_an_invariant() {
     let summary = run_many(number("SIM_FROM", 0), number("SIM_SEEDS", SEEDS), TWICE_EVERY, 3, |_| {});
-    complain(&summary);
-    let never: Vec<_> = sometimes::ALL.iter().filter(|what| summary.seen.of(**what) == 0).collect();
+    assert_none_failed(&summary);
+    let never: Vec<_> = coverage::ALL.iter().filter(|what| summary.coverage.of(**what) == 0).collect();
     assert!(summary.seeds < SEEDS || never.is_empty(), "never met in {} seeds: {never:?}", summary.seeds);
 }
 
 #[test]
-fn seeds_that_once_failed_stay_well() {
+fn regression_seeds_pass() {
     for seed in REGRESSIONS {
         let outcome = run(seed, None, false);
         assert_eq!(outcome.violation, None, "seed {seed}");
@@ -87,8 +86,8 @@ fn many() {
             println!("{} seeds, {} grants, {} failed", sum.seeds, sum.grants, sum.failed.len());
         }
     });
-    for what in sometimes::ALL {
-        println!("{what:?}: {}", summary.seen.of(what));
+    for what in coverage::ALL {
+        println!("{what:?}: {}", summary.coverage.of(what));
     }
     println!(
         "{} seeds, {} grants, {} extends, {} events, {} failed",
@@ -98,5 +97,5 @@ fn many() {
         summary.events,
         summary.failed.len()
     );
-    complain(&summary);
+    assert_none_failed(&summary);
 }

@@ -1,21 +1,20 @@
-//! The simulated world: one virtual time, a heap of events, nodes with their clocks and memories,
-//! instances with theirs. Owns what happens when; the rules of the network, of faults, of clients
-//! and of the checks are in files of their own, as further methods. Knows nothing of the engine.
+//! The simulated world: one virtual time, a heap of events, and the state of nodes, instances and
+//! clients. The network, faults, clients and checks are further methods in files of their own.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-use super::audit::Auditor;
-use super::beings::{Inst, Server};
-use super::clients::{Ask, Client, Resp};
+use super::actors::{Inst, Server};
+use super::clients::{Answer, Client, ClientRequest};
+use super::coverage::{CoverageCounts, HardState};
 use super::faults::Heal;
-use super::ledger::Ledger;
-use super::links::Parcel;
-use super::profile::{FAULTS_BEGIN_MS, Odd, Profile};
+use super::invariants::InvariantChecker;
+use super::liveness::LivenessCheck;
+use super::network::Packet;
+use super::profile::{FAULTS_BEGIN_MS, Profile, Variant};
 use super::rng::Rng;
-use super::sometimes::{Sometimes, Tally};
 use crate::protocol::{NodeResult, UnreachableKind};
 use crate::redlock::clock::BootTime;
 use crate::types::ResourceName;
@@ -31,44 +30,52 @@ const EPOCH_US: u64 = 1_700_000_000_000_000;
 /// What boot clocks read then.
 const UPTIME_US: u64 = 1_000 * SEC;
 
-/// The world, as its inhabitants share it.
+/// The world, shared by the simulated processes.
 pub(super) type Shared = Arc<Mutex<World>>;
 
-/// Something due.
+/// An event.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A request reaches a node.
-    Parcel(Box<Parcel>),
+    Packet(Box<Packet>),
     /// An answer reaches an instance over this connection.
-    Reply { inst: usize, life: u32, node: usize, lane: usize, generation: u32, call: u64, answer: Box<NodeResult> },
+    Reply {
+        inst: usize,
+        life: u32,
+        node: usize,
+        connection: usize,
+        generation: u32,
+        call: u64,
+        answer: Box<NodeResult>,
+    },
     /// A call finds its connection broken.
     Fail { inst: usize, life: u32, call: u64, kind: UnreachableKind },
     /// A sleep ends.
     Timer { inst: usize, life: u32, id: u64 },
     /// An instance tries to connect.
-    Connect { inst: usize, life: u32, node: usize, lane: usize, generation: u32 },
+    Connect { inst: usize, life: u32, node: usize, connection: usize, generation: u32 },
     /// A client's request reaches an instance.
     Arrive { req: u64 },
     /// A client hangs up.
     Gone { req: u64 },
     /// An instance's answer reaches a client.
-    Answered { req: u64, resp: Resp },
+    Answered { req: u64, answer: Answer },
     /// A client acts.
     Client { client: usize, generation: u64 },
-    /// A holder, or one who was, writes to the guarded store.
+    /// A client with a present or past lease writes to the guarded store.
     Write { client: usize, token: u64 },
-    /// Something goes wrong.
+    /// A fault happens.
     Fault,
-    /// Something is set right.
+    /// A fault heals.
     Heal(Heal),
     /// Every node's log is synced.
     Fsync,
-    /// Everything heals.
+    /// All faults heal.
     Calm,
-    /// The nodes are searched for what should be gone.
+    /// The nodes are scanned for leases that should be gone.
     Scan,
-    /// The auditor of a resource acts.
-    Audit { resource: usize },
+    /// The check of a resource acts.
+    CheckLiveness { resource: usize },
     /// An instance starts.
     Start { inst: usize },
 }
@@ -111,7 +118,7 @@ impl Ord for Entry {
     }
 }
 
-/// See the module.
+/// The simulated world.
 pub(super) struct World {
     pub(super) now: Us,
     order: u64,
@@ -120,23 +127,23 @@ pub(super) struct World {
     pub(super) servers: Vec<Server>,
     pub(super) insts: Vec<Inst>,
     pub(super) clients: Vec<Client>,
-    pub(super) auditors: Vec<Auditor>,
-    pub(super) asks: BTreeMap<u64, Ask>,
+    pub(super) liveness: Vec<LivenessCheck>,
+    pub(super) requests: BTreeMap<u64, ClientRequest>,
     pub(super) resources: Vec<ResourceName>,
-    pub(super) ledger: Ledger,
-    pub(super) seen: Tally,
-    pub(super) net: Rng,
-    pub(super) luck: Rng,
-    pub(super) crowd: Rng,
-    stalls: Rng,
+    pub(super) checker: InvariantChecker,
+    pub(super) coverage: CoverageCounts,
+    pub(super) net_rng: Rng,
+    pub(super) fault_rng: Rng,
+    pub(super) client_rng: Rng,
+    stall_rng: Rng,
     pub(super) ids: u64,
     pub(super) wakes: Vec<Waker>,
     pub(super) todo: Vec<Todo>,
-    /// All clocks of the one host were stepped by so much. Microseconds.
+    /// Sum of the steps of all clocks of the one host. Microseconds.
     pub(super) joint_us: i64,
-    /// No instance is stopped or dies before.
+    /// No instance is stopped or dies before this time.
     pub(super) settled_until: Us,
-    /// Nodes whose clocks were stepped together with all others, and that were not yet told to quarantine themselves.
+    /// Nodes whose clocks were stepped together with all others, and that were not yet ordered into quarantine.
     pub(super) unnoticed: BTreeSet<usize>,
     pub(super) calm: bool,
     pub(super) done: bool,
@@ -160,15 +167,15 @@ impl World {
             servers,
             insts,
             clients: (0..profile.clients).map(|_| Client::new(&mut r)).collect(),
-            auditors: (0..profile.resources).map(|_| Auditor::default()).collect(),
-            asks: BTreeMap::new(),
+            liveness: (0..profile.resources).map(|_| LivenessCheck::default()).collect(),
+            requests: BTreeMap::new(),
             resources: resources.collect(),
-            ledger: Ledger::default(),
-            seen: Tally::default(),
-            net: Rng::new(seed, 3),
-            luck: Rng::new(seed, 4),
-            crowd: Rng::new(seed, 5),
-            stalls: Rng::new(seed, 6),
+            checker: InvariantChecker::default(),
+            coverage: CoverageCounts::default(),
+            net_rng: Rng::new(seed, 3),
+            fault_rng: Rng::new(seed, 4),
+            client_rng: Rng::new(seed, 5),
+            stall_rng: Rng::new(seed, 6),
             ids: 0,
             wakes: Vec::new(),
             todo: Vec::new(),
@@ -189,17 +196,17 @@ impl World {
 
     fn begin(&mut self) {
         for inst in 0..self.insts.len() {
-            // One over another node list comes to a cluster that has been declared.
-            let is_other = self.profile.odd == Odd::OtherCluster && inst + 1 == self.insts.len();
+            // An instance with another node list starts after the cluster was initialised.
+            let is_other = self.profile.variant == Variant::OtherCluster && inst + 1 == self.insts.len();
             let at = if is_other { FAULTS_BEGIN_MS * MS } else { 0 };
             self.at(at, Event::Start { inst });
         }
-        let opens = if self.profile.declared { FAULTS_BEGIN_MS } else { FAULTS_BEGIN_MS + self.quarantine_ms() };
+        let opens = if self.profile.initialised { FAULTS_BEGIN_MS } else { FAULTS_BEGIN_MS + self.quarantine_ms() };
         for client in 0..self.clients.len() {
-            let at = (opens + self.crowd.below(300)) * MS;
+            let at = (opens + self.client_rng.below(300)) * MS;
             self.at(at, Event::Client { client, generation: 0 });
         }
-        let first = FAULTS_BEGIN_MS + self.luck.below(1_000);
+        let first = FAULTS_BEGIN_MS + self.fault_rng.below(1_000);
         self.at(first * MS, Event::Fault);
         self.at(self.profile.calm_ms * MS, Event::Calm);
         self.at(SEC, Event::Fsync);
@@ -211,7 +218,7 @@ impl World {
         u64::try_from(longest.as_millis()).expect("short")
     }
 
-    /// Puts an event in its place.
+    /// Schedules an event.
     pub(super) fn at(&mut self, at: Us, event: Event) {
         self.order += 1;
         self.heap.push(Entry { at: at.max(self.now), order: self.order, event });
@@ -225,13 +232,12 @@ impl World {
         Some(entry.event)
     }
 
-    /// Whether something else is due at this very instant, and the draw says to take it together
-    /// with what came before.
+    /// Whether another event is due at the same time and drawn to be handled together with this one.
     pub(super) fn joins_next(&mut self) -> bool {
-        self.heap.peek().is_some_and(|e| e.at == self.now) && self.net.chance(50)
+        self.heap.peek().is_some_and(|e| e.at == self.now) && self.net_rng.chance(50)
     }
 
-    /// A number that no other thing has.
+    /// A unique number.
     pub(super) fn id(&mut self) -> u64 {
         self.ids += 1;
         self.ids
@@ -243,8 +249,8 @@ impl World {
         self.violation.get_or_insert_with(|| format!("at {at} ms: {text}"));
     }
 
-    /// A line of the trace, if somebody reads it.
-    #[expect(clippy::print_stdout, reason = "a trace is for whoever replays a seed")]
+    /// Prints a line of the trace, if tracing.
+    #[expect(clippy::print_stdout, reason = "a trace is the output of a replay")]
     pub(super) fn trace(&self, line: impl FnOnce() -> String) {
         if self.tracing {
             let now = self.now;
@@ -259,34 +265,34 @@ impl World {
         }
     }
 
-    /// Of everything that happened.
+    /// Hash of everything that happened.
     pub(super) fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// What an instance takes for the present instant: it may have been stopped in the midst of its work.
+    /// The time at which an instance continues: later than now while it is stopped.
     pub(super) fn local(&self, inst: usize) -> Us {
         self.insts[inst].local.max(self.now)
     }
 
-    /// The instance is stopped just here more often than elsewhere: between a grant and its answer.
+    /// The instance may be stopped between a grant and its answer, more often than elsewhere.
     pub(super) fn stall_before_answer(&mut self, inst: usize) {
-        if self.profile.stall_ppm > 0 && self.stalls.chance(1) {
+        if self.profile.stall_ppm > 0 && self.stall_rng.chance(1) {
             let usual = std::mem::replace(&mut self.profile.stall_ppm, 1_000_000);
             self.stall(inst);
             self.profile.stall_ppm = usual;
         }
     }
 
-    /// The instance may be stopped just here.
+    /// The instance may be stopped here.
     pub(super) fn stall(&mut self, inst: usize) {
         let ppm = self.profile.stall_ppm;
         let is_stopped = self.insts[inst].local > self.now;
         let may_stop = !self.calm && !is_stopped && self.is_settled();
-        if ppm > 0 && may_stop && self.now > FAULTS_BEGIN_MS * MS && self.stalls.below(1_000_000) < ppm {
-            let stop = self.stalls.range(20, 3_500) * MS;
+        if ppm > 0 && may_stop && self.now > FAULTS_BEGIN_MS * MS && self.stall_rng.below(1_000_000) < ppm {
+            let stop = self.stall_rng.range(20, 3_500) * MS;
             self.insts[inst].local = self.local(inst) + stop;
-            self.seen.count(Sometimes::StalledMidway);
+            self.coverage.count(HardState::StalledMidway);
             self.trace(|| format!("i{inst} is stopped midway for {} ms", stop / MS));
         }
     }
@@ -314,7 +320,7 @@ impl World {
         (EPOCH_US + scaled(self.now, server.ppm)).saturating_add_signed(server.offset_us)
     }
 
-    /// A due timer: its sleeper is to be woken.
+    /// A timer is due: wakes its task.
     pub(super) fn fire(&mut self, inst: usize, id: u64) {
         if let Some(waker) = self.insts[inst].timers.remove(&id) {
             self.wakes.push(waker);
@@ -322,8 +328,8 @@ impl World {
         }
     }
 
-    /// Forgets an instance's process; what it was asked stays unanswered.
-    pub(super) fn bury(&mut self, inst: usize) -> Vec<Waker> {
+    /// Removes an instance's process; its requests stay unanswered.
+    pub(super) fn remove_process(&mut self, inst: usize) -> Vec<Waker> {
         let i = &mut self.insts[inst];
         i.alive = false;
         i.life += 1;

@@ -1,22 +1,21 @@
-//! What was promised, and whether it was kept: every answer is held against all earlier ones on the
-//! world's own time, which no inhabitant can read. Knows the promises of `docs/safety.md`, and no
-//! fault but by its traces.
+//! Checks the guarantees of `docs/safety.md`: every answer is compared with all earlier ones, on the
+//! world's true time, which no simulated process can read.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-use super::clients::{Ask, Verb};
-use super::profile::Odd;
-use super::sometimes::Sometimes;
+use super::clients::{ClientRequest, Operation};
+use super::coverage::HardState;
+use super::profile::Variant;
 use super::world::{MS, SEC, Us, World};
 use crate::protocol::{AcquireArgs, LeaseRecord, Request, RequestTime};
 use crate::types::{Fence, ResourceName, TokenHash};
 
-/// After everything healed and the instance runs again, what is left of given-up attempts is gone within this: the
-/// longest pause between two tries of a clean-up, its time-out, the longest reconnect and some latency.
+/// Maximum time, after all faults healed and the instance runs again, until the leases of abandoned attempts are
+/// gone: the longest pause between two tries of a clean-up, its timeout, the longest reconnect and some latency.
 const CLEANUP_BOUND: Us = 4 * SEC;
 
-/// A promise: nobody else holds the resource from `from` to `to`.
+/// No other lease may hold the resource from `from` to `to`.
 #[derive(Debug, Clone)]
 struct Hold {
     resource: ResourceName,
@@ -29,18 +28,18 @@ struct Hold {
 
 /// A grant that was answered.
 #[derive(Debug, Clone)]
-struct Win {
+struct AnsweredGrant {
     resource: ResourceName,
     token: TokenHash,
     fence: Fence,
     answered: Us,
 }
 
-/// See the module.
+/// Everything that was answered so far.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct InvariantChecker {
     holds: Vec<Hold>,
-    wins: Vec<Win>,
+    wins: Vec<AnsweredGrant>,
     /// When each token's release was first sent.
     released: BTreeMap<TokenHash, Us>,
     /// Until when the lease was promised that was let go.
@@ -108,7 +107,7 @@ pub(super) struct Promise {
     pub(super) joined: bool,
 }
 
-impl Ledger {
+impl InvariantChecker {
     /// A request left an instance.
     pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
         let attempt = match request {
@@ -143,110 +142,115 @@ impl World {
     }
 
     /// An instance answered that it granted.
-    pub(super) fn check_grant(&mut self, ask: &Ask, promise: &Promise) {
-        let (resource, token) = (ask.resource.clone(), ask.token.clone());
-        self.ledger.grants += 1;
-        self.seen.count(Sometimes::Granted);
+    pub(super) fn check_grant(&mut self, request: &ClientRequest, promise: &Promise) {
+        let (resource, token) = (request.resource.clone(), request.token.clone());
+        self.checker.grants += 1;
+        self.coverage.count(HardState::Granted);
         if promise.joined {
-            self.seen.count(Sometimes::ReplayJoined);
+            self.coverage.count(HardState::ReplayJoined);
         }
         if self.calm {
-            self.seen.count(Sometimes::GrantedAfterCalm);
+            self.coverage.count(HardState::GrantedAfterCalm);
         }
-        self.check_promise(ask, promise, "grant");
-        if self.ledger.released.contains_key(&token) {
-            return self.check_dead(&token, ask.sent);
+        self.check_promise(request, promise, "grant");
+        if self.checker.released.contains_key(&token) {
+            return self.check_dead(&token, request.sent);
         }
-        let newest = self.ledger.wins.iter().filter(|w| w.resource == resource).max_by_key(|w| w.fence);
+        let newest = self.checker.wins.iter().filter(|w| w.resource == resource).max_by_key(|w| w.fence);
         if newest.is_some_and(|w| w.fence > promise.fence && self.may_fall(w.answered)) {
-            self.ledger.stores.clear();
+            self.checker.stores.clear();
         }
-        for win in self.ledger.wins.iter().filter(|w| w.resource == resource && w.token != token) {
+        for win in self.checker.wins.iter().filter(|w| w.resource == resource && w.token != token) {
             let text = if win.fence == promise.fence && !self.may_fall(win.answered) {
                 format!("fence {} was given to {:?} and to {token:?}", win.fence, win.token)
-            } else if win.answered < ask.sent && win.fence > promise.fence && !self.may_fall(win.answered) {
+            } else if win.answered < request.sent && win.fence > promise.fence && !self.may_fall(win.answered) {
                 let first = format!("{:?} had fence {} at {} ms", win.token, win.fence, win.answered / MS);
-                format!("fences fell: {first}, then {token:?} asked at {} ms and got {}", ask.sent / MS, promise.fence)
+                format!(
+                    "fences fell: {first}, then {token:?} asked at {} ms and got {}",
+                    request.sent / MS,
+                    promise.fence
+                )
             } else {
                 continue;
             };
             return self.fail(text);
         }
         let answered = promise.at;
-        self.ledger.wins.push(Win { resource, token, fence: promise.fence, answered });
-        self.check_overlap(ask, promise);
+        self.checker.wins.push(AnsweredGrant { resource, token, fence: promise.fence, answered });
+        self.check_overlap(request, promise);
     }
 
     /// Where a majority forgets, fences go on from the clock: only then may a stepped clock lower or repeat
     /// them. A node that forgot before may not have been told the fences since: where there are instances
     /// with another node list, it may be theirs now.
     fn may_fall(&self, since: Us) -> bool {
-        let is_untold = |at: Us| at >= since || self.profile.odd == Odd::OtherCluster;
+        let is_untold = |at: Us| at >= since || self.profile.variant == Variant::OtherCluster;
         let forgot = self.servers.iter().filter(|s| s.forgot.is_some_and(is_untold)).count();
-        self.ledger.clocks_stepped && forgot > self.profile.nodes / 2
+        self.checker.clocks_stepped && forgot > self.profile.nodes / 2
     }
 
     /// The token was released before: it must not come back while its tombstones stand.
     fn check_dead(&mut self, token: &TokenHash, sent: Us) {
-        let Some(ended) = self.ledger.ended.get(token).copied() else { return };
-        let shaken = self.servers.iter().any(|s| s.shaken.is_some_and(|at| at >= ended.saturating_sub(SEC)));
-        if !shaken && sent > ended {
+        let Some(ended) = self.checker.ended.get(token).copied() else { return };
+        let disturbed = self.servers.iter().any(|s| s.disturbed.is_some_and(|at| at >= ended.saturating_sub(SEC)));
+        if !disturbed && sent > ended {
             self.fail(format!("{token:?} was granted again although its release was answered at {} ms", ended / MS));
         }
     }
 
     /// An instance answered that it extended.
-    pub(super) fn check_extend(&mut self, ask: &Ask, promise: &Promise) {
-        self.ledger.extends += 1;
-        self.seen.count(Sometimes::Extended);
-        self.check_promise(ask, promise, "extend");
-        if self.ledger.released.contains_key(&ask.token) {
+    pub(super) fn check_extend(&mut self, request: &ClientRequest, promise: &Promise) {
+        self.checker.extends += 1;
+        self.coverage.count(HardState::Extended);
+        self.check_promise(request, promise, "extend");
+        if self.checker.released.contains_key(&request.token) {
             return;
         }
         // Its present lease: a delayed duplicate of its acquire may have begun another, with another fence.
-        let is_own = |w: &&Win| w.token == ask.token && w.resource == ask.resource && w.fence == promise.fence;
-        let own = self.ledger.wins.iter().filter(is_own);
+        let is_own =
+            |w: &&AnsweredGrant| w.token == request.token && w.resource == request.resource && w.fence == promise.fence;
+        let own = self.checker.wins.iter().filter(is_own);
         if let Some(since) = own.map(|w| w.answered).min() {
             // An instance that was stopped may answer late for a token that was released meanwhile.
-            let counts = |w: &Win| self.ledger.released.get(&w.token).is_none_or(|at| *at > w.answered);
-            let other =
-                |w: &&Win| w.resource == ask.resource && w.token != ask.token && w.answered > since && counts(w);
-            if let Some(win) = self.ledger.wins.iter().find(other).filter(|w| w.answered < promise.at) {
-                let text = format!("{:?} was extended although {:?} was granted at", ask.token, win.token);
+            let counts = |w: &AnsweredGrant| self.checker.released.get(&w.token).is_none_or(|at| *at > w.answered);
+            let other = |w: &&AnsweredGrant| {
+                w.resource == request.resource && w.token != request.token && w.answered > since && counts(w)
+            };
+            if let Some(win) = self.checker.wins.iter().find(other).filter(|w| w.answered < promise.at) {
+                let text = format!("{:?} was extended although {:?} was granted at", request.token, win.token);
                 let at = win.answered / MS;
                 return self.fail(format!("{text} {at} ms, after its own grant at {} ms", since / MS));
             }
         }
-        self.check_overlap(ask, promise);
+        self.check_overlap(request, promise);
     }
 
     /// Nobody else's promise meets this one.
-    fn check_overlap(&mut self, ask: &Ask, promise: &Promise) {
+    fn check_overlap(&mut self, request: &ClientRequest, promise: &Promise) {
         let to = promise.until.max(promise.trusted);
         if to <= promise.at {
             return;
         }
         let now = self.now;
-        self.ledger.holds.retain(|h| h.to + 10 * SEC > now);
-        let clash = self
-            .ledger
-            .holds
-            .iter()
-            .find(|h| h.resource == ask.resource && h.token != ask.token && h.from < to && promise.at < h.to);
+        self.checker.holds.retain(|h| h.to + 10 * SEC > now);
+        let clash =
+            self.checker.holds.iter().find(|h| {
+                h.resource == request.resource && h.token != request.token && h.from < to && promise.at < h.to
+            });
         if let Some(other) = clash {
             let kind = if other.extended { "extended" } else { "granted" };
             let first = format!("{:?} {kind} {} to {} ms", other.token, other.from / MS, other.to / MS);
-            let second = format!("{:?} {} to {} ms", ask.token, promise.at / MS, to / MS);
+            let second = format!("{:?} {} to {} ms", request.token, promise.at / MS, to / MS);
             let text = format!(
                 "two holders of {}: {first} (fence {}), {second} ({})",
-                ask.resource, other.fence, promise.fence
+                request.resource, other.fence, promise.fence
             );
             return self.fail(text);
         }
-        let extended = matches!(ask.verb, Verb::Extend { .. });
-        self.ledger.holds.push(Hold {
-            resource: ask.resource.clone(),
-            token: ask.token.clone(),
+        let extended = matches!(request.operation, Operation::Extend { .. });
+        self.checker.holds.push(Hold {
+            resource: request.resource.clone(),
+            token: request.token.clone(),
             fence: promise.fence,
             from: promise.at,
             to,
@@ -256,32 +260,32 @@ impl World {
 
     /// The promise is within the TTL from the first request of its round, and a quorum of nodes
     /// holds the lease for at least as long, or has forgotten it since.
-    fn check_promise(&mut self, ask: &Ask, promise: &Promise, what: &str) {
-        let Some(sent) = self.ledger.sent.get(&ask.req).map(|round| round.at) else {
+    fn check_promise(&mut self, request: &ClientRequest, promise: &Promise, what: &str) {
+        let Some(sent) = self.checker.sent.get(&request.req).map(|round| round.at) else {
             return self.fail(format!("{what} without a request"));
         };
-        let ttl = match ask.verb {
-            Verb::Acquire { ttl_ms, .. } => ttl_ms,
-            Verb::Extend { ttl_ms, .. } => ttl_ms.unwrap_or(ask.lease_ttl_ms),
-            Verb::Release => return,
+        let ttl = match request.operation {
+            Operation::Acquire { ttl_ms, .. } => ttl_ms,
+            Operation::Extend { ttl_ms, .. } => ttl_ms.unwrap_or(request.lease_ttl_ms),
+            Operation::Release => return,
         };
         if promise.until > sent + ttl * MS {
             let over = (promise.until - sent - ttl * MS) / MS;
-            let text = format!("{what} of {:?} promises {over} ms more than its TTL of {ttl} ms", ask.token);
+            let text = format!("{what} of {:?} promises {over} ms more than its TTL of {ttl} ms", request.token);
             return self.fail(text);
         }
-        if self.ledger.released.contains_key(&ask.token) {
+        if self.checker.released.contains_key(&request.token) {
             return;
         }
         let left_ms = promise.until.saturating_sub(promise.at.max(self.now)) / MS;
         let holds = |node: &usize| {
-            let has = self.lease_on(*node, &ask.resource);
-            let has = has.is_some_and(|(record, left)| record.token == ask.token && left >= left_ms);
-            has || self.servers[*node].shaken.is_some_and(|at| at + 10 * MS >= sent) || !self.servers[*node].up
+            let has = self.lease_on(*node, &request.resource);
+            let has = has.is_some_and(|(record, left)| record.token == request.token && left >= left_ms);
+            has || self.servers[*node].disturbed.is_some_and(|at| at + 10 * MS >= sent) || !self.servers[*node].up
         };
-        let holding = self.profile.list_of(ask.inst).filter(holds).count();
+        let holding = self.profile.list_of(request.inst).filter(holds).count();
         if holding <= self.profile.nodes / 2 && promise.at == self.now {
-            let text = format!("{what} of {:?} promises {left_ms} ms, but only {holding} nodes hold it", ask.token);
+            let text = format!("{what} of {:?} promises {left_ms} ms, but only {holding} nodes hold it", request.token);
             self.fail(text);
         }
     }
@@ -289,36 +293,36 @@ impl World {
     /// A client lets go.
     pub(super) fn note_release(&mut self, token: &TokenHash) {
         let now = self.now;
-        self.ledger.released.entry(token.clone()).or_insert(now);
-        for hold in self.ledger.holds.iter_mut().filter(|h| h.token == *token && h.to > now) {
-            let until = self.ledger.let_go.entry(token.clone()).or_insert(hold.to);
+        self.checker.released.entry(token.clone()).or_insert(now);
+        for hold in self.checker.holds.iter_mut().filter(|h| h.token == *token && h.to > now) {
+            let until = self.checker.let_go.entry(token.clone()).or_insert(hold.to);
             *until = hold.to.max(*until);
             hold.to = now;
         }
     }
 
     /// An instance said that a lease was lost when it was to be released.
-    pub(super) fn check_lost(&mut self, ask: &Ask, at: Us) {
-        self.seen.count(Sometimes::ReleaseLost);
-        if let Some(until) = self.ledger.let_go.get(&ask.token).filter(|until| at < **until) {
-            let text = format!("the release of {:?} was told at {} ms that it was lost", ask.token, at / MS);
+    pub(super) fn check_lost(&mut self, request: &ClientRequest, at: Us) {
+        self.coverage.count(HardState::ReleaseLost);
+        if let Some(until) = self.checker.let_go.get(&request.token).filter(|until| at < **until) {
+            let text = format!("the release of {:?} was told at {} ms that it was lost", request.token, at / MS);
             self.fail(format!("{text}, which was promised until {} ms", until / MS));
         }
     }
 
     /// An instance said that the release is done.
     pub(super) fn note_released(&mut self, token: &TokenHash, at: Us) {
-        self.seen.count(Sometimes::Released);
-        self.ledger.ended.entry(token.clone()).or_insert(at);
+        self.coverage.count(HardState::Released);
+        self.checker.ended.entry(token.clone()).or_insert(at);
     }
 
     /// What a request's attempts came to: all but the last were given up, that too unless it was kept.
     pub(super) fn note_attempts(&mut self, inst: usize, req: u64, is_kept: bool) {
         let (life, at) = (self.insts[inst].life, self.local(inst));
-        let Some(round) = self.ledger.sent.remove(&req) else { return };
+        let Some(round) = self.checker.sent.remove(&req) else { return };
         let last = round.attempt.filter(|_| !is_kept);
         for attempt in round.given_up.into_iter().chain(last) {
-            self.ledger.given_up.insert(attempt, GivenUp { inst, life, at, req });
+            self.checker.given_up.insert(attempt, GivenUp { inst, life, at, req });
         }
     }
 
@@ -328,13 +332,13 @@ impl World {
         let now = self.now;
         let name = &self.resources[resource];
         let is_held = |h: &Hold| h.token == *token && h.resource == *name && (h.from..h.to).contains(&now);
-        let newest = self.ledger.stores.get(&resource).copied().unwrap_or(Fence(0));
+        let newest = self.checker.stores.get(&resource).copied().unwrap_or(Fence(0));
         if fence >= newest {
-            self.ledger.stores.insert(resource, fence);
-        } else if self.ledger.holds.iter().any(is_held) {
+            self.checker.stores.insert(resource, fence);
+        } else if self.checker.holds.iter().any(is_held) {
             self.fail(format!("the store of {name} rejects fence {fence} of its holder {token:?}: it has {newest}"));
         } else {
-            self.seen.count(Sometimes::ZombieRejected);
+            self.coverage.count(HardState::ZombieRejected);
         }
     }
 
@@ -343,15 +347,16 @@ impl World {
     /// the clean-up goes on: then the TTL bounds it, from the last try of that token.
     pub(super) fn scan(&mut self) {
         let now = self.now;
-        if self.ledger.clocks_stepped {
+        if self.checker.clocks_stepped {
             return; // a clock that was stepped back lengthens what a clean-up leaves to the TTL
         }
-        for node in (0..self.servers.len()).filter(|n| !self.ledger.lost_tail.contains(n)).collect::<Vec<_>>() {
+        for node in (0..self.servers.len()).filter(|n| !self.checker.lost_tail.contains(n)).collect::<Vec<_>>() {
             for resource in self.resources.clone() {
                 let Some((record, left)) = self.lease_on(node, &resource) else { continue };
-                let last = self.ledger.last_try.get(&record.token).copied();
+                let last = self.checker.last_try.get(&record.token).copied();
                 let ghost = record.claims.split(',').find(|claim| {
-                    let given_up = self.ledger.given_up.get(*claim).filter(|one| last.is_none_or(|req| req == one.req));
+                    let given_up =
+                        self.checker.given_up.get(*claim).filter(|one| last.is_none_or(|req| req == one.req));
                     given_up.is_some_and(|one| {
                         let inst = &self.insts[one.inst];
                         let healed = one.at.max(self.profile.calm_ms * MS).max(inst.local);

@@ -1,9 +1,9 @@
-//! What a good run of the simulator must have met: hard states, counted over seeds. A suite that
-//! never met one of them proves nothing about it. Knows no world.
+//! Coverage of the simulation: states that are hard to reach, counted over seeds. A suite that never
+//! reaches one of them proves nothing about it.
 
 /// A state that is hard to reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sometimes {
+pub(super) enum HardState {
     Granted,
     Extended,
     Released,
@@ -17,16 +17,16 @@ pub(super) enum Sometimes {
     SeededByQuorum,
     SeededByClock,
     ClockRanBack,
-    LateSetMetTombstone,
-    LateSetMetGuard,
-    DeadTokenRefused,
+    LateAcquireMetTombstone,
+    LateAcquireMetGuard,
+    EndedTokenRefused,
     SplitVote,
-    RepairPlanted,
+    LeaseRestored,
     TooSlowRefused,
     TooLateToAnswer,
     ReplayJoined,
     ClaimLeftStanding,
-    OtherClusterBarred,
+    OtherClusterRefused,
     WaiterServed,
     WaiterGaveUp,
     HungUpMidway,
@@ -40,8 +40,8 @@ pub(super) enum Sometimes {
 }
 
 /// All of them.
-pub(super) const ALL: [Sometimes; 33] = {
-    use Sometimes::*;
+pub(super) const ALL: [HardState; 33] = {
+    use HardState::*;
     [
         Granted,
         Extended,
@@ -56,16 +56,16 @@ pub(super) const ALL: [Sometimes; 33] = {
         SeededByQuorum,
         SeededByClock,
         ClockRanBack,
-        LateSetMetTombstone,
-        LateSetMetGuard,
-        DeadTokenRefused,
+        LateAcquireMetTombstone,
+        LateAcquireMetGuard,
+        EndedTokenRefused,
         SplitVote,
-        RepairPlanted,
+        LeaseRestored,
         TooSlowRefused,
         TooLateToAnswer,
         ReplayJoined,
         ClaimLeftStanding,
-        OtherClusterBarred,
+        OtherClusterRefused,
         WaiterServed,
         WaiterGaveUp,
         HungUpMidway,
@@ -79,24 +79,24 @@ pub(super) const ALL: [Sometimes; 33] = {
     ]
 };
 
-/// How often each was met.
+/// How often each state was reached.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tally([u64; ALL.len()]);
+pub(super) struct CoverageCounts([u64; ALL.len()]);
 
-impl Default for Tally {
+impl Default for CoverageCounts {
     fn default() -> Self {
         Self([0; ALL.len()])
     }
 }
 
-impl Tally {
+impl CoverageCounts {
     /// Once more.
-    pub(super) fn count(&mut self, what: Sometimes) {
+    pub(super) fn count(&mut self, what: HardState) {
         self.0[what as usize] += 1;
     }
 
     /// How often.
-    pub(super) fn of(&self, what: Sometimes) -> u64 {
+    pub(super) fn of(&self, what: HardState) -> u64 {
         self.0[what as usize]
     }
 

@@ -1,13 +1,13 @@
-//! The network between instances and nodes: ordered connections that are bound to the node's
-//! process at connect, cuts, breaks with loss or late delivery, and the node's side of it, where
-//! requests meet the real machine. Knows no engine and no client.
+//! The network between instances and nodes: ordered connections that are bound to the node's process at
+//! connect, cuts, breaks with loss or late delivery, and the node's side, where requests are executed
+//! by the reference implementation.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::beings::{Call, run_id};
+use super::actors::{Call, run_id};
 use super::world::{Event, MS, SEC, Shared, Todo, Us, World, lock};
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::node::Node;
@@ -17,28 +17,28 @@ use crate::types::NodeId;
 #[derive(Debug, Default)]
 pub(super) struct Link {
     pub(super) up: bool,
-    /// Counts its connections.
+    /// Number of its connections so far.
     generation: u32,
     /// The process at the other end, by number and by name.
     epoch: u32,
     run: Arc<str>,
     last_out: Us,
     last_in: Us,
-    /// Nothing reaches the node before.
+    /// Nothing reaches the node before this time.
     pub(super) cut_out: Us,
-    /// Nothing reaches the instance before.
+    /// Nothing reaches the instance before this time.
     pub(super) cut_in: Us,
-    /// Connections that broke, with how much later what was under way arrives; `None`: never.
-    buried: Vec<(u32, Option<Us>)>,
+    /// Broken connections, with the delay of what was in flight; `None`: it is lost.
+    broken: Vec<(u32, Option<Us>)>,
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Debug)]
-pub(super) struct Parcel {
+pub(super) struct Packet {
     pub(super) inst: usize,
     life: u32,
     pub(super) node: usize,
-    lane: usize,
+    connection: usize,
     generation: u32,
     epoch: u32,
     call: u64,
@@ -75,18 +75,18 @@ impl Node for SimNode {
         sent_at: RequestTime,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static {
-        Asking { node: self, sent_at, request, call: None }
+        PendingCall { node: self, sent_at, request, call: None }
     }
 }
 
-struct Asking {
+struct PendingCall {
     node: Arc<SimNode>,
     sent_at: RequestTime,
     request: Arc<Request>,
     call: Option<u64>,
 }
 
-impl Future for Asking {
+impl Future for PendingCall {
     type Output = NodeResult;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<NodeResult> {
@@ -112,7 +112,7 @@ impl Future for Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         if let Some(id) = self.call {
             let call = lock(&self.node.world).insts[self.node.inst].calls.remove(&id);
@@ -124,12 +124,12 @@ impl Drop for Asking {
 impl World {
     fn latency(&mut self, node: usize) -> Us {
         let usual = self.profile.latency_us;
-        let mut lat = self.net.range(usual / 4 + 20, usual);
-        if self.net.chance(self.profile.spikes) {
-            lat += self.net.below(80 * MS);
+        let mut lat = self.net_rng.range(usual / 4 + 20, usual);
+        if self.net_rng.chance(self.profile.spikes) {
+            lat += self.net_rng.below(80 * MS);
         }
         if self.servers[node].slow_until > self.now {
-            lat += self.net.range(10, 300) * MS;
+            lat += self.net_rng.range(10, 300) * MS;
         }
         lat
     }
@@ -144,22 +144,22 @@ impl World {
         waker: &Waker,
     ) -> Result<u64, UnreachableKind> {
         self.stall(inst);
-        let lane = self.lane_of(request);
-        if !self.insts[inst].alive || !self.insts[inst].links[node][lane].up {
+        let connection = self.connection_of(request);
+        if !self.insts[inst].alive || !self.insts[inst].links[node][connection].up {
             return Err(UnreachableKind::Disconnected);
         }
         let (sent, call) = (self.local(inst), self.id());
         let lat = self.latency(node);
         let identity_script = self.profile.identity_script;
         let i = &mut self.insts[inst];
-        let link = &mut i.links[node][lane];
+        let link = &mut i.links[node][connection];
         let arrives = (sent + lat).max(link.last_out + 1);
         link.last_out = arrives;
-        let parcel = Parcel {
+        let packet = Packet {
             inst,
             life: i.life,
             node,
-            lane,
+            connection,
             generation: link.generation,
             epoch: link.epoch,
             call,
@@ -169,67 +169,67 @@ impl World {
             run: if identity_script { "".into() } else { Arc::clone(&link.run) },
             is_late: false,
         };
-        i.calls.insert(call, Call { node, lane, waker: waker.clone(), answer: None });
-        self.at(arrives, Event::Parcel(Box::new(parcel)));
-        self.ledger.was_sent(request, sent_at, sent);
+        i.calls.insert(call, Call { node, connection, waker: waker.clone(), answer: None });
+        self.at(arrives, Event::Packet(Box::new(packet)));
+        self.checker.was_sent(request, sent_at, sent);
         Ok(call)
     }
 
-    fn lane_of(&self, request: &Request) -> usize {
+    fn connection_of(&self, request: &Request) -> usize {
         let name = request.resource().map_or("", |resource| resource.as_str());
-        name.len() % self.profile.lanes
+        name.len() % self.profile.connections
     }
 
-    /// A request arrives, if it does.
-    pub(super) fn deliver(&mut self, mut parcel: Box<Parcel>) {
-        let (now, node, inst, lane) = (self.now, parcel.node, parcel.inst, parcel.lane);
+    /// A request arrives, unless it is lost.
+    pub(super) fn deliver(&mut self, mut packet: Box<Packet>) {
+        let (now, node, inst, connection) = (self.now, packet.node, packet.inst, packet.connection);
         let server = &self.servers[node];
-        if !server.up || server.epoch != parcel.epoch {
+        if !server.up || server.epoch != packet.epoch {
             return; // its process is gone, and the connection with it
         }
         if server.frozen_until > now {
             let thaw = server.frozen_until;
-            return self.hold_back(parcel, thaw);
+            return self.hold_back(packet, thaw);
         }
-        let link = &self.insts[inst].links[node][lane];
-        let is_current = link.generation == parcel.generation;
+        let link = &self.insts[inst].links[node][connection];
+        let is_current = link.generation == packet.generation;
         if is_current && link.cut_out > now {
             let heals = link.cut_out;
-            return self.hold_back(parcel, heals);
+            return self.hold_back(packet, heals);
         }
-        if !is_current && !parcel.is_late {
-            if let Some((_, Some(later))) = link.buried.iter().find(|(g, _)| *g == parcel.generation) {
+        if !is_current && !packet.is_late {
+            if let Some((_, Some(later))) = link.broken.iter().find(|(g, _)| *g == packet.generation) {
                 let at = now + later;
-                parcel.is_late = true;
-                self.at(at, Event::Parcel(parcel));
+                packet.is_late = true;
+                self.at(at, Event::Packet(packet));
             }
             return;
         }
         let clock = self.node_clock(node);
         let server = &mut self.servers[node];
-        let answer = server.machine.apply(clock, &parcel.run, parcel.sent_at, &parcel.params, &parcel.request);
-        self.observe(&parcel, &answer);
+        let answer = server.machine.apply(clock, &packet.run, packet.sent_at, &packet.params, &packet.request);
+        self.observe(&packet, &answer);
         let lat = self.latency(node);
-        if is_current && self.insts[inst].life == parcel.life {
-            let link = &mut self.insts[inst].links[node][lane];
+        if is_current && self.insts[inst].life == packet.life {
+            let link = &mut self.insts[inst].links[node][connection];
             let at = (now + lat).max(link.last_in + 1);
             link.last_in = at;
-            let (life, generation, call) = (parcel.life, parcel.generation, parcel.call);
-            self.at(at, Event::Reply { inst, life, node, lane, generation, call, answer: Box::new(answer) });
+            let (life, generation, call) = (packet.life, packet.generation, packet.call);
+            self.at(at, Event::Reply { inst, life, node, connection, generation, call, answer: Box::new(answer) });
         }
     }
 
-    fn hold_back(&mut self, parcel: Box<Parcel>, until: Us) {
-        let link = &mut self.insts[parcel.inst].links[parcel.node][parcel.lane];
+    fn hold_back(&mut self, packet: Box<Packet>, until: Us) {
+        let link = &mut self.insts[packet.inst].links[packet.node][packet.connection];
         link.last_out = link.last_out.max(until);
-        self.at(until, Event::Parcel(parcel));
+        self.at(until, Event::Packet(packet));
     }
 
-    /// An answer arrives, if it does.
+    /// An answer arrives, unless it is lost.
     pub(super) fn receive(&mut self, event: Event) {
-        let Event::Reply { inst, life, node, lane, generation, call, .. } = &event else { return };
+        let Event::Reply { inst, life, node, connection, generation, call, .. } = &event else { return };
         let (inst, life, call, now) = (*inst, *life, *call, self.now);
-        let link = &self.insts[inst].links[*node][*lane];
+        let link = &self.insts[inst].links[*node][*connection];
         if self.insts[inst].life != life || link.generation != *generation {
             return;
         }
@@ -262,59 +262,60 @@ impl World {
         }
     }
 
-    /// Breaks a connection. What was under way is lost, or arrives later, in order among itself.
-    /// Callers see the break at once, or only their own time-outs.
-    pub(super) fn break_link(&mut self, inst: usize, node: usize, lane: usize, back_after: Us) {
-        let longest = self.net.pick(&[300 * MS, 3 * SEC]);
-        let late = if self.net.chance(60) { Some(self.net.below(longest)) } else { None };
-        let is_noisy = self.net.chance(60);
+    /// Breaks a connection. What was in flight is lost, or arrives later in the same order. Callers get
+    /// an error at once, or time out.
+    pub(super) fn break_link(&mut self, inst: usize, node: usize, connection: usize, back_after: Us) {
+        let longest = self.net_rng.pick(&[300 * MS, 3 * SEC]);
+        let late = if self.net_rng.chance(60) { Some(self.net_rng.below(longest)) } else { None };
+        let is_noisy = self.net_rng.chance(60);
         let now = self.now;
         let i = &mut self.insts[inst];
-        let (life, link) = (i.life, &mut i.links[node][lane]);
+        let (life, link) = (i.life, &mut i.links[node][connection]);
         if !link.up {
             return;
         }
-        link.buried.push((link.generation, late));
+        link.broken.push((link.generation, late));
         link.generation += 1;
         link.up = false;
         (link.last_out, link.last_in) = (0, 0);
         let generation = link.generation;
-        let waiting = i.calls.iter().filter(|(_, c)| c.node == node && c.lane == lane && c.answer.is_none());
+        let waiting =
+            i.calls.iter().filter(|(_, c)| c.node == node && c.connection == connection && c.answer.is_none());
         let waiting: Vec<u64> = waiting.map(|(id, _)| *id).collect();
         if is_noisy {
             for call in waiting {
                 self.at(now + MS, Event::Fail { inst, life, call, kind: UnreachableKind::Broken });
             }
         }
-        self.at(now + back_after, Event::Connect { inst, life, node, lane, generation });
+        self.at(now + back_after, Event::Connect { inst, life, node, connection, generation });
     }
 
     /// Connects, hand-shake included, or tries again a little later.
-    pub(super) fn connect(&mut self, inst: usize, life: u32, node: usize, lane: usize, generation: u32) {
+    pub(super) fn connect(&mut self, inst: usize, life: u32, node: usize, connection: usize, generation: u32) {
         let now = self.now;
-        let again = now + self.net.range(20, 250) * MS;
+        let again = now + self.net_rng.range(20, 250) * MS;
         let (server, i) = (&self.servers[node], &mut self.insts[inst]);
-        let link = &mut i.links[node][lane];
+        let link = &mut i.links[node][connection];
         if i.life != life || link.generation != generation || link.up {
             return;
         }
         let is_reachable = server.up && server.frozen_until <= now && link.cut_out <= now && link.cut_in <= now;
         if !is_reachable || i.local > now {
-            return self.at(again, Event::Connect { inst, life, node, lane, generation });
+            return self.at(again, Event::Connect { inst, life, node, connection, generation });
         }
         link.up = true;
         link.epoch = server.epoch;
         link.run = run_id(node, server.epoch).into();
     }
 
-    /// An instance's process begins: all its connections are to be made.
+    /// An instance's process starts: all its connections are opened.
     pub(super) fn connect_all(&mut self, inst: usize) {
         let (life, now) = (self.insts[inst].life, self.now);
         for node in self.profile.list_of(inst) {
-            for lane in 0..self.profile.lanes {
-                let generation = self.insts[inst].links[node][lane].generation;
-                let at = now + self.net.range(1, 10) * MS;
-                self.at(at, Event::Connect { inst, life, node, lane, generation });
+            for connection in 0..self.profile.connections {
+                let generation = self.insts[inst].links[node][connection].generation;
+                let at = now + self.net_rng.range(1, 10) * MS;
+                self.at(at, Event::Connect { inst, life, node, connection, generation });
             }
         }
     }

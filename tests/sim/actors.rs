@@ -1,20 +1,20 @@
-//! What lives in the world: servers with their memories and clocks, and instances with their
-//! connections, clocks and params. Values only; what they do is in the world's other files.
+//! State of the simulated servers (memory, clock) and instances (connections, clocks, parameters). Their
+//! behaviour is in the other files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::links::Link;
-use super::profile::{GUARD_MS, LOCK_DELAY_MS, Odd, Profile};
+use super::network::Link;
+use super::profile::{GUARD_MS, LOCK_DELAY_MS, Profile, Variant};
 use super::rng::Rng;
 use super::world::Us;
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{ClusterParams, NodeResult, quarantine_for};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
-/// Unused fence counters go after so long: short, so that they do go.
+/// Lifetime of unused fence counters: short, so that they do expire.
 const FENCE_TTL: Duration = Duration::from_secs(9);
 
 /// One simulated server.
@@ -24,7 +24,7 @@ pub(super) struct Server {
     /// What its log had when it was last synced.
     pub(super) disk: ReferenceNode,
     pub(super) up: bool,
-    /// Counts its processes.
+    /// Number of its processes so far.
     pub(super) epoch: u32,
     pub(super) ppm: i64,
     /// Its clock minus an honest one, microseconds.
@@ -34,14 +34,14 @@ pub(super) struct Server {
     pub(super) frozen_until: Us,
     pub(super) slow_until: Us,
     /// When it last lost memory, or its clock was last stepped.
-    pub(super) shaken: Option<Us>,
+    pub(super) disturbed: Option<Us>,
     /// When it last lost memory.
     pub(super) forgot: Option<Us>,
-    /// When a process of it that is not to be trusted began, or its clock was last stepped far.
+    /// Start of its last process without a vote, or the last large step of its clock.
     pub(super) doubted: Option<Us>,
-    /// Answers since its clock was stepped that show that somebody noticed.
+    /// Answers since its clock was stepped that reported the step to an instance.
     pub(super) noticed: u32,
-    /// Attempts that were cancelled and tokens that were released here; forgotten when it is shaken.
+    /// Attempts that were cancelled and tokens that were released here; forgotten when it is disturbed.
     pub(super) cancelled: BTreeSet<(ResourceName, String)>,
     pub(super) ended: BTreeSet<(ResourceName, TokenHash)>,
 }
@@ -50,7 +50,7 @@ pub(super) struct Server {
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) node: usize,
-    pub(super) lane: usize,
+    pub(super) connection: usize,
     pub(super) waker: Waker,
     pub(super) answer: Option<NodeResult>,
 }
@@ -58,14 +58,14 @@ pub(super) struct Call {
 /// One simulated instance, as the world sees it.
 #[derive(Debug)]
 pub(super) struct Inst {
-    /// Counts its processes.
+    /// Number of its processes so far.
     pub(super) life: u32,
     pub(super) alive: bool,
     /// When its process began.
     pub(super) began: Us,
-    /// It has taken the time from its nodes.
+    /// Its cluster clock follows the nodes.
     pub(super) has_time: bool,
-    /// It does nothing before: it was stopped.
+    /// It is stopped until then.
     pub(super) local: Us,
     pub(super) ppm: i64,
     /// Its wall clock minus an honest one, microseconds.
@@ -75,7 +75,7 @@ pub(super) struct Inst {
     pub(super) timers: BTreeMap<u64, Waker>,
     pub(super) params: Arc<ClusterParams>,
     pub(super) max_ttl_ms: u64,
-    /// Requests that are served.
+    /// Client requests in progress.
     pub(super) serving: BTreeSet<u64>,
 }
 
@@ -92,7 +92,7 @@ impl Server {
             stepped_us: 0,
             frozen_until: 0,
             slow_until: 0,
-            shaken: None,
+            disturbed: None,
             forgot: None,
             doubted: None,
             noticed: 0,
@@ -101,9 +101,9 @@ impl Server {
         }
     }
 
-    /// Forgets what proves a late command: it may pass now.
-    pub(super) fn shake(&mut self, now: Us) {
-        self.shaken = Some(now);
+    /// Forgets what would prove that a late command was accepted wrongly: it may be accepted now.
+    pub(super) fn disturb(&mut self, now: Us) {
+        self.disturbed = Some(now);
         self.cancelled.clear();
         self.ended.clear();
     }
@@ -121,9 +121,9 @@ pub(super) fn run_id(node: usize, epoch: u32) -> String {
 
 impl Inst {
     pub(super) fn new(index: usize, profile: &Profile, r: &mut Rng) -> Self {
-        let is_odd = index + 1 == profile.instances;
-        let cluster = if is_odd && profile.odd == Odd::OtherCluster { "other" } else { "ours" };
-        let longer = is_odd && profile.odd == Odd::LongerTtl;
+        let is_variant = index + 1 == profile.instances;
+        let cluster = if is_variant && profile.variant == Variant::OtherCluster { "other" } else { "ours" };
+        let longer = is_variant && profile.variant == Variant::LongerTtl;
         let max_ttl_ms = profile.max_ttl_ms * if longer { 2 } else { 1 };
         let (guard, lock_delay) = (Duration::from_millis(GUARD_MS), Duration::from_millis(LOCK_DELAY_MS));
         let params = ClusterParams {
@@ -142,7 +142,9 @@ impl Inst {
             local: 0,
             ppm: r.either_way(profile.rate_ppm),
             wall_off_us: hours * 3_600_000_000 + r.either_way(profile.skew_ms) * 1_000,
-            links: (0..profile.servers()).map(|_| (0..profile.lanes).map(|_| Link::default()).collect()).collect(),
+            links: (0..profile.servers())
+                .map(|_| (0..profile.connections).map(|_| Link::default()).collect())
+                .collect(),
             calls: BTreeMap::new(),
             timers: BTreeMap::new(),
             params: Arc::new(params),

@@ -1,0 +1,132 @@
+//! The liveness check at the end of each run: when all faults have healed and every quarantine must be
+//! over, each resource is acquired, waited for, handed over and released, within bounds. Here every
+//! refusal is a failure.
+
+use super::clients::{Answer, Operation, Requester, token_of};
+use super::profile::{LOCK_DELAY_MS, Variant};
+use super::world::{Event, MS, SEC, Us, World};
+use crate::types::TokenHash;
+
+/// After the faults end and a whole quarantine: detecting a wrong clock (a probe and its timeout),
+/// ordering a second quarantine, and seeding in two probe rounds.
+const RECOVERY: Us = 8 * SEC;
+/// Maximum duration of the first acquire, of a free resource.
+const ACQUIRE_BOUND_MS: u64 = 3_000;
+/// Maximum time from a release to the grant to a waiter of another instance: a poll, its jitter, a round.
+const HANDOVER_BOUND: Us = 1_500 * MS;
+/// How long the lease is held before it is handed over.
+const HELD: Us = 600 * MS;
+
+/// State of the check of one resource.
+#[derive(Debug, Default)]
+pub(super) struct LivenessCheck {
+    step: u32,
+    req: u64,
+    first: Option<TokenHash>,
+    second: Option<TokenHash>,
+    released: Us,
+    pub(super) passed: bool,
+}
+
+impl World {
+    /// When clients request for nothing more. Where all clocks went back, a quarantine that another one replaced may be
+    /// owed once more.
+    pub(super) fn closing_time(&self) -> Us {
+        let quarantines = if self.checker.clocks_went_back { 2 } else { 1 };
+        (self.profile.calm_ms + quarantines * self.quarantine_ms()) * MS + RECOVERY
+    }
+
+    /// After the faults: scans for leases that should be gone, then the liveness checks.
+    pub(super) fn plan_liveness_checks(&mut self) {
+        let longest = self.insts.iter().map(|i| i.max_ttl_ms).max().unwrap_or_default();
+        let opens = self.closing_time() + (longest + longest / 50 + LOCK_DELAY_MS) * MS + 4 * SEC;
+        for resource in 0..self.resources.len() {
+            self.at(opens, Event::CheckLiveness { resource });
+        }
+        for i in 1..=8 {
+            self.at(self.now + i * 700 * MS, Event::Scan);
+        }
+    }
+
+    fn send_check(&mut self, resource: usize, inst: usize, token: &TokenHash, operation: Operation) {
+        let ttl = self.profile.max_ttl_ms;
+        let req = self.ask(Requester::LivenessCheck(resource), inst, (resource, token.clone()), operation, ttl);
+        self.liveness[resource].req = req;
+    }
+
+    /// Instances that share a node list.
+    fn good_insts(&self) -> usize {
+        self.insts.len() - usize::from(self.profile.variant == Variant::OtherCluster)
+    }
+
+    /// The next step of a resource's check.
+    pub(super) fn check_liveness(&mut self, resource: usize) {
+        if self.profile.variant == Variant::OtherCluster {
+            // It may have claimed a wiped node first, which an operator has to resolve.
+            self.done = true;
+            return;
+        }
+        let good = self.good_insts();
+        let (a, b) = (resource % good, (resource + 1) % good);
+        let ttl_ms = self.profile.max_ttl_ms;
+        match self.liveness[resource].step {
+            0 => {
+                let (first, second) = (token_of(self.id()), token_of(self.id()));
+                self.liveness[resource].first = Some(first.clone());
+                self.liveness[resource].second = Some(second);
+                self.liveness[resource].step = 1;
+                self.send_check(resource, a, &first, Operation::Acquire { ttl_ms, wait_ms: ACQUIRE_BOUND_MS });
+                self.at(self.now + 12 * SEC, Event::CheckLiveness { resource });
+            }
+            // Granted: now another client waits for it.
+            2 => {
+                let second = self.liveness[resource].second.clone().expect("begun");
+                self.liveness[resource].step = 3;
+                self.send_check(resource, b, &second, Operation::Acquire { ttl_ms, wait_ms: 6_000 });
+                self.at(self.now + HELD.min(ttl_ms * MS / 2), Event::CheckLiveness { resource });
+            }
+            3 => {
+                let first = self.liveness[resource].first.clone().expect("begun");
+                let waiting = self.liveness[resource].req;
+                self.note_release(&first);
+                self.send_check(resource, a, &first, Operation::Release);
+                let check = &mut self.liveness[resource];
+                (check.req, check.step, check.released) = (waiting, 4, self.now);
+            }
+            5 => {
+                let second = self.liveness[resource].second.clone().expect("begun");
+                self.note_release(&second);
+                self.liveness[resource].step = 6;
+                self.send_check(resource, b, &second, Operation::Release);
+            }
+            7 => {}
+            step => self.fail(format!("liveness: the liveness check of resource {resource} is stuck in step {step}")),
+        }
+    }
+
+    /// An answer reaches an check.
+    pub(super) fn check_answered(&mut self, resource: usize, req: u64, answer: &Answer) {
+        if self.liveness[resource].req != req {
+            return; // of the first release
+        }
+        let is_good = matches!(answer, Answer::Good { .. });
+        let (now, released) = (self.now, self.liveness[resource].released);
+        match self.liveness[resource].step {
+            1 if is_good => self.liveness[resource].step = 2,
+            4 if is_good && now <= released + HANDOVER_BOUND => self.liveness[resource].step = 5,
+            4 if is_good => {
+                let late = (now - released) / MS;
+                return self.fail(format!("liveness: resource {resource} was handed over {late} ms after its release"));
+            }
+            6 => {
+                (self.liveness[resource].step, self.liveness[resource].passed) = (7, true);
+                if self.liveness.iter().all(|a| a.passed) {
+                    self.done = true;
+                }
+                return;
+            }
+            step => return self.fail(format!("liveness: resource {resource} is refused in step {step}")),
+        }
+        self.at(now, Event::CheckLiveness { resource });
+    }
+}
