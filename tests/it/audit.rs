@@ -1,6 +1,5 @@
-//! The audit log: a line for every change that was asked for and for every way in which it can come
-//! out, streams included; none for reading; never a token. It is rotated without a signal, written
-//! out at a stop, and holds up nobody.
+//! The audit log: a line for every requested change and every outcome, including streams; none for reads; never a
+//! token. It is rotated without a signal, complete after a shutdown, and never delays a request.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -71,88 +70,88 @@ fn id_of(token: &str) -> String {
     Token::parse(token).expect("a token").hash().id().to_string()
 }
 
-/// Members of a line in one go: `null` where they are not there.
-fn say(line: &Value) -> String {
+/// Action, resource, outcome and reason of a line; `-` for what is missing.
+fn summary(line: &Value) -> String {
     let word = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
     ["action", "resource", "outcome", "reason"].map(word).join(" ")
 }
 
 #[tokio::test]
-async fn each_change_leaves_a_line_with_who_what_and_what_came_of_it() {
+async fn every_change_has_a_line_with_its_caller_and_outcome() {
     let audited = Audited::start(&[]).await;
     let client = audited.client();
     let granted = client.acquired("a/b", &[("owner", "ci-1"), ("ttl", "30s")]).await;
     let (token, fence) = (granted.token(), granted.fence());
     let line = audited.line(&granted).await;
-    assert_eq!(say(&line), "acquire a/b granted -");
+    assert_eq!(summary(&line), "acquire a/b granted -");
     assert_eq!((&line["owner"], line["fence"].as_u64()), (&Value::from("ci-1"), Some(fence)));
     assert_eq!(line["token_id"], id_of(&token));
-    assert!(line.get("principal").is_none(), "nobody proved to be anybody: {line}");
+    assert!(line.get("principal").is_none(), "there is no authentication: {line}");
 
     let refused = client.acquire("a/b", &[("owner", "ci-2")]).await.expect_status(423);
-    assert_eq!(say(&audited.line(&refused).await), "acquire a/b locked held");
+    assert_eq!(summary(&audited.line(&refused).await), "acquire a/b locked held");
     let replayed = client.acquire("a/b", &[("token", &token)]).await.expect_status(200);
-    assert_eq!(say(&audited.line(&replayed).await), "acquire a/b replayed -");
+    assert_eq!(summary(&audited.line(&replayed).await), "acquire a/b replayed -");
     let waited = client.acquire("a/b", &[("wait", "50ms")]).await.expect_status(423);
-    assert_eq!(say(&audited.line(&waited).await), "acquire a/b wait-timeout held");
+    assert_eq!(summary(&audited.line(&waited).await), "acquire a/b wait-timeout held");
 
     let extended = client.extend("a/b", &token, &[]).await.expect_status(200);
     let line = audited.line(&extended).await;
-    assert_eq!((say(&line), line["fence"].as_u64()), ("extend a/b extended -".to_owned(), Some(fence)));
+    assert_eq!((summary(&line), line["fence"].as_u64()), ("extend a/b extended -".to_owned(), Some(fence)));
     let other = "another-token-0123456789";
-    let stranger = client.extend("a/b", other, &[]).await.expect_status(409);
-    let line = audited.line(&stranger).await;
-    assert_eq!((say(&line), &line["token_id"]), ("extend a/b not-holder -".to_owned(), &Value::from(id_of(other))));
-    let stranger = client.release("a/b", other).await.expect_status(409);
-    assert_eq!(say(&audited.line(&stranger).await), "release a/b not-holder -");
+    let not_holder = client.extend("a/b", other, &[]).await.expect_status(409);
+    let line = audited.line(&not_holder).await;
+    assert_eq!((summary(&line), &line["token_id"]), ("extend a/b not-holder -".to_owned(), &Value::from(id_of(other))));
+    let not_holder = client.release("a/b", other).await.expect_status(409);
+    assert_eq!(summary(&audited.line(&not_holder).await), "release a/b not-holder -");
     let released = client.release("a/b", &token).await.expect_status(204);
-    assert_eq!(say(&audited.line(&released).await), "release a/b released -");
+    assert_eq!(summary(&audited.line(&released).await), "release a/b released -");
     let again = client.release("a/b", &token).await.expect_status(410);
-    assert_eq!(say(&audited.line(&again).await), "release a/b lease-expired released");
+    assert_eq!(summary(&audited.line(&again).await), "release a/b lease-expired released");
     let late = client.extend("a/b", &token, &[]).await.expect_status(410);
-    assert_eq!(say(&audited.line(&late).await), "extend a/b lease-expired released");
+    assert_eq!(summary(&audited.line(&late).await), "extend a/b lease-expired released");
 
     let odd = send(client.request("POST", "/locks/a//b")).await.expect_status(400);
     let line = audited.line(&odd).await;
-    assert_eq!(say(&line), "acquire - invalid -");
+    assert_eq!(summary(&line), "acquire - invalid -");
     let odd = send(client.request("POST", "/locks/a/b?tll=30s")).await.expect_status(400);
-    assert_eq!(say(&audited.line(&odd).await), "acquire a/b invalid -");
+    assert_eq!(summary(&audited.line(&odd).await), "acquire a/b invalid -");
 }
 
 #[tokio::test]
-async fn forced_ends_tell_whose_lease_and_why_also_where_they_are_refused() {
+async fn forced_ends_and_refused_ones_have_the_lease_and_the_reason() {
     let audited = Audited::start(&[]).await;
     let client = audited.client();
     let force = async |query: &str| send(client.request("DELETE", &format!("/locks/x?{query}"))).await;
     let none = force("force=now&reason=fire").await.expect_status(404);
-    assert_eq!(say(&audited.line(&none).await), "force-now x not-held fire");
+    assert_eq!(summary(&audited.line(&none).await), "force-now x not-held fire");
     let granted = client.acquired("x", &[]).await;
     let revoked = force("force=revoke&reason=tidying%20up").await.expect_status(202);
     let line = audited.line(&revoked).await;
-    assert_eq!(say(&line), "revoke x revoked tidying up");
+    assert_eq!(summary(&line), "revoke x revoked tidying up");
     assert_eq!(
         (line["token_id"].as_str(), line["fence"].as_u64()),
         (Some(&*id_of(&granted.token())), Some(granted.fence()))
     );
     let stale = client.request("DELETE", "/locks/x?force=now&reason=fire").header("If-Match", "\"1\"");
     let stale = send(stale).await.expect_status(412);
-    assert_eq!(say(&audited.line(&stale).await), "force-now x changed fire");
+    assert_eq!(summary(&audited.line(&stale).await), "force-now x changed fire");
     let forced = force("force=now&reason=fire").await.expect_status(204);
     let line = audited.line(&forced).await;
-    assert_eq!(say(&line), "force-now x forced fire");
+    assert_eq!(summary(&line), "force-now x forced fire");
     assert_eq!(line["token_id"], id_of(&granted.token()));
     let late = client.extend("x", &granted.token(), &[]).await.expect_status(410);
-    assert_eq!(say(&audited.line(&late).await), "extend x lease-expired forced");
-    // A page's form without the secret that its browser was given.
+    assert_eq!(summary(&audited.line(&late).await), "extend x lease-expired forced");
+    // A form of the dashboard without its form token.
     let form = client.request("POST", "/ui/release/x").form(&[("tag", "1"), ("reason", "fire"), ("name", "x")]);
     let forged = send(form).await.expect_status(403);
     assert_eq!(audited.line(&forged).await["outcome"], "forbidden");
     let without = force("force=now").await.expect_status(400);
-    assert_eq!(say(&audited.line(&without).await), "release x invalid -");
+    assert_eq!(summary(&audited.line(&without).await), "release x invalid -");
 }
 
 #[tokio::test]
-async fn reading_leaves_no_line() {
+async fn reads_have_no_line() {
     let audited = Audited::start(&[]).await;
     let client = audited.client();
     for path in ["/locks/x", "/locks", "/nodes", "/metrics", "/health/ready", "/none", "/openapi.yaml"] {
@@ -173,34 +172,35 @@ async fn call(audited: &Audited, head: &str) -> TcpStream {
 }
 
 #[tokio::test]
-async fn whoever_hangs_up_in_the_queue_is_written_down_as_gone() {
+async fn a_waiter_that_hangs_up_is_recorded_as_abandoned() {
     let audited = Audited::start(&[]).await;
     let holder = audited.client().acquired("x", &[("ttl", "60s")]).await;
     let waiter = call(&audited, "POST /locks/x?wait=60s&owner=late HTTP/1.1\r\nX-Request-Id: late-1").await;
     poll::until("it waits", || async { (audited.client().waiting("x").await == 1).then_some(()) }).await;
     drop(waiter);
     let line = audited.lines_of("late-1", 1).await.remove(0);
-    assert_eq!(say(&line), "acquire x abandoned -");
+    assert_eq!(summary(&line), "acquire x abandoned -");
     assert_eq!((&line["owner"], line.get("status")), (&Value::from("late"), None));
     audited.client().release("x", &holder.token()).await.expect_status(204);
 }
 
 #[tokio::test]
-async fn a_stream_tells_its_whole_life() {
+async fn a_holding_stream_has_a_line_for_every_change() {
     let audited = Audited::start(&[]).await;
     let client = audited.client();
     let hold = async |id: &str, query: &str| {
         call(&audited, &format!("POST /locks/x?hold=true&ttl=600ms&{query} HTTP/1.1\r\nX-Request-Id: {id}")).await
     };
-    let lives = async |id: &str, count: usize| audited.lines_of(id, count).await.iter().map(say).collect::<Vec<_>>();
+    let lives =
+        async |id: &str, count: usize| audited.lines_of(id, count).await.iter().map(summary).collect::<Vec<_>>();
 
-    // Granted at once; ended by the connection.
+    // Granted at once; ends with the connection.
     let first = hold("first", "").await;
     assert_eq!(lives("first", 1).await, ["hold x granted -"]);
-    // Refused while that one holds: an answer as any other.
+    // Refused while the first one holds.
     let refused = send(client.request("POST", "/locks/x?hold=true")).await.expect_status(423);
-    assert_eq!(say(&audited.line(&refused).await), "hold x locked held");
-    // Queued, and gone before its turn.
+    assert_eq!(summary(&audited.line(&refused).await), "hold x locked held");
+    // Queued, and abandoned.
     let second = hold("second", "wait=60s").await;
     poll::until("it waits", || async { (client.waiting("x").await == 1).then_some(()) }).await;
     assert_eq!(lives("second", 1).await, ["hold x queued -"]);
@@ -208,7 +208,7 @@ async fn a_stream_tells_its_whole_life() {
     assert_eq!(lives("second", 2).await, ["hold x queued -", "hold x abandoned -"]);
     // Queued, granted when the first hangs up, lost to an operator.
     let third = hold("third", "wait=60s").await;
-    // Told before the first is gone: granted within milliseconds, it would not be queued.
+    // The first one still holds: otherwise this one would be granted without being queued.
     assert_eq!(lives("third", 1).await, ["hold x queued -"]);
     drop(first);
     assert_eq!(lives("first", 2).await, ["hold x granted -", "hold x disconnected -"]);
@@ -216,7 +216,7 @@ async fn a_stream_tells_its_whole_life() {
     send(client.request("DELETE", "/locks/x?force=now&reason=fire")).await.expect_status(204);
     assert_eq!(lives("third", 3).await, ["hold x queued -", "hold x granted -", "hold x lost forced"]);
     drop(third);
-    // Released with its token, which a caller may bring.
+    // Released with a token that the caller chose.
     let token = "a-token-of-its-own-0123456789";
     let body = format!(
         "POST /locks/x?hold=true HTTP/1.1\r\nX-Request-Id: fourth\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\ntoken={token}",
@@ -225,7 +225,7 @@ async fn a_stream_tells_its_whole_life() {
     let mut fourth = TcpStream::connect(audited.service.address()).await.expect("it listens");
     fourth.write_all(body.as_bytes()).await.expect("open");
     let granted = audited.lines_of("fourth", 1).await.remove(0);
-    assert_eq!((say(&granted), &granted["token_id"]), ("hold x granted -".to_owned(), &Value::from(id_of(token))));
+    assert_eq!((summary(&granted), &granted["token_id"]), ("hold x granted -".to_owned(), &Value::from(id_of(token))));
     client.release("x", token).await.expect_status(204);
     assert_eq!(lives("fourth", 2).await, ["hold x granted -", "hold x released -"]);
     let text = std::fs::read_to_string(audited.file()).expect("readable");
@@ -245,7 +245,7 @@ async fn the_file_is_rotated_by_renaming_it() {
 }
 
 #[tokio::test]
-async fn at_a_stop_everything_is_written_out() {
+async fn all_records_are_written_before_the_process_ends() {
     let mut audited = Audited::start(&[]).await;
     let client = audited.client().clone();
     let requests = (0..200).map(|n| {
@@ -266,12 +266,12 @@ async fn at_a_stop_everything_is_written_out() {
     assert_eq!(lines.iter().filter(|l| l["outcome"] == "granted").count(), 201);
     let drained: Vec<_> = lines.iter().filter(|l| l["request_id"] == waiter.header("x-request-id")).collect();
     assert_eq!(drained.len(), 1);
-    assert_eq!(say(drained[0]), "acquire x draining -");
+    assert_eq!(summary(drained[0]), "acquire x draining -");
     assert!(lines.iter().all(|l| l["token_id"] != holder.token()));
 }
 
 #[tokio::test]
-async fn a_disk_that_is_full_holds_up_nobody_and_is_told() {
+async fn a_full_disk_delays_no_request_and_is_reported() {
     let service = Service::embedded(&["--set", "audit_log=/dev/full"]).await;
     let client = service.client();
     let token = client.acquired("x", &[]).await.token();
@@ -281,12 +281,12 @@ async fn a_disk_that_is_full_holds_up_nobody_and_is_told() {
         text.contains("redlockd_audit_records_total{outcome=\"failed\"} 2\n").then_some(())
     })
     .await;
-    let told = service.output().iter().filter(|l| l.contains("the audit log cannot be written")).count();
-    assert_eq!(told, 1, "{:#?}", service.output());
+    let reported = service.output().iter().filter(|l| l.contains("the audit log cannot be written")).count();
+    assert_eq!(reported, 1, "{:#?}", service.output());
 }
 
 #[tokio::test]
-async fn standard_output_takes_it_too() {
+async fn the_audit_log_can_go_to_standard_output() {
     let service = Service::embedded(&["--set", "audit_log=stdout"]).await;
     let granted = service.client().acquired("x", &[]).await;
     let line = poll::until("the line is there", || async {
@@ -298,7 +298,7 @@ async fn standard_output_takes_it_too() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_said_at_the_start() {
+fn a_file_that_cannot_be_opened_is_an_error_at_the_start() {
     let args = ["serve", "--listen", "127.0.0.1:0", "--set", "audit_log=/no/such/directory/audit.log"];
     let dir = tempfile::tempdir().expect("a directory");
     let output =
@@ -308,9 +308,9 @@ fn what_cannot_be_opened_is_said_at_the_start() {
     assert!(said.contains("`audit_log`: /no/such/directory/audit.log cannot be opened for appending"), "{said}");
 }
 
-/// A reader of standard output that has stopped reading costs records, and nothing else.
+/// A reader of standard output that stops reading causes lost records, and no delay.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_stopped_reading_holds_up_nobody() {
+async fn a_reader_that_stops_reading_delays_no_request() {
     let dir = tempfile::tempdir().expect("a directory");
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");

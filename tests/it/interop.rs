@@ -1,5 +1,5 @@
-//! Other Redlock clients on the same nodes: they exclude us, we exclude them, and neither touches
-//! what the other has. redlock-py runs for real; others are played with the commands that they send.
+//! Other Redlock clients on the same nodes: they and redlockd exclude each other, and neither changes the locks of the
+//! other. redlock-py runs itself; others are represented by the commands that they send.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,9 +74,8 @@ async fn redlock_py_and_this_service_exclude_each_other() {
     assert_ne!(redlock_py(&python, &cluster, ["lock", "ours", "60000"]).await, "False");
 }
 
-/// Every request that can be made about a resource, none of which may end in an error of the service
-/// or change what a foreigner has.
-async fn ask_everything(client: &Client, resource: &str) {
+/// All requests on a resource that a foreign client holds: none may cause an internal error or change its lock.
+async fn check_all_requests(client: &Client, resource: &str) {
     let refused = client.acquire(resource, &[]).await.expect_problem(423, "locked").json();
     assert_eq!((&refused["reason"], &refused["holders"]), (&json!("foreign"), &json!([])));
     client.acquire(resource, &[("wait", "50ms")]).await.expect_problem(423, "wait-timeout");
@@ -116,7 +115,7 @@ fn foreign_forms() -> Vec<(&'static str, Vec<&'static str>)> {
 }
 
 #[tokio::test]
-async fn t35_keys_of_another_type_or_without_a_ttl_are_held_by_a_foreigner() {
+async fn t35_keys_of_another_type_or_without_a_ttl_count_as_foreign_locks() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     for (key, words) in foreign_forms() {
@@ -126,13 +125,13 @@ async fn t35_keys_of_another_type_or_without_a_ttl_are_held_by_a_foreigner() {
             server.ask::<deadpool_redis::redis::Value>(&words).await;
             before.push(state_of(server, key).await);
         }
-        ask_everything(over.client(), key).await;
+        check_all_requests(over.client(), key).await;
         for (server, (dump, left)) in cluster.servers.iter().zip(before) {
             let (dump_now, left_now) = state_of(server, key).await;
             assert!(dump_now == dump, "{key}: its value was changed");
             assert!((left_now < 0) == (left < 0) && left_now <= left, "{key}: its TTL was changed");
         }
-        // The one way to end it is an operator's, on purpose.
+        // Only an operator can end it.
         let now = over.client().request("DELETE", &format!("{}?force=now&reason=gone+for+good", lock(key)));
         send(now).await.expect_status(204);
         cluster.until_nowhere(key).await;
@@ -144,9 +143,9 @@ async fn state_of(server: &crate::support::redis_server::RedisServer, key: &str)
     (server.ask(&["DUMP", key]).await, server.ask(&["PTTL", key]).await)
 }
 
-/// What others send against a key that is ours.
+/// The commands that other clients send, on a key of redlockd.
 #[tokio::test]
-async fn others_neither_take_nor_release_nor_extend_what_is_ours() {
+async fn other_clients_cannot_take_release_or_extend_a_lease() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let lease = over.client().acquired("x", &[("ttl", "60s")]).await;

@@ -1,5 +1,5 @@
-//! The log of the program: both forms, the request's id and trace in each line that is about one,
-//! the lines that somebody will look for, and no token anywhere in anything that is written.
+//! The program's log: both formats, request id and trace id in every line about a request, the lines that operators
+//! need, and no token in any output.
 
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
@@ -24,7 +24,7 @@ async fn line_with(service: &Service, word: &str) -> String {
 }
 
 #[tokio::test]
-async fn as_text_each_line_of_a_request_names_it_and_its_trace() {
+async fn text_lines_contain_the_request_and_trace_ids() {
     let service = Service::embedded(&["--log-level", "debug"]).await;
     traced(&service, "POST", "/locks/a/b?ttl=30s").await.expect_status(201);
     let line = line_with(&service, "a request was answered").await;
@@ -43,7 +43,7 @@ async fn as_text_each_line_of_a_request_names_it_and_its_trace() {
 }
 
 #[tokio::test]
-async fn as_json_each_line_is_an_object_with_the_same() {
+async fn json_lines_contain_the_request_and_trace_ids() {
     let service = Service::embedded(&["--log-level", "debug", "--log-format", "json"]).await;
     traced(&service, "POST", "/locks/a/b").await.expect_status(201);
     send(service.client().request("GET", "/locks/a/b")).await.expect_status(200);
@@ -72,9 +72,9 @@ async fn as_json_each_line_is_an_object_with_the_same() {
     assert_eq!(others.len(), 3, "{others:#?}");
 }
 
-/// However little is logged, what is logged says of which request it is.
+/// Also at a log level that hides the lines of the request itself.
 #[tokio::test]
-async fn a_warning_names_its_request_where_only_warnings_are_logged() {
+async fn warnings_contain_the_request_id_at_the_level_warn() {
     let service = Service::embedded(&["--log-level", "warn"]).await;
     service.client().acquired("x", &[]).await;
     traced(&service, "DELETE", "/locks/x?force=now&reason=fire").await.expect_status(204);
@@ -91,7 +91,7 @@ async fn a_warning_names_its_request_where_only_warnings_are_logged() {
     assert!(line.contains("request_id=\"stream-1\"") && line.contains("reason=\"forced\""), "{line}");
 }
 
-async fn until_said(over: &ServiceOver, words: &[&str]) {
+async fn until_logged(over: &ServiceOver, words: &[&str]) {
     let what = format!("one line has {words:?}");
     poll::until(&what, || async {
         over.service.output().iter().any(|line| words.iter().all(|word| line.contains(word))).then_some(())
@@ -100,27 +100,27 @@ async fn until_said(over: &ServiceOver, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn start_nodes_quorum_and_stop_are_in_the_log() {
+async fn start_node_changes_quorum_changes_and_stop_are_logged() {
     let cluster = Cluster::start(3).await;
     let mut over = cluster.service().await;
-    until_said(&over, &["INFO", "serving", "nodes=3"]).await;
-    until_said(&over, &["INFO", "a quorum of nodes votes: locks can be granted"]).await;
+    until_logged(&over, &["INFO", "serving", "nodes=3"]).await;
+    until_logged(&over, &["INFO", "a quorum of nodes votes: locks can be granted"]).await;
     over.proxies[0].set(MUTE);
-    until_said(&over, &["WARN", "the node has no vote", "node=\"n1\"", "state=\"down\""]).await;
+    until_logged(&over, &["WARN", "the node has no vote", "node=\"n1\"", "state=\"down\""]).await;
     over.proxies[1].set(MUTE);
-    until_said(&over, &["ERROR", "no quorum of nodes votes", "voting=1", "needed=2"]).await;
+    until_logged(&over, &["ERROR", "no quorum of nodes votes", "voting=1", "needed=2"]).await;
     over.proxies.iter().for_each(heal);
-    until_said(&over, &["INFO", "a quorum of nodes votes again"]).await;
-    until_said(&over, &["INFO", "the node is up", "node=\"n2\""]).await;
+    until_logged(&over, &["INFO", "a quorum of nodes votes again"]).await;
+    until_logged(&over, &["INFO", "the node is up", "node=\"n2\""]).await;
     over.service.terminate();
     assert_eq!(over.service.exit_code().await, Some(0));
-    until_said(&over, &["INFO", "draining"]).await;
-    until_said(&over, &["INFO", "stopped"]).await;
+    until_logged(&over, &["INFO", "draining"]).await;
+    until_logged(&over, &["INFO", "stopped"]).await;
 }
 
-/// Everything that there is to do, with everything logged that there is to log.
+/// All operations, at the finest log level.
 #[tokio::test]
-async fn no_token_is_in_anything_that_is_written() {
+async fn no_output_contains_a_token() {
     let cluster = Cluster::start(3).await;
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join("audit.log");

@@ -1,7 +1,6 @@
-//! What is shipped for Prometheus and Grafana: the rules pass promtool and their own tests, whatever
-//! they ask for exists, the dashboard is a well-formed model, and on a real Prometheus that scraped a
-//! real run (contention, holds, forced ends, a node that fails and one that comes back empty) no
-//! panel is empty and no rule fails.
+//! The files for Prometheus and Grafana: the rules pass promtool and their tests, all metrics that they use exist, the
+//! dashboard is well-formed, and with a Prometheus server that scraped a run with contention, holds, forced ends and
+//! failing nodes no panel is empty and no rule fails.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +20,7 @@ use crate::support::poll;
 use crate::support::prometheus::{Prometheus, tool};
 use crate::support::service::{SHORT_MEMORY, path};
 
-/// Rows of the dashboard, in the order in which an operator asks.
+/// Rows of the dashboard, in order.
 const ROWS: [&str; 6] =
     ["Quorum and leases", "Rate, errors, duration", "Contention", "Lease health", "Nodes", "Process"];
 const GRID_COLUMNS: u64 = 24;
@@ -50,34 +49,34 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or_default()
 }
 
-/// Panels that are no rows.
+/// All panels but the rows.
 fn panels(dashboard: &Value) -> Vec<&Value> {
     list(dashboard, "panels").iter().filter(|p| text(p, "type") != "row").collect()
 }
 
 fn run(command: &mut Command) -> String {
     let output = command.output().expect("promtool runs");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    assert!(output.status.success(), "{said}");
-    said
+    let printed = [output.stdout, output.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed).into_owned();
+    assert!(output.status.success(), "{printed}");
+    printed
 }
 
 #[test]
 fn the_rules_pass_promtool_and_their_tests() {
     for args in [&["check", "config", "prometheus.yml"][..], &["test", "rules", "alerts_test.yml"]] {
         let Some(mut promtool) = tool("promtool") else { return };
-        let said = run(promtool.args(args).current_dir(config("")));
-        assert!(!said.contains("FAILED"), "{said}");
+        let printed = run(promtool.args(args).current_dir(config("")));
+        assert!(!printed.contains("FAILED"), "{printed}");
     }
     let Some(mut promtool) = tool("promtool") else { return };
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/container");
-    // Its rules lie where the container has them, so only the syntax can be checked here.
+    // The paths of its rules exist only in the container, so only the syntax can be checked here.
     run(promtool.args(["check", "config", "--syntax-only", "prometheus.yml"]).current_dir(shipped));
 }
 
 #[test]
-fn each_alert_has_a_severity_a_text_and_a_test_that_it_fires_and_one_that_it_does_not() {
+fn every_alert_has_a_severity_texts_and_tests_in_both_directions() {
     let (rules, tests) = (yaml("alerts.yml"), yaml("alerts_test.yml"));
     let rules = rules["groups"][0]["rules"].as_sequence().expect("rules");
     assert!(rules.len() >= 15, "{}", rules.len());
@@ -102,7 +101,7 @@ fn each_alert_has_a_severity_a_text_and_a_test_that_it_fires_and_one_that_it_doe
     }
 }
 
-/// Names in a query that look like ours.
+/// Names of metrics and recording rules in a query.
 fn names(query: &str) -> BTreeSet<String> {
     let words = query.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == ':'));
     let is_ours = |w: &&str| w.starts_with("redlockd_") || w.starts_with("process_") || w.contains(":redlockd_");
@@ -110,26 +109,26 @@ fn names(query: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn whatever_rules_and_panels_ask_for_exists() {
+fn rules_and_panels_use_existing_metrics_only() {
     let documented = include_str!("../../docs/metrics.md");
     let recorded = read("recording.yml");
     let dashboard = dashboard();
-    let mut asked: BTreeSet<String> = ["alerts.yml", "recording.yml"].iter().flat_map(|f| names(&read(f))).collect();
-    asked.extend(panels(&dashboard).iter().flat_map(|p| list(p, "targets")).flat_map(|t| names(text(t, "expr"))));
-    asked.extend(list(&dashboard["annotations"], "list").iter().flat_map(|a| names(text(a, "expr"))));
-    assert!(asked.len() > 30, "{asked:?}");
-    for name in asked.iter().filter(|n| *n != "redlockd_rates") {
+    let mut used: BTreeSet<String> = ["alerts.yml", "recording.yml"].iter().flat_map(|f| names(&read(f))).collect();
+    used.extend(panels(&dashboard).iter().flat_map(|p| list(p, "targets")).flat_map(|t| names(text(t, "expr"))));
+    used.extend(list(&dashboard["annotations"], "list").iter().flat_map(|a| names(text(a, "expr"))));
+    assert!(used.len() > 30, "{used:?}");
+    for name in used.iter().filter(|n| *n != "redlockd_rates") {
         let base = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name);
         let is_metric = [base, name.as_str()].iter().any(|n| documented.contains(&format!("| `{n}` |")));
-        assert!(is_metric || recorded.contains(&format!("record: {name}\n")), "{name} exists nowhere");
+        assert!(is_metric || recorded.contains(&format!("record: {name}\n")), "{name} does not exist");
     }
 }
 
 #[test]
-fn the_dashboard_is_a_well_formed_model() {
+fn the_dashboard_is_well_formed() {
     let dashboard = dashboard();
     assert!(dashboard["schemaVersion"].as_u64().is_some_and(|v| v >= 39));
-    assert!(dashboard["id"].is_null(), "an id is the importing Grafana's to give");
+    assert!(dashboard["id"].is_null(), "the importing Grafana assigns the id");
     let variables: BTreeSet<&str> = list(&dashboard["templating"], "list").iter().map(|v| text(v, "name")).collect();
     assert_eq!(variables, BTreeSet::from(["datasource", "instance", "job", "node"]));
     let rows: Vec<&str> =
@@ -152,7 +151,7 @@ fn the_dashboard_is_a_well_formed_model() {
         assert!(!title.is_empty() && !text(&panel["fieldConfig"]["defaults"], "unit").is_empty(), "{title}: no unit");
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
         let targets = list(panel, "targets");
-        assert!(!targets.is_empty(), "{title} asks for nothing");
+        assert!(!targets.is_empty(), "{title} has no query");
         let refs: BTreeSet<&str> = targets.iter().map(|t| text(t, "refId")).collect();
         assert_eq!(refs.len(), targets.len(), "{title}: refIds are unique");
         for target in targets {
@@ -185,8 +184,8 @@ async fn hold(over: &ServiceOver, resource: &str) -> TcpStream {
     stream
 }
 
-/// What goes on all the time, until it is dropped.
-fn steady(clients: &[Client]) -> JoinSet<()> {
+/// Constant load until it is dropped.
+fn constant_load(clients: &[Client]) -> JoinSet<()> {
     let mut work = JoinSet::new();
     for (n, client) in clients.iter().cloned().enumerate() {
         work.spawn(async move {
@@ -221,17 +220,17 @@ async fn until_metric(client: &Client, what: &str, is_so: impl Fn(&str) -> bool)
     poll::until(what, || async { client.get("/metrics").await.text.lines().any(&is_so).then_some(()) }).await;
 }
 
-/// Everything that the panels show, done once.
-async fn happen(cluster: &mut Cluster, over: &ServiceOver) {
+/// Causes everything that the panels show, once.
+async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver) {
     let client = over.client();
-    // What is held by a connection stays held however slow the machine is.
+    // A lease that a connection holds does not expire, even on a slow machine.
     let held = hold(over, "plain").await;
     client.acquire("plain", &[]).await.expect_status(423);
     client.acquire("plain", &[("wait", "100ms")]).await.expect_status(423);
     client.extend("plain", "a-strange-token-0123456789", &[]).await.expect_status(409);
     client.get("/nowhere").await.expect_status(404);
     let token = client.acquired("lapses", &[("ttl", "400ms")]).await.token();
-    poll::until("it has run out", || async { (client.inspect("lapses").await.status == 404).then_some(()) }).await;
+    poll::until("it has expired", || async { (client.inspect("lapses").await.status == 404).then_some(()) }).await;
     client.release("lapses", &token).await.expect_status(410);
     drop(held);
     let (lost, revoked) = (hold(over, "lost").await, hold(over, "revoked").await);
@@ -241,7 +240,7 @@ async fn happen(cluster: &mut Cluster, over: &ServiceOver) {
     }
     until_metric(client, "lost leases are counted", |l| l == "redlockd_lock_lost_total{reason=\"forced\"} 2").await;
     drop((lost, revoked));
-    // One node that does not answer, then two, then a third that comes back with nothing.
+    // One node that does not answer, then two, then a third that restarts empty.
     over.proxies[0].set(MUTE);
     until_metric(client, "timeouts are counted", |l| {
         l.starts_with("redlockd_node_errors_total{kind=\"timeout\",node=\"n1\"}") && !l.ends_with(" 0")
@@ -259,7 +258,7 @@ async fn happen(cluster: &mut Cluster, over: &ServiceOver) {
     .await;
 }
 
-/// How many points of the answer are numbers.
+/// Number of points that are finite numbers.
 fn numbers(answer: &Value) -> usize {
     let points = list(&answer["data"], "result").iter().flat_map(|series| {
         list(series, "values").iter().chain(series.get("value")).filter_map(|point| point[1].as_str())
@@ -268,7 +267,7 @@ fn numbers(answer: &Value) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_panel_is_empty_and_no_rule_fails_on_a_real_run() {
+async fn no_panel_is_empty_and_no_rule_fails_after_a_real_run() {
     if tool("prometheus").is_none() {
         return;
     }
@@ -280,9 +279,9 @@ async fn no_panel_is_empty_and_no_rule_fails_on_a_real_run() {
     let targets = [here.service.address(), there.service.address()];
     let prometheus = Prometheus::start(&config(""), &targets).await;
     let begun = SystemClock.wall_ms();
-    let work = steady(&[here.client().clone(), there.client().clone()]);
+    let work = constant_load(&[here.client().clone(), there.client().clone()]);
     let listener = here.client().request("GET", "/events").send().await.expect("a stream");
-    happen(&mut cluster, &here).await;
+    cause_all_events(&mut cluster, &here).await;
 
     let dashboard = dashboard();
     let queries: Vec<(&str, &Value)> = panels(&dashboard)

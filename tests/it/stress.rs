@@ -1,6 +1,7 @@
-//! Five nodes, two instances, 64 callers on 8 resources, while nodes are killed, frozen, silenced and
-//! restarted one after the other: never two holders, fences rise, every error names a true cause, and
-//! nothing is stuck afterwards. A short run belongs to the suite; a long one is started by hand:
+//! Five nodes, two instances and 64 callers on 8 resources, while nodes are killed, frozen, silenced and restarted
+//! one after the other: never two holders, fences rise, every error names a true cause, and every resource is free
+//! afterwards. Unlike `tests/chaos` it also checks the cause `disconnected` of each node, and the instances' logs.
+//! A short run is part of the suite; a long one is started by hand:
 //!
 //! `STRESS_SECONDS=60 cargo test --test it -- --ignored --nocapture stress`
 
@@ -26,21 +27,21 @@ const NODES: usize = 5;
 const SEED: u64 = 1;
 /// How long a fault lasts before it is ended.
 const FAULT: Duration = Duration::from_millis(700);
-/// How long an instance may take to find a connection dead, and a node well again: a look at each
-/// takes place every second.
+/// How long an instance may take to detect that a connection is broken or a node has recovered: it probes each
+/// second.
 const UNNOTICED: Duration = Duration::from_millis(2_200);
 
-/// What one resource has seen, on this process' clock.
+/// The state of one resource as the callers know it, on this process' clock.
 #[derive(Default)]
 struct Record {
-    /// Who holds it, and until when at most.
+    /// Fence of the present holder, and the end of its validity.
     holder: Option<(u64, BootTime)>,
     last_fence: u64,
 }
 
-/// What all callers see together.
+/// The observations of all callers.
 #[derive(Default)]
-struct Ledger {
+struct Observed {
     records: [Mutex<Record>; RESOURCES as usize],
     counts: Mutex<BTreeMap<String, u64>>,
     wrong: Mutex<Vec<String>>,
@@ -48,7 +49,7 @@ struct Ledger {
     epochs: [AtomicU64; NODES],
 }
 
-impl Ledger {
+impl Observed {
     fn count(&self, what: impl Into<String>) {
         *self.counts.lock().expect("not poisoned").entry(what.into()).or_default() += 1;
     }
@@ -65,7 +66,7 @@ impl Ledger {
         std::array::from_fn(|i| self.epochs[i].load(Ordering::SeqCst))
     }
 
-    /// A lease has arrived: `true` where it is still worth something.
+    /// A lease was granted; `true` if it is still valid.
     fn begin(&self, at: usize, fence: u64, until: BootTime) -> bool {
         let mut record = self.records[at].lock().expect("not poisoned");
         let now = SystemClock.now();
@@ -84,15 +85,15 @@ impl Ledger {
         true
     }
 
-    /// More time for it.
-    fn go_on(&self, at: usize, fence: u64, until: BootTime) {
+    /// A lease was extended.
+    fn extended(&self, at: usize, fence: u64, until: BootTime) {
         let mut record = self.records[at].lock().expect("not poisoned");
         if record.holder.is_some_and(|(holder, _)| holder == fence) {
             record.holder = Some((fence, until));
         }
     }
 
-    /// It is given back from now on.
+    /// The holder releases its lease.
     fn end(&self, at: usize, fence: u64) {
         let mut record = self.records[at].lock().expect("not poisoned");
         if record.holder.is_some_and(|(holder, _)| holder == fence) {
@@ -100,7 +101,7 @@ impl Ledger {
         }
     }
 
-    /// A refusal: is what it says true?
+    /// Checks that a refusal names a true cause.
     fn refusal(&self, verb: &str, answer: &Answer, before: [u64; NODES]) {
         self.count(format!("{verb}: {} {}", answer.status, answer.slug()));
         let known = matches!(
@@ -132,64 +133,63 @@ fn ms(answer: &Answer, member: &str) -> Duration {
     Duration::from_millis(answer.json()[member].as_u64().unwrap_or(0))
 }
 
-/// One lease of one caller: taken, perhaps extended, given back, forgotten or never waited for.
-async fn cycle(client: &Client, ledger: &Ledger, dice: u64) {
+/// One lease of one caller: acquired, perhaps extended, released, left to expire, or abandoned.
+async fn cycle(client: &Client, observed: &Observed, dice: u64) {
     let at = usize::try_from(dice % RESOURCES).expect("small");
     let resource = format!("x/{at}");
     let (hangs_up, forgets) = (dice >> 8 & 15 == 0, dice >> 40 & 31 == 0);
-    // Short where nobody gives it back, so that others are kept waiting by faults and not by these.
+    // Short if it is not released, so that others wait because of faults only.
     let ttl = if hangs_up || forgets { "500ms" } else { "2s" };
-    let (before, sent) = (ledger.epochs(), SystemClock.now());
+    let (before, sent) = (observed.epochs(), SystemClock.now());
     let fields = [("ttl", ttl), ("wait", "4s")];
     let ask = client.acquire(&resource, &fields);
     if hangs_up {
-        // Hangs up while it waits, or while it is granted.
+        // Hangs up while it waits or is being granted.
         let patience = Duration::from_millis(dice >> 16 & 63);
         if tokio::time::timeout(patience, ask).await.is_err() {
-            return ledger.count("callers that hung up");
+            return observed.count("callers that hung up");
         }
-        return ledger.count("callers that meant to hang up and forgot their lease");
+        return observed.count("callers that meant to hang up and forgot their lease");
     }
     let lease = ask.await;
     if lease.status != 201 {
-        return ledger.refusal("acquire", &lease, before);
+        return observed.refusal("acquire", &lease, before);
     }
     // The service began to count its wait after the request was sent, so this is no later than the end.
     let mut until = sent.plus(ms(&lease, "waited_ms")).plus(ms(&lease, "valid_for_ms"));
-    if !ledger.begin(at, lease.fence(), until) {
+    if !observed.begin(at, lease.fence(), until) {
         return;
     }
-    ledger.count("leases");
+    observed.count("leases");
     SystemClock.sleep(Duration::from_millis(dice >> 32 & 31)).await;
     if dice >> 12 & 3 == 0 {
-        let (before, sent) = (ledger.epochs(), SystemClock.now());
+        let (before, sent) = (observed.epochs(), SystemClock.now());
         let extended = client.extend(&resource, &lease.token(), &[]).await;
         match extended.status {
             200 => {
-                ledger.count("extends");
+                observed.count("extends");
                 until = sent.plus(ms(&extended, "valid_for_ms"));
-                ledger.go_on(at, lease.fence(), until);
+                observed.extended(at, lease.fence(), until);
             }
-            410 | 409 if SystemClock.now() >= until => ledger.count("extends after the end"),
-            _ => ledger.refusal("extend", &extended, before),
+            410 | 409 if SystemClock.now() >= until => observed.count("extends after the end"),
+            _ => observed.refusal("extend", &extended, before),
         }
     }
     if forgets {
-        return ledger.count("leases that were left to expire");
+        return observed.count("leases that were left to expire");
     }
-    let before = ledger.epochs();
-    ledger.end(at, lease.fence());
+    let before = observed.epochs();
+    observed.end(at, lease.fence());
     let released = client.release(&resource, &lease.token()).await;
     match released.status {
-        204 => ledger.count("releases"),
-        410 | 409 if SystemClock.now() >= until => ledger.count("releases after the end"),
-        _ => ledger.refusal("release", &released, before),
+        204 => observed.count("releases"),
+        410 | 409 if SystemClock.now() >= until => observed.count("releases after the end"),
+        _ => observed.refusal("release", &released, before),
     }
 }
 
-/// Waits until every node has voted and answered for both instances for as long as a connection that
-/// the fault has hurt may go unnoticed.
-async fn until_well(services: &[ServiceOver]) {
+/// Waits until every node votes for both instances, for as long as a broken connection may go unnoticed.
+async fn until_recovered(services: &[ServiceOver]) {
     let well_since = Mutex::new(None);
     poll::until("all nodes are well for both instances", || async {
         let votes = join_all(services.iter().map(|s| s.client().get("/nodes"))).await;
@@ -207,15 +207,15 @@ async fn until_well(services: &[ServiceOver]) {
     .await;
 }
 
-/// Faults, one after the other, some of them on two nodes at a time; each ends before the next begins.
-async fn afflict(cluster: &mut Cluster, services: &[ServiceOver], ledger: &Ledger, end: BootTime) {
+/// Causes faults, one after the other, some on two nodes; each ends before the next begins.
+async fn cause_faults(cluster: &mut Cluster, services: &[ServiceOver], observed: &Observed, end: BootTime) {
     let mut round = 0;
     while SystemClock.now() < end {
         let hit: Vec<usize> =
             if round % 3 == 2 { vec![round % NODES, (round + 2) % NODES] } else { vec![round % NODES] };
         let kind = |node: &usize| (round + node) % 3;
         for node in &hit {
-            ledger.epochs[*node].fetch_add(1, Ordering::SeqCst);
+            observed.epochs[*node].fetch_add(1, Ordering::SeqCst);
             match kind(node) {
                 0 => cluster.servers[*node].kill(),
                 1 => cluster.servers[*node].freeze(),
@@ -229,38 +229,38 @@ async fn afflict(cluster: &mut Cluster, services: &[ServiceOver], ledger: &Ledge
                 1 => cluster.servers[*node].thaw(),
                 _ => services.iter().for_each(|s| heal(&s.proxies[*node])),
             }
-            ledger.count(["faults: killed", "faults: frozen", "faults: silent"][kind(node)]);
+            observed.count(["faults: killed", "faults: frozen", "faults: silent"][kind(node)]);
         }
-        until_well(services).await;
+        until_recovered(services).await;
         for node in &hit {
-            ledger.epochs[*node].fetch_add(1, Ordering::SeqCst);
+            observed.epochs[*node].fetch_add(1, Ordering::SeqCst);
         }
         round += 1;
     }
 }
 
-async fn stress(seconds: u64) -> Ledger {
+async fn stress(seconds: u64) -> Observed {
     let mut cluster = Cluster::blank(NODES).await;
     cluster.declare(&[&SHORT_TIMES[..], &SHORT_MEMORY].concat());
     let services = [cluster.service_with(&SHORT_MEMORY).await, cluster.service_with(&SHORT_MEMORY).await];
-    let ledger = Ledger::default();
+    let observed = Observed::default();
     let end = SystemClock.now().plus(Duration::from_secs(seconds));
     let callers = (0..CALLERS).map(|i| {
-        let (client, ledger) = (services[i % 2].client(), &ledger);
+        let (client, observed) = (services[i % 2].client(), &observed);
         let dice = Seeded::new(SEED, i as u64);
         async move {
             while SystemClock.now() < end {
-                cycle(client, ledger, dice.bits()).await;
+                cycle(client, observed, dice.bits()).await;
             }
         }
     });
-    tokio::join!(join_all(callers), afflict(&mut cluster, &services, &ledger, end));
+    tokio::join!(join_all(callers), cause_faults(&mut cluster, &services, &observed, end));
 
-    // Nothing is stuck: every resource can be had and given back, and nothing is left of anybody.
+    // Every resource can be acquired and released, and nothing is left on the nodes.
     for at in 0..RESOURCES {
         let (client, resource) = (services[usize::try_from(at % 2).expect("small")].client(), format!("x/{at}"));
         let lease = client.acquired(&resource, &[("ttl", "2s"), ("wait", "15s")]).await;
-        assert!(lease.fence() > ledger.records[usize::try_from(at).expect("small")].lock().expect("fine").last_fence);
+        assert!(lease.fence() > observed.records[usize::try_from(at).expect("small")].lock().expect("fine").last_fence);
         client.release(&resource, &lease.token()).await.expect_status(204);
         cluster.until_nowhere(&resource).await;
         for service in &services {
@@ -273,28 +273,28 @@ async fn stress(seconds: u64) -> Ledger {
         let defect = output.iter().find(|line| line.contains("panic") || line.contains(" ERROR "));
         assert_eq!(defect, None);
     }
-    ledger
+    observed
 }
 
-#[expect(clippy::print_stdout, reason = "a stress by hand ends with its figures; in the suite the harness hides them")]
-fn judge(ledger: &Ledger, seconds: u64) {
-    for (what, count) in ledger.counts.lock().expect("not poisoned").iter() {
+#[expect(clippy::print_stdout, reason = "a run by hand prints its figures; in the suite they are hidden")]
+fn check(observed: &Observed, seconds: u64) {
+    for (what, count) in observed.counts.lock().expect("not poisoned").iter() {
         println!("{count:8} {what}");
     }
-    let wrong = ledger.wrong.lock().expect("not poisoned");
+    let wrong = observed.wrong.lock().expect("not poisoned");
     assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), wrong.iter().take(5).collect::<Vec<_>>());
-    assert!(ledger.counted("leases") >= 5 * seconds, "hardly anything was granted");
-    assert!(ledger.counted("extends") > 0 && ledger.counted("releases") > 0);
+    assert!(observed.counted("leases") >= 5 * seconds, "hardly anything was granted");
+    assert!(observed.counted("extends") > 0 && observed.counted("releases") > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eight_seconds_of_faults() {
-    judge(&stress(8).await, 8);
+async fn no_violations_in_eight_seconds_of_faults() {
+    check(&stress(8).await, 8);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a minute, or STRESS_SECONDS: by hand"]
-async fn a_minute_of_faults() {
+async fn no_violations_in_a_long_run_of_faults() {
     let seconds = std::env::var("STRESS_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60);
-    judge(&stress(seconds).await, seconds);
+    check(&stress(seconds).await, seconds);
 }

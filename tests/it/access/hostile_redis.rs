@@ -1,5 +1,5 @@
-//! A node that answers nonsense: it counts as unreachable, and nothing else happens. The service
-//! goes on with the others, in bounded memory, and takes the node back once it talks sense.
+//! A node with invalid replies: it counts as unreachable, the service continues with the other nodes in bounded
+//! memory, and uses the node again once its replies are valid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::support::cluster::{Cluster, node_args};
 use crate::support::poll;
 use crate::support::service::{SHORT_TIMES, Service};
 
-/// What becomes of a node's answers.
+/// Changes the replies of a node.
 type Twist = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
-/// A proxy on loopback that twists what the node says.
+/// A proxy on loopback that changes the replies of a node.
 struct Liar {
     port: u16,
     twist: watch::Sender<Twist>,
@@ -39,7 +39,7 @@ impl Liar {
             let mut connections = JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(node) = TcpStream::connect(("127.0.0.1", node)).await else { continue };
-                connections.spawn(carry(client, node, seen.clone()));
+                connections.spawn(forward(client, node, seen.clone()));
             }
         });
         Self { port, twist, task }
@@ -50,7 +50,7 @@ impl Liar {
     }
 }
 
-async fn carry(client: TcpStream, node: TcpStream, seen: watch::Receiver<Twist>) {
+async fn forward(client: TcpStream, node: TcpStream, seen: watch::Receiver<Twist>) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_node, mut to_node) = node.into_split();
     let up = async {
@@ -72,7 +72,7 @@ async fn carry(client: TcpStream, node: TcpStream, seen: watch::Receiver<Twist>)
     }
 }
 
-/// Every integer of an answer replaced, of those that RESP writes as such and those in bulk strings.
+/// Replaces every integer of a reply, also those in bulk strings.
 fn with_numbers(bytes: &[u8], number: &str) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
@@ -100,7 +100,7 @@ async fn votes(service: &Service, node: &str) -> bool {
     nodes.iter().any(|n| n["node"] == node && n["votes"] == true)
 }
 
-/// Acquire, extend, look, release: all with the two nodes that talk sense.
+/// Acquires, extends, inspects and releases with the two other nodes.
 async fn works(service: &Service, name: &str) {
     let client = service.client();
     let lease = client.acquired(name, &[("ttl", "10s")]).await;
@@ -112,7 +112,7 @@ async fn works(service: &Service, name: &str) {
 }
 
 #[tokio::test]
-async fn a_node_that_talks_nonsense_is_unreachable_and_nothing_else() {
+async fn a_node_with_invalid_replies_counts_as_unreachable() {
     let cluster = Cluster::start(3).await;
     let liar = Liar::before(cluster.servers[2].port()).await;
     let urls = [cluster.servers[0].url(), cluster.servers[1].url(), format!("redis://127.0.0.1:{}", liar.port)];
@@ -152,7 +152,7 @@ async fn a_node_that_talks_nonsense_is_unreachable_and_nothing_else() {
     for (i, (what, twist)) in twists.into_iter().enumerate() {
         let honest = twist.clone();
         liar.set(move |bytes| honest(bytes));
-        // Several rounds, while probes, reconnections and requests meet it.
+        // Several rounds, with probes, reconnections and requests.
         for round in 0..3 {
             works(&service, &format!("r/{i}/{round}")).await;
         }
@@ -168,7 +168,7 @@ async fn a_node_that_talks_nonsense_is_unreachable_and_nothing_else() {
     }
     let said = service.output();
     assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
-    // It talks sense again, and nobody had to do anything.
+    // Its replies are valid again.
     liar.set(<[u8]>::to_vec);
     poll::until("it votes again", || async { votes(&service, "n3").await.then_some(()) }).await;
     works(&service, "after").await;

@@ -1,6 +1,5 @@
-//! DNS rebinding, and doors that were left open on purpose: a page of a stranger's, under a name that
-//! leads to this machine, gets nothing from a service without keys; and a service that lets everybody
-//! in says so on every page.
+//! Host names: without authentication a request under an unknown host name is refused (DNS rebinding), and a service
+//! that listens on other addresses without authentication shows it on every page.
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use super::{Access, as_principal, pages};
 use crate::support::client::{Answer, send};
 use crate::support::service::{SHORT_TIMES, Service, path};
 
-const STRANGER: &str = "rebound.evil.example:5625";
+const UNKNOWN_HOST: &str = "rebound.evil.example:5625";
 const BANNER: &str = "No authentication.";
 
 fn under(request: RequestBuilder, host: &str) -> RequestBuilder {
@@ -21,7 +20,7 @@ async fn get_under(service: &Service, path: &str, host: &str) -> Answer {
     send(under(service.client().request("GET", path), host)).await
 }
 
-/// On an address that others can reach, without keys.
+/// A service without authentication that other machines can reach.
 async fn open_to_others(more: &[&str]) -> Service {
     reachable(&[&["--insecure-no-auth"], more].concat()).await
 }
@@ -33,7 +32,7 @@ async fn reachable(more: &[&str]) -> Service {
 }
 
 #[tokio::test]
-async fn a_strangers_name_gets_nothing_from_a_service_without_keys() {
+async fn unknown_host_names_are_refused_without_authentication() {
     let dir = tempfile::tempdir().expect("a directory");
     let audit = dir.path().join("audit.log");
     let setting = format!("audit_log={}", path(&audit));
@@ -53,11 +52,11 @@ async fn a_strangers_name_gets_nothing_from_a_service_without_keys() {
         ("GET", "/ui/stream"),
     ] {
         let request = client.request(method, path).header("Lock-Token", &token);
-        let answer = send(under(request, STRANGER)).await.expect_problem(421, "host-not-allowed");
+        let answer = send(under(request, UNKNOWN_HOST)).await.expect_problem(421, "host-not-allowed");
         assert!(answer.text.contains("`allowed_hosts`") && !answer.text.contains("evil"), "{answer:?}");
     }
-    // Whether the service lives is no secret; which node is not well is not told.
-    for (path, host) in [("/health/live", STRANGER), ("/health/ready", STRANGER), ("/locks", "locks.test")] {
+    // Health is public; the states of the nodes are not.
+    for (path, host) in [("/health/live", UNKNOWN_HOST), ("/health/ready", UNKNOWN_HOST), ("/locks", "locks.test")] {
         get_under(&service, path, host).await.expect_status(200);
     }
     for host in ["localhost:1", "[::1]:5625", "192.0.2.7"] {
@@ -75,30 +74,30 @@ async fn a_strangers_name_gets_nothing_from_a_service_without_keys() {
 }
 
 #[tokio::test]
-async fn with_keys_the_key_decides_and_only_pages_ask_for_the_name() {
+async fn with_authentication_host_names_matter_for_pages_only() {
     let service = Access::of(&[("ci", &["admin"])]).service(&[]).await;
-    let list = || under(service.client().request("GET", "/locks"), STRANGER);
+    let list = || under(service.client().request("GET", "/locks"), UNKNOWN_HOST);
     as_principal(list(), "ci").await.expect_status(200);
     send(list()).await.expect_problem(401, "unauthenticated");
-    get_under(&service, "/ui/login", STRANGER).await.expect_problem(421, "host-not-allowed");
+    get_under(&service, "/ui/login", UNKNOWN_HOST).await.expect_problem(421, "host-not-allowed");
 }
 
 #[tokio::test]
-async fn a_service_that_was_opened_answers_under_the_name_that_its_network_gives_it() {
+async fn a_service_opened_on_purpose_accepts_any_host_name_until_names_are_configured() {
     let service = open_to_others(&[]).await;
     for path in ["/locks", "/metrics", "/ui/"] {
         get_under(&service, path, "redlockd:5625").await.expect_status(200);
     }
-    // Once names are listed, they are meant.
+    // With configured names, others are refused.
     let service = open_to_others(&["--set", "allowed_hosts=redlockd"]).await;
     for path in ["/locks", "/metrics", "/ui/"] {
         get_under(&service, path, "redlockd:5625").await.expect_status(200);
-        get_under(&service, path, STRANGER).await.expect_problem(421, "host-not-allowed");
+        get_under(&service, path, UNKNOWN_HOST).await.expect_problem(421, "host-not-allowed");
     }
 }
 
 #[tokio::test]
-async fn an_open_door_is_told_on_every_page_and_in_the_log() {
+async fn missing_authentication_is_shown_on_every_page_and_in_the_log() {
     let (open, private) = (open_to_others(&[]).await, Service::embedded(&["--insecure-no-auth"]).await);
     let access = Access::of(&[("ci", &["admin"])]);
     let closed = reachable(&["--set", &access.setting()]).await;

@@ -1,5 +1,5 @@
-//! HTTP/2 by hand, as no client sends it: streams that are opened and reset as fast as it goes
-//! (CVE-2023-44487, "rapid reset"), each a request that would wait for a lock.
+//! HTTP/2 rapid reset (CVE-2023-44487): streams that are opened and reset as fast as possible, each with a request that
+//! would wait for a lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use super::tls::{Authority, Secure};
 use super::{Access, entry, key};
 use crate::support::poll;
 
-/// Only a hang takes this long.
+/// Longer than anything but a hang.
 const SOON: Duration = Duration::from_secs(60);
-/// Streams of one connection, if it is let.
+/// Streams of one connection, unless the service closes it.
 const STREAMS: u32 = 20_000;
 /// Connections, one after the other.
 const ROUNDS: usize = 5;
-/// What all of that may leave behind in memory.
+/// Maximum growth of the process' memory.
 const MEMORY_MAX: usize = 64 << 20;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -38,7 +38,7 @@ fn frame(kind: u8, flags: u8, stream: u32, body: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), body].concat()
 }
 
-/// `POST path` as a block of headers: indexed fields, and literals that nobody is to remember.
+/// `POST path` as a header block: indexed fields, and literals without indexing.
 fn post(path: &str) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).expect("short")], text.as_bytes()].concat();
     // 15 + 8: `authorization` is the 23rd name of the static table.
@@ -58,12 +58,12 @@ async fn connect(secure: &Secure) -> TlsStream<TcpStream> {
     TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("it shakes hands")
 }
 
-/// Opens and resets until the service has had enough, or all are sent; how many were.
+/// Opens and resets streams until the service closes the connection or all are sent; their number.
 async fn rapid_reset(secure: &Secure) -> u32 {
     let (mut read, mut write) = tokio::io::split(connect(secure).await);
     let opening = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     write.write_all(&opening).await.expect("connected");
-    // Whatever it answers is taken, so that it is not the reading that it waits for.
+    // Reads all answers, so that the service never waits for this client.
     let reading = tokio::spawn(async move {
         let mut sink = vec![0; 16 * 1024];
         while read.read(&mut sink).await.is_ok_and(|bytes| bytes > 0) {}
@@ -84,7 +84,7 @@ async fn rapid_reset(secure: &Secure) -> u32 {
 }
 
 #[tokio::test]
-async fn streams_that_are_opened_and_reset_cost_nobody_else_anything() {
+async fn rapidly_reset_streams_do_not_affect_other_clients() {
     let access = Access::with(&entry("ci", &[&key("ci")], &["admin"], "requests_per_second = 1000000"));
     let secure = Secure::start(&access, &Authority::new("clients").pem, &[]).await;
     let root = Certificate::from_pem(secure.authority.pem.as_bytes()).expect("PEM");
@@ -100,13 +100,13 @@ async fn streams_that_are_opened_and_reset_cost_nobody_else_anything() {
     let mut sent = Vec::new();
     for _ in 0..ROUNDS {
         sent.push(tokio::time::timeout(SOON, rapid_reset(&secure)).await.expect("it takes them, or closes"));
-        // Somebody else is served all the while.
+        // Another client is served meanwhile.
         let token = take("somebody/else").await;
         let released = client.delete(lock("somebody/else")).bearer_auth(key("ci")).header("Lock-Token", token).send();
         assert_eq!(released.await.expect("an answer").status(), 204);
     }
     assert!(sent.iter().all(|sent| *sent > 10), "{sent:?}");
-    // Nobody is left in the queue, and nothing in memory.
+    // The queue is empty again, and the memory has not grown.
     poll::until("the queue is empty", || async {
         let seen = client.get(lock("contended")).bearer_auth(key("ci")).send().await.expect("an answer");
         let body: serde_json::Value = seen.json().await.expect("JSON");

@@ -1,4 +1,4 @@
-//! The dashboard behind keys: logging in, what a session sees and may do, and what it is no good for.
+//! The dashboard with authentication: log-in and log-out, and what a session may see and do.
 
 use reqwest::redirect;
 
@@ -13,7 +13,7 @@ pub(super) struct Browser<'s> {
     cookies: Vec<(String, String)>,
 }
 
-/// What a page came as.
+/// The response of a page.
 pub(super) struct Page {
     pub(super) status: u16,
     location: String,
@@ -55,7 +55,7 @@ impl<'s> Browser<'s> {
         self.send(request).await
     }
 
-    /// The word of its session.
+    /// The token of its session.
     pub(super) fn session(&self) -> &str {
         let (_, word) = self.cookies.iter().find(|(name, _)| name == "redlockd_session").expect("logged in");
         word
@@ -67,13 +67,13 @@ impl<'s> Browser<'s> {
 }
 
 #[tokio::test]
-async fn a_session_sees_what_its_principal_may_see_and_the_api_does_not_know_it() {
+async fn a_session_has_the_rights_of_its_principal_on_pages_only() {
     let access = Access::of(&[("all", &["admin"]), ("half", &["read:b/*"])]);
     let service = access.service(&[]).await;
     acquired(&service, "all", "a/1").await;
     acquired(&service, "all", "b/1").await;
     let mut browser = Browser::new(&service);
-    // Nobody sees anything, and is asked for a key.
+    // Without a session every page asks for a log-in.
     for path in [
         "/ui/",
         "/ui/locks/a/1",
@@ -88,9 +88,9 @@ async fn a_session_sees_what_its_principal_may_see_and_the_api_does_not_know_it(
         assert_eq!(page.status, 401, "{path}");
         assert!(page.text.contains("href=\"/ui/login\"") && !page.text.contains("a/1"), "{path}: {}", page.text);
     }
-    // A wrong key does not do, and says no more than that.
+    // A wrong key is rejected, and not repeated.
     let wrong = browser.post("/ui/login", &[("key", "rlk_wrong")]).await;
-    assert!(wrong.status == 403 && wrong.text.contains("not known here") && !wrong.text.contains("rlk_wrong"));
+    assert!(wrong.status == 403 && wrong.text.contains("unknown or has expired") && !wrong.text.contains("rlk_wrong"));
     let done = browser.log_in("half").await;
     assert_eq!((done.status, done.location.as_str()), (303, "/ui/"));
     let cookie = done.set_cookie.iter().find(|c| c.starts_with("redlockd_session=")).expect("a session");
@@ -114,18 +114,18 @@ async fn a_session_sees_what_its_principal_may_see_and_the_api_does_not_know_it(
         let page = browser.get(path).await;
         assert!(page.status == status && !page.text.contains("a/1\""), "{path}: {} {}", page.status, page.text);
     }
-    // The cookie is for pages only.
+    // The API does not accept the cookie.
     for path in ["/locks", "/locks/b/1", "/nodes", "/metrics", "/events"] {
         assert_eq!(browser.get(path).await.status, 401, "{path}");
     }
-    // Out again, on the server's side too.
+    // Logging out ends the session at the server too.
     let page = browser.get("/ui/login").await;
     assert!(page.text.contains("logged in as <strong>half</strong>"), "{}", page.text);
     let old = browser.cookies.clone();
     assert_eq!(browser.post("/ui/logout", &[]).await.status, 303);
     assert_eq!(browser.get("/ui/").await.status, 401);
     browser.cookies = old;
-    assert_eq!(browser.get("/ui/").await.status, 401, "the word is worth nothing any more");
+    assert_eq!(browser.get("/ui/").await.status, 401, "the session has ended");
 }
 
 #[tokio::test]
@@ -161,7 +161,7 @@ async fn forms_need_the_right_the_same_origin_and_the_session() {
         .expect("still held");
     let done = ops.post("/ui/release/x", &fields).await;
     assert_eq!(done.status, 303, "{}", done.text);
-    // Its key goes, and with it its session.
+    // When its key is removed, its session ends.
     access.write(&entry("ci", &[&key("ci")], &["acquire:**"], ""));
     poll::until("the session has ended", || {
         let mut other = Browser { service: &service, http: ops.http.clone(), cookies: ops.cookies.clone() };

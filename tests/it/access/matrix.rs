@@ -1,4 +1,4 @@
-//! Each right on each endpoint: allowed, denied, and anonymous.
+//! Every right on every endpoint, and requests without credentials.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,12 +6,12 @@ use super::{Access, acquired, as_principal, key};
 use crate::support::client::{Answer, send};
 use crate::support::service::Service;
 
-/// What is asked, and the rights of which one is enough; none: open to everybody.
+/// A request, and the rights of which one is sufficient; none: public.
 struct Ask {
     method: &'static str,
     path: &'static str,
     enough: &'static [&'static str],
-    /// What comes of it where it is allowed: `deploy/prod` is held by somebody else, `deploy/free` by nobody.
+    /// Status if it is allowed: `deploy/prod` has another holder, `deploy/free` is free.
     status: u16,
 }
 
@@ -66,7 +66,7 @@ async fn answer(service: &Service, ask: &Ask, authorization: Option<String>) -> 
 }
 
 #[tokio::test]
-async fn each_right_on_each_endpoint() {
+async fn every_endpoint_requires_its_right() {
     let rule = |right: &str, names: &str| match right {
         "metrics" | "admin" => right.to_owned(),
         _ => format!("{right}:{names}"),
@@ -99,7 +99,7 @@ async fn each_right_on_each_endpoint() {
         }
         for (who, authorization) in [
             ("nobody", None),
-            ("a stranger", Some("Bearer rlk_wrong".to_owned())),
+            ("an unknown key", Some("Bearer rlk_wrong".to_owned())),
             ("a hash", Some(format!("Bearer {}", redlockd::auth::key::KeyHash::of(key("admin").as_bytes()).hex()))),
             ("a cookie", Some(String::new())),
         ] {
@@ -135,7 +135,7 @@ async fn a_body_cannot_turn_a_release_into_a_forced_end() {
     let json = r#"{"force":"now","reason":"mine"}"#;
     let request = service.client().request("DELETE", "/locks/x").header("Content-Type", "application/json").body(json);
     as_principal(request, "ci").await.expect_problem(403, "forbidden");
-    // And whoever may only force cannot release, with whatever token.
+    // The right to force does not allow a release with a token.
     let request = service.client().request("DELETE", "/locks/x").header("Lock-Token", &token);
     let denied = as_principal(request, "ops").await.expect_problem(403, "forbidden");
     assert_eq!(denied.json()["needed"], "acquire");
@@ -143,9 +143,9 @@ async fn a_body_cannot_turn_a_release_into_a_forced_end() {
     as_principal(request, "ops").await.expect_status(204);
 }
 
-/// A token is needed and is not enough; whoever may acquire the name may use a token that was handed over.
+/// The token is required and not sufficient: the right to acquire is needed too.
 #[tokio::test]
-async fn a_lease_can_be_handed_over_to_whoever_may_acquire_its_name() {
+async fn a_token_can_be_used_by_every_principal_that_may_acquire_the_name() {
     let access =
         Access::of(&[("ci", &["acquire:deploy/*"]), ("cd", &["acquire:**"]), ("eve", &["acquire:other", "read:**"])]);
     let service = access.service(&[]).await;
@@ -160,7 +160,7 @@ async fn a_lease_can_be_handed_over_to_whoever_may_acquire_its_name() {
 }
 
 #[tokio::test]
-async fn basic_with_the_key_as_password_does_as_well() {
+async fn a_key_is_accepted_as_the_password_of_basic_authentication() {
     let access = Access::of(&[("ci", &["acquire:**"])]);
     let service = access.service(&[]).await;
     let request = || service.client().request("POST", "/locks/x");

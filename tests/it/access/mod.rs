@@ -1,5 +1,5 @@
-//! Who gets in and what they may do there: keys, rules and their reload, end to end with the real
-//! binary. Stands on [`Access`], an access file whose keys the test knows.
+//! Authentication, authorization, limits and TLS of the service, end to end with the binary. [`Access`] is an access
+//! file with known keys.
 
 mod hostile_redis;
 mod hosts;
@@ -42,7 +42,7 @@ pub fn entry(name: &str, keys: &[&str], rules: &[&str], more: &str) -> String {
 }
 
 impl Access {
-    /// With these principals and what each may do.
+    /// With these principals and their rules.
     pub fn of(principals: &[(&str, &[&str])]) -> Self {
         let text: String = principals.iter().map(|(name, rules)| entry(name, &[&key(name)], rules, "")).collect();
         Self::with(&text)
@@ -59,14 +59,14 @@ impl Access {
         self.dir.path().join("access.toml")
     }
 
-    /// Writes it anew, as configuration tools do: whole, by a rename.
+    /// Replaces the file by a rename, as configuration tools do.
     pub fn write(&self, text: &str) {
         let new = self.dir.path().join("new");
         std::fs::write(&new, text).expect("writable");
         std::fs::rename(new, self.path()).expect("renamed");
     }
 
-    /// The setting that names it.
+    /// The setting with its path.
     pub fn setting(&self) -> String {
         format!("access_file={}", path(&self.path()))
     }
@@ -78,18 +78,18 @@ impl Access {
     }
 }
 
-/// Sends it as this principal.
+/// Sends a request as this principal.
 pub async fn as_principal(request: RequestBuilder, name: &str) -> Answer {
     send(request.bearer_auth(key(name))).await
 }
 
-/// Acquires as a principal, what is free.
+/// Acquires a free lock as this principal; its token.
 pub async fn acquired(service: &Service, name: &str, resource: &str) -> String {
     let request = service.client().request("POST", &format!("/locks/{resource}"));
     as_principal(request, name).await.expect_status(201).token()
 }
 
-/// Every page that there is, by the table of routes, and pages about trouble.
+/// The paths of all pages in the table of routes, and of some error pages.
 pub fn pages() -> Vec<String> {
     let redirects = [UiRoute::Home, UiRoute::Login];
     let no_pages = [UiRoute::Asset, UiRoute::Stream];

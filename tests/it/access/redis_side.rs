@@ -1,5 +1,5 @@
-//! The way to the nodes: the least access rules that `docs/redis-acl.md` gives, on real servers, and
-//! TLS with an authority of one's own and client certificates.
+//! Connections to the nodes: the minimal access rules of `docs/redis-acl.md`, TLS with a private authority and client
+//! certificates, and passwords from files.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ async fn servers(options: impl Fn() -> Options) -> Vec<RedisServer> {
     servers
 }
 
-/// Declares a cluster and serves over it.
+/// Initialises the nodes and starts a service.
 async fn service(urls: &[String], more: &[&str]) -> Service {
     let mut args = node_args(urls.iter().cloned());
     args.extend(SHORT_TIMES.iter().chain(more).map(ToString::to_string));
@@ -41,13 +41,13 @@ async fn service(urls: &[String], more: &[&str]) -> Service {
     service
 }
 
-/// Everything that the service does on its nodes.
+/// Uses every command that the service sends to its nodes.
 async fn does_everything(one: &Service, two: &Service) {
     let (client, other) = (one.client(), two.client());
     let lease = client.acquired("a/b", &[("ttl", "5s"), ("note", "n")]).await;
     client.extend("a/b", &lease.token(), &[("note", "m")]).await.expect_status(200);
     client.inspect("a/b").await.expect_status(200);
-    // A waiter of the other instance, woken by a notice and not by the clock.
+    // A waiter of the other instance, woken by a notice.
     let waiting = tokio::spawn({
         let other = other.clone();
         async move { other.acquire("a/b", &[("wait", "20s")]).await }
@@ -69,7 +69,7 @@ async fn does_everything(one: &Service, two: &Service) {
 }
 
 #[tokio::test]
-async fn the_documented_rule_is_enough_and_does_no_more() {
+async fn the_documented_access_rule_is_sufficient_and_minimal() {
     let rule = documented_rule();
     assert!(rule.starts_with("user redlockd on >PASSWORD ") && rule.contains(" -@all "), "{rule}");
     let user: &'static str = rule.trim_start_matches("user ").replace("PASSWORD", "s3cret").leak();
@@ -100,7 +100,7 @@ async fn the_documented_rule_is_enough_and_does_no_more() {
     }
 }
 
-/// With these settings a cluster is declared, and a service gives a lock and takes it back.
+/// With these settings the nodes are initialised, and a lock is acquired and released.
 async fn declared_and_served(settings: &[&str]) {
     let done = ended(&mut redlockd(&[&["init"][..], settings, &SHORT_TIMES].concat()));
     assert_eq!(done.code, Some(0), "{done:?}");
@@ -111,7 +111,7 @@ async fn declared_and_served(settings: &[&str]) {
 }
 
 #[tokio::test]
-async fn nodes_are_reached_over_tls_with_an_authority_of_ones_own() {
+async fn nodes_are_reached_over_tls_with_a_private_authority() {
     let server = RedisServer::start_with(Options { tls: true, password: Some("s3cret"), ..Options::default() }).await;
     let dir = tempfile::tempdir().expect("a directory");
     let ca = dir.path().join("ca.pem");
@@ -119,16 +119,15 @@ async fn nodes_are_reached_over_tls_with_an_authority_of_ones_own() {
     let setting = format!("tls_ca={}", ca.display());
     let args = ["--node", &format!("n1={}", server.url()), "--set", &setting];
     declared_and_served(&args).await;
-    // Without that authority it is not believed.
+    // Without that authority its certificate is rejected.
     let blind = ["--node", &format!("n1={}", server.url())];
     let blind = Service::start(&[&blind[..], &SHORT_TIMES].concat()).await;
     blind.client().get("/health/ready").await.expect_status(503);
     assert!(!blind.output().iter().any(|line| line.contains("s3cret")));
 }
 
-/// Nodes that let in only who has a certificate.
 #[tokio::test]
-async fn nodes_that_ask_for_a_certificate_get_one() {
+async fn nodes_that_require_a_client_certificate_get_one() {
     let server = RedisServer::start_with(Options { tls: true, client_certificates: true, ..Options::default() }).await;
     let dir = tempfile::tempdir().expect("a directory");
     let (client, client_key) = server.client_pem();
@@ -153,10 +152,9 @@ async fn nodes_that_ask_for_a_certificate_get_one() {
 const FILE_PASSWORD: &str = "file-passw0rd-hunter3";
 const USER_PASSWORD: &str = "user-passw0rd-hunter4";
 
-/// Passwords in files: of the default user for all nodes, and of a user of the access rules for one
-/// of them. Neither is to be seen anywhere.
+/// The password of the default user for all nodes, and that of an ACL user for one of them.
 #[tokio::test]
-async fn passwords_come_from_files_and_show_nowhere() {
+async fn passwords_are_read_from_files_and_never_shown() {
     let users = vec!["locker on >user-passw0rd-hunter4 ~* &* +@all"];
     let options = Options { password: Some(FILE_PASSWORD), users, ..Options::default() };
     let server = RedisServer::start_with(options).await;
@@ -195,7 +193,7 @@ async fn passwords_come_from_files_and_show_nowhere() {
     }
     let said = said.join("\n");
     assert!(said.contains("node_password_file = ") && !said.contains(FILE_PASSWORD) && !said.contains(USER_PASSWORD));
-    // A file that is not there is named, and nothing starts.
+    // A missing file is named, and the service does not start.
     std::fs::remove_file(dir.path().join("common")).expect("there");
     for command in [&["serve"][..], &["doctor"], &["config", "check"]] {
         let done = ended(&mut redlockd(&[command, &["--config", &common]].concat()));

@@ -1,5 +1,5 @@
-//! The access file changes while the service works: rotation under load without one failed request,
-//! a bad file, SIGHUP; and what start-up refuses.
+//! Reloading the access file: key rotation under load without a failed request, invalid files, SIGHUP; and what is
+//! refused at the start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +16,7 @@ async fn status_of(service: &Service, key: &str) -> u16 {
     send(service.client().request("GET", "/locks").bearer_auth(key)).await.status
 }
 
-/// Waits until a key is answered with this.
+/// Waits until requests with a key have this status.
 async fn until(service: &Service, key: &str, status: u16) {
     let what = format!("the key {key} is answered with {status}");
     poll::until(&what, || async { (status_of(service, key).await == status).then_some(()) }).await;
@@ -43,7 +43,7 @@ async fn keys_rotate_under_load_without_a_failed_request() {
             }
         }));
     }
-    // A waiter whose connection is open all the while.
+    // A waiter whose connection stays open.
     let held = send(service.client().request("POST", "/locks/held").bearer_auth("one")).await.expect_status(201);
     let waiting = service.client().request("POST", "/locks/held").form(&[("wait", "60s")]).bearer_auth("one");
     let waiter = tokio::spawn(send(waiting));
@@ -53,7 +53,7 @@ async fn keys_rotate_under_load_without_a_failed_request() {
         until(&service, new, 200).await;
         *current.lock().expect("not poisoned") = new;
         let (seen, passed) = (count.load(Ordering::Relaxed), &count);
-        poll::until_true("every worker has gone round", || passed.load(Ordering::Relaxed) > seen + 8).await;
+        poll::until_true("every worker has sent requests", || passed.load(Ordering::Relaxed) > seen + 8).await;
         access.write(&entry("ci", &[new], &["acquire:**"], more));
         until(&service, old, 401).await;
     }
@@ -67,7 +67,7 @@ async fn keys_rotate_under_load_without_a_failed_request() {
 }
 
 #[tokio::test]
-async fn a_bad_file_leaves_the_rules_before_it_in_force_and_says_so() {
+async fn an_invalid_file_is_reported_and_the_previous_rules_stay_in_force() {
     let access = Access::of(&[("ci", &["read:**"]), ("scraper", &["metrics"])]);
     let service = access.service(&[]).await;
     let is_good = async |good: u8| {
@@ -94,7 +94,7 @@ async fn a_bad_file_leaves_the_rules_before_it_in_force_and_says_so() {
 }
 
 #[tokio::test]
-async fn sighup_reads_it_at_once() {
+async fn sighup_reloads_the_file() {
     let access = Access::of(&[("ci", &["read:**"])]);
     let service = access.service(&[]).await;
     kill_process(service.pid(), Signal::HUP).expect("own child");
@@ -106,17 +106,17 @@ async fn sighup_reads_it_at_once() {
 }
 
 #[tokio::test]
-async fn keys_that_have_expired_do_not_do() {
+async fn expired_keys_are_rejected() {
     let text = entry("ci", &["old"], &["read:**"], "").replace("\" }", "\", expires = \"2026-01-01\" }");
     let text = text + &entry("cd", &["young"], &["read:**"], "").replace("\" }", "\", expires = \"2126-01-01\" }");
     let service = Access::with(&text).service(&[]).await;
     assert_eq!((status_of(&service, "old").await, status_of(&service, "young").await), (401, 200));
-    let is_told = |line: &String| line.contains("expired key") && line.contains("ci");
-    poll::until_true("the log tells of the expired key", || service.output().iter().any(is_told)).await;
+    let is_logged = |line: &String| line.contains("expired key") && line.contains("ci");
+    poll::until_true("the expired key is logged", || service.output().iter().any(is_logged)).await;
 }
 
 #[test]
-fn start_up_refuses_an_open_door_and_a_bad_file() {
+fn the_start_is_refused_without_authentication_and_with_an_invalid_file() {
     let refused = |args: &[&str], word: &str| {
         for command in [&["serve"][..], &["config", "check"]] {
             let done = ended(&mut redlockd(&[command, args].concat()));
@@ -137,7 +137,7 @@ fn start_up_refuses_an_open_door_and_a_bad_file() {
     assert!(done.code == Some(0) && done.err.contains("NO AUTHENTICATION"), "{done:?}");
 }
 
-/// From `key new` to a job under a lock: what a person does on the first day.
+/// From `key new` to a job under a lock.
 #[tokio::test]
 async fn a_new_key_is_used_by_the_command_line() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -159,7 +159,7 @@ async fn a_new_key_is_used_by_the_command_line() {
     assert_eq!(with_key(&["nodes"]).code, Some(77));
     assert_eq!(with_key(&["force", "--now", "--reason", "x", "deploy/prod"]).code, Some(77));
     assert_eq!(daemon.ask(&["health"]).code, Some(0), "probes need no key");
-    // In its usual place, and a warning where others can read it.
+    // In its usual place, with a warning if others can read it.
     let config = dir.path().join("redlockd");
     std::fs::create_dir(&config).expect("made");
     std::fs::copy(&key_file, config.join("key")).expect("copied");
@@ -169,13 +169,13 @@ async fn a_new_key_is_used_by_the_command_line() {
     std::fs::set_permissions(config.join("key"), mode).expect("own file");
     let seen = ended(daemon.command(&["list"]).env("XDG_CONFIG_HOME", dir.path()));
     assert!(seen.code == Some(0) && seen.err.contains("chmod 600"), "{seen:?}");
-    // Never in the clear to another host, unless one insists.
+    // Not in plain text to another host, unless it is forced.
     let away = ended(redlockd(&["list", "--url", "http://192.0.2.1:5625", "--key-file", key_path]).env("PATH", ""));
     assert!(away.code == Some(64) && away.err.contains("--insecure-key"), "{away:?}");
 }
 
 #[tokio::test]
-async fn readiness_names_nodes_to_those_who_may_see_them() {
+async fn readiness_names_nodes_only_to_principals_that_may_see_them() {
     let access = Access::of(&[("ci", &["acquire:**"]), ("ops", &["metrics"])]);
     let setting = access.setting();
     let args = ["--set", setting.as_str(), "--node", "n1=redis://127.0.0.1:1", "--set", "node_timeout=50ms"];

@@ -1,11 +1,13 @@
-//! A whole run with secrets that the test knows, and then a search for them in everything that the
-//! run wrote: the log at its finest, the audit log, answers, pages, metrics, events, settings, state files.
+//! Runs the service with known secrets and then searches everything that it wrote: the log at its finest level, the
+//! audit log, answers, pages, metrics, events, settings, state files and keys of the nodes.
 
 use std::path::Path;
 
+use tempfile::TempDir;
+
 use super::login::Browser;
 use super::{Access, acquired, as_principal, entry, key, pages};
-use crate::support::client::send;
+use crate::support::client::{Answer, Client, send};
 use crate::support::daemon::{ended, redlockd};
 use crate::support::poll;
 use crate::support::redis_server::{Options, RedisServer};
@@ -16,138 +18,220 @@ const OWN_TOKEN: &str = "own-token-hunter2-0123456789";
 const WRONG_KEY: &str = "rlk_wrong-key-hunter2";
 const FORM_KEY: &str = "rlk_form-key-hunter2";
 const BASIC_KEY: &str = "basic-key-hunter2";
+const PRINCIPAL_LIMITS: &str = "requests_per_second = 1000";
 
-fn read_below(dir: &Path, into: &mut Vec<(String, Vec<u8>)>) {
-    for entry in std::fs::read_dir(dir).expect("readable") {
-        let path = entry.expect("readable").path();
-        if path.is_dir() {
-            read_below(&path, into);
-        } else if let Ok(bytes) = std::fs::read(&path) {
-            into.push((path.display().to_string(), bytes));
+/// What was written, by its place.
+#[derive(Default)]
+struct Outputs(Vec<(String, Vec<u8>)>);
+
+impl Outputs {
+    fn add(&mut self, place: impl Into<String>, bytes: impl Into<Vec<u8>>) {
+        self.0.push((place.into(), bytes.into()));
+    }
+
+    fn add_answer(&mut self, answer: &Answer) {
+        self.add("an answer", format!("{:?} {}", answer.headers, answer.text));
+    }
+
+    fn add_files(&mut self, dir: &Path) {
+        for entry in std::fs::read_dir(dir).expect("readable") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                self.add_files(&path);
+            } else if let Ok(bytes) = std::fs::read(&path) {
+                self.add(path.display().to_string(), bytes);
+            }
         }
+    }
+
+    fn assert_without(&self, secrets: &[String]) {
+        for (place, bytes) in &self.0 {
+            let text = String::from_utf8_lossy(bytes);
+            for secret in secrets {
+                assert!(!text.contains(secret.as_str()), "{secret} is in {place}: {text}");
+            }
+        }
+        let searched: usize = self.0.iter().map(|(_, bytes)| bytes.len()).sum();
+        assert!(searched > 100_000, "only {searched} bytes were searched");
+    }
+}
+
+/// A service with one Redis node that has a password.
+struct Run {
+    redis: RedisServer,
+    access: Access,
+    access_text: String,
+    logs: TempDir,
+    service: Service,
+    outputs: Outputs,
+}
+
+impl Run {
+    /// Initialises the node, runs the commands that print settings, and starts the service.
+    async fn start() -> Self {
+        let redis = RedisServer::start_with(Options { password: Some(REDIS_PASSWORD), ..Options::default() }).await;
+        let access_text = entry("ci", &[&key("ci"), BASIC_KEY], &["admin"], PRINCIPAL_LIMITS)
+            + &entry("eve", &[&key("eve")], &[], "");
+        let access = Access::with(&access_text);
+        let (node, setting) = (format!("n1={}", redis.url()), access.setting());
+        let args = ["--node", node.as_str(), "--set", setting.as_str()];
+        let mut outputs = Outputs::default();
+        for command in [&["init"][..], &["config", "show"], &["config", "check"], &["doctor"]] {
+            let done = ended(&mut redlockd(&[command, &args, &SHORT_TIMES].concat()));
+            assert!(command != ["init"] || done.code == Some(0), "{done:?}");
+            outputs.add(command.join(" "), format!("{done:?}"));
+        }
+        let logs = tempfile::tempdir().expect("a directory");
+        let audit = format!("audit_log={}", path(&logs.path().join("audit")));
+        let verbose = ["--log-level", "trace", "--log-format", "json", "--set", &audit];
+        let service = Service::start(&[&args[..], &verbose, &SHORT_TIMES].concat()).await;
+        service.until_ready().await;
+        Self { redis, access, access_text, logs, service, outputs }
+    }
+
+    fn client(&self) -> &Client {
+        self.service.client()
+    }
+
+    fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
+        self.client().request(method, path)
+    }
+
+    fn with_token(&self, method: &str, path: &str, token: &str) -> reqwest::RequestBuilder {
+        self.request(method, path).header("Lock-Token", token)
+    }
+
+    /// Sends a request as `ci`; its answer is searched.
+    async fn send(&mut self, request: reqwest::RequestBuilder, status: u16) {
+        let answer = as_principal(request, "ci").await.expect_status(status);
+        self.outputs.add_answer(&answer);
+    }
+
+    /// Grants, a replay, extends and refusals. Returns the token of the lease on `a`. The answers of grants contain
+    /// the token, and are not searched.
+    async fn acquire_and_extend(&mut self) -> String {
+        let token = acquired(&self.service, "ci", "a").await;
+        for status in [201, 200] {
+            let own = self.request("POST", "/locks/own").form(&[("token", OWN_TOKEN), ("owner", "me")]);
+            as_principal(own, "ci").await.expect_status(status);
+        }
+        self.send(self.with_token("PATCH", "/locks/a", &token).form(&[("note", "n")]), 200).await;
+        self.send(self.request("POST", "/locks/a"), 423).await;
+        self.send(self.with_token("PATCH", "/locks/a", OWN_TOKEN), 409).await;
+        token
+    }
+
+    /// Invalid requests with secrets in the wrong place.
+    async fn misplace_tokens(&mut self) {
+        self.send(self.request("POST", &format!("/locks/x?token={OWN_TOKEN}")), 400).await;
+        self.send(self.with_token("PATCH", "/locks/a", &format!("{OWN_TOKEN}!")), 400).await;
+        let json = |run: &Self, body: String| {
+            run.request("POST", "/locks/x").header("Content-Type", "application/json").body(body)
+        };
+        self.send(json(self, format!("{{\"token\":\"{OWN_TOKEN}\",\"ttl\":")), 400).await;
+        // The answer to a token as the name of a field contains it, so this one is not searched.
+        let field = json(self, format!("{{\"{OWN_TOKEN}\":\"x\",\"token\":\"{OWN_TOKEN} \"}}"));
+        let answer = as_principal(field, "ci").await.expect_status(400);
+        assert!(answer.text.contains("unknown"), "{answer:?}");
+    }
+
+    /// Credentials, valid and invalid, in each form.
+    async fn authenticate(&mut self) {
+        let get = || self.request("GET", "/locks/a");
+        let answers = [
+            send(get().bearer_auth(WRONG_KEY)).await.expect_status(401),
+            send(get().basic_auth("u", Some(WRONG_KEY))).await.expect_status(401),
+            send(get().basic_auth("u", Some(BASIC_KEY))).await.expect_status(200),
+            as_principal(get(), "eve").await.expect_status(403),
+        ];
+        answers.iter().for_each(|answer| self.outputs.add_answer(answer));
+    }
+
+    async fn read(&mut self) {
+        for path in ["/locks/a", "/locks", "/nodes", "/metrics", "/health/ready", "/openapi.yaml", "/problems/locked"] {
+            self.send(self.request("GET", path), 200).await;
+        }
+    }
+
+    /// All pages with a session, a rejected log-in and a form. Returns the token of the session.
+    async fn browse(&mut self) -> String {
+        let mut browser = Browser::new(&self.service);
+        let failed = browser.post("/ui/login", &[("key", FORM_KEY)]).await;
+        assert_eq!((failed.status, browser.log_in("ci").await.status), (403, 303));
+        self.outputs.add("a failed log-in", failed.text);
+        for path in pages().into_iter().chain(["/ui/locks/a", "/ui/locks/own", "/ui/revoke/a"].map(str::to_owned)) {
+            let page = browser.get(&path).await.text;
+            self.outputs.add(path, page);
+        }
+        let fields = [("reason", "stuck"), ("name", "own"), ("fence", "0"), ("token", OWN_TOKEN)];
+        let answer = browser.post("/ui/release/own", &fields).await.text;
+        self.outputs.add("a form", answer);
+        browser.session().to_owned()
+    }
+
+    /// Ends of each kind: forced, released, and released again.
+    async fn end_leases(&mut self, token: &str) {
+        let hold = tokio::spawn(as_principal(self.request("POST", "/locks/held?hold=true&ttl=1s"), "ci"));
+        poll::until("it is held", || async {
+            let seen = as_principal(self.request("GET", "/locks/held"), "ci").await;
+            (seen.status == 200).then_some(())
+        })
+        .await;
+        self.send(self.request("DELETE", "/locks/held?force=now&reason=r"), 204).await;
+        hold.abort();
+        self.send(self.with_token("DELETE", "/locks/a", token), 204).await;
+        self.send(self.with_token("DELETE", "/locks/a", token), 410).await;
+    }
+
+    /// Errors of a node and a reload of the access file, which are logged.
+    async fn fail_and_reload(&mut self) {
+        self.redis.freeze();
+        self.send(self.request("POST", "/locks/b"), 503).await;
+        self.redis.thaw();
+        self.access.write(&format!("{}\n", self.access_text));
+        poll::until_true("the file was read again", || {
+            self.service.output().iter().any(|line| line.contains("was read again and is in force"))
+        })
+        .await;
+    }
+
+    /// Stops the service, and collects logs, state files and keys of the node.
+    async fn stop(mut self) -> Outputs {
+        self.service.terminate();
+        self.outputs.add("log", self.service.output().join("\n"));
+        self.outputs.add_files(self.service.data().path());
+        self.outputs.add_files(self.logs.path());
+        for action in ["acquire", "unauthenticated", "forbidden", "POST /ui/login"] {
+            let (_, bytes) = self.outputs.0.last().expect("the audit log");
+            assert!(String::from_utf8_lossy(bytes).contains(action), "{action} is not in the audit log");
+        }
+        for name in self.redis.ask::<Vec<String>>(&["KEYS", "*"]).await {
+            let value: Result<Vec<u8>, _> = self.redis.try_ask(&["GET", &name]).await;
+            self.outputs.add(format!("redis {name}"), value.unwrap_or_default());
+        }
+        self.outputs
     }
 }
 
 #[tokio::test]
-async fn nothing_that_is_written_has_a_secret_in_it() {
-    let redis = RedisServer::start_with(Options { password: Some(REDIS_PASSWORD), ..Options::default() }).await;
-    let text = entry("ci", &[&key("ci"), BASIC_KEY], &["admin"], "requests_per_second = 1000")
-        + &entry("eve", &[&key("eve")], &[], "");
-    let access = Access::with(&text);
-    let (node, setting) = (format!("n1={}", redis.url()), access.setting());
-    let args = ["--node", node.as_str(), "--set", setting.as_str()];
-    let mut outputs: Vec<(String, Vec<u8>)> = Vec::new();
-    let init = ended(&mut redlockd(&[&["init"][..], &args, &SHORT_TIMES].concat()));
-    assert_eq!(init.code, Some(0), "{init:?}");
-    outputs.push(("init".into(), format!("{init:?}").into_bytes()));
-    for command in [&["config", "show"][..], &["config", "check"], &["doctor"]] {
-        let done = ended(&mut redlockd(&[command, &args, &SHORT_TIMES].concat()));
-        outputs.push((command.join(" "), format!("{done:?}").into_bytes()));
-    }
-    // The finest log of our own; what the libraries below say is not ours to promise, but what they
-    // say by default and one level finer is.
-    let logs = tempfile::tempdir().expect("a directory");
-    let audit = format!("audit_log={}", path(&logs.path().join("audit")));
-    let loud = ["--log-level", "trace", "--log-format", "json", "--set", &audit];
-    let service = Service::start(&[&args[..], &loud, &SHORT_TIMES].concat()).await;
-    poll::until("it is ready", || async { (service.client().get("/health/ready").await.status == 200).then_some(()) })
-        .await;
-    let client = service.client();
-    let mut tokens = vec![OWN_TOKEN.to_owned()];
-    let mut answers = Vec::new();
-    let mut events =
-        client.request("GET", "/events?renewals=true").bearer_auth(key("ci")).send().await.expect("a stream");
-    // Grants, a replay, extends, refusals, mistakes with secrets in the wrong place, ends of each kind.
-    tokens.push(acquired(&service, "ci", "a").await);
-    let own = || client.request("POST", "/locks/own").form(&[("token", OWN_TOKEN), ("owner", "me")]);
-    as_principal(own(), "ci").await.expect_status(201);
-    as_principal(own(), "ci").await.expect_status(200);
-    let with = |method: &str, path: &str, token: &str| client.request(method, path).header("Lock-Token", token);
-    answers.push(as_principal(with("PATCH", "/locks/a", &tokens[1]).form(&[("note", "n")]), "ci").await);
-    answers.push(as_principal(client.request("POST", "/locks/a"), "ci").await.expect_status(423));
-    answers.push(as_principal(with("PATCH", "/locks/a", OWN_TOKEN), "ci").await.expect_status(409));
-    answers.push(
-        as_principal(client.request("POST", &format!("/locks/x?token={OWN_TOKEN}")), "ci").await.expect_status(400),
-    );
-    answers.push(as_principal(with("PATCH", "/locks/a", &format!("{OWN_TOKEN}!")), "ci").await.expect_status(400));
-    let body = format!("{{\"token\":\"{OWN_TOKEN}\",\"ttl\":");
-    let broken = client.request("POST", "/locks/x").header("Content-Type", "application/json").body(body);
-    answers.push(as_principal(broken, "ci").await.expect_status(400));
-    let body = format!("{{\"{OWN_TOKEN}\":\"x\",\"token\":\"{OWN_TOKEN} \"}}");
-    let odd = client.request("POST", "/locks/x").header("Content-Type", "application/json").body(body);
-    let odd = as_principal(odd, "ci").await.expect_status(400);
-    // Whoever makes a token the name of a field gets it back in the answer, and nobody else does.
-    assert!(odd.text.contains("unknown"), "{odd:?}");
-    answers.push(send(client.request("GET", "/locks/a").bearer_auth(WRONG_KEY)).await.expect_status(401));
-    answers.push(send(client.request("GET", "/locks/a").basic_auth("u", Some(WRONG_KEY))).await.expect_status(401));
-    answers.push(send(client.request("GET", "/locks/a").basic_auth("u", Some(BASIC_KEY))).await.expect_status(200));
-    answers.push(as_principal(client.request("GET", "/locks/a"), "eve").await.expect_status(403));
-    for path in ["/locks/a", "/locks", "/nodes", "/metrics", "/health/ready", "/openapi.yaml", "/problems/locked"] {
-        answers.push(as_principal(client.request("GET", path), "ci").await.expect_status(200));
-    }
-    // The pages, with what a browser brings, while locks are held; and a log-in with a key that does not do.
-    let mut browser = Browser::new(&service);
-    let failed = browser.post("/ui/login", &[("key", FORM_KEY)]).await;
-    assert_eq!((failed.status, browser.log_in("ci").await.status), (403, 303));
-    outputs.push(("a failed log-in".into(), failed.text.into_bytes()));
-    for path in pages().into_iter().chain(["/ui/locks/a", "/ui/locks/own", "/ui/revoke/a"].map(str::to_owned)) {
-        outputs.push((path.clone(), browser.get(&path).await.text.into_bytes()));
-    }
-    let fields = [("reason", "stuck"), ("name", "own"), ("fence", "0"), ("token", OWN_TOKEN)];
-    outputs.push(("a form".into(), browser.post("/ui/release/own", &fields).await.text.into_bytes()));
-    let hold = as_principal(client.request("POST", "/locks/held?hold=true&ttl=1s"), "ci");
-    let hold = tokio::spawn(hold);
-    poll::until("it is held", || async {
-        let seen = as_principal(client.request("GET", "/locks/held"), "ci").await;
-        (seen.status == 200).then_some(())
-    })
-    .await;
-    answers
-        .push(as_principal(client.request("DELETE", "/locks/held?force=now&reason=r"), "ci").await.expect_status(204));
-    hold.abort();
-    answers.push(as_principal(with("DELETE", "/locks/a", &tokens[1]), "ci").await.expect_status(204));
-    answers.push(as_principal(with("DELETE", "/locks/a", &tokens[1]), "ci").await.expect_status(410));
-    // A node that goes and comes again, so that its troubles are logged too.
-    redis.freeze();
-    answers.push(as_principal(client.request("POST", "/locks/b"), "ci").await.expect_status(503));
-    redis.thaw();
-    access.write(&(text + "\n"));
-    poll::until_true("the file was read again", || {
-        service.output().iter().any(|line| line.contains("was read again and is in force"))
-    })
-    .await;
-    let mut heard = String::new();
-    while !heard.contains("event: released") {
+async fn no_output_contains_a_secret() {
+    let mut run = Run::start().await;
+    let events = run.request("GET", "/events?renewals=true").bearer_auth(key("ci"));
+    let mut events = events.send().await.expect("a stream");
+    let token = run.acquire_and_extend().await;
+    run.misplace_tokens().await;
+    run.authenticate().await;
+    run.read().await;
+    let session = run.browse().await;
+    run.end_leases(&token).await;
+    run.fail_and_reload().await;
+    let mut received = String::new();
+    while !received.contains("event: released") {
         let chunk = events.chunk().await.expect("connected").expect("more");
-        heard.push_str(&String::from_utf8_lossy(&chunk));
+        received.push_str(&String::from_utf8_lossy(&chunk));
     }
-    service.terminate();
-    outputs.push(("log".into(), service.output().join("\n").into_bytes()));
-    outputs.push(("events".into(), heard.into_bytes()));
-    // A token is answered once, to whoever acquires: that answer is not among these.
-    outputs
-        .extend(answers.iter().map(|a| ("an answer".to_owned(), format!("{:?} {}", a.headers, a.text).into_bytes())));
-    read_below(service.data().path(), &mut outputs);
-    read_below(logs.path(), &mut outputs);
-    for written in ["acquire", "unauthenticated", "forbidden", "POST /ui/login"] {
-        let (_, bytes) = outputs.last().expect("the audit log");
-        assert!(String::from_utf8_lossy(bytes).contains(written), "{written} is not in the audit log");
-    }
-    // What the nodes keep: whoever can read them cannot release.
-    let keys: Vec<String> = redis.ask(&["KEYS", "*"]).await;
-    for name in keys {
-        let dump: Result<Vec<u8>, _> = redis.try_ask(&["GET", &name]).await;
-        outputs.push((format!("redis {name}"), dump.unwrap_or_default()));
-    }
-    let secrets = [key("ci"), key("eve"), REDIS_PASSWORD.into(), WRONG_KEY.into(), BASIC_KEY.into(), FORM_KEY.into()];
-    tokens.push(browser.session().to_owned());
-    let mut searched = 0;
-    for (place, bytes) in &outputs {
-        let text = String::from_utf8_lossy(bytes);
-        for secret in secrets.iter().chain(&tokens) {
-            assert!(!text.contains(secret.as_str()), "{secret} is in {place}: {text}");
-        }
-        searched += bytes.len();
-    }
-    assert!(searched > 100_000, "only {searched} bytes were searched");
+    run.outputs.add("events", received);
+    let outputs = run.stop().await;
+    let fixed = [OWN_TOKEN, REDIS_PASSWORD, WRONG_KEY, BASIC_KEY, FORM_KEY].map(str::to_owned);
+    outputs.assert_without(&[&fixed[..], &[key("ci"), key("eve"), token, session]].concat());
 }

@@ -1,5 +1,5 @@
-//! TLS at the door: both versions, both protocols, client certificates as principals, and new
-//! certificates under load without a failed request.
+//! TLS of the service: both versions, both protocols, client certificates as principals, and renewal of certificates
+//! under load without a failed request.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{Access, entry, key};
 use crate::support::poll;
 use crate::support::service::{SHORT_TIMES, path, redlockd};
 
-/// An authority, and what it signs.
+/// A certificate authority.
 pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(super) pem: String,
@@ -88,7 +88,7 @@ impl Secure {
         let errors = std::fs::File::create(dir.path().join("errors")).expect("a file");
         let service = redlockd(&args).stdout(log).stderr(errors).spawn().expect("the binary runs");
         let log = dir.path().join("log");
-        let url = poll::until("it says where it listens", || {
+        let url = poll::until("its address is logged", || {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             let found = text.split_once("listens on ").and_then(|(_, rest)| rest.split_once('\n'));
             let found = found.map(|(url, _)| url.to_owned()).filter(|_| text.contains("try:"));
@@ -107,13 +107,13 @@ impl Secure {
     }
 
     pub(super) fn builder(&self) -> reqwest::ClientBuilder {
-        // Whoever was first has chosen the provider; all of them serve.
+        // Fails if another test has installed the provider before.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let root = Certificate::from_pem(self.authority.pem.as_bytes()).expect("PEM");
         reqwest::Client::builder().tls_certs_only([root]).timeout(Duration::from_secs(60))
     }
 
-    /// The same authority's next certificate.
+    /// Replaces the certificate by a new one of the same authority.
     fn renew(&self) {
         let (cert, own_key) = self.authority.for_loopback();
         for (name, text) in [("cert", cert), ("key", own_key)] {
@@ -127,8 +127,8 @@ impl Secure {
     }
 }
 
-/// The certificate that is shown to a new connection, as openssl prints it.
-fn shown(secure: &Secure) -> String {
+/// The certificate that a new connection gets, as openssl prints it.
+fn presented(secure: &Secure) -> String {
     let address = secure.url.trim_start_matches("https://");
     let line = format!("openssl s_client -connect {address} </dev/null 2>/dev/null | openssl x509 -noout -fingerprint");
     let output = Command::new("sh").args(["-c", &line]).output().expect("openssl runs");
@@ -170,13 +170,13 @@ async fn both_versions_and_both_protocols_work_and_older_ones_do_not() {
         let output = Command::new("sh").args(["-c", &line]).output().expect("openssl runs");
         assert!(!output.status.success(), "{old}");
     }
-    // Plain HTTP to this door is no request.
+    // Plain HTTP is rejected.
     let plain = reqwest::get(secure.url.replace("https", "http")).await;
     assert!(plain.is_err() || plain.is_ok_and(|answer| !answer.status().is_success()));
 }
 
 #[tokio::test]
-async fn a_client_certificate_stands_for_a_principal() {
+async fn a_client_certificate_identifies_a_principal() {
     let (clients, others) = (Authority::new("clients"), Authority::new("others"));
     let rules = &["acquire:deploy/*"];
     let text = entry("ci", &[], rules, "certificates = [\"dns:ci.example\", \"uri:spiffe://example/ci\"]")
@@ -196,15 +196,15 @@ async fn a_client_certificate_stands_for_a_principal() {
         let status = async |name: String| client.post(url(&name)).send().await.expect("an answer").status().as_u16();
         assert_eq!(status(format!("deploy/{i}")).await, 201);
         assert_eq!(status("other".into()).await, 403);
-        // A key that is presented decides, right or wrong.
+        // A presented key takes precedence, valid or not.
         let read = client.get(url("x")).bearer_auth(key("ann")).send().await.expect("an answer");
         assert_eq!(read.status(), 404);
         let wrong = client.post(url("deploy/x")).bearer_auth("wrong").send().await.expect("an answer");
         assert_eq!(wrong.status(), 401);
     }
-    // A good certificate of nobody's, none at all, and one of a strange authority.
-    let stranger = with(Some(clients.sign(vec![dns("stranger")])));
-    assert_eq!(stranger.get(url("x")).send().await.expect("an answer").status(), 401);
+    // A valid certificate without a principal, no certificate, and one of an unknown authority.
+    let unknown = with(Some(clients.sign(vec![dns("unknown")])));
+    assert_eq!(unknown.get(url("x")).send().await.expect("an answer").status(), 401);
     assert_eq!(with(None).get(url("x")).send().await.expect("an answer").status(), 401);
     assert_eq!(with(None).get(url("x")).bearer_auth(key("ann")).send().await.expect("an answer").status(), 404);
     let forged = with(Some(others.sign(vec![dns("ci.example")])));
@@ -221,7 +221,7 @@ async fn certificates_are_renewed_under_load_without_a_failed_request() {
         let (secure, stop, count) = (secure.clone(), stop.clone(), count.clone());
         workers.push(tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
-                // A connection of its own each time: each shakes hands.
+                // A new connection for each request, so that each has a handshake.
                 let client = secure.builder().build().expect("a client");
                 let lock = format!("{}/locks/w/{worker}", secure.url);
                 let answer = client.post(&lock).bearer_auth(key("ci")).send().await.expect("an answer");
@@ -234,31 +234,31 @@ async fn certificates_are_renewed_under_load_without_a_failed_request() {
         }));
     }
     for _ in 0..2 {
-        let (before, seen) = (shown(&secure), count.load(Ordering::Relaxed));
+        let (before, seen) = (presented(&secure), count.load(Ordering::Relaxed));
         assert!(before.to_lowercase().contains("fingerprint"), "{before}");
         secure.renew();
         poll::until("the new certificate is shown", || {
-            let now = shown(&secure);
+            let now = presented(&secure);
             let changed = now.to_lowercase().contains("fingerprint") && now != before;
             async move { changed.then_some(()) }
         })
         .await;
         poll::until_true("work goes on", || count.load(Ordering::Relaxed) > seen + 3).await;
     }
-    // A bad one is not used.
-    let good = shown(&secure);
+    // An invalid one is not used.
+    let good = presented(&secure);
     std::fs::write(secure.dir.path().join("cert"), "no PEM").expect("writable");
     poll::until_true("the log says so", || secure.errors().contains("the one before it stays in force")).await;
-    assert_eq!(shown(&secure), good);
+    assert_eq!(presented(&secure), good);
     stop.store(true, Ordering::Relaxed);
     for worker in workers {
         worker.await.expect("no request failed");
     }
 }
 
-/// Whoever connects and says nothing, or talks nonsense, costs a place for as long as a head may take.
+/// A connection without a handshake, or with an invalid one, is closed after the timeout of a request's head.
 #[tokio::test]
-async fn a_handshake_that_does_not_come_is_given_up() {
+async fn a_missing_handshake_ends_the_connection() {
     use tokio::io::AsyncReadExt;
     let access = Access::of(&[("ci", &["read:**"])]);
     let more = ["--set", "header_timeout=300ms"];
@@ -270,10 +270,10 @@ async fn a_handshake_that_does_not_come_is_given_up() {
     assert!(closed.expect("it is closed").is_ok() && rest.is_empty());
 }
 
-/// As secrets come in containers: the files are links through a link to a directory, and only that
-/// one link is ever replaced, at a stroke for certificate and key.
+/// As secrets are mounted in containers: the files are links through a link to a directory, and only that link is
+/// replaced, for certificate and key at once.
 #[tokio::test]
-async fn a_certificate_behind_links_is_renewed_when_a_link_is_replaced() {
+async fn a_certificate_behind_links_is_renewed_when_the_link_is_replaced() {
     let secure = Secure::start(&Access::of(&[]), &Authority::new("clients").pem, &[]).await;
     let dir = secure.dir.path();
     let point = |name: &str, target: &str| {
@@ -281,7 +281,7 @@ async fn a_certificate_behind_links_is_renewed_when_a_link_is_replaced() {
         std::fs::rename(dir.join("link"), dir.join(name)).expect("renamed");
     };
     for i in 1..=3 {
-        let (before, (cert, own_key)) = (shown(&secure), secure.authority.for_loopback());
+        let (before, (cert, own_key)) = (presented(&secure), secure.authority.for_loopback());
         std::fs::create_dir(dir.join(format!("v{i}"))).expect("writable");
         std::fs::write(dir.join(format!("v{i}/cert")), cert).expect("writable");
         std::fs::write(dir.join(format!("v{i}/key")), own_key).expect("writable");
@@ -291,7 +291,7 @@ async fn a_certificate_behind_links_is_renewed_when_a_link_is_replaced() {
             point("key", "..data/key");
         }
         poll::until("the new certificate is shown", || {
-            let now = shown(&secure);
+            let now = presented(&secure);
             let changed = now.to_lowercase().contains("fingerprint") && now != before;
             async move { changed.then_some(()) }
         })

@@ -1,5 +1,4 @@
-//! What one may not read does not show: in the list, its pages and its total, in events, in the
-//! readiness of the nodes.
+//! Resources that a principal may not read are hidden: in the list, its pages and its total, and in events.
 
 use std::time::Duration;
 
@@ -7,7 +6,7 @@ use super::{Access, acquired, as_principal, key};
 use crate::support::poll;
 
 #[tokio::test]
-async fn the_list_shows_what_may_be_read_and_pages_are_full() {
+async fn the_list_contains_readable_resources_only_in_full_pages() {
     let access = Access::of(&[("all", &["acquire:**"]), ("half", &["read:b/*"]), ("none", &["read:z/**"])]);
     let service = access.service(&["--set", "list_refresh=100ms"]).await;
     for i in 0..4 {
@@ -31,7 +30,7 @@ async fn the_list_shows_what_may_be_read_and_pages_are_full() {
     let cursor = half["next_cursor"].as_str().expect("a next page").to_owned();
     let rest = page("half", format!("?limit=3&cursor={cursor}")).await;
     assert_eq!((names(&rest), &rest["next_cursor"]), (vec!["b/3".to_owned()], &serde_json::Value::Null));
-    // Whatever is asked for, the rules decide.
+    // Filters do not bypass the rules.
     for query in ["?prefix=a/", "?cursor=a/0", "?owner=", "?state=held&prefix=a"] {
         let seen = names(&page("half", query.into()).await);
         assert!(seen.iter().all(|name| name.starts_with("b/")), "{query}: {seen:?}");
@@ -41,33 +40,33 @@ async fn the_list_shows_what_may_be_read_and_pages_are_full() {
 }
 
 #[tokio::test]
-async fn events_tell_what_may_be_heard_and_end_with_the_access() {
+async fn events_of_hidden_resources_are_left_out_and_the_stream_ends_with_the_access() {
     let access = Access::of(&[("all", &["acquire:**"]), ("half", &["events:b/*"])]);
     let service = access.service(&[]).await;
     let mut stream =
         service.client().request("GET", "/events").bearer_auth(key("half")).send().await.expect("a stream");
     assert_eq!(stream.status(), 200);
-    let mut heard = String::new();
+    let mut received = String::new();
     acquired(&service, "all", "a/1").await;
     acquired(&service, "all", "b/1").await;
-    let more = async |heard: &mut String, stream: &mut reqwest::Response, word: &str| {
-        while !heard.contains(word) {
+    let more = async |received: &mut String, stream: &mut reqwest::Response, word: &str| {
+        while !received.contains(word) {
             let chunk = tokio::time::timeout(Duration::from_secs(30), stream.chunk()).await.expect("in time");
             let Some(chunk) = chunk.expect("connected") else { return };
-            heard.push_str(&String::from_utf8_lossy(&chunk));
+            received.push_str(&String::from_utf8_lossy(&chunk));
         }
     };
-    more(&mut heard, &mut stream, "b/1").await;
-    assert!(!heard.contains("a/1"), "{heard}");
-    // From the ring as well.
-    let id = heard.lines().find_map(|l| l.strip_prefix("id: ")).expect("an id").to_owned();
+    more(&mut received, &mut stream, "b/1").await;
+    assert!(!received.contains("a/1"), "{received}");
+    // Also events that are replayed from the buffer.
+    let id = received.lines().find_map(|l| l.strip_prefix("id: ")).expect("an id").to_owned();
     let before = id.rsplit_once('.').map(|(hub, _)| format!("{hub}.0")).expect("an id");
     let mut again = service.client().request("GET", "/events").bearer_auth(key("half"));
     again = again.header("Last-Event-ID", before);
     let (mut backlog, mut resumed) = (String::new(), again.send().await.expect("a stream"));
     more(&mut backlog, &mut resumed, "b/1").await;
     assert!(!backlog.contains("a/1"), "{backlog}");
-    // Its access ends, and with the next event its stream.
+    // When its access ends, the stream ends with the next event.
     access.write(&super::entry("all", &[&key("all")], &["acquire:**"], ""));
     poll::until("the new rules are in force", || async {
         let request = service.client().request("GET", "/locks");
@@ -75,6 +74,6 @@ async fn events_tell_what_may_be_heard_and_end_with_the_access() {
     })
     .await;
     acquired(&service, "all", "b/2").await;
-    more(&mut heard, &mut stream, "access has ended").await;
-    assert!(heard.contains("access has ended") && !heard.contains("b/2"), "{heard}");
+    more(&mut received, &mut stream, "access has ended").await;
+    assert!(received.contains("access has ended") && !received.contains("b/2"), "{received}");
 }

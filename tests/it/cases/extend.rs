@@ -1,4 +1,4 @@
-//! T19 to T29: more time for a lease that is there, and for no other.
+//! T19 to T29: extends.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::cluster::{Cluster, MUTE, SHORT, SILENT, Tempo, heal, slow_to
 use crate::support::poll;
 
 #[tokio::test]
-async fn t19_a_failed_extend_takes_nothing_away() {
+async fn t19_a_failed_extend_keeps_the_key_on_every_node() {
     let cluster = Cluster::start(3).await;
     let (holder, other) = (cluster.service().await, cluster.service().await);
     let lease = holder.client().acquired("x", &[("ttl", "40s")]).await;
@@ -32,7 +32,7 @@ async fn t19_a_failed_extend_takes_nothing_away() {
 }
 
 #[tokio::test]
-async fn t20_t19_full_nodes_still_extend_and_let_go() {
+async fn t20_t19_full_nodes_still_extend_and_release() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let lease = over.client().acquired("x", &[("ttl", "10s")]).await;
@@ -63,7 +63,7 @@ async fn t21_t24_an_ended_lease_is_never_revived() {
     client.release("x", &second.token()).await.expect_status(204);
     let gone = client.extend("x", &first.token(), &[("ttl", "1s")]).await.expect_problem(410, "lease-expired");
     assert_eq!(gone.json()["reason"], "expired");
-    // Whatever spelling asks for more than there is.
+    // Unknown fields and values that are too large are refused.
     for field in ["create", "force", "upsert", "extend_only_if_life", "nx"] {
         let refused = client.extend("x", &first.token(), &[(field, "true")]).await.expect_problem(400, "invalid");
         assert_eq!(refused.json()["errors"][0]["field"], field);
@@ -72,7 +72,7 @@ async fn t21_t24_an_ended_lease_is_never_revived() {
 }
 
 #[tokio::test]
-async fn t22_a_release_overtakes_no_renewal_and_none_brings_the_key_back() {
+async fn t22_a_renewal_in_progress_does_not_restore_a_released_key() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     for i in 0..20 {
@@ -106,7 +106,7 @@ async fn t23_after_a_failed_attempt_the_same_token_gets_a_lease_that_can_be_exte
 }
 
 #[tokio::test]
-async fn t24_a_missing_or_foreign_key_is_never_reported_as_ours() {
+async fn t24_a_missing_or_foreign_key_is_never_reported_as_extended_or_released() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let token = "my-own-token.0123456789";
@@ -145,7 +145,7 @@ async fn t27_three_seconds_are_three_thousand_milliseconds_on_the_nodes() {
     assert!(extended["valid_for_ms"].as_u64().is_some_and(|v| (1_000..=2_968).contains(&v)), "{extended}");
     for server in &cluster.servers {
         let left: i64 = server.ask(&["PTTL", "x"]).await;
-        // The lock delay of 600 ms is added; what the machine took since then is gone.
+        // Plus the lock delay of 600 ms, minus the time that this machine took.
         assert!((1_600..=3_600).contains(&left), "{left}");
     }
 }
@@ -159,7 +159,7 @@ async fn t28_an_extend_that_is_answered_too_late_keeps_the_old_deadline() {
     for proxy in &instance.proxies[1..] {
         proxy.set(slow_to_answer(Duration::from_millis(500)));
     }
-    // Two of three agree, and by then the 300 ms that they agreed to are over.
+    // Two of three nodes agree, but after the 300 ms have passed.
     let refused = instance.extend("x", &lease.token, 300).await;
     let Err(ExtendError::NoQuorum { valid_for, .. }) = refused else { panic!("{refused:?}") };
     let old = lease.deadline.since(SystemClock.now());
@@ -167,18 +167,18 @@ async fn t28_an_extend_that_is_answered_too_late_keeps_the_old_deadline() {
     assert!(valid_for >= old && valid_for < old + Duration::from_secs(20), "{valid_for:?}, {old:?}");
 }
 
-/// The margin is a third of the TTL, whatever that is: no setting that a short TTL could fall below.
+/// The renewal margin is a third of the TTL, so that no TTL can be shorter than it.
 #[tokio::test]
-async fn t26_a_held_lease_is_renewed_in_time_whatever_its_ttl() {
+async fn t26_a_held_lease_with_any_ttl_is_renewed_in_time() {
     let cluster = Cluster::start(1).await;
     let over = cluster.service().await;
     let ask = over.client().request("POST", "/locks/x").form(&[("hold", "true"), ("ttl", "1s")]);
     let mut stream = ask.send().await.expect("a stream");
-    let mut told = String::new();
-    while told.matches("\"renewed\"").count() < 4 {
+    let mut received = String::new();
+    while received.matches("\"renewed\"").count() < 4 {
         let chunk = stream.chunk().await.expect("a stream that is not broken off").expect("no end");
-        told.push_str(std::str::from_utf8(&chunk).expect("text"));
-        assert!(!told.contains("\"lost\""), "{told}");
+        received.push_str(std::str::from_utf8(&chunk).expect("text"));
+        assert!(!received.contains("\"lost\""), "{received}");
     }
     drop(stream);
     cluster.until_nowhere("x").await;

@@ -1,6 +1,5 @@
-//! The safety bugs of other Redlock clients, T01 to T39, as tests of this service: against real
-//! servers behind a network that misbehaves on command. `docs/cases.md` says where each of them is
-//! tested, or why it does not apply; [`table`] holds it to that.
+//! The safety bugs of other Redlock clients, T01 to T39, as tests of this service, with real servers behind a proxy that
+//! causes network faults. `docs/cases.md` names the test of each case; [`table`] checks that table.
 
 mod extend;
 mod partial_locks;

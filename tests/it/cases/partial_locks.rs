@@ -1,4 +1,4 @@
-//! T11 to T18: attempts that failed half-way, and what must not be left of them.
+//! T11 to T18: attempts that fail half-way must leave no keys.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::support::cluster::{Cluster, MUTE, REFUSING, SHORT, Tempo, heal};
 use crate::support::poll;
 
 const NO_WAIT: Duration = Duration::ZERO;
-/// So long that whatever is gone in a test was released and did not expire.
+/// So long that a key that is gone was released and did not expire.
 const LONG_TTL_MS: u64 = 50_000;
 
 #[tokio::test]
-async fn t11_no_attempt_is_blocked_by_the_one_before() {
+async fn t11_no_attempt_is_blocked_by_the_previous_one() {
     let cluster = Cluster::blank(3).await;
     let instance = cluster.instance(SHORT).await;
     cluster.take_as_foreigner(&[1], "x", 60_000).await;
@@ -29,7 +29,7 @@ async fn t11_no_attempt_is_blocked_by_the_one_before() {
 }
 
 #[tokio::test]
-async fn t13_a_node_that_refuses_connections_costs_no_error_and_an_error_leaves_nothing() {
+async fn t13_a_node_that_refuses_connections_causes_no_error_and_an_error_leaves_no_key() {
     let cluster = Cluster::blank(3).await;
     let instance = cluster.instance(SHORT).await;
     let cut = |node: usize| {
@@ -52,9 +52,9 @@ async fn t13_a_node_that_refuses_connections_costs_no_error_and_an_error_leaves_
     cluster.until_nowhere("two-away").await;
 }
 
-/// Two of three nodes take the acquire in and answer much later; the caller hangs up meanwhile.
+/// Two of three nodes receive the acquire and answer much later; the caller hangs up meanwhile.
 #[tokio::test]
-async fn t14_a_caller_that_goes_away_in_the_middle_leaves_nothing() {
+async fn t14_a_caller_that_hangs_up_during_an_acquire_leaves_no_key() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     for proxy in &over.proxies[1..] {
@@ -70,7 +70,7 @@ async fn t14_a_caller_that_goes_away_in_the_middle_leaves_nothing() {
     cluster.until_nowhere("x").await;
 }
 
-/// The keys are set, the answers are lost: the release must also go where nothing was heard.
+/// The keys are set and the answers are lost: the release must also be sent to nodes that did not answer.
 #[tokio::test]
 async fn t15_t12_nodes_that_did_not_answer_are_released_as_well() {
     let cluster = Cluster::blank(3).await;
@@ -88,7 +88,7 @@ async fn t16_an_early_answer_and_an_immediate_release_leave_no_orphan() {
     let cluster = Cluster::blank(3).await;
     let patient = Tempo { node_timeout: Duration::from_secs(1), guard: Duration::from_secs(2), ..SHORT };
     let instance = cluster.instance(patient).await;
-    // The third node hears of everything much later than the others have answered.
+    // The third node receives everything much later than the others have answered.
     instance.proxies[2].set(Weather { to_node: Flow::Delay(Duration::from_millis(50)), ..FAIR });
     for i in 0..200 {
         let resource = format!("brief/{}", i % 7);
@@ -101,7 +101,7 @@ async fn t16_an_early_answer_and_an_immediate_release_leave_no_orphan() {
     }
 }
 
-/// What was sent to a node that did not answer arrives when everything is over.
+/// A request to a node that did not answer arrives after the end of the attempt.
 #[tokio::test]
 async fn t17_an_acquire_that_arrives_late_does_not_stay() {
     let cluster = Cluster::blank(3).await;
@@ -124,15 +124,15 @@ async fn t17_an_acquire_that_arrives_late_does_not_stay() {
         (!cluster.servers[2].ask::<bool>(&["EXISTS", "x"]).await).then_some(())
     })
     .await;
-    // Nothing of the first one is in the way of the next.
+    // The first one does not block the next.
     cluster.servers[0].ask::<i64>(&["DEL", "x"]).await;
     let lease = instance.acquire("x", LONG_TTL_MS, Duration::from_secs(10)).await.expect("two nodes are free");
     assert_eq!(lease.quorum.needed, 2);
 }
 
-/// Two instances, which know nothing of each other's queues.
+/// Two instances, each with its own queue.
 #[tokio::test]
-async fn t18_fifty_contenders_all_get_their_turn() {
+async fn t18_fifty_contenders_all_get_the_lock() {
     let cluster = Cluster::start(3).await;
     let services = [cluster.service().await, cluster.service().await];
     let begun = SystemClock.now();

@@ -1,4 +1,4 @@
-//! T01 to T10: what a quorum is, and for how long its word counts.
+//! T01 to T10: quorum and validity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -23,7 +23,7 @@ fn drift(ttl_ms: u64) -> Duration {
 }
 
 #[tokio::test]
-async fn t01_a_tied_vote_is_answered_and_leaves_nothing() {
+async fn t01_a_tied_vote_is_answered_and_leaves_no_key() {
     for count in [2, 4] {
         let cluster = Cluster::blank(count).await;
         let instance = cluster.instance(SHORT).await;
@@ -34,7 +34,7 @@ async fn t01_a_tied_vote_is_answered_and_leaves_nothing() {
             Err(AcquireError::NoQuorum(split)) => {
                 assert_eq!((split.quorum.needed, split.quorum.nodes), (count / 2 + 1, count));
             }
-            // Decided before a slow node was heard, which may have been the foreigner's as well.
+            // Decided before a slow node answered, which the foreign client may hold as well.
             Err(AcquireError::Held(locked)) => {
                 assert!(locked.nodes.iter().any(|n| n.verdict.as_str() == "not-awaited"), "{locked:?}");
             }
@@ -60,7 +60,7 @@ async fn t02_two_free_nodes_of_three_are_enough() {
 }
 
 #[tokio::test]
-async fn t03_nodes_that_are_away_at_the_start_still_count() {
+async fn t03_nodes_that_are_unreachable_at_the_start_still_count() {
     let mut cluster = Cluster::start(5).await;
     cluster.servers[0].kill();
     cluster.servers[3].kill();
@@ -97,7 +97,7 @@ async fn t06_a_ttl_that_leaves_no_validity_is_refused() {
 
 /// The lease would have run out before the quorum's last answer came.
 #[tokio::test]
-async fn t07_t12_a_majority_that_answers_after_the_ttl_grants_nothing_and_keeps_nothing() {
+async fn t07_t12_a_majority_that_answers_after_the_ttl_grants_nothing_and_leaves_no_key() {
     let patient = Tempo { node_timeout: ms(2_000), guard: ms(2_500), ..SHORT };
     let cluster = Cluster::blank(3).await;
     let instance = cluster.instance(patient).await;
@@ -137,7 +137,7 @@ async fn t09_nothing_is_reported_valid_after_its_deadline() {
     let instance = cluster.instance(SHORT).await;
     let lease = instance.acquired("x", 1_000).await;
     let acquired = SystemClock.now();
-    // One node answers long after everything is over.
+    // One node answers long after the end of the attempt.
     instance.proxies[2].set(Weather { to_node: Flow::Hold, ..FAIR });
     loop {
         let asked = SystemClock.now();
@@ -150,7 +150,7 @@ async fn t09_nothing_is_reported_valid_after_its_deadline() {
     instance.proxies[2].set(FAIR);
 }
 
-/// The machine's clock, moved.
+/// The machine's clock with an offset.
 #[derive(Clone, Default)]
 struct Moved {
     wall_ms: Arc<AtomicI64>,

@@ -1,5 +1,4 @@
-//! Holds `docs/cases.md` against the tests: each case has a row, and each test that a row names
-//! exists. Reads source text; knows no service.
+//! Compares `docs/cases.md` with the tests: each case has a row, and each test that a row names exists.
 
 use std::collections::BTreeSet;
 use std::fs;

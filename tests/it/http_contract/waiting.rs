@@ -1,9 +1,7 @@
 //! The queue: its order, what wakes a waiter, what a waiter that gives up is told.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use redlockd::redlock::clock::{Clock, SystemClock};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -12,16 +10,14 @@ use crate::support::cluster::Cluster;
 use crate::support::poll;
 use crate::support::service::Service;
 
-/// Between two looks at a resource whose release nobody announces.
-const POLL: Duration = Duration::from_secs(1);
-
 async fn until_waiting(client: &Client, resource: &str, count: usize) {
     let what = format!("{count} wait for {resource}");
     poll::until(&what, || async { (client.waiting(resource).await == count).then_some(()) }).await;
 }
 
+/// `waiting/hand_over.rs` counts the requests of a hand-over, which shows that the release wakes a waiter.
 #[tokio::test]
-async fn waiters_are_served_in_order_and_woken_by_the_release() {
+async fn waiters_are_served_in_order() {
     const WAITERS: usize = 12;
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
@@ -38,15 +34,11 @@ async fn waiters_are_served_in_order_and_woken_by_the_release() {
         });
         until_waiting(over.client(), "x", i + 1).await;
     }
-    let begun = SystemClock.now();
     client.release("x", &lease.token()).await.expect_status(204);
     while let Some(ended) = waiters.join_next().await {
         ended.expect("granted");
     }
-    let took = SystemClock.now().since(begun);
     assert_eq!(*served.lock().expect("not poisoned"), (0..WAITERS).collect::<Vec<_>>());
-    // A look per interval would take twelve of them.
-    assert!(took < POLL * 6, "{took:?} for {WAITERS} hand-overs");
 }
 
 #[tokio::test]

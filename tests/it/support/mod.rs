@@ -5,6 +5,7 @@ pub mod chaos_proxy;
 pub mod client;
 pub mod cluster;
 pub mod daemon;
+pub mod monitor;
 pub mod poll;
 pub mod prometheus;
 pub mod redis_server;
