@@ -255,14 +255,16 @@ SCENARIOS = [
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--service", default="redlockd", help="the service's program")
+    parser.add_argument("--only", help="run this scenario alone")
     parser.add_argument("driver", nargs=argparse.REMAINDER, help="the command of the client's driver")
     args = parser.parse_args()
     if not args.driver:
         parser.error("name the command of a driver")
+    scenarios = [s for s in SCENARIOS if args.only in (None, s.__name__)]
     failed = 0
     world = World(args.service)
     try:
-        for scenario in SCENARIOS:
+        for scenario in scenarios:
             drivers = [Driver(args.driver, world), Driver(args.driver, world)]
             try:
                 scenario(world, *drivers)
@@ -276,7 +278,7 @@ def main():
             until("a free lock", lambda: world.call(1, "/locks/x")[0] == 404)
     finally:
         world.close()
-    print(f"{len(SCENARIOS) - failed} passed, {failed} failed")
+    print(f"{len(scenarios) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

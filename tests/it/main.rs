@@ -8,6 +8,7 @@ mod cli_doctor;
 mod cli_examples;
 mod cli_packages;
 mod cli_watch;
+mod clients;
 mod command_line;
 mod documents;
 mod examples;

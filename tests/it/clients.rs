@@ -1,0 +1,59 @@
+//! The clients in `clients/` and the Rust client against `clients/conformance.py`: real nodes and instances that are
+//! frozen, killed and restarted under them.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Runs the conformance script with this driver.
+fn conforms(driver: &[&str]) {
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
+    let script = clients.join("conformance.py");
+    let run = Command::new("python3")
+        .arg(script)
+        .args(["--service", env!("CARGO_BIN_EXE_redlockd")])
+        .args(driver)
+        .current_dir(&clients)
+        .output()
+        .expect("python3 runs");
+    let printed = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success(), "{driver:?}:\n{printed}\n{}", String::from_utf8_lossy(&run.stderr));
+    assert!(printed.contains("8 passed, 0 failed"), "{driver:?} ran not all scenarios:\n{printed}");
+}
+
+#[test]
+fn the_python_client_conforms() {
+    conforms(&["python3", "python/driver.py"]);
+}
+
+#[test]
+fn the_node_client_conforms() {
+    if Command::new("node").arg("--version").output().is_err() {
+        eprintln!("node is not installed: the Node.js client is not tested");
+        return;
+    }
+    conforms(&["node", "node/driver.mjs"]);
+}
+
+#[test]
+fn the_rust_client_conforms() {
+    let driver = Path::new(env!("CARGO_BIN_EXE_redlockd")).with_file_name("examples/conformance_driver");
+    assert!(driver.exists(), "build the examples first: cargo build --examples (make test does)");
+    conforms(&[driver.to_str().expect("a path in UTF-8")]);
+}
+
+/// A driver that never renews must be found out: the script can fail.
+#[test]
+fn a_client_that_does_not_renew_fails() {
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
+    let driver = "import sys; sys.path.insert(0, 'python'); sys.argv[0] = 'python/driver.py'; import redlockd; \
+                  redlockd.Lock._run = lambda lock: None; exec(open('python/driver.py').read().replace('__file__', \"'python/driver.py'\"))";
+    let run = Command::new("python3")
+        .args(["conformance.py", "--service", env!("CARGO_BIN_EXE_redlockd"), "--only", "holds_and_excludes"])
+        .args(["python3", "-c", driver])
+        .current_dir(&clients)
+        .output()
+        .expect("python3 runs");
+    let printed = String::from_utf8_lossy(&run.stdout);
+    assert_eq!(run.status.code(), Some(1), "{printed}\n{}", String::from_utf8_lossy(&run.stderr));
+    assert!(printed.contains("FAILED  holds_and_excludes"), "{printed}");
+}
