@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::client_args::{
-    AcquireArgs, ExtendArgs, ForceArgs, HealthArgs, ListArgs, NodesArgs, ReleaseArgs, RunArgs, StatusArgs, WatchArgs,
+    AcquireCommand, ExtendCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand, ReleaseCommand, RunCommand,
+    StatusCommand, WatchCommand,
 };
 use crate::config::Inputs;
 
@@ -98,25 +99,25 @@ pub(super) enum Command {
     #[command(after_help = INIT_EXAMPLES)]
     Init(ConfigArgs),
     /// Run a command while holding a lock, which is renewed meanwhile and released afterwards
-    Run(Box<RunArgs>),
+    Run(Box<RunCommand>),
     /// Acquire a lock and print its token
-    Acquire(Box<AcquireArgs>),
+    Acquire(Box<AcquireCommand>),
     /// Renew a lease, or edit its labels
-    Extend(Box<ExtendArgs>),
+    Extend(Box<ExtendCommand>),
     /// Release a lock
-    Release(Box<ReleaseArgs>),
+    Release(Box<ReleaseCommand>),
     /// Show a lock's holder and waiters, and its state on each node
-    Status(Box<StatusArgs>),
+    Status(Box<StatusCommand>),
     /// List the held locks of the whole cluster
-    List(Box<ListArgs>),
+    List(Box<ListCommand>),
     /// Show the nodes: state, vote, latency, findings
-    Nodes(Box<NodesArgs>),
+    Nodes(Box<NodesCommand>),
     /// End another client's lease
-    Force(Box<ForceArgs>),
+    Force(Box<ForceCommand>),
     /// Follow the events of the cluster
-    Watch(Box<WatchArgs>),
+    Watch(Box<WatchCommand>),
     /// Check whether an instance is ready, for container probes
-    Health(Box<HealthArgs>),
+    Health(Box<HealthCommand>),
     /// Check the Redis nodes directly, without a service, and report problems
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(ConfigArgs),

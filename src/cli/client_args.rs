@@ -172,7 +172,7 @@ pub(super) enum OnLost {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
-pub(super) struct RunArgs {
+pub(super) struct RunCommand {
     /// TTL of the lease, which is renewed at a third of it
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub(super) ttl: Duration,
@@ -209,7 +209,7 @@ pub(super) struct RunArgs {
 /// Arguments of `acquire`.
 #[derive(Debug, Args)]
 #[command(after_help = ACQUIRE_EXAMPLES)]
-pub(super) struct AcquireArgs {
+pub(super) struct AcquireCommand {
     /// TTL of the lease [default: the service's default_ttl]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) ttl: Option<Duration>,
@@ -241,7 +241,7 @@ pub(super) struct TokenArgs {
 /// Arguments of `extend`.
 #[derive(Debug, Args)]
 #[command(after_help = EXTEND_EXAMPLES)]
-pub(super) struct ExtendArgs {
+pub(super) struct ExtendCommand {
     /// New TTL, from now [default: the lease's TTL]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) ttl: Option<Duration>,
@@ -265,7 +265,7 @@ pub(super) struct ExtendArgs {
 /// Arguments of `release`.
 #[derive(Debug, Args)]
 #[command(after_help = RELEASE_EXAMPLES)]
-pub(super) struct ReleaseArgs {
+pub(super) struct ReleaseCommand {
     #[command(flatten)]
     pub(super) token: TokenArgs,
     #[command(flatten)]
@@ -278,7 +278,7 @@ pub(super) struct ReleaseArgs {
 /// Arguments of `status`.
 #[derive(Debug, Args)]
 #[command(after_help = STATUS_EXAMPLES)]
-pub(super) struct StatusArgs {
+pub(super) struct StatusCommand {
     #[command(flatten)]
     pub(super) service: ServiceArgs,
     #[command(flatten)]
@@ -291,7 +291,7 @@ pub(super) struct StatusArgs {
 /// Arguments of `list`.
 #[derive(Debug, Args)]
 #[command(after_help = LIST_EXAMPLES)]
-pub(super) struct ListArgs {
+pub(super) struct ListCommand {
     /// Only names with this prefix
     #[arg(long, value_name = "TEXT")]
     pub(super) prefix: Option<String>,
@@ -310,7 +310,7 @@ pub(super) struct ListArgs {
 /// Arguments of `nodes`.
 #[derive(Debug, Args)]
 #[command(after_help = NODES_EXAMPLES)]
-pub(super) struct NodesArgs {
+pub(super) struct NodesCommand {
     #[command(flatten)]
     pub(super) service: ServiceArgs,
     #[command(flatten)]
@@ -320,7 +320,7 @@ pub(super) struct NodesArgs {
 /// Arguments of `force`.
 #[derive(Debug, Args)]
 #[command(after_help = FORCE_EXAMPLES, group = ArgGroup::new("mode").args(["now", "revoke"]))]
-pub(super) struct ForceArgs {
+pub(super) struct ForceCommand {
     /// Reason, for the service's log
     #[arg(long, value_name = "TEXT")]
     pub(super) reason: String,
@@ -343,7 +343,7 @@ pub(super) struct ForceArgs {
 /// Arguments of `watch`.
 #[derive(Debug, Args)]
 #[command(after_help = WATCH_EXAMPLES)]
-pub(super) struct WatchArgs {
+pub(super) struct WatchCommand {
     /// Only names with this prefix; events of nodes are always shown
     #[arg(long, value_name = "TEXT")]
     pub(super) prefix: Option<String>,
@@ -368,7 +368,7 @@ pub(super) struct WatchArgs {
 /// Arguments of `health`.
 #[derive(Debug, Args)]
 #[command(after_help = HEALTH_EXAMPLES)]
-pub(super) struct HealthArgs {
+pub(super) struct HealthCommand {
     /// Check only that the process answers
     #[arg(long)]
     pub(super) live: bool,

@@ -8,7 +8,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::client_args::{
-    AcquireArgs, ExtendArgs, ForceArgs, HealthArgs, ListArgs, NodesArgs, ReleaseArgs, StatusArgs, TokenArgs,
+    AcquireCommand, ExtendCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand, ReleaseCommand,
+    StatusCommand, TokenArgs,
 };
 use super::exit;
 use super::format::{self, OutputFormat};
@@ -19,7 +20,7 @@ use super::run::write_token;
 use crate::api;
 use crate::client::acquire::acquire as acquire_waiting;
 use crate::client::error::ClientError;
-use crate::client::requests::ForceMode;
+use crate::client::requests::ForcedRelease;
 use crate::client::transport::ANSWER_TIMEOUT;
 use crate::config::Environment;
 use crate::duration::format_duration;
@@ -81,7 +82,7 @@ fn read_token(path: &Path) -> Result<Token, String> {
 }
 
 /// `acquire`.
-pub(super) fn acquire<E: Environment>(args: AcquireArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+pub(super) fn acquire<E: Environment>(args: AcquireCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let request = remote::lock_request(args.resource, args.ttl, args.labels, io.env);
     let request = request.map_err(|why| io.fail(exit::USAGE, &why))?;
     let client = remote::client(&args.service, io.env, io.err)?;
@@ -116,7 +117,7 @@ pub(super) fn acquire<E: Environment>(args: AcquireArgs, io: &mut CommandIo<'_, 
     let shown = args.token_file.is_none().then(|| token.reveal());
     match (format, shown) {
         (OutputFormat::Json, shown) => {
-            let token = shown.map(|token| api::Secret(token.to_owned()));
+            let token = shown.map(|token| api::TokenText(token.to_owned()));
             io.print_json(&api::Lease { token, ..granted.lease });
         }
         (OutputFormat::Plain, Some(token)) => print_line(io.out, token),
@@ -127,7 +128,7 @@ pub(super) fn acquire<E: Environment>(args: AcquireArgs, io: &mut CommandIo<'_, 
 }
 
 /// `extend`.
-pub(super) fn extend<E: Environment>(args: &ExtendArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let token = io.token(&args.token)?;
     let client = remote::client(&args.service, io.env, io.err)?;
     let mut changes = Map::new();
@@ -147,7 +148,7 @@ pub(super) fn extend<E: Environment>(args: &ExtendArgs, io: &mut CommandIo<'_, E
 }
 
 /// `release`.
-pub(super) fn release<E: Environment>(args: &ReleaseArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+pub(super) fn release<E: Environment>(args: &ReleaseCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let token = io.token(&args.token)?;
     let client = remote::client(&args.service, io.env, io.err)?;
     io.send(client.release(&args.resource, &token, ANSWER_TIMEOUT))?;
@@ -155,7 +156,7 @@ pub(super) fn release<E: Environment>(args: &ReleaseArgs, io: &mut CommandIo<'_,
 }
 
 /// `status`.
-pub(super) fn status<E: Environment>(args: &StatusArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = remote::client(&args.service, io.env, io.err)?;
     let Some(lock) = io.send(client.inspect(&args.resource))? else {
         return Ok(io.fail(exit::NO, &format!("{} is free", args.resource)));
@@ -168,7 +169,7 @@ pub(super) fn status<E: Environment>(args: &StatusArgs, io: &mut CommandIo<'_, E
 }
 
 /// `list`.
-pub(super) fn list<E: Environment>(args: &ListArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = remote::client(&args.service, io.env, io.err)?;
     let fields = [("prefix", &args.prefix), ("owner", &args.owner), ("state", &args.state)];
     let filter: Vec<_> = fields.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
@@ -185,7 +186,7 @@ pub(super) fn list<E: Environment>(args: &ListArgs, io: &mut CommandIo<'_, E>) -
 }
 
 /// `nodes`.
-pub(super) fn nodes<E: Environment>(args: &NodesArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = remote::client(&args.service, io.env, io.err)?;
     let nodes = io.send(client.nodes())?;
     match OutputFormat::of(args.output, io.env) {
@@ -201,9 +202,9 @@ pub(super) fn nodes<E: Environment>(args: &NodesArgs, io: &mut CommandIo<'_, E>)
 }
 
 /// `force`.
-pub(super) fn force<E: Environment>(args: &ForceArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = remote::client(&args.service, io.env, io.err)?;
-    let mode = if args.now { ForceMode::Now } else { ForceMode::Revoke };
+    let mode = if args.now { ForcedRelease::Now } else { ForcedRelease::Revoke };
     let revoked = io.send(client.force(&args.resource, mode, &args.reason, args.if_fence))?;
     let result = match revoked {
         Some(revoked) => {
@@ -217,7 +218,7 @@ pub(super) fn force<E: Environment>(args: &ForceArgs, io: &mut CommandIo<'_, E>)
 }
 
 /// `health`.
-pub(super) fn health<E: Environment>(args: &HealthArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+pub(super) fn health<E: Environment>(args: &HealthCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = remote::client(&args.service, io.env, io.err)?;
     match io.send(client.health(!args.live, args.timeout)) {
         Ok(health) => {

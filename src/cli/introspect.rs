@@ -1,5 +1,4 @@
-//! What the program prints about itself: completions, manual pages, and the settings in force with
-//! their origins. Asks nobody.
+//! Prints completions, manual pages, and the settings in force with their origins. Sends no request.
 
 use std::io::Write;
 
@@ -14,12 +13,12 @@ use crate::config::{Config, NodeSpec, SETTINGS, Setting, redact};
 pub(super) fn completions(shell: clap_complete::Shell, out: &mut dyn Write) -> u8 {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "redlockd", &mut script);
-    // Where the other side has gone away there is nobody to tell.
+    // If standard output is closed, nobody reads it.
     let _ = out.write_all(&script);
     exit::OK
 }
 
-/// `man`: the program's page, or that of one command.
+/// `man`: the page of the program, or of one command.
 pub(super) fn man(command: Option<&str>, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let mut cli = Cli::command();
     cli.build();
@@ -34,7 +33,7 @@ pub(super) fn man(command: Option<&str>, out: &mut dyn Write, err: &mut dyn Writ
         print_line(err, &format!("redlockd: there is no command `{}`", command.unwrap_or_default()));
         return exit::USAGE;
     };
-    // Where the other side has gone away there is nobody to tell.
+    // If standard output is closed, nobody reads it.
     let _ = page.render(out);
     exit::OK
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::client_args::WatchArgs;
+use super::client_args::WatchCommand;
 use super::commands::CommandIo;
 use super::exit;
 use super::format::{self, OutputFormat};
@@ -27,7 +27,7 @@ enum End {
 }
 
 /// `watch`.
-pub(super) fn watch<E: Environment>(args: &WatchArgs, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+pub(super) fn watch<E: Environment>(args: &WatchCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     let client = remote::client(&args.service, io.env, io.err)?;
     let format = OutputFormat::of(args.output, io.env);
     let follower = EventFollower::new(client, args.prefix.as_deref(), args.renewals, args.give_up);
@@ -49,7 +49,7 @@ pub(super) fn watch<E: Environment>(args: &WatchArgs, io: &mut CommandIo<'_, E>)
 }
 
 async fn follow(
-    args: &WatchArgs,
+    args: &WatchCommand,
     mut follower: EventFollower,
     format: OutputFormat,
     out: &mut dyn Write,

@@ -16,7 +16,7 @@ pub struct ApiRefusal {
     /// The last segment of the problem's type; empty where the answer was no problem document.
     pub slug: String,
     /// The problem document; empty if there was none.
-    pub problem: Box<api::Problem>,
+    pub problem: Box<api::ProblemDetails>,
     /// The header `Retry-After`.
     pub retry_after: Option<Duration>,
 }

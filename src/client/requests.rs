@@ -46,7 +46,7 @@ pub struct TimedLease {
 
 /// How an operator ends a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ForceMode {
+pub enum ForcedRelease {
     /// Refuse renewals: the lease ends with its validity.
     Revoke,
     /// End it at once, even if its holder is still working.
@@ -129,16 +129,16 @@ impl Client {
     pub async fn force(
         &self,
         resource: &ResourceName,
-        mode: ForceMode,
+        mode: ForcedRelease,
         reason: &str,
         fence: Option<u64>,
     ) -> Result<Option<api::Revoked>, ClientError> {
         let word = match mode {
-            ForceMode::Revoke => "revoke",
-            ForceMode::Now => "now",
+            ForcedRelease::Revoke => "revoke",
+            ForcedRelease::Now => "now",
         };
         let query = vec![("force", word.to_owned()), ("reason", reason.to_owned())];
-        let repeatable = mode == ForceMode::Revoke;
+        let repeatable = mode == ForcedRelease::Revoke;
         let request =
             ApiRequest { query, if_match: fence, repeatable, ..ApiRequest::new(Method::DELETE, lock_path(resource)) };
         let response = self.send(&request).await?;

@@ -306,7 +306,7 @@ fn too_large(url: &BaseUrl) -> ClientError {
 /// The error of an answer without success.
 fn refusal(url: &BaseUrl, status: u16, headers: &HeaderMap, body: &[u8]) -> ClientError {
     let retry_after = headers.get(header::RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
-    let problem: Option<api::Problem> = serde_json::from_slice(body).ok();
+    let problem: Option<api::ProblemDetails> = serde_json::from_slice(body).ok();
     let Some(problem) = problem.filter(|p| p.status == status) else {
         // From a proxy or another server. The status still says whether to try again.
         return match status {

@@ -1,4 +1,4 @@
-//! The transport against small servers on loopback that answer what they are told to.
+//! The transport against small servers on loopback with prepared answers.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -15,15 +15,15 @@ fn server(answers: Vec<String>) -> (BaseUrl, thread::JoinHandle<Vec<String>>) {
     let handle = thread::spawn(move || {
         let answer_one = |answer: String| {
             let (mut stream, _) = listener.accept().expect("a caller");
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             let mut buffer = [0; 4096];
-            while !heard.windows(4).any(|w| w == b"\r\n\r\n") {
+            while !received.windows(4).any(|w| w == b"\r\n\r\n") {
                 let n = stream.read(&mut buffer).expect("readable");
                 assert_ne!(n, 0, "the caller left");
-                heard.extend_from_slice(&buffer[..n]);
+                received.extend_from_slice(&buffer[..n]);
             }
             stream.write_all(answer.as_bytes()).expect("writable");
-            String::from_utf8(heard).expect("text")
+            String::from_utf8(received).expect("text")
         };
         answers.into_iter().map(answer_one).collect()
     });
@@ -38,8 +38,8 @@ fn problem(status: u16, slug: &str) -> String {
     format!(r#"{{"type":"/problems/{slug}","title":"T","status":{status},"detail":"D","instance":"i"}}"#)
 }
 
-/// An address where nobody listens.
-fn nobody() -> BaseUrl {
+/// An address without a listener.
+fn no_listener() -> BaseUrl {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     BaseUrl::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL")
 }
@@ -58,7 +58,7 @@ async fn instances_are_tried_in_turn_and_the_one_that_answered_comes_first_from_
     let draining = response("503 Service Unavailable", &problem(503, "draining"));
     let (passed_over, first) = server(vec![draining]);
     let (good, second) = server(vec![response("200 OK", "1"), response("200 OK", "2")]);
-    let client = client(vec![nobody(), passed_over, good.clone()]);
+    let client = client(vec![no_listener(), passed_over, good.clone()]);
     for body in ["1", "2"] {
         let answer = client.send(&get()).await.expect("an answer");
         assert_eq!((answer.body.as_slice(), answer.url), (body.as_bytes(), good.to_string()));
@@ -68,22 +68,22 @@ async fn instances_are_tried_in_turn_and_the_one_that_answered_comes_first_from_
 
 #[tokio::test]
 async fn nobody_there_is_told_with_each_address_and_that_nothing_was_sent() {
-    let urls = [nobody(), nobody()];
-    let error = client(urls.to_vec()).send(&get()).await.expect_err("nobody");
+    let urls = [no_listener(), no_listener()];
+    let error = client(urls.to_vec()).send(&get()).await.expect_err("no listener");
     assert_eq!((error.class(), error.maybe_done()), (ErrorClass::Unavailable, false));
     let text = error.to_string();
     assert!(urls.iter().all(|url| text.contains(&url.to_string())) && text.contains("refused"), "{text}");
 }
 
 #[tokio::test]
-async fn what_must_not_be_repeated_is_not_once_it_may_have_been_heard() {
-    let (broken, heard) = server(vec![String::new()]);
+async fn what_must_not_be_repeated_is_not_once_it_may_have_been_received() {
+    let (broken, received) = server(vec![String::new()]);
     let (untouched, _) = server(vec![]);
     let ask = ApiRequest { repeatable: false, ..get() };
     let error = client(vec![broken, untouched]).send(&ask).await.expect_err("it broke");
     assert!(error.maybe_done());
     assert!(matches!(error, ClientError::Unreachable { tries, .. } if tries.len() == 1));
-    heard.join().expect("served");
+    received.join().expect("served");
 }
 
 #[tokio::test]
@@ -126,9 +126,9 @@ async fn token_key_and_tag_travel_in_headers_and_print_nowhere() {
     assert!(!format!("{ask:?} {client:?} {:?}", client.headers(&ask)).contains("hunter2"));
     assert!(!format!("{client:?} {:?}", client.headers(&ask)).contains("sesame"));
     client.send(&ask).await.expect("answered");
-    let heard = served.join().expect("served").concat();
+    let received = served.join().expect("served").concat();
     for line in ["authorization: Bearer sesame", "lock-token: hunter2", "if-match: \"17\"", "prefer: wait=9"] {
-        assert!(heard.contains(line), "{heard}");
+        assert!(received.contains(line), "{received}");
     }
-    assert!(heard.starts_with("GET /x HTTP/1.1"), "{heard}");
+    assert!(received.starts_with("GET /x HTTP/1.1"), "{received}");
 }

@@ -2,7 +2,7 @@
 
 use super::error::{ConfigError, Origin};
 use super::raw::RawValue;
-use super::value_types::{Refusal, ValueType};
+use super::value_types::{ValueError, ValueType};
 
 /// Prefix of the environment variables.
 pub const VARIABLE_PREFIX: &str = "REDLOCKD_";
@@ -63,7 +63,7 @@ macro_rules! settings {
         pub const SETTINGS: &[$crate::config::declaration::Setting] = &[$($(
             $crate::config::declaration::Setting::new(
                 stringify!($name), $section, &[$($doc),+], stringify!($default),
-                || $crate::config::declaration::range::<$type>(&$values),
+                || $crate::config::declaration::range::<$type>($values),
             ),
         )+)+];
 
@@ -71,7 +71,7 @@ macro_rules! settings {
             /// The declared defaults.
             pub(super) fn declared() -> Self {
                 Self {
-                    $($($name: $crate::config::declaration::default(stringify!($name), &$values, stringify!($default)),)+)+
+                    $($($name: $crate::config::declaration::default(stringify!($name), $values, stringify!($default)),)+)+
                     origins: SETTINGS.iter().map(|setting| (setting.name, Origin::Default)).collect(),
                 }
             }
@@ -80,7 +80,7 @@ macro_rules! settings {
             pub(super) fn set(&mut self, name: &str, origin: Origin, raw: RawValue) -> Result<(), ConfigError> {
                 let name = match name {
                     $($(stringify!($name) => {
-                        self.$name = $crate::config::declaration::read(stringify!($name), &$values, origin, raw)?;
+                        self.$name = $crate::config::declaration::read(stringify!($name), $values, origin, raw)?;
                         stringify!($name)
                     })+)+
                     unknown => return Err($crate::config::declaration::unknown(unknown, origin)),
@@ -92,7 +92,7 @@ macro_rules! settings {
             /// A setting's value as TOML, without passwords; `None` if there is no such setting.
             pub fn value_of(&self, name: &str) -> Option<toml::Value> {
                 match name {
-                    $($(stringify!($name) => Some($values.to_toml(&self.$name)),)+)+
+                    $($(stringify!($name) => Some(($values.to_toml)(&self.$name)),)+)+
                     _ => None,
                 }
             }
@@ -106,30 +106,25 @@ macro_rules! settings {
 }
 pub(super) use settings;
 
-pub(super) fn range<T>(values: &impl ValueType<Value = T>) -> String {
-    values.range()
+pub(super) fn range<T>(values: ValueType<T>) -> String {
+    values.range
 }
 
 /// A declared default. Every default is within its range (tested).
-pub(super) fn default<T>(name: &str, values: &impl ValueType<Value = T>, toml: &str) -> T {
+pub(super) fn default<T>(name: &str, values: ValueType<T>, toml: &str) -> T {
     let mut table: toml::Table = format!("default = {toml}").parse().expect("a default is TOML");
     let raw = RawValue::Toml(table.remove("default").expect("it was just written"));
     read(name, values, Origin::Default, raw).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Reads one value. Errors: [`ConfigError::Value`].
-pub(super) fn read<T>(
-    name: &str,
-    values: &impl ValueType<Value = T>,
-    origin: Origin,
-    raw: RawValue,
-) -> Result<T, ConfigError> {
+pub(super) fn read<T>(name: &str, values: ValueType<T>, origin: Origin, raw: RawValue) -> Result<T, ConfigError> {
     let written = raw.to_string();
-    values.read(raw).map_err(|refusal| match refusal {
-        Refusal::Hint(hint) => {
-            ConfigError::value(name, origin, &written, format!("must be {}{hint}", values.requirement()))
+    (values.read)(&raw).map_err(|refusal| match refusal {
+        ValueError::Hint(hint) => {
+            ConfigError::value(name, origin, &written, format!("must be {}{hint}", values.requirement))
         }
-        Refusal::Sentence(sentence) => ConfigError::hidden(name, origin, sentence),
+        ValueError::Sentence(sentence) => ConfigError::hidden(name, origin, sentence),
     })
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::raw::{NodeEntry, RawValue};
 use super::secret::{Secret, redact};
-use super::value_types::{Refusal, ValueType};
+use super::value_types::{ValueError, ValueType};
 use crate::types::NodeId;
 
 /// Maximum number of nodes: each acquire asks all of them, and tolerating more than seven failures has no use.
@@ -111,29 +111,15 @@ fn address(url: &str) -> Result<String, String> {
 }
 
 /// Node URLs.
-pub(super) struct Nodes;
-
-impl ValueType for Nodes {
-    type Value = Vec<NodeSpec>;
-
-    fn requirement(&self) -> String {
-        "a list of node URLs, such as [\"redis://10.0.0.1:6379\"]".into()
-    }
-
-    fn range(&self) -> String {
-        format!(
-            "a list of at most {MAX_NODES} URLs: redis://[user:password@]host[:port][/db], rediss:// (TLS), \
-             redis+unix:///path or unix:///path"
-        )
-    }
-
-    fn read(&self, raw: RawValue) -> Result<Vec<NodeSpec>, Refusal> {
+pub(super) fn node_list() -> ValueType<Vec<NodeSpec>> {
+    const REQUIREMENT: &str = "a list of node URLs, such as [\"redis://10.0.0.1:6379\"]";
+    let read = |raw: &RawValue| {
         let entries: Vec<NodeEntry> = match raw {
-            RawValue::Nodes(entries) => entries,
+            RawValue::Nodes(entries) => entries.clone(),
             // An unset variable in `--set nodes=$NODES` must not start embedded nodes.
             RawValue::Text(text) if text.trim().is_empty() => vec![NodeEntry::split("")],
             other => {
-                let texts = other.list().ok_or_else(|| refuse(format!("must be {}", self.requirement())))?;
+                let texts = other.list().ok_or_else(|| refuse(format!("must be {REQUIREMENT}")))?;
                 texts.iter().map(|text| NodeEntry::split(text)).collect()
             }
         };
@@ -142,17 +128,20 @@ impl ValueType for Nodes {
         }
         let read = |(i, entry)| NodeSpec::read(entry).map_err(|why| refuse(format!("is wrong: node {} {why}", i + 1)));
         entries.into_iter().enumerate().map(read).collect()
-    }
-
-    fn to_toml(&self, value: &Vec<NodeSpec>) -> toml::Value {
+    };
+    let to_toml = |value: &Vec<NodeSpec>| {
         let shown = |node: &NodeSpec| format!("{}={}", node.id(), redact(node.url.reveal()));
         value.iter().map(shown).collect::<Vec<_>>().into()
-    }
+    };
+    ValueType::new(REQUIREMENT, read, to_toml).with_range(format!(
+        "a list of at most {MAX_NODES} URLs: redis://[user:password@]host[:port][/db], rediss:// (TLS), \
+         redis+unix:///path or unix:///path"
+    ))
 }
 
 /// Never shows the value, which may have passwords.
-fn refuse(why: String) -> Refusal {
-    Refusal::Sentence(why)
+fn refuse(why: String) -> ValueError {
+    ValueError::Sentence(why)
 }
 
 #[cfg(test)]
@@ -162,7 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(raw: RawValue) -> Result<Vec<NodeSpec>, String> {
-        crate::config::declaration::read("nodes", &Nodes, Origin::Environment, raw).map_err(|e| e.to_string())
+        crate::config::declaration::read("nodes", node_list(), Origin::Environment, raw).map_err(|e| e.to_string())
     }
 
     fn list(text: &str) -> Result<Vec<NodeSpec>, String> {

@@ -11,11 +11,11 @@ use ipnet::IpNet;
 
 use super::declaration::settings;
 use super::error::{ConfigError, Origin};
-use super::nodes::{MAX_NODES, NodeSpec, Nodes};
+use super::nodes::{MAX_NODES, NodeSpec, node_list};
 use super::raw::RawValue;
 use super::value_types::{
-    Address, Directory, Flag, HostNames, Integer, LogFormat, LogLevel, Networks, OddInteger, OneOf, Path, Period,
-    Template, ValueType,
+    LogFormat, LogLevel, address, directory, flag, host_names, integer, networks, odd_integer, one_of, path, period,
+    template,
 };
 use crate::nodes::redis::Identity;
 use crate::protocol::keys::KeyTemplate;
@@ -30,114 +30,114 @@ settings! {
         /// Address and port to listen on.
         /// Range: port 0 takes a free one
         /// Why: loopback only, until an access_file says who may do what. 5625 spells LOCK on a telephone keypad.
-        listen: SocketAddr = "127.0.0.1:5625" in Address;
+        listen: SocketAddr = "127.0.0.1:5625" in address();
 
         /// File with the principals, the hashes of their keys and their rights; its format is in docs/security.md.
         /// Range: "" is none: everybody who can connect may do everything
         /// Why: a separate file, because it is reloaded on SIGHUP and when it changes, without a restart.
-        access_file: Option<PathBuf> = "" in Path;
+        access_file: Option<PathBuf> = "" in path();
 
         /// Serve on an address that other machines can reach without an access_file.
         /// Why: refused by default, because everybody who can connect could acquire and force every lock.
-        insecure_no_auth: bool = false in Flag;
+        insecure_no_auth: bool = false in flag();
 
         /// Requests per second of one principal, on average; bursts of twice as many are allowed. A principal's entry in the
         /// access file may override it.
         /// Why: stops a script in a tight loop before other clients notice; well above any regular use.
-        requests_per_second: u32 = 1000 in Integer(1..=1_000_000);
+        requests_per_second: u32 = 1000 in integer(1..=1_000_000);
 
         /// Maximum number of leases that one principal has at a time, granted by this instance. Its entry may override it.
         /// Why: each costs some hundred bytes on every node until its TTL ends.
-        leases_per_principal: usize = 10000 in Integer(1..=1_000_000);
+        leases_per_principal: usize = 10000 in integer(1..=1_000_000);
 
         /// Maximum number of waiting requests of one principal on this instance. Its entry may override it.
         /// Why: a quarter of waiters_total, so that one principal cannot use all of it.
-        waiters_per_principal: usize = 5000 in Integer(1..=1_000_000);
+        waiters_per_principal: usize = 5000 in integer(1..=1_000_000);
 
         /// File with the server certificate chain (PEM). Setting it turns TLS on.
         /// Range: "" is none: plain HTTP; requires listen_tls_key
         /// Why: keys and tokens are sent in requests. Reloaded on SIGHUP and when it changes.
-        listen_tls_cert: Option<PathBuf> = "" in Path;
+        listen_tls_cert: Option<PathBuf> = "" in path();
 
         /// File with that certificate's private key (PEM).
         /// Range: "" is none; requires listen_tls_cert
         /// Why: may be the same file.
-        listen_tls_key: Option<PathBuf> = "" in Path;
+        listen_tls_key: Option<PathBuf> = "" in path();
 
         /// File with the certificate authorities (PEM) for client certificates, which then identify principals.
         /// Range: "" is none: no client certificate is requested
         /// Why: a client without a certificate may still send a key. access_file maps certificates to principals.
-        listen_tls_client_ca: Option<PathBuf> = "" in Path;
+        listen_tls_client_ca: Option<PathBuf> = "" in path();
 
         /// Proxies whose X-Forwarded-For header is trusted.
         /// Why: none, because every client can send that header, and the audit log must name the real address.
-        trusted_proxies: Vec<IpNet> = [] in Networks;
+        trusted_proxies: Vec<IpNet> = [] in networks();
 
         /// Maximum number of connections; further ones wait in the kernel's queue.
         /// Why: each waiter has one: waiters_total and a quarter more. The limit of open files applies as well.
-        max_connections: usize = 25000 in Integer(16..=1_000_000);
+        max_connections: usize = 25000 in integer(16..=1_000_000);
 
         /// How long a connection may be without a request. A request that waits or holds counts as a request.
         /// Why: clients that return within a minute save a handshake; other connections are closed.
-        idle_timeout: Duration = "1m" in Period(SECOND..=HOUR);
+        idle_timeout: Duration = "1m" in period(SECOND..=HOUR);
 
         /// How long the head of a request may take from its first byte; also a TLS handshake.
         /// Range: at most idle_timeout
         /// Why: a head is one packet. Sending it slowly is a way to exhaust connections.
-        header_timeout: Duration = "10s" in Period(100..=5 * MINUTE);
+        header_timeout: Duration = "10s" in period(100..=5 * MINUTE);
 
         /// Maximum size of a request's head (request line and headers), in bytes.
         /// Why: the longest resource, a query and a dozen headers fit several times. Beyond it: 431.
-        head_limit: usize = 16384 in Integer(8192..=1 << 20);
+        head_limit: usize = 16384 in integer(8192..=1 << 20);
 
         /// Maximum length of a request's path and query, in bytes.
         /// Range: less than head_limit
         /// Why: the longest resource, percent-encoded, and every field at its maximum length. Beyond it: 414.
-        uri_limit: usize = 4096 in Integer(1024..=65_535);
+        uri_limit: usize = 4096 in integer(1024..=65_535);
 
         /// How long a body may take to arrive after its head.
         /// Why: a body is small (body_limit); a slow sender must not keep a connection. Beyond it: 400.
-        body_timeout: Duration = "10s" in Period(100..=5 * MINUTE);
+        body_timeout: Duration = "10s" in period(100..=5 * MINUTE);
 
         /// Maximum size of a request body, in bytes.
         /// Why: labels are at most 2 KiB; a larger body is an error or an attack. Beyond it: 413.
-        body_limit: usize = 65536 in Integer(1024..=1 << 20);
+        body_limit: usize = 65536 in integer(1024..=1 << 20);
 
         /// Longest wait in the queue that a request may ask for.
         /// Why: a waiter uses a connection; a client that wants to wait longer asks again.
-        max_wait: Duration = "5m" in Period(0..=HOUR);
+        max_wait: Duration = "5m" in period(0..=HOUR);
 
         /// Longest time for which a lease is renewed while a connection holds it (hold=true).
         /// Why: a frozen client keeps its connection, and with it its lock; this limits for how long.
-        max_hold: Duration = "24h" in Period(SECOND..=720 * HOUR);
+        max_hold: Duration = "24h" in period(SECOND..=720 * HOUR);
 
         /// Maximum number of waiters for one resource on this instance.
         /// Range: at most waiters_total
         /// Why: the thousandth in a queue will not be served in time, so it is refused at once (429).
-        waiters_per_resource: usize = 1000 in Integer(1..=100_000);
+        waiters_per_resource: usize = 1000 in integer(1..=100_000);
 
         /// Maximum number of waiters for all resources together on this instance.
         /// Why: each costs a connection and 16 to 19 KiB of memory (docs/waiting.md).
-        waiters_total: usize = 20000 in Integer(1..=1_000_000);
+        waiters_total: usize = 20000 in integer(1..=1_000_000);
 
         /// Refuse a request that would close a cycle of owners waiting for each other (409 deadlock).
         /// Why: each of them would wait until its timeout. Set it to false where unrelated clients use the same `owner`.
-        deadlock_detection: bool = true in Flag;
+        deadlock_detection: bool = true in flag();
 
         /// After SIGTERM: how long running requests may take to finish.
         /// Why: waiters are answered at once and a round takes milliseconds; supervisors kill after 30 s or later.
-        drain_timeout: Duration = "10s" in Period(0..=10 * MINUTE);
+        drain_timeout: Duration = "10s" in period(0..=10 * MINUTE);
 
         /// Serve the dashboard under /ui/.
         /// Why: which client holds which lock is an operator's first question.
-        ui: bool = true in Flag;
+        ui: bool = true in flag();
 
         /// Host names under which the dashboard may be requested (without access_file: the API too), besides loopback names
         /// and IP addresses, which are always allowed.
         /// Why: none, so that a foreign page whose name resolves to this address (DNS rebinding) cannot read or end leases.
         /// Set it to the name that your users type. With insecure_no_auth on an address that other machines can reach, an
         /// empty list allows every name.
-        allowed_hosts: Vec<String> = [] in HostNames;
+        allowed_hosts: Vec<String> = [] in host_names();
     }
 
     "Nodes" {
@@ -145,150 +145,150 @@ settings! {
         /// Why: an odd number; an even one tolerates no more failures than one node less.
         /// Cluster: all instances must use the same node names. A node without a name is called by its address (host:port).
         /// Write NAME=URL here and in REDLOCKD_NODES, or a `[[node]]` table for each node (see the top of this file).
-        nodes: Vec<NodeSpec> = [] in Nodes;
+        nodes: Vec<NodeSpec> = [] in node_list();
 
         /// File with the password, in one line, of the nodes whose URL has none. The URL may name the user: redis://USER@HOST.
         /// Range: "" is none
         /// Why: more people see settings and environments than files. Read at start; a new password requires a restart.
-        node_password_file: Option<PathBuf> = "" in Path;
+        node_password_file: Option<PathBuf> = "" in path();
 
         /// How many nodes are embedded in the process if no Redis node is configured.
         /// Why: they fail together, so more than one is only useful in tests.
-        embedded_nodes: usize = 1 in OddInteger(1..=MAX_NODES);
+        embedded_nodes: usize = 1 in odd_integer(1..=MAX_NODES);
 
         /// Directory of the embedded nodes' state file, which records until when leases may be running.
         /// Range: "" is $STATE_DIRECTORY (set by systemd), else $XDG_STATE_HOME/redlockd, else ~/.local/state/redlockd, else
         /// /var/lib/redlockd
         /// Why: after a crash, a start without the state file could grant a lease that is still running. Not used with Redis
         /// nodes.
-        data_dir: PathBuf = "" in Directory;
+        data_dir: PathBuf = "" in directory();
 
         /// The key of a resource's lock on the nodes.
         /// Why: the bare name excludes redlock-py, node-redlock, redsync and rslock; `redlock:{resource}` excludes
         /// RedLock.net and pottery.
         /// Cluster.
-        key_template: KeyTemplate = "{resource}" in Template;
+        key_template: KeyTemplate = "{resource}" in template();
 
         /// How a node's restart is detected: when a connection is made (handshake), or in every script (script).
         /// Why: a restart breaks connections, so the handshake detects it. A TCP proxy can hide it: then use `script`, which
         /// costs an INFO in each command.
-        identity: Identity = "handshake" in OneOf::<Identity>::new();
+        identity: Identity = "handshake" in one_of::<Identity>();
 
         /// How long one node may take to answer.
         /// Range: at most half of min_ttl
         /// Why: a slow node must cost a small part of a lease, not the lease.
-        node_timeout: Duration = "50ms" in Period(1..=10 * SECOND);
+        node_timeout: Duration = "50ms" in period(1..=10 * SECOND);
 
         /// How long connecting to a node may take, handshake and TLS included.
         /// Why: connecting runs beside requests; a node without a connection counts as unreachable at once.
-        connect_timeout: Duration = "1s" in Period(10..=30 * SECOND);
+        connect_timeout: Duration = "1s" in period(10..=30 * SECOND);
 
         /// Connections per node for lock commands.
         /// Why: one carries tens of thousands of commands a second. All commands for one resource use the same one, in order.
-        connections_per_node: usize = 1 in Integer(1..=16);
+        connections_per_node: usize = 1 in integer(1..=16);
 
         /// Maximum number of commands in flight to one node.
         /// Why: a node that stopped answering must not fill the memory; beyond the limit it counts as unreachable.
-        max_in_flight: usize = 4096 in Integer(16..=1_000_000);
+        max_in_flight: usize = 4096 in integer(16..=1_000_000);
 
         /// Maximum number of concurrent cleanups of failed attempts and of repairs.
         /// Why: each has its own deadline; beyond the limit the TTL ends what is left.
-        cleanup_limit: usize = 4096 in Integer(16..=1_000_000);
+        cleanup_limit: usize = 4096 in integer(16..=1_000_000);
 
         /// Maximum age of the list of held leases before it is read from the nodes again.
         /// Why: it is read only on request, and the answer has its age; reading it for every request would load the nodes.
-        list_refresh: Duration = "2s" in Period(100..=5 * MINUTE);
+        list_refresh: Duration = "2s" in period(100..=5 * MINUTE);
 
         /// File with the certificate authorities (PEM) of the nodes' certificates, for rediss://.
         /// Range: "" is the system's
         /// Why: private nodes usually have a private authority.
-        tls_ca: Option<PathBuf> = "" in Path;
+        tls_ca: Option<PathBuf> = "" in path();
 
         /// File with the client certificate (PEM) for the nodes.
         /// Range: "" is none; requires tls_key
         /// Why: Redis requests one by default if TLS is on (tls-auth-clients).
-        tls_cert: Option<PathBuf> = "" in Path;
+        tls_cert: Option<PathBuf> = "" in path();
 
         /// File with that certificate's private key (PEM).
         /// Range: "" is none; requires tls_cert
         /// Why: see tls_cert.
-        tls_key: Option<PathBuf> = "" in Path;
+        tls_key: Option<PathBuf> = "" in path();
     }
 
     "Leases" {
         /// TTL of a request that names none.
         /// Range: from min_ttl to max_ttl
         /// Why: long enough for a script that acquires and renews with curl, short enough to wait for after a crash.
-        default_ttl: Duration = "30s" in Period(10..=24 * HOUR);
+        default_ttl: Duration = "30s" in period(10..=24 * HOUR);
 
         /// Minimum TTL of a request.
         /// Why: a lease must be much longer than node_timeout.
-        min_ttl: Duration = "100ms" in Period(10..=HOUR);
+        min_ttl: Duration = "100ms" in period(10..=HOUR);
 
         /// Maximum TTL of a request; longer work extends its lease.
         /// Why: a node that lost its memory has no vote for a little longer than this (quarantine). The largest value among
         /// the instances counts.
-        max_ttl: Duration = "5m" in Period(SECOND..=24 * HOUR);
+        max_ttl: Duration = "5m" in period(SECOND..=24 * HOUR);
 
         /// Allowance for clocks that run at different rates, in parts per million of the TTL.
         /// Why: 1 % is far above the error of crystals and time daemons (500 ppm).
-        drift_ppm: u32 = 10000 in Integer(1_000..=200_000);
+        drift_ppm: u32 = 10000 in integer(1_000..=200_000);
 
         /// Constant part of that allowance.
         /// Why: Redis keeps time in milliseconds: one for the rounding of the TTL, one for that of the clock.
-        drift_floor: Duration = "2ms" in Period(1..=SECOND);
+        drift_floor: Duration = "2ms" in period(1..=SECOND);
 
         /// Maximum clock offset, and maximum age of a request, at which a node votes.
         /// Range: more than node_timeout
         /// Why: NTP keeps clocks within some ten milliseconds.
         /// Cluster.
-        guard: Duration = "500ms" in Period(10..=30 * SECOND);
+        guard: Duration = "500ms" in period(10..=30 * SECOND);
 
         /// Added to each TTL on the nodes and never promised to the client.
         /// Range: at least twice guard
         /// Why: covers clocks that differ by up to guard. It delays the next holder after a crash, not after a release.
         /// Cluster.
-        lock_delay: Duration = "1s" in Period(20..=2 * MINUTE);
+        lock_delay: Duration = "1s" in period(20..=2 * MINUTE);
 
         /// Minimum part of the TTL, in percent, that must be left when the grant is answered.
         /// Why: a lease that is nearly over when it is granted is useless; the round counts as failed.
-        min_validity_percent: u32 = 10 in Integer(1..=90);
+        min_validity_percent: u32 = 10 in integer(1..=90);
 
         /// Maximum of the first pause before a failed round is repeated. It doubles with each round, and the pause is random
         /// below it.
         /// Why: about one round trip, so that two instances that split the votes do not collide again.
-        retry_min: Duration = "2ms" in Period(1..=10 * SECOND);
+        retry_min: Duration = "2ms" in period(1..=10 * SECOND);
 
         /// Upper limit of that doubling.
         /// Range: at least retry_min
         /// Why: limits how late a waiter notices that nodes are back.
-        retry_max: Duration = "250ms" in Period(1..=MINUTE);
+        retry_max: Duration = "250ms" in period(1..=MINUTE);
 
         /// How long the fence counter of an unused resource is kept.
         /// Range: at least twice max_ttl
         /// Why: counters of unused names must expire; a high-water mark on each node keeps fences rising afterwards.
-        fence_ttl: Duration = "1h" in Period(MINUTE..=720 * HOUR);
+        fence_ttl: Duration = "1h" in period(MINUTE..=720 * HOUR);
     }
 
     "Operation" {
         /// Format of the log, which goes to standard error.
         /// Why: text for a terminal, json for a log collector.
-        log_format: LogFormat = "text" in OneOf::<LogFormat>::new();
+        log_format: LogFormat = "text" in one_of::<LogFormat>();
 
         /// Lowest level that is logged. The variable RUST_LOG, with its finer filters, overrides it.
         /// Why: info has what an operator needs: start, stop, and changes of nodes.
-        log_level: LogLevel = "info" in OneOf::<LogLevel>::new();
+        log_level: LogLevel = "info" in one_of::<LogLevel>();
 
         /// File of the audit log: one line of JSON for each requested change and for each refusal because of a missing right.
         /// Range: "stdout" is standard output, "" is none
         /// Why: off, because you decide who may read it. Rename the file to rotate it; docs/logs.md has the fields.
-        audit_log: Option<PathBuf> = "" in Path;
+        audit_log: Option<PathBuf> = "" in path();
 
         /// Threads of the runtime.
         /// Range: 0 is one per CPU
         /// Why: a request costs less processor time on one thread than on two (docs/performance.md). More threads help with
         /// TLS and many short connections, on machines with idle cores.
-        worker_threads: usize = 1 in Integer(0..=256);
+        worker_threads: usize = 1 in integer(0..=256);
     }
 }
 

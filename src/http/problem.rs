@@ -89,9 +89,9 @@ impl Problem {
     }
 
     /// The JSON body; `instance` is the request's id.
-    pub fn body(&self, instance: &str) -> api::Problem {
+    pub fn body(&self, instance: &str) -> api::ProblemDetails {
         let inner = &self.0;
-        api::Problem {
+        api::ProblemDetails {
             kind: format!("/problems/{}", inner.slug.as_str()),
             title: inner.slug.title().to_owned(),
             status: inner.slug.status().as_u16(),

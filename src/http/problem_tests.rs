@@ -38,7 +38,7 @@ async fn problems_are_json_unless_text_is_preferred() {
     for accept in [None, Some("*/*"), Some("application/json"), Some("image/png")] {
         let (response, body) = rendered("GET", accept, "/problem").await;
         assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
-        let body: api::Problem = serde_json::from_str(&body).expect("JSON");
+        let body: api::ProblemDetails = serde_json::from_str(&body).expect("JSON");
         assert_eq!((body.status, body.kind.as_str()), (423, "/problems/locked"));
     }
 }

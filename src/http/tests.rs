@@ -74,7 +74,7 @@ async fn every_answer_has_request_id_and_cache_headers() {
 async fn a_valid_request_id_comes_back_in_header_and_problem() {
     let (_, headers, body) = send("GET", "/none", &[("x-request-id", "build-17")]).await;
     assert_eq!(headers[crate::http::middleware::request_id::X_REQUEST_ID], "build-17");
-    let problem: api::Problem = serde_json::from_str(&body).expect("JSON");
+    let problem: api::ProblemDetails = serde_json::from_str(&body).expect("JSON");
     assert_eq!((problem.instance.as_str(), problem.kind.as_str()), ("build-17", "/problems/not-found"));
     let (_, headers, body) = send("GET", "/openapi.yaml", &[("x-request-id", "build 17")]).await;
     let drawn = headers[crate::http::middleware::request_id::X_REQUEST_ID].to_str().expect("ASCII");

@@ -4,7 +4,7 @@ use askama::Template;
 
 use super::assets::{self, Assets};
 use super::format;
-use crate::api::Problem;
+use crate::api::ProblemDetails;
 
 #[derive(Template)]
 #[template(path = "error_page.html")]
@@ -25,7 +25,7 @@ impl ErrorPage<'_> {
 }
 
 /// Renders the page. `is_open`: see [`super::layout::Layout::is_open`]. Errors: those of the template.
-pub fn page(problem: &Problem, is_open: bool) -> Result<String, askama::Error> {
+pub fn page(problem: &ProblemDetails, is_open: bool) -> Result<String, askama::Error> {
     let nodes = problem.members.nodes.as_deref().unwrap_or_default();
     let page = ErrorPage {
         title: &problem.title,

@@ -31,16 +31,16 @@ const DOCUMENTS: [&str; 19] = [
 const WRITE_VARIABLE: &str = "REDLOCKD_WRITE_DOCUMENTS";
 const WIDTH: usize = 120;
 
-fn path(name: &str) -> PathBuf {
+pub fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-fn read(name: &str) -> String {
+pub fn read(name: &str) -> String {
     std::fs::read_to_string(path(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 /// Compares a generated file with what it should be, or writes it.
-fn hold(name: &str, expected: &str) {
+pub fn hold(name: &str, expected: &str) {
     if std::env::var_os(WRITE_VARIABLE).is_some() {
         std::fs::write(path(name), expected).expect("writable");
     } else {
@@ -166,42 +166,4 @@ fn the_variables_that_are_mentioned_exist() {
             assert!(known.contains(word) || others.contains(&word), "{document} mentions {word}");
         }
     }
-}
-
-/// In docs/limits.md, a limit that is said to be a setting is one.
-#[test]
-fn the_limits_that_are_called_settings_are_settings() {
-    let limits = read("docs/limits.md");
-    let named = limits.lines().filter_map(|line| line.split("setting `").nth(1)?.split('`').next());
-    let named: Vec<&str> = named.collect();
-    assert!(named.len() > 5, "{named:?}");
-    for name in named {
-        assert!(SETTINGS.iter().any(|setting| setting.name == name), "{name} is not a setting");
-    }
-}
-
-/// In docs/limits.md, a constant that is named exists.
-#[test]
-fn the_limits_that_are_called_constants_are_constants() {
-    let limits = read("docs/limits.md");
-    let is_constant =
-        |name: &&str| name.len() > 3 && name.chars().all(|c| c.is_ascii_uppercase() || c == '_' || c.is_ascii_digit());
-    let named: BTreeSet<&str> =
-        limits.split('`').skip(1).step_by(2).filter_map(|code| code.rsplit(':').next()).filter(is_constant).collect();
-    assert!(named.len() > 20, "{named:?}");
-    let sources = sources(&path("src"));
-    for name in named {
-        assert!(sources.contains(&format!("const {name}: ")), "{name} is no constant");
-    }
-}
-
-/// All source files below a directory, one after the other.
-fn sources(dir: &Path) -> String {
-    let entries = std::fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable").path());
-    entries
-        .map(|path| match path {
-            dir if dir.is_dir() => sources(&dir),
-            file => std::fs::read_to_string(file).unwrap_or_default(),
-        })
-        .collect()
 }

@@ -16,6 +16,7 @@ mod faults;
 mod fuzz_corpus;
 mod http_contract;
 mod interop;
+mod limits;
 mod logs;
 mod many_waiters;
 mod metrics;

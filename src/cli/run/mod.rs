@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::client_args::{OnLost, RunArgs};
+use super::client_args::{OnLost, RunCommand};
 use super::exit;
 use super::output::{MessageWriter, print_line};
 use super::progress::{held_by, with_progress};
@@ -65,7 +65,7 @@ struct RunContext {
 }
 
 /// Runs the command under the lock; the exit code.
-pub(super) fn run(args: RunArgs, env: &impl Environment, err: &mut dyn Write) -> u8 {
+pub(super) fn run(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> u8 {
     let run = match prepare(args, env, err) {
         Ok(run) => run,
         Err(code) => return code,
@@ -84,7 +84,7 @@ pub(super) fn run(args: RunArgs, env: &impl Environment, err: &mut dyn Write) ->
 }
 
 /// Checks the arguments and writes the token file; if it cannot be written, nothing is acquired.
-fn prepare(args: RunArgs, env: &impl Environment, err: &mut dyn Write) -> Result<RunContext, u8> {
+fn prepare(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> Result<RunContext, u8> {
     let mut usage = |why: String| {
         print_line(err, &format!("redlockd: {why}"));
         exit::USAGE

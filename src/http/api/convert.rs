@@ -62,7 +62,7 @@ pub fn deadlock_edge(edge: &CycleEdge) -> api::DeadlockEdge {
 }
 
 /// A node's vote, or why it has none.
-pub fn node_outcome(outcome: &NodeOutcome) -> api::NodeOutcome {
+pub fn node_outcome(outcome: &NodeOutcome) -> api::NodeVote {
     let (left_ms, holds) = match &outcome.verdict {
         Verdict::Held { left_ms, holder } => (*left_ms, holder.as_ref().map(|(hash, _)| hash.id().to_string())),
         _ => (None, None),
@@ -72,7 +72,7 @@ pub fn node_outcome(outcome: &NodeOutcome) -> api::NodeOutcome {
         _ => None,
     };
     let (node, word) = (outcome.node.to_string(), outcome.verdict.as_str().to_owned());
-    api::NodeOutcome { node, outcome: word, left_ms, holds, seconds_left }
+    api::NodeVote { node, outcome: word, left_ms, holds, seconds_left }
 }
 
 /// A node's state and findings.

@@ -261,7 +261,7 @@ impl HoldStream {
         let json = serde_json::to_string(event).expect("events are plain data");
         Ok(Bytes::from(match self.format {
             StreamFormat::Lines => format!("{json}\n"),
-            StreamFormat::Events => format!("event: {}\ndata: {json}\n\n", event.word()),
+            StreamFormat::Events => format!("event: {}\ndata: {json}\n\n", event.as_str()),
         }))
     }
 }

@@ -180,7 +180,7 @@ fn examples_of_answers_are_what_is_sent() {
     let problems = &document["components"]["responses"];
     for name in ["Locked", "LeaseExpired", "Unavailable"] {
         let example = &problems[name]["content"]["application/problem+json"]["example"];
-        reads_as::<api::Problem>(example);
+        reads_as::<api::ProblemDetails>(example);
         let slug = text(&example["type"]).strip_prefix("/problems/").and_then(ProblemKind::parse).expect("a slug");
         assert_eq!(text(&example["title"]), slug.title());
         assert_eq!(example["status"].as_u64(), Some(slug.status().as_u16().into()));

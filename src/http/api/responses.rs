@@ -69,7 +69,7 @@ fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
 
 /// The lease with its token, for a stream that holds it.
 pub fn lease_with_token(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
-    let token = Some(api::Secret(lease.token.reveal().to_owned()));
+    let token = Some(api::TokenText(lease.token.reveal().to_owned()));
     api::Lease { token, waited_ms: Some(format::ms(lease.waited)), ..lease_body(lease, time) }
 }
 
@@ -273,7 +273,7 @@ pub fn ready(
         Readiness::Draining => Err(refusals::draining()),
         Readiness::NoQuorum { voting: votes, ready_in } => {
             let count = QuorumCount { granted: votes, ..voting(reports) };
-            let silent = reports.iter().filter(|r| !r.votes).map(|r| api::NodeOutcome {
+            let silent = reports.iter().filter(|r| !r.votes).map(|r| api::NodeVote {
                 node: r.node.to_string(),
                 outcome: r.state.clone(),
                 left_ms: None,

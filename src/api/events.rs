@@ -1,0 +1,88 @@
+//! Events of the cluster, and of a stream that holds a lock.
+
+use serde::{Deserialize, Serialize};
+
+use super::locks::Lease;
+use super::problem::ProblemDetails;
+
+/// An event of a stream that holds a lock (`hold=true`): one object per line or event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum HoldEvent {
+    /// The request waits.
+    Queued {
+        /// 1 is next.
+        position: usize,
+    },
+    /// The lease was granted; with its token.
+    Acquired(Lease),
+    /// The lease was renewed.
+    Renewed {
+        /// Validity: how long the lease can be relied on. Milliseconds.
+        valid_for_ms: u64,
+    },
+    /// A renewal failed; it is repeated until the validity ends.
+    AtRisk {
+        /// Validity: how long the lease can be relied on. Milliseconds.
+        valid_for_ms: u64,
+    },
+    /// The lease has ended; the body is aborted.
+    Lost {
+        /// `expired`, `forced`, `quorum`, `draining` or `max_hold`.
+        reason: String,
+    },
+    /// The request was refused; the body is aborted.
+    Refused(ProblemDetails),
+}
+
+impl HoldEvent {
+    /// Its name, the member `event`.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Queued { .. } => "queued",
+            Self::Acquired(_) => "acquired",
+            Self::Renewed { .. } => "renewed",
+            Self::AtRisk { .. } => "at_risk",
+            Self::Lost { .. } => "lost",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// An event of the cluster. Never has a token.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Event {
+    /// `acquired`, `extended`, `released`, `expired`, `forced`, `lost`, `node_down`, `node_up` or
+    /// `quarantined`.
+    pub event: String,
+    /// When, on the clock of the reporting instance. Milliseconds since 1970.
+    pub at_ms: u64,
+    /// The same, for display.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// The name of the lock, for events of leases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// Identifies the lease; public, unlike the token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_id: Option<String>,
+    /// The owner's label, if the reporting instance knew it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The fencing token, if the reporting instance knew it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fence: Option<u64>,
+    /// The lease's validity. Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_for_ms: Option<u64>,
+    /// The mode of a forced end, the reason of a loss, or the state of a node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The node's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Identifies the event across instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}

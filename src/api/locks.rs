@@ -1,0 +1,196 @@
+//! Locks, leases, their holders and waiters.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A token in an answer. Its `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TokenText(pub String);
+
+impl fmt::Debug for TokenText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TokenText(…)")
+    }
+}
+
+/// The result of a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quorum {
+    /// Nodes that granted.
+    pub granted: usize,
+    /// Nodes needed.
+    pub needed: usize,
+    /// Nodes configured.
+    pub nodes: usize,
+}
+
+/// The answer to an acquire (with `token`) and to an extend (without).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The name of the lock.
+    pub resource: String,
+    /// Always [`super::MODE_EXCLUSIVE`].
+    pub mode: String,
+    /// The token that proves the lease; only in the answer to an acquire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenText>,
+    /// Identifies the lease; public, unlike the token.
+    pub token_id: String,
+    /// The fencing token.
+    pub fence: u64,
+    /// The owner's label. This and the next three are absent in the answer to an extend that did not read them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The holder's note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// Further labels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// When it was granted. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquired_at: Option<String>,
+    /// End of the validity on the service's wall clock. For display.
+    pub expires_at: String,
+    /// The requested TTL. Milliseconds.
+    pub ttl_ms: u64,
+    /// Validity: how long the lease can be relied on. Milliseconds.
+    pub valid_for_ms: u64,
+    /// How long the request waited; only in the answer to an acquire. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// How often it was extended; only in the answer to an extend, if known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewals: Option<u32>,
+    /// The vote.
+    pub quorum: Quorum,
+}
+
+/// A lease as other clients may see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Identifies the lease; public, unlike the token.
+    pub token_id: String,
+    /// The owner's label.
+    pub owner: String,
+    /// The holder's note.
+    pub note: String,
+    /// Further labels.
+    pub metadata: BTreeMap<String, String>,
+    /// The fencing token.
+    pub fence: u64,
+    /// When it was granted. For display.
+    pub acquired_at: String,
+    /// Maximum remaining validity. Milliseconds; zero during the lock delay.
+    pub valid_for_ms: u64,
+    /// How often it was extended.
+    pub renewals: u32,
+}
+
+/// A waiter of the instance that answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// 1 is next.
+    pub position: usize,
+    /// The waiter's owner label.
+    pub owner: String,
+    /// Always [`super::MODE_EXCLUSIVE`].
+    pub mode: String,
+    /// How long it has waited. Milliseconds.
+    pub waiting_ms: u64,
+}
+
+/// One node's state of one lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeHold {
+    /// The node's name.
+    pub node: String,
+    /// The `token_id` of the lease on it.
+    pub holds: Option<String>,
+    /// The key's TTL on it. Milliseconds.
+    pub ttl_ms: Option<u64>,
+    /// The key is another Redlock client's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub foreign: bool,
+    /// `granted` if it answered and votes, else one word with the reason.
+    pub state: String,
+}
+
+/// The answer to `GET /locks/{resource}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// The name of the lock.
+    pub resource: String,
+    /// `held`, or `lock-delay` during the safety margin after the last lease.
+    pub state: String,
+    /// Always [`super::MODE_EXCLUSIVE`].
+    pub mode: String,
+    /// Another Redlock client holds it; its holder is unknown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub foreign: bool,
+    /// One, or none for a foreign client.
+    pub holders: Vec<Holder>,
+    /// The waiters of the instance that answers.
+    pub waiters: Vec<Waiter>,
+    /// The state on each node.
+    pub nodes: Vec<NodeHold>,
+    /// Nodes that hold it, needed, configured.
+    pub quorum: Quorum,
+    /// The service's wall clock at the answer. For display.
+    pub observed_at: String,
+}
+
+/// The answer to `DELETE …?force=revoke`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revoked {
+    /// The name of the lock.
+    pub resource: String,
+    /// When it will be free. For display.
+    pub frees_at: String,
+    /// Time until then. Milliseconds.
+    pub frees_in_ms: u64,
+}
+
+/// One entry of a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListEntry {
+    /// The name of the lock.
+    pub resource: String,
+    /// `held`, `lock-delay`, or `waited` if it is free and has waiters.
+    pub state: String,
+    /// Always [`super::MODE_EXCLUSIVE`].
+    pub mode: String,
+    /// One, or none if it is only waited for.
+    pub holders: Vec<Holder>,
+    /// Number of waiters of the instance that answers.
+    pub waiting: usize,
+}
+
+/// The answer to `GET /locks`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct List {
+    /// Sorted by name.
+    pub items: Vec<ListEntry>,
+    /// The `cursor` of the next page; null on the last one.
+    pub next_cursor: Option<String>,
+    /// Whether a quorum of nodes answered.
+    pub complete: bool,
+    /// Age of the snapshot. Milliseconds.
+    pub age_ms: u64,
+    /// Leases in the whole snapshot, before filtering.
+    pub total: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn token_does_not_print() {
+        let shown = format!("{:?}", TokenText("abcdefghijklmnopqrstuv".into()));
+        assert!(!shown.contains("abc"), "{shown}");
+    }
+}

@@ -1,0 +1,17 @@
+//! The JSON types of the HTTP contract, shared by the server and the client.
+//!
+//! Integers have their unit in the name (`ttl_ms`). Times are RFC 3339 in UTC, for display; a client relies on
+//! `valid_for_ms`, counted from before it sent its request.
+
+mod events;
+mod locks;
+mod nodes;
+mod problem;
+
+pub use events::{Event, HoldEvent};
+pub use locks::{Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter};
+pub use nodes::{Finding, Health, NodeState, Nodes};
+pub use problem::{DeadlockEdge, FieldError, Members, NodeVote, ProblemDetails};
+
+/// The only mode.
+pub const MODE_EXCLUSIVE: &str = "exclusive";
