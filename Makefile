@@ -57,9 +57,9 @@ bench-peers: speed ## the same beside etcd, also with every node on the disk bef
 	@$(SPEED) peers $(REDLOCKD) $(or $(ROUNDS),5) $(or $(SECONDS),2)
 
 bench-growth: speed ## what 100,000 held leases and 10,000 waiters change and weigh (3 minutes)
-	cargo build --locked --release --bin redlockd --example crowd
+	cargo build --locked --release --bin redlockd --example waiters_memory
 	@$(SPEED) growth $(REDLOCKD) $(or $(ROUNDS),3) $(or $(SECONDS),1)
-	@ulimit -n "$$(ulimit -Hn)" && $(dir $(REDLOCKD))examples/crowd
+	@ulimit -n "$$(ulimit -Hn)" && $(dir $(REDLOCKD))examples/waiters_memory
 
 bench-cost: speed ## instructions and writes of the service per cycle: what a noisy machine does not move (3 minutes)
 	@tests/install-deps.sh strace=strace valgrind=valgrind
@@ -86,8 +86,8 @@ acceptance: deps ## 300 real curls over two instances, with a node, an instance 
 	tests/acceptance.py
 
 measure: deps target/venv/stamp ## the figures of docs/waiting.md and docs/command-line.md (minutes; on a quiet machine)
-	cargo build --locked --release --bin redlockd --example handover --example crowd
+	cargo build --locked --release --bin redlockd --example handover --example waiters_memory
 	cargo build --locked --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers
 	target/release/examples/handover 400 3
-	target/release/examples/crowd
+	target/release/examples/waiters_memory
 	benches/run_beside_flock.py

@@ -10,6 +10,7 @@ use super::background::BackgroundTasks;
 use super::error::AppError;
 use crate::config::Config;
 use crate::manager::latency::NodeLatencies;
+use crate::manager::wake_timing::POLL_MAX;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
@@ -21,9 +22,6 @@ use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::entropy::SystemEntropy;
 use crate::types::{Invalid, NodeId};
-
-/// Maximum time between two attempts of a waiter, in case a notice is lost or never published.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) type Engine = Redlock<AnyNode, SystemClock, SystemEntropy>;
 
@@ -75,7 +73,7 @@ pub(super) fn observer(metrics: &Arc<Metrics>, latencies: &Arc<NodeLatencies>) -
     let (metrics, latencies) = (Arc::clone(metrics), Arc::clone(latencies));
     Arc::new(move |node: &NodeId, operation: &'static str, took: Duration, outcome: Result<(), _>| {
         metrics.node_call(node, operation, took, outcome);
-        latencies.note(node, SystemClock.now(), took, outcome);
+        latencies.record(node, SystemClock.now(), took, outcome);
     })
 }
 
@@ -122,7 +120,7 @@ pub(super) fn redlock_settings(config: &Config, ids: &[NodeId]) -> RedlockSettin
         drift_floor: config.drift_floor,
         min_validity_percent: u8::try_from(config.min_validity_percent).unwrap_or(100),
         retry: BackoffRange { first: config.retry_min, max: config.retry_max },
-        poll: POLL_INTERVAL,
+        poll: POLL_MAX,
         cleanup_limit: config.cleanup_limit,
     }
 }

@@ -10,10 +10,9 @@ use super::error::{ClientError, ErrorClass};
 use super::requests::TimedLease;
 use super::transport::Client;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
+use crate::redlock::renewal::renewal_interval;
 use crate::types::{ResourceName, Token};
 
-/// Renew at a third of the TTL: two of three renewals may fail.
-const RENEWALS_PER_TTL: u32 = 3;
 /// Maximum duration of one try, as a part of the TTL, so that several fit before the end …
 const TRIES_PER_TTL: u32 = 12;
 /// … and at most this: another instance may be faster.
@@ -53,7 +52,7 @@ impl LeaseRenewer {
         from: &TimedLease,
     ) -> (Self, watch::Receiver<BootTime>) {
         let ttl = Duration::from_millis(from.lease.ttl_ms);
-        let due = from.granted.plus(ttl / RENEWALS_PER_TTL);
+        let due = from.granted.plus(renewal_interval(ttl));
         let (deadline, watched) = watch::channel(from.deadline);
         (Self { client, resource, token, ttl, due, deadline }, watched)
     }
@@ -85,7 +84,7 @@ impl LeaseRenewer {
             };
             match outcome {
                 Ok(renewed) => {
-                    self.due = renewed.granted.plus(self.ttl / RENEWALS_PER_TTL);
+                    self.due = renewed.granted.plus(renewal_interval(self.ttl));
                     // An extend never shortens what was promised.
                     self.deadline.send_if_modified(|deadline| {
                         let later = renewed.deadline > *deadline;

@@ -1,5 +1,4 @@
-//! What is done to a lease that is there: more time, other labels, its end by its holder or by an
-//! operator. Apart from the acquire, which has the queue before it. Knows no HTTP.
+//! Changes to an existing lease: more time, other labels, its end by its holder or by an operator.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Labels, ResourceName, Token, TokenHash};
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// More time, or other labels, for a lease that is still there.
+    /// Extends a lease that still exists, or edits its labels.
     ///
     /// Cancel (drop): it may or may not have taken effect; the old deadline stands.
     pub async fn extend(&self, request: ExtendRequest) -> Result<ExtendedLease, ExtendError> {
@@ -36,14 +35,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let begun = self.now();
         let extended = match self.engine().extend(&extension).await {
             Ok(extended) => {
-                self.round_took(begun);
+                self.record_decided_round(begun);
                 extended
             }
             Err(refusal) => return Err(self.extend_error(&hash, refusal)),
         };
-        self.note_own(&hash, &request.resource, extended.deadline);
-        let keys_gone = extended.deadline.plus(self.engine().settings.params.lock_delay);
-        self.shared.room.taken(&request.resource, keys_gone);
+        self.record_own_lease(&hash, &request.resource, extended.deadline);
+        let keys_expire_at = extended.deadline.plus(self.engine().settings.params.lock_delay);
+        self.shared.queues.set_held_until(&request.resource, keys_expire_at);
         self.shared.events.publish(EventKind::Extended, self.wall_ms(), |event| {
             set_lease(event, &request.resource, &hash);
             event.fence = Some(extended.record.fence.0);
@@ -67,7 +66,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     async fn edited_labels(&self, request: &ExtendRequest, hash: &TokenHash) -> Result<Labels, ExtendError> {
         let view = self.engine().inspect(&request.resource).await.map_err(|answers| ExtendError::NoQuorum {
             no_quorum: self.no_quorum(0, self.engine().outcomes(&answers)),
-            valid_for: self.shared.own.valid_for(hash, self.now()),
+            valid_for: self.shared.own_leases.valid_for(hash, self.now()),
         })?;
         let mut labels = match view.state {
             ResourceState::Lease { record, .. } if record.token == *hash => record.labels(),
@@ -92,23 +91,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ExtendRefusal::NotHolder => ExtendError::NotHolder,
             ExtendRefusal::Changed(current) => ExtendError::Changed { current },
             ExtendRefusal::Gone(reason) => {
-                let (since, reason) = (self.shared.own.forget(hash), gone(reason));
-                self.tell_end_of(since, ended_by(reason));
+                let (since, reason) = (self.shared.own_leases.remove(hash), gone(reason));
+                self.report_lease_end(since, outcome_of(reason));
                 ExtendError::Gone(reason)
             }
             ExtendRefusal::Unknown { granted, nodes } => ExtendError::NoQuorum {
                 no_quorum: self.no_quorum(granted, nodes),
-                valid_for: self.shared.own.valid_for(hash, self.now()),
+                valid_for: self.shared.own_leases.valid_for(hash, self.now()),
             },
         }
     }
 
-    /// Gives a lease back.
+    /// Releases a lease.
     ///
     /// Cancel (drop): the release goes on in the background.
     pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<(), ReleaseError> {
         let hash = token.hash();
-        match self.release_in_turn(resource, &hash, LeaseOutcome::Released).await {
+        match self.release_and_hand_over(resource, &hash, LeaseOutcome::Released).await {
             ReleaseOutcome::Released => Ok(()),
             ReleaseOutcome::NotHolder => Err(ReleaseError::NotHolder),
             ReleaseOutcome::Gone(reason) => Err(ReleaseError::Gone(gone(reason))),
@@ -116,8 +115,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Ends somebody else's lease: the one that a quorum has now, if it is the one that was meant.
-    /// Returns it with the lease that was ended; `None` where it was a foreigner's.
+    /// Ends somebody else's lease: the one that a quorum has now, if it has the ETag that was given.
+    /// Returns the lease that was ended; `None` where it was another Redlock client's lock.
     ///
     /// Cancel (drop): a forced release goes on in the background.
     pub async fn force(&self, request: ForceRequest) -> Result<(Forced, Option<EndedLease>), ForceError> {
@@ -142,8 +141,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (self.engine().delete_foreign(&request.resource, fingerprint.into()).await, None)
             }
             (ResourceState::Lease { record, .. }, ForceMode::Now) => {
-                let since = self.shared.own.forget(&record.token);
-                self.tell_end_of(since, LeaseOutcome::Forced);
+                let since = self.shared.own_leases.remove(&record.token);
+                self.report_lease_end(since, LeaseOutcome::Forced);
                 (self.engine().release(&request.resource, &record.token, EndReason::Forced).await, None)
             }
             (ResourceState::Lease { record, .. }, ForceMode::Revoke) => {
@@ -162,9 +161,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         match (outcome, request.mode, left) {
             (ReleaseOutcome::Released, ForceMode::Now, _) => {
-                self.shared.room.freed(&request.resource, ended);
+                self.shared.queues.lease_ended(&request.resource, ended);
                 if let Some(lease) = ended {
-                    self.shared.holds.stir(lease);
+                    self.shared.held_leases.lease_ended(lease);
                 }
                 Ok((Forced::Freed, named))
             }
@@ -184,7 +183,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
-fn ended_by(reason: GoneReason) -> LeaseOutcome {
+fn outcome_of(reason: GoneReason) -> LeaseOutcome {
     match reason {
         GoneReason::Released => LeaseOutcome::Released,
         GoneReason::Forced => LeaseOutcome::Forced,

@@ -1,94 +1,94 @@
-//! Who waits for whom, and whether that goes in a circle: the callers of this instance's queues that
-//! name an `owner`, and the holders of what they wait for, as far as the heads of the queues have
-//! heard. Pure: it only suspects; the manager asks the nodes before anybody is refused. Knows no queue
-//! and no node.
+//! The wait-for graph of this instance and the search for cycles in it: waiters that name an `owner`, and
+//! the holders of what they wait for, as far as the heads of the queues last saw them. The graph may be out
+//! of date, so a cycle is only suspected here; the manager asks the nodes before it refuses anybody.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::types::{ResourceName, TokenHash};
 
-/// Seats that one search looks at: it runs under the room's lock. Beyond it nothing is suspected.
-pub const WALK_MAX: usize = 256;
-/// The longest circle that is told: each of its resources costs a look at the nodes.
+/// Edges that one search visits at most, since it runs under the lock of all queues. Beyond it no cycle
+/// is found.
+pub const SEARCH_MAX: usize = 256;
+/// Longest cycle that is reported: each of its resources costs an inspection of the nodes.
 pub const CYCLE_MAX: usize = 16;
 
-/// Who held a resource when it was last heard of.
+/// Who held a resource when it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// As it called itself; never empty.
+pub struct KnownHolder {
+    /// The owner in the lease's labels; never empty.
     pub owner: Arc<str>,
-    /// Its lease.
+    /// The lease.
     pub token: TokenHash,
 }
 
-/// A seat in a queue.
+/// A waiter in a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct QueuedWaiter {
     /// Rises with time, over all queues.
-    pub seat: u64,
-    /// What is waited for.
+    pub number: u64,
+    /// What it waits for.
     pub resource: ResourceName,
 }
 
 /// `owner` waits for what `holder` has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Edge {
-    /// Who waits.
+pub struct WaitEdge {
+    /// The owner that the waiter names.
     pub owner: Arc<str>,
-    /// Where.
-    pub place: Place,
-    /// Who is waited for.
-    pub holder: Holder,
+    /// Its place in a queue.
+    pub waiter: QueuedWaiter,
+    /// The holder of that resource.
+    pub holder: KnownHolder,
 }
 
-/// The seats of each owner. Seats without an owner are not in it.
+/// The waiters of each owner. Waiters without an owner are not in it.
 #[derive(Default)]
-pub struct Waits {
-    by_owner: HashMap<Arc<str>, Vec<Place>>,
+pub struct WaitForGraph {
+    by_owner: HashMap<Arc<str>, Vec<QueuedWaiter>>,
 }
 
-impl Waits {
-    /// Somebody sat down; seats rise.
-    pub fn seat(&mut self, owner: &Arc<str>, place: Place) {
-        self.by_owner.entry(Arc::clone(owner)).or_default().push(place);
+impl WaitForGraph {
+    /// Adds a waiter. Its number is higher than all before.
+    pub fn add(&mut self, owner: &Arc<str>, waiter: QueuedWaiter) {
+        self.by_owner.entry(Arc::clone(owner)).or_default().push(waiter);
     }
 
-    /// Somebody left.
-    pub fn leave(&mut self, owner: &str, seat: u64) {
-        let Some(places) = self.by_owner.get_mut(owner) else { return };
-        if let Ok(index) = places.binary_search_by_key(&seat, |p| p.seat) {
-            places.remove(index);
+    /// Removes a waiter, if it is there.
+    pub fn remove(&mut self, owner: &str, number: u64) {
+        let Some(waiters) = self.by_owner.get_mut(owner) else { return };
+        if let Ok(index) = waiters.binary_search_by_key(&number, |w| w.number) {
+            waiters.remove(index);
         }
-        if places.is_empty() {
+        if waiters.is_empty() {
             self.by_owner.remove(owner);
         }
     }
 
     /// Whether this owner waits for anything.
-    pub fn waits(&self, owner: &str) -> bool {
+    pub fn is_waiting(&self, owner: &str) -> bool {
         self.by_owner.contains_key(owner)
     }
 
-    /// A circle through this seat in which nobody sat down later: the shortest.
-    pub fn circle_through<'a>(
+    /// The shortest cycle through this waiter in which no waiter is newer.
+    pub fn cycle_through<'a>(
         &self,
         owner: &Arc<str>,
-        place: &Place,
-        holder_of: impl Fn(&ResourceName) -> Option<&'a Holder>,
-    ) -> Option<Vec<Edge>> {
-        let holder = holder_of(&place.resource)?.clone();
-        let first = Edge { owner: Arc::clone(owner), place: place.clone(), holder };
-        self.search(vec![first], place.seat, holder_of)
+        waiter: &QueuedWaiter,
+        holder_of: impl Fn(&ResourceName) -> Option<&'a KnownHolder>,
+    ) -> Option<Vec<WaitEdge>> {
+        let holder = holder_of(&waiter.resource)?.clone();
+        let first = WaitEdge { owner: Arc::clone(owner), waiter: waiter.clone(), holder };
+        self.search(vec![first], waiter.number, holder_of)
     }
 
-    /// A circle through whatever this owner waits for: the shortest. Its newest seat is to give way.
-    pub fn circle_of<'a>(
+    /// The shortest cycle through any waiter of this owner. Its newest waiter is the one to refuse.
+    pub fn cycle_of_owner<'a>(
         &self,
         owner: &Arc<str>,
-        holder_of: impl Fn(&ResourceName) -> Option<&'a Holder>,
-    ) -> Option<Vec<Edge>> {
-        let edges = self.edges(owner, u64::MAX, &holder_of).take(WALK_MAX).collect();
+        holder_of: impl Fn(&ResourceName) -> Option<&'a KnownHolder>,
+    ) -> Option<Vec<WaitEdge>> {
+        let edges = self.edges(owner, u64::MAX, &holder_of).take(SEARCH_MAX).collect();
         self.search(edges, u64::MAX, holder_of)
     }
 
@@ -96,52 +96,52 @@ impl Waits {
         &'b self,
         owner: &'b Arc<str>,
         newest: u64,
-        holder_of: &'b impl Fn(&ResourceName) -> Option<&'a Holder>,
-    ) -> impl Iterator<Item = Edge> + 'b {
-        let places = self.by_owner.get(owner).into_iter().flatten().take_while(move |p| p.seat <= newest);
-        places.filter_map(move |place| {
-            let holder = holder_of(&place.resource)?;
-            // Who waits for a lease of its own name is taken for another caller of that name.
+        holder_of: &'b impl Fn(&ResourceName) -> Option<&'a KnownHolder>,
+    ) -> impl Iterator<Item = WaitEdge> + 'b {
+        let waiters = self.by_owner.get(owner).into_iter().flatten().take_while(move |w| w.number <= newest);
+        waiters.filter_map(move |waiter| {
+            let holder = holder_of(&waiter.resource)?;
+            // A waiter for a lease of its own owner is taken for another client with the same label.
             let is_own = holder.owner == *owner;
-            (!is_own).then(|| Edge { owner: Arc::clone(owner), place: place.clone(), holder: holder.clone() })
+            (!is_own).then(|| WaitEdge { owner: Arc::clone(owner), waiter: waiter.clone(), holder: holder.clone() })
         })
     }
 
-    /// Breadth first from `first`, all of one owner, back to that owner.
+    /// Breadth-first search from `first`, edges of one owner, back to that owner.
     fn search<'a>(
         &self,
-        first: Vec<Edge>,
+        first: Vec<WaitEdge>,
         newest: u64,
-        holder_of: impl Fn(&ResourceName) -> Option<&'a Holder>,
-    ) -> Option<Vec<Edge>> {
-        let home = Arc::clone(&first.first()?.owner);
-        let mut seen: HashSet<Arc<str>> = HashSet::from([Arc::clone(&home)]);
-        // Each with the index of the one before it.
-        let mut walk: Vec<(Edge, Option<usize>)> =
+        holder_of: impl Fn(&ResourceName) -> Option<&'a KnownHolder>,
+    ) -> Option<Vec<WaitEdge>> {
+        let start = Arc::clone(&first.first()?.owner);
+        let mut visited: HashSet<Arc<str>> = HashSet::from([Arc::clone(&start)]);
+        // Each edge with the index of the one before it.
+        let mut found: Vec<(WaitEdge, Option<usize>)> =
             first.into_iter().filter(|e| e.holder.owner != e.owner).map(|e| (e, None)).collect();
-        let mut at = 0;
-        while let Some((edge, _)) = walk.get(at) {
+        let mut index = 0;
+        while let Some((edge, _)) = found.get(index) {
             let next = Arc::clone(&edge.holder.owner);
-            if next == home {
-                return way(&walk, at);
+            if next == start {
+                return path_to(&found, index);
             }
-            if seen.insert(Arc::clone(&next)) {
-                let room = WALK_MAX.saturating_sub(walk.len());
-                walk.extend(self.edges(&next, newest, &holder_of).take(room).map(|e| (e, Some(at))));
+            if visited.insert(Arc::clone(&next)) {
+                let left = SEARCH_MAX.saturating_sub(found.len());
+                found.extend(self.edges(&next, newest, &holder_of).take(left).map(|e| (e, Some(index))));
             }
-            at += 1;
+            index += 1;
         }
         None
     }
 }
 
-/// The edges that led to `at`, first to last; `None` where they are too many.
-fn way(walk: &[(Edge, Option<usize>)], at: usize) -> Option<Vec<Edge>> {
+/// The edges that lead to `last`, in order; `None` where they are more than [`CYCLE_MAX`].
+fn path_to(found: &[(WaitEdge, Option<usize>)], last: usize) -> Option<Vec<WaitEdge>> {
     let mut edges = Vec::new();
-    let mut at = Some(at);
-    while let Some((edge, before)) = at.and_then(|index| walk.get(index)) {
+    let mut index = Some(last);
+    while let Some((edge, before)) = index.and_then(|index| found.get(index)) {
         edges.push(edge.clone());
-        at = *before;
+        index = *before;
     }
     edges.reverse();
     (edges.len() <= CYCLE_MAX).then_some(edges)

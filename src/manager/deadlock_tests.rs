@@ -1,4 +1,4 @@
-//! The search for circles, against a plain one that tries every way.
+//! The search for cycles, compared with an exhaustive one.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use super::*;
 
 /// Owners and resources are numbers here.
 #[derive(Debug, Clone, Default)]
-struct Plain {
-    /// By seat: who waits for what.
-    seats: Vec<(u8, u8)>,
+struct Model {
+    /// By waiter: its owner, and the resource that it waits for.
+    waiters: Vec<(u8, u8)>,
     holders: BTreeMap<u8, u8>,
 }
 
@@ -22,151 +22,150 @@ fn resource(number: u8) -> ResourceName {
     ResourceName::parse(&format!("r{number}")).expect("valid")
 }
 
-fn place(seat: usize, number: u8) -> Place {
-    Place { seat: seat as u64, resource: resource(number) }
+fn waiter(number: usize, name: u8) -> QueuedWaiter {
+    QueuedWaiter { number: number as u64, resource: resource(name) }
 }
 
-fn holder(number: u8) -> Holder {
-    Holder { owner: owner(number), token: TokenHash::parse(&format!("{number:064x}")).expect("hex") }
+fn holder(number: u8) -> KnownHolder {
+    KnownHolder { owner: owner(number), token: TokenHash::parse(&format!("{number:064x}")).expect("hex") }
 }
 
-impl Plain {
-    fn graph(&self) -> (Waits, BTreeMap<ResourceName, Holder>) {
-        let mut waits = Waits::default();
-        for (seat, (who, what)) in self.seats.iter().enumerate() {
-            waits.seat(&owner(*who), place(seat, *what));
+impl Model {
+    fn graph(&self) -> (WaitForGraph, BTreeMap<ResourceName, KnownHolder>) {
+        let mut graph = WaitForGraph::default();
+        for (number, (who, what)) in self.waiters.iter().enumerate() {
+            graph.add(&owner(*who), waiter(number, *what));
         }
-        (waits, self.holders.iter().map(|(what, who)| (resource(*what), holder(*who))).collect())
+        (graph, self.holders.iter().map(|(what, who)| (resource(*what), holder(*who))).collect())
     }
 
-    /// Whether a way of seats up to `newest` leads from `at` to `home`, through owners not met yet.
-    fn leads(&self, at: u8, home: u8, newest: usize, met: &mut Vec<u8>) -> bool {
-        if at == home {
+    /// Whether a path of waiters up to `newest` leads from `owner` to `start`, through owners not visited yet.
+    fn leads(&self, owner: u8, start: u8, newest: usize, visited: &mut Vec<u8>) -> bool {
+        if owner == start {
             return true;
         }
-        if met.contains(&at) {
+        if visited.contains(&owner) {
             return false;
         }
-        met.push(at);
-        let next = self.seats.iter().enumerate().filter(|(seat, (who, _))| *seat <= newest && *who == at);
-        next.filter_map(|(_, (_, what))| self.holders.get(what)).any(|next| self.leads(*next, home, newest, met))
+        visited.push(owner);
+        let next = self.waiters.iter().enumerate().filter(|(number, (who, _))| *number <= newest && *who == owner);
+        next.filter_map(|(_, (_, what))| self.holders.get(what)).any(|next| self.leads(*next, start, newest, visited))
     }
 
-    fn is_in_circle(&self, seat: usize, newest: usize) -> bool {
-        let (who, what) = self.seats[seat];
+    fn is_in_cycle(&self, number: usize, newest: usize) -> bool {
+        let (who, what) = self.waiters[number];
         let Some(next) = self.holders.get(&what) else { return false };
         *next != who && self.leads(*next, who, newest, &mut vec![])
     }
 }
 
-/// Each waits for what the next one has, each edge stands, nobody is in it twice.
-fn assert_circle(circle: &[Edge], plain: &Plain) {
-    assert!(circle.len() >= 2, "{circle:?}");
-    for (edge, next) in circle.iter().zip(circle.iter().cycle().skip(1)) {
-        assert_eq!(edge.holder.owner, next.owner, "{circle:?}");
-        let (who, what) = plain.seats[usize::try_from(edge.place.seat).expect("small")];
-        assert_eq!((&edge.owner, &edge.place.resource), (&owner(who), &resource(what)));
-        assert_eq!(edge.holder, holder(plain.holders[&what]));
+/// Each owner waits for what the next one has, every edge exists, and no owner is in it twice.
+fn assert_cycle(cycle: &[WaitEdge], model: &Model) {
+    assert!(cycle.len() >= 2, "{cycle:?}");
+    for (edge, next) in cycle.iter().zip(cycle.iter().cycle().skip(1)) {
+        assert_eq!(edge.holder.owner, next.owner, "{cycle:?}");
+        let (who, what) = model.waiters[usize::try_from(edge.waiter.number).expect("small")];
+        assert_eq!((&edge.owner, &edge.waiter.resource), (&owner(who), &resource(what)));
+        assert_eq!(edge.holder, holder(model.holders[&what]));
     }
-    let owners: HashSet<_> = circle.iter().map(|edge| &edge.owner).collect();
-    assert_eq!(owners.len(), circle.len(), "{circle:?}");
+    let owners: HashSet<_> = cycle.iter().map(|edge| &edge.owner).collect();
+    assert_eq!(owners.len(), cycle.len(), "{cycle:?}");
 }
 
-fn graphs() -> impl Strategy<Value = Plain> {
-    let seats = proptest::collection::vec((0..6_u8, 0..6_u8), 1..14);
+fn graphs() -> impl Strategy<Value = Model> {
+    let waiters = proptest::collection::vec((0..6_u8, 0..6_u8), 1..14);
     let holders = proptest::collection::btree_map(0..6_u8, 0..6_u8, 0..6);
-    (seats, holders).prop_map(|(seats, holders)| Plain { seats, holders })
+    (waiters, holders).prop_map(|(waiters, holders)| Model { waiters, holders })
 }
 
 proptest! {
     #[test]
-    fn a_seat_is_suspected_exactly_where_it_is_the_newest_of_a_circle(plain in graphs()) {
-        let (waits, holders) = plain.graph();
-        for (seat, (who, what)) in plain.seats.iter().enumerate() {
-            let found = waits.circle_through(&owner(*who), &place(seat, *what), |r| holders.get(r));
-            prop_assert_eq!(found.is_some(), plain.is_in_circle(seat, seat), "seat {}", seat);
-            if let Some(circle) = found {
-                assert_circle(&circle, &plain);
-                prop_assert!(circle.iter().all(|edge| edge.place.seat <= seat as u64));
-                prop_assert_eq!(circle[0].place.seat, seat as u64);
+    fn a_waiter_is_suspected_exactly_if_it_is_the_newest_of_a_cycle(model in graphs()) {
+        let (graph, holders) = model.graph();
+        for (number, (who, what)) in model.waiters.iter().enumerate() {
+            let found = graph.cycle_through(&owner(*who), &waiter(number, *what), |r| holders.get(r));
+            prop_assert_eq!(found.is_some(), model.is_in_cycle(number, number), "waiter {}", number);
+            if let Some(cycle) = found {
+                assert_cycle(&cycle, &model);
+                prop_assert!(cycle.iter().all(|edge| edge.waiter.number <= number as u64));
+                prop_assert_eq!(cycle[0].waiter.number, number as u64);
             }
         }
     }
 
     #[test]
-    fn an_owner_is_suspected_exactly_where_one_of_its_seats_is_in_a_circle(plain in graphs()) {
-        let (waits, holders) = plain.graph();
+    fn an_owner_is_suspected_exactly_if_one_of_its_waiters_is_in_a_cycle(model in graphs()) {
+        let (graph, holders) = model.graph();
         for who in 0..6 {
-            let own = plain.seats.iter().enumerate().filter(|(_, (w, _))| *w == who).map(|(seat, _)| seat);
-            let expected = own.clone().any(|seat| plain.is_in_circle(seat, usize::MAX));
-            let found = waits.circle_of(&owner(who), |r| holders.get(r));
+            let own = model.waiters.iter().enumerate().filter(|(_, (w, _))| *w == who).map(|(number, _)| number);
+            let expected = own.clone().any(|number| model.is_in_cycle(number, usize::MAX));
+            let found = graph.cycle_of_owner(&owner(who), |r| holders.get(r));
             prop_assert_eq!(found.is_some(), expected, "owner {}", who);
-            if let Some(circle) = found {
-                assert_circle(&circle, &plain);
+            if let Some(cycle) = found {
+                assert_cycle(&cycle, &model);
             }
         }
     }
 
     #[test]
-    fn nothing_is_left_of_those_who_left(plain in graphs()) {
-        let (mut waits, _) = plain.graph();
-        for (seat, (who, _)) in plain.seats.iter().enumerate() {
-            prop_assert!(waits.waits(&owner(*who)));
-            waits.leave(&owner(*who), seat as u64);
-            waits.leave(&owner(*who), seat as u64);
+    fn removed_waiters_leave_nothing_behind(model in graphs()) {
+        let (mut graph, _) = model.graph();
+        for (number, (who, _)) in model.waiters.iter().enumerate() {
+            prop_assert!(graph.is_waiting(&owner(*who)));
+            graph.remove(&owner(*who), number as u64);
+            graph.remove(&owner(*who), number as u64);
         }
-        prop_assert!(waits.by_owner.is_empty());
+        prop_assert!(graph.by_owner.is_empty());
     }
 }
 
 /// `o0` waits for what `o1` has, and so on, back to `o0`.
-fn ring(length: u8) -> Plain {
-    Plain {
-        seats: (0..length).map(|i| (i, i)).collect(),
+fn chain(length: u8) -> Model {
+    Model {
+        waiters: (0..length).map(|i| (i, i)).collect(),
         holders: (0..length).map(|i| (i, (i + 1) % length)).collect(),
     }
 }
 
 #[test]
-fn the_longest_circle_is_found_and_a_longer_one_is_left_alone() {
+fn the_longest_cycle_is_found_and_a_longer_one_is_not() {
     let longest = u8::try_from(CYCLE_MAX).expect("small");
     for (length, is_found) in [(2, true), (longest, true), (longest + 1, false)] {
-        let plain = ring(length);
-        let (waits, holders) = plain.graph();
+        let model = chain(length);
+        let (graph, holders) = model.graph();
         let last = usize::from(length) - 1;
-        let found = waits.circle_through(&owner(length - 1), &place(last, length - 1), |r| holders.get(r));
+        let found = graph.cycle_through(&owner(length - 1), &waiter(last, length - 1), |r| holders.get(r));
         assert_eq!(found.map(|c| c.len()), is_found.then_some(usize::from(length)), "{length}");
     }
 }
 
 #[test]
-fn one_who_waits_for_its_own_name_is_another_of_that_name() {
-    let plain = Plain { seats: vec![(1, 1)], holders: [(1, 1)].into() };
-    let (waits, holders) = plain.graph();
-    assert_eq!(waits.circle_through(&owner(1), &place(0, 1), |r| holders.get(r)), None);
-    assert_eq!(waits.circle_of(&owner(1), |r| holders.get(r)), None);
+fn a_waiter_for_a_lease_of_its_own_owner_is_no_cycle() {
+    let model = Model { waiters: vec![(1, 1)], holders: [(1, 1)].into() };
+    let (graph, holders) = model.graph();
+    assert_eq!(graph.cycle_through(&owner(1), &waiter(0, 1), |r| holders.get(r)), None);
+    assert_eq!(graph.cycle_of_owner(&owner(1), |r| holders.get(r)), None);
 }
 
-/// The search runs under the room's lock: a crowd that all waits for each other's neighbour is not
-/// looked through to its end.
+/// The search runs under the lock of all queues: a large graph is not visited to its end.
 #[test]
 fn a_search_is_bounded() {
-    let (mut waits, mut seat) = (Waits::default(), 0);
-    let crowd: Vec<Arc<str>> = (0..100).map(|i| format!("c{i}").into()).collect();
-    for who in &crowd {
+    let (mut graph, mut number) = (WaitForGraph::default(), 0);
+    let owners: Vec<Arc<str>> = (0..100).map(|i| format!("c{i}").into()).collect();
+    for who in &owners {
         for what in 0..100 {
-            waits.seat(who, place(seat, what));
-            seat += 1;
+            graph.add(who, waiter(number, what));
+            number += 1;
         }
     }
-    let holders: Vec<Holder> =
-        crowd.iter().map(|who| Holder { owner: Arc::clone(who), token: holder(0).token }).collect();
-    let looks = std::cell::Cell::new(0);
+    let holders: Vec<KnownHolder> =
+        owners.iter().map(|who| KnownHolder { owner: Arc::clone(who), token: holder(0).token }).collect();
+    let lookups = std::cell::Cell::new(0);
     let holder_of = |r: &ResourceName| {
-        looks.set(looks.get() + 1);
+        lookups.set(lookups.get() + 1);
         holders.get(r.as_str()[1..].parse::<usize>().expect("a number"))
     };
-    let stranger: Arc<str> = "stranger".into();
-    assert_eq!(waits.circle_through(&stranger, &place(seat, 0), holder_of), None);
-    assert!(looks.get() <= 2 * WALK_MAX, "{}", looks.get());
+    let outsider: Arc<str> = "outsider".into();
+    assert_eq!(graph.cycle_through(&outsider, &waiter(number, 0), holder_of), None);
+    assert!(lookups.get() <= 2 * SEARCH_MAX, "{}", lookups.get());
 }

@@ -1,17 +1,16 @@
-//! How long things took over the last quarter of an hour, and what failed: rings of histograms, one
-//! for quorum rounds and one per node, for the pages. Bounded in time and space whatever happens.
-//! Apart from the metrics, which count for ever and cannot be asked what was lately. Knows no clock:
-//! every reading comes in.
+//! Latencies and failures of the last quarter of an hour, in histograms by time slot: one series for quorum
+//! rounds and one for each node, for the pages. Metrics cannot answer this, since they count for ever.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::protocol::UnreachableKind;
 use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
 
-/// The time that one slot covers: as fine as a line of sixty points can show.
+/// The time that one slot covers: a chart has sixty points.
 pub const SLOT: Duration = Duration::from_secs(15);
 /// Slots that are kept: a quarter of an hour.
 pub const SLOTS: usize = 60;
@@ -44,10 +43,10 @@ pub fn bounds(bucket: usize) -> (u64, u64) {
     (low, low + (1 << shift))
 }
 
-/// Durations, counted.
+/// How often durations occurred.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
-    /// How many fell into each bucket; see [`bounds`].
+    /// How many are in each bucket; see [`bounds`].
     pub counts: [u32; BUCKETS],
 }
 
@@ -67,7 +66,12 @@ impl Histogram {
     /// where there is none.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let total = self.total();
-        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a count: not negative, at most the count, and exact enough for a quantile"
+        )]
         let rank = ((total as f64 * share).ceil() as u64).clamp(1, total.max(1));
         let mut seen = 0;
         for (i, count) in self.counts.iter().enumerate() {
@@ -92,7 +96,7 @@ impl Histogram {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TimeSlot {
     number: u64,
-    /// Of what succeeded.
+    /// Durations of what succeeded.
     pub took: Histogram,
     /// What failed, in the order of [`UnreachableKind::ALL`].
     pub failed: [u32; KINDS],
@@ -105,7 +109,7 @@ impl TimeSlot {
     }
 }
 
-/// One ring.
+/// The last [`SLOTS`] slots.
 #[derive(Default)]
 pub struct LatencySeries {
     slots: Mutex<VecDeque<TimeSlot>>,
@@ -114,14 +118,14 @@ pub struct LatencySeries {
 /// The last quarter of an hour.
 #[derive(Debug, Clone, Default)]
 pub struct LatencyWindow {
-    /// Exactly [`SLOTS`], the oldest first, the last one being the present; empty where nothing happened.
+    /// Exactly [`SLOTS`], the oldest first, the last one being the present; `None` where nothing happened.
     pub slots: Vec<Option<TimeSlot>>,
     /// All of them together.
     pub all: TimeSlot,
 }
 
 impl LatencySeries {
-    /// Something took this long.
+    /// Records a success.
     pub fn record_success(&self, now: BootTime, took: Duration) {
         self.with(now, |slot| {
             let count = &mut slot.took.counts[bucket(took)];
@@ -129,14 +133,14 @@ impl LatencySeries {
         });
     }
 
-    /// Something failed.
+    /// Records a failure.
     pub fn record_failure(&self, now: BootTime, kind: UnreachableKind) {
         let index = UnreachableKind::ALL.iter().position(|k| *k == kind).unwrap_or(0);
         self.with(now, |slot| slot.failed[index] = slot.failed[index].saturating_add(1));
     }
 
-    fn with(&self, now: BootTime, note: impl FnOnce(&mut TimeSlot)) {
-        let (number, mut slots) = (number(now), self.lock());
+    fn with(&self, now: BootTime, record: impl FnOnce(&mut TimeSlot)) {
+        let (number, mut slots) = (number(now), self.slots.lock());
         // Readings of several threads may arrive in another order: the newest slot takes them.
         if slots.back().is_none_or(|slot| slot.number < number) {
             while slots.len() >= SLOTS {
@@ -145,30 +149,26 @@ impl LatencySeries {
             slots.push_back(TimeSlot { number, ..TimeSlot::default() });
         }
         if let Some(slot) = slots.back_mut() {
-            note(slot);
+            record(slot);
         }
     }
 
-    /// What is known of the last quarter of an hour.
+    /// The last quarter of an hour.
     pub fn window(&self, now: BootTime) -> LatencyWindow {
         let last = number(now);
         let first = (last + 1).saturating_sub(SLOTS as u64);
         let mut window = LatencyWindow { slots: vec![None; SLOTS], all: TimeSlot::default() };
-        for slot in self.lock().iter().filter(|slot| slot.number >= first) {
+        for slot in self.slots.lock().iter().filter(|slot| slot.number >= first) {
             window.all.took.add(&slot.took);
             for (all, more) in window.all.failed.iter_mut().zip(slot.failed) {
                 *all = all.saturating_add(more);
             }
             let back = usize::try_from(last.saturating_sub(slot.number)).unwrap_or(SLOTS);
-            if let Some(place) = (SLOTS - 1).checked_sub(back) {
-                window.slots[place] = Some(slot.clone());
+            if let Some(index) = (SLOTS - 1).checked_sub(back) {
+                window.slots[index] = Some(slot.clone());
             }
         }
         window
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<TimeSlot>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -182,13 +182,13 @@ pub struct NodeLatencies {
 }
 
 impl NodeLatencies {
-    /// For these nodes; others are not noted.
+    /// For these nodes; others are not recorded.
     pub fn new(nodes: &[NodeId]) -> Self {
         Self { nodes: nodes.iter().map(|id| (id.clone(), LatencySeries::default())).collect() }
     }
 
-    /// One call to a node. Cheap: on the path of every request.
-    pub fn note(&self, node: &NodeId, now: BootTime, took: Duration, answer: Result<(), UnreachableKind>) {
+    /// Records one call to a node. Cheap, since every request does it.
+    pub fn record(&self, node: &NodeId, now: BootTime, took: Duration, answer: Result<(), UnreachableKind>) {
         let Some(series) = self.of(node) else { return };
         match answer {
             Ok(()) => series.record_success(now, took),
@@ -196,7 +196,7 @@ impl NodeLatencies {
         }
     }
 
-    /// The ring of one node.
+    /// The series of one node.
     pub fn of(&self, node: &NodeId) -> Option<&LatencySeries> {
         self.nodes.iter().find(|(id, _)| id == node).map(|(_, series)| series)
     }
@@ -230,9 +230,9 @@ mod tests {
             times.sort_unstable();
             let all = series.window(at(1)).all.took;
             for (share, index) in [(0.5, (times.len() - 1) / 2), (1.0, times.len() - 1)] {
-                let said = u64::try_from(all.quantile(share).expect("some").as_micros()).expect("small");
+                let measured = u64::try_from(all.quantile(share).expect("some").as_micros()).expect("small");
                 let truth = times[index];
-                prop_assert!(said.abs_diff(truth) <= truth / 8 + 1, "{said} for {truth}");
+                prop_assert!(measured.abs_diff(truth) <= truth / 8 + 1, "{measured} for {truth}");
             }
         }
     }
@@ -244,12 +244,12 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_the_last_quarter_of_an_hour_and_no_more_is_kept() {
+    fn a_window_is_the_last_quarter_of_an_hour_and_older_slots_are_dropped() {
         let series = LatencySeries::default();
         for slot in 0..200 {
             series.record_success(at(slot * 15), Duration::from_millis(1));
         }
-        assert_eq!(series.lock().len(), SLOTS);
+        assert_eq!(series.slots.lock().len(), SLOTS);
         let window = series.window(at(199 * 15 + 14));
         assert_eq!((window.slots.iter().flatten().count(), window.all.took.total()), (SLOTS, 60));
         let later = series.window(at((199 + 10) * 15));
@@ -261,12 +261,12 @@ mod tests {
     #[test]
     fn failures_are_counted_by_kind_and_unknown_nodes_are_not() {
         let id = |name| NodeId::parse(name).expect("valid");
-        let history = NodeLatencies::new(&[id("n1")]);
-        history.note(&id("n1"), at(1), Duration::ZERO, Err(UnreachableKind::Timeout));
-        history.note(&id("n1"), at(2), Duration::ZERO, Err(UnreachableKind::Full));
-        history.note(&id("n2"), at(2), Duration::ZERO, Err(UnreachableKind::Full));
-        let all = history.of(&id("n1")).expect("known").window(at(2)).all;
+        let latencies = NodeLatencies::new(&[id("n1")]);
+        latencies.record(&id("n1"), at(1), Duration::ZERO, Err(UnreachableKind::Timeout));
+        latencies.record(&id("n1"), at(2), Duration::ZERO, Err(UnreachableKind::Full));
+        latencies.record(&id("n2"), at(2), Duration::ZERO, Err(UnreachableKind::Full));
+        let all = latencies.of(&id("n1")).expect("known").window(at(2)).all;
         assert_eq!((all.failures(), all.failed[0]), (2, 1));
-        assert!(history.of(&id("n2")).is_none());
+        assert!(latencies.of(&id("n2")).is_none());
     }
 }

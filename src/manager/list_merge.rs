@@ -1,6 +1,5 @@
-//! What several nodes' lists say together: which lease a quorum holds under each name, and for how long.
-//! Apart from the snapshot that is made of it (`leases`), since this is the part that decides, and the
-//! part that costs: it is passed by each lease of each node. Knows no node, no time, no page.
+//! Merges the lists of all nodes: which lease a quorum holds under each name, and for how long. Its cost
+//! counts, since each lease of each node passes through it.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,55 +9,55 @@ use super::leases::SnapshotLease;
 use crate::protocol::{LeaseRecord, ListedLease};
 use crate::types::ResourceName;
 
-/// The lists of all nodes as far as they were heard.
-pub struct Merge {
+/// The lists of all nodes as far as they have been read.
+pub struct ListMerge {
     nodes: usize,
     names: HashMap<ResourceName, Box<Copies>>,
 }
 
-/// What the nodes have under one name.
+/// The leases that the nodes have under one name.
 struct Copies {
-    /// A bit for each node that has told.
-    told: u32,
-    first: Told,
-    /// Only where something went wrong.
-    others: Vec<Told>,
+    /// The nodes that have the name, one bit each.
+    nodes: u32,
+    first: LeaseCopy,
+    /// Other leases, where the nodes disagree.
+    others: Vec<LeaseCopy>,
 }
 
 /// One lease, with the TTL that each node which has it gives its key. Milliseconds.
-struct Told {
+struct LeaseCopy {
     record: LeaseRecord,
     lefts: Vec<u64>,
 }
 
-impl Merge {
-    /// Of so many nodes; a configuration has 15 at most.
-    pub fn of(nodes: usize) -> Self {
+impl ListMerge {
+    /// For this many nodes, at most 15.
+    pub fn new(nodes: usize) -> Self {
         Self { nodes, names: HashMap::new() }
     }
 
-    /// Takes a page of one node's list into account. A list may have a name twice: the first time
-    /// counts, since one node is one voice.
-    pub fn hear(&mut self, node: usize, page: Vec<ListedLease>) {
-        let voice = 1_u32 << node;
+    /// Adds a page of one node's list. A list may have a name twice: only the first entry counts, since a
+    /// node has one vote.
+    pub fn add_page(&mut self, node: usize, page: Vec<ListedLease>) {
+        let node = 1_u32 << node;
         let copy = |record, left_ms| {
             let mut lefts = Vec::with_capacity(self.nodes);
             lefts.push(left_ms);
-            Told { record, lefts }
+            LeaseCopy { record, lefts }
         };
         for ListedLease { resource, record, left_ms } in page {
             let copies = match self.names.entry(resource) {
                 Entry::Vacant(name) => {
                     let first = copy(record, left_ms);
-                    name.insert(Box::new(Copies { told: voice, first, others: Vec::new() }));
+                    name.insert(Box::new(Copies { nodes: node, first, others: Vec::new() }));
                     continue;
                 }
                 Entry::Occupied(name) => name.into_mut(),
             };
-            if copies.told & voice != 0 {
+            if copies.nodes & node != 0 {
                 continue;
             }
-            copies.told |= voice;
+            copies.nodes |= node;
             let mut known = std::iter::once(&mut copies.first).chain(&mut copies.others);
             match known.find(|known| known.record.token == record.token) {
                 Some(known) => known.lefts.push(left_ms),
@@ -67,13 +66,13 @@ impl Merge {
         }
     }
 
-    /// For each name the lease that `quorum` nodes hold, where `silent` more that did not tell all they
-    /// have may hold it too; `None` where no lease is held by so many.
+    /// For each name the lease that `quorum` nodes hold; `None` where no lease is held by so many. The `silent`
+    /// nodes, whose lists are incomplete, are assumed to hold it too.
     pub fn held(self, quorum: usize, silent: usize) -> impl Iterator<Item = Option<(ResourceName, SnapshotLease)>> {
         self.names.into_iter().map(move |(resource, copies)| {
             let Copies { first, others, .. } = *copies;
             let most = std::iter::once(first).chain(others).max_by_key(|copy| copy.lefts.len())?;
-            let Told { record, mut lefts } = most;
+            let LeaseCopy { record, mut lefts } = most;
             if lefts.len() + silent < quorum {
                 return None;
             }
@@ -96,9 +95,9 @@ mod tests {
 
     /// What a quorum of 3 of 5 holds: name, first digit of the token, TTL.
     fn held(pages: Vec<(usize, ListedLease)>, silent: usize) -> Vec<(String, String, u128)> {
-        let mut merge = Merge::of(5);
+        let mut merge = ListMerge::new(5);
         for (node, listed) in pages {
-            merge.hear(node, vec![listed]);
+            merge.add_page(node, vec![listed]);
         }
         let row = |(name, lease): (ResourceName, SnapshotLease)| {
             (name.to_string(), lease.record.token.as_str()[..1].to_owned(), lease.left.as_millis())
@@ -116,15 +115,15 @@ mod tests {
     }
 
     #[test]
-    fn one_node_is_one_voice_however_often_it_tells() {
+    fn a_node_counts_once_however_often_it_lists_a_name() {
         let twice = [0, 0, 1, 1, 0].map(|node| (node, listed("x", "a", 10)));
         assert_eq!(held(twice.into(), 0), []);
         let changed = [(0, "a"), (1, "a"), (2, "b"), (2, "a")].map(|(node, token)| (node, listed("x", token, 10)));
-        assert_eq!(held(changed.into(), 0), [], "a node's first word counts");
+        assert_eq!(held(changed.into(), 0), [], "a node's first entry counts");
     }
 
     #[test]
-    fn of_two_leases_under_one_name_that_of_the_quorum_is_held() {
+    fn of_two_leases_under_one_name_the_one_on_a_quorum_is_held() {
         let split = [(0, "b"), (1, "a"), (2, "b"), (3, "a"), (4, "a")];
         let pages = split.map(|(node, token)| (node, listed("x", token, 10 * (node as u64 + 1))));
         assert_eq!(held(pages.into(), 0), [("x".into(), "a".into(), 20)]);

@@ -1,12 +1,11 @@
-//! House-keeping, once a second: what has run out is forgotten, and what nobody asked for but some
-//! want to hear of is told: leases that ran out, nodes that come and go. Never on the path of a request.
+//! Periodic maintenance, once a second: forgets what has run out, and publishes what no request reports:
+//! leases that expired, nodes that changed state.
 
 use std::collections::VecDeque;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::events::{EventKind, set_lease};
-use super::service::{LockManager, Marks};
+use super::service::{GaugeSamples, LockManager};
 use super::types::{LeaseOutcome, NodeSummary};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
@@ -15,23 +14,23 @@ use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::types::{ResourceName, TokenHash};
 
-/// Time between two rounds.
-const HOUSEKEEPING: Duration = Duration::from_secs(1);
-/// Ends that are looked into, at most: beyond it they go untold.
-const ENDS_MAX: usize = 1_024;
-/// Of these in one round: each costs two round trips.
-const ENDS_PER_ROUND: usize = 64;
+/// Time between two passes.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum of lapsed leases to check; further ones are not reported as expired.
+const LAPSED_MAX: usize = 1_024;
+/// Of these in one pass: each costs two round trips.
+const LAPSED_PER_PASS: usize = 64;
 
-/// What the wall clock may gain or lose against the monotonic one in a round: NTP slews by less.
+/// What the wall clock may gain or lose against the monotonic one in a pass: NTP slews by less.
 const JUMP_MIN: Duration = Duration::from_millis(100);
 
-/// Holds the wall clock against the monotonic one.
+/// Compares the wall clock with the monotonic one.
 #[derive(Debug, Default)]
-struct Pendulum {
+struct ClockJumpDetector {
     last: Option<(BootTime, u64)>,
 }
 
-impl Pendulum {
+impl ClockJumpDetector {
     /// By how much the wall clock has jumped since the last call, either way; zero below [`JUMP_MIN`].
     fn jump(&mut self, now: BootTime, wall_ms: u64) -> Duration {
         let Some((then, wall_then_ms)) = self.last.replace((now, wall_ms)) else { return Duration::ZERO };
@@ -42,15 +41,17 @@ impl Pendulum {
     }
 }
 
-/// A lease that should have ended by now.
-struct End {
-    at: BootTime,
+/// A lease whose promised time has passed.
+struct LapsedLease {
+    /// When to check it.
+    check_at: BootTime,
     resource: ResourceName,
     token: TokenHash,
 }
 
-fn log_node(report: &NodeSummary, before: &str) {
-    let (node, state, why) = (report.node.as_str(), report.state.as_str(), report.why.as_deref().unwrap_or_default());
+fn log_node(summary: &NodeSummary, before: &str) {
+    let (node, state, why) =
+        (summary.node.as_str(), summary.state.as_str(), summary.why.as_deref().unwrap_or_default());
     if state == "up" {
         tracing::info!(node, before, "the node is up");
     } else {
@@ -59,63 +60,63 @@ fn log_node(report: &NodeSummary, before: &str) {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// Drops what has run out, again and again. Never returns; dropping it stops it.
+    /// Runs a pass every second. Never returns; dropping it stops it.
     pub async fn run_maintenance(self) {
-        let (mut ends, mut states) = (VecDeque::new(), Vec::new());
-        let (mut pendulum, mut had_quorum) = (Pendulum::default(), None);
+        let (mut lapsed, mut states) = (VecDeque::new(), Vec::new());
+        let (mut detector, mut had_quorum) = (ClockJumpDetector::default(), None);
         loop {
-            self.clock().sleep(HOUSEKEEPING).await;
+            self.clock().sleep(INTERVAL).await;
             let now = self.now();
             let lock_delay = self.engine().settings.params.lock_delay;
-            let observer = self.shared.ends.get();
-            let swept = self.shared.own.sweep(now, |held| {
+            let observer = self.shared.end_observer.get();
+            let expired = self.shared.own_leases.sweep(now, |held_for| {
                 if let Some(observer) = observer {
-                    observer(LeaseOutcome::Lapsed, held);
+                    observer(LeaseOutcome::Lapsed, held_for);
                 }
             });
-            for (resource, token) in swept.over {
-                if ends.len() < ENDS_MAX {
-                    ends.push_back(End { at: now.plus(lock_delay), resource, token });
+            for (resource, token) in expired.named {
+                if lapsed.len() < LAPSED_MAX {
+                    lapsed.push_back(LapsedLease { check_at: now.plus(lock_delay), resource, token });
                 }
             }
-            self.mark(swept.oldest, pendulum.jump(now, self.wall_ms()));
+            self.sample_gauges(expired.oldest_since, detector.jump(now, self.wall_ms()));
             self.shared.snapshots.sweep(now);
             self.shared.events.sweep(now);
-            had_quorum = Some(self.tell_nodes(&mut states, had_quorum));
-            self.tell_ends(&mut ends, now).await;
+            had_quorum = Some(self.publish_node_changes(&mut states, had_quorum));
+            self.check_lapsed(&mut lapsed, now).await;
         }
     }
 
-    fn mark(&self, longest_held_since: Option<BootTime>, jump: Duration) {
-        let longest_wait_since = self.shared.room.oldest();
-        let mut marks = self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        let clock_jumps = marks.clock_jumps.saturating_add(jump);
-        *marks = Marks { longest_held_since, longest_wait_since, clock_jumps };
-        drop(marks);
+    fn sample_gauges(&self, longest_held_since: Option<BootTime>, jump: Duration) {
+        let longest_wait_since = self.shared.queues.oldest_since();
+        let mut samples = self.shared.samples.lock();
+        let clock_jumps = samples.clock_jumps.saturating_add(jump);
+        *samples = GaugeSamples { longest_held_since, longest_wait_since, clock_jumps };
+        drop(samples);
         if !jump.is_zero() {
             tracing::warn!(jump_ms = jump.as_millis(), "this machine's wall clock jumped; leases do not depend on it");
         }
     }
 
-    /// Tells which nodes came or went since the last look, and whether a quorum votes, which is returned.
-    fn tell_nodes(&self, states: &mut Vec<String>, had_quorum: Option<bool>) -> bool {
-        let reports = self.nodes();
-        let (voting, needed) = (reports.iter().filter(|r| r.votes).count(), self.engine().quorum());
+    /// Publishes which nodes changed state since the last pass, and logs whether a quorum votes, which is returned.
+    fn publish_node_changes(&self, states: &mut Vec<String>, had_quorum: Option<bool>) -> bool {
+        let nodes = self.nodes();
+        let (voting, needed) = (nodes.iter().filter(|r| r.votes).count(), self.engine().quorum());
         let has_quorum = voting >= needed;
-        for (report, before) in reports.iter().zip(states.iter()) {
-            if report.state == *before {
+        for (summary, before) in nodes.iter().zip(states.iter()) {
+            if summary.state == *before {
                 continue;
             }
-            log_node(report, before);
-            let kind = match report.state.as_str() {
+            log_node(summary, before);
+            let kind = match summary.state.as_str() {
                 "up" => EventKind::NodeUp,
                 "down" => EventKind::NodeDown,
                 "unknown" => continue,
                 _ => EventKind::Quarantined,
             };
             self.shared.events.publish_local(kind, self.wall_ms(), |event| {
-                event.node = Some(report.node.to_string());
-                event.reason = Some(report.state.clone());
+                event.node = Some(summary.node.to_string());
+                event.reason = Some(summary.state.clone());
             });
         }
         match (had_quorum, has_quorum) {
@@ -126,42 +127,43 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             _ => {}
         }
-        *states = reports.into_iter().map(|r| r.state).collect();
+        *states = nodes.into_iter().map(|r| r.state).collect();
         has_quorum
     }
 
-    /// Looks into leases whose time has passed: extended elsewhere, released elsewhere, or run out.
-    async fn tell_ends(&self, ends: &mut VecDeque<End>, now: BootTime) {
-        for _ in 0..ends.len().min(ENDS_PER_ROUND) {
-            let Some(end) = ends.pop_front() else { return };
-            if end.at > now {
-                ends.push_back(end);
+    /// Checks leases whose time has passed: they were extended or released through another instance, or expired.
+    async fn check_lapsed(&self, lapsed: &mut VecDeque<LapsedLease>, now: BootTime) {
+        for _ in 0..lapsed.len().min(LAPSED_PER_PASS) {
+            let Some(lease) = lapsed.pop_front() else { return };
+            if lease.check_at > now {
+                lapsed.push_back(lease);
                 continue;
             }
-            match self.engine().inspect(&end.resource).await.map(|view| view.state) {
-                Ok(ResourceState::Lease { record, left }) if record.token == end.token => {
-                    ends.push_back(End { at: now.plus(left), ..end });
+            match self.engine().inspect(&lease.resource).await.map(|view| view.state) {
+                Ok(ResourceState::Lease { record, left }) if record.token == lease.token => {
+                    lapsed.push_back(LapsedLease { check_at: now.plus(left), ..lease });
                 }
-                Ok(_) => self.tell_end(&end).await,
-                // Nobody can say: it goes untold.
+                Ok(_) => self.publish_if_expired(&lease).await,
+                // The nodes do not answer: it is not reported.
                 Err(_) => {}
             }
         }
     }
 
-    /// It is gone. An extend never revives, so asking for one only says why.
-    async fn tell_end(&self, end: &End) {
-        let ask = ExtendParams {
-            resource: end.resource.clone(),
-            token: end.token.clone(),
+    /// The lease is gone. An extend never revives one, so its refusal says why.
+    async fn publish_if_expired(&self, lapsed: &LapsedLease) {
+        let params = ExtendParams {
+            resource: lapsed.resource.clone(),
+            token: lapsed.token.clone(),
             ttl: None,
             fence: None,
             labels: None,
         };
-        let why = self.engine().extend(&ask).await;
+        let why = self.engine().extend(&params).await;
         if matches!(why, Err(ExtendRefusal::Gone(None) | ExtendRefusal::NotHolder)) {
             let events = &self.shared.events;
-            events.publish(EventKind::Expired, self.wall_ms(), |event| set_lease(event, &end.resource, &end.token));
+            events
+                .publish(EventKind::Expired, self.wall_ms(), |event| set_lease(event, &lapsed.resource, &lapsed.token));
         }
     }
 }
@@ -171,12 +173,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_jump_of_the_wall_clock_is_seen_either_way_and_drift_is_none() {
-        let (mut pendulum, at) = (Pendulum::default(), |ms| BootTime::default().plus(Duration::from_millis(ms)));
+    fn jumps_of_the_wall_clock_are_detected_in_both_directions_and_drift_is_not() {
+        let (mut detector, at) =
+            (ClockJumpDetector::default(), |ms| BootTime::default().plus(Duration::from_millis(ms)));
         let steps =
             [(0, 50_000, 0), (1_000, 51_040, 0), (2_000, 57_040, 5_000), (3_000, 48_040, 10_000), (4_000, 49_000, 0)];
         for (now, wall, expected) in steps {
-            assert_eq!(pendulum.jump(at(now), wall), Duration::from_millis(expected), "at {now}");
+            assert_eq!(detector.jump(at(now), wall), Duration::from_millis(expected), "at {now}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The lock manager: what the doors call. It draws tokens, seats waiters, asks the algorithm, and
-//! says in domain words what came of it. Knows no HTTP. This file lists the room's parts and passes on
-//! what the doors name; the manager itself is in `service`.
+//! The lock manager: what `http` calls. It draws tokens, queues waiters, asks the Redlock core, and answers
+//! with the types in `types`. The manager itself is in `service`.
 
 mod acquire_wait;
 mod change;
 pub mod deadlock;
+mod deadlock_check;
 mod event_buffer;
 pub mod events;
-mod force;
+mod handover;
 pub mod latency;
 pub mod leases;
 mod list_merge;
@@ -19,6 +19,8 @@ mod report;
 mod service;
 mod subscriptions;
 pub mod types;
+mod waiter;
 mod wake_filter;
+pub mod wake_timing;
 
-pub use service::{EndObserver, Gauges, LockManager, PendingGrant};
+pub use service::{Gauges, LeaseEndObserver, LockManager, PendingGrant};

@@ -1,5 +1,5 @@
-//! What pages are made of: everything that operators look at, without a node being asked. Apart from
-//! the answers of the contract (`report`), which say less and say it fresher. Knows no page.
+//! What the pages for operators show. No node is asked for it, so it may be some seconds old; `report` has
+//! the answers of the API, which are not.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::latency::LatencyWindow;
 use super::leases::Snapshot;
-use super::queue::Seated;
+use super::queue::WaiterEntry;
 use super::service::LockManager;
 use super::types::{NodeSummary, QuorumCount};
 use crate::redlock::clock::Clock;
@@ -15,46 +15,46 @@ use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::types::ResourceName;
 
-/// The cluster at a overview.
+/// The leases and waiters of the cluster.
 #[derive(Debug, Clone)]
 pub struct Overview {
-    /// The held leases, as of a moment ago.
+    /// The held leases when the snapshot was taken.
     pub leases: Arc<Snapshot>,
-    /// How long ago.
+    /// How old the snapshot is.
     pub age: Duration,
-    /// What the nodes keep beyond the promise.
+    /// How long the nodes keep a lease's keys after its deadline.
     pub lock_delay: Duration,
-    /// How many wait for a resource in this instance.
+    /// How many requests of this instance wait for a resource.
     pub waiting: HashMap<ResourceName, usize>,
-    /// The longest that any of them has waited.
+    /// How long the oldest of them has waited.
     pub longest_wait: Option<Duration>,
 }
 
 impl Overview {
-    /// What may be seen of it; `queued` are the waiters that may be seen.
+    /// The part that a caller may see: resources that `is_visible` accepts, and the waiters in `visible`.
     #[must_use]
-    pub fn only(self, seen: impl Fn(&ResourceName) -> bool, queued: &[ListedWaiter]) -> Self {
+    pub fn only(self, is_visible: impl Fn(&ResourceName) -> bool, visible: &[ListedWaiter]) -> Self {
         let mut waiting = self.waiting;
-        waiting.retain(|name, _| seen(name));
-        let longest_wait = queued.iter().map(|waiter| waiter.waiting).max();
-        Self { leases: Arc::new(self.leases.only(seen)), waiting, longest_wait, ..self }
+        waiting.retain(|name, _| is_visible(name));
+        let longest_wait = visible.iter().map(|waiter| waiter.waiting).max();
+        Self { leases: Arc::new(self.leases.only(is_visible)), waiting, longest_wait, ..self }
     }
 }
 
 /// One waiter of this instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedWaiter {
-    /// For what.
+    /// What it waits for.
     pub resource: ResourceName,
-    /// 1 is next.
+    /// Its position in the queue; 1 is the head.
     pub position: usize,
-    /// Who, as it says itself.
+    /// The owner that it names.
     pub owner: Arc<str>,
-    /// Since how long.
+    /// How long it has waited.
     pub waiting: Duration,
 }
 
-/// The nodes and the vote that they make up.
+/// The state of the nodes, and whether they are a quorum.
 #[derive(Debug, Clone)]
 pub struct ClusterStatus {
     /// In configured order.
@@ -66,22 +66,22 @@ pub struct ClusterStatus {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// From the kept snapshot: the nodes are asked only where nobody has looked for a while.
+    /// From the last snapshot: the nodes are asked only where there is none of the last half minute.
     ///
     /// Cancel: nothing is left behind.
     pub async fn overview(&self) -> Overview {
         let leases = self.shared.snapshots.overview(self.engine()).await;
-        let (now, room) = (self.now(), &self.shared.room);
+        let (now, queues) = (self.now(), &self.shared.queues);
         Overview {
             age: now.since(leases.taken),
             leases,
             lock_delay: self.engine().settings.params.lock_delay,
-            waiting: room.queues().into_iter().collect(),
-            longest_wait: room.oldest().map(|since| now.since(since)),
+            waiting: queues.waiter_counts().into_iter().collect(),
+            longest_wait: queues.oldest_since().map(|since| now.since(since)),
         }
     }
 
-    /// Keeps the snapshot fresh while pages are looked at. Never returns; dropping it stops it.
+    /// Keeps the snapshot fresh while pages are read. Never returns; dropping it stops it.
     pub async fn run_snapshot_refresh(self) {
         self.shared.snapshots.keep_fresh(self.engine()).await;
     }
@@ -89,16 +89,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Every waiter of this instance, the oldest first.
     pub fn waiters(&self) -> Vec<ListedWaiter> {
         let now = self.now();
-        let queued = |(resource, position, seat): (ResourceName, usize, Seated)| ListedWaiter {
+        let listed = |(resource, position, waiter): (ResourceName, usize, WaiterEntry)| ListedWaiter {
             resource,
             position,
-            owner: seat.owner,
-            waiting: now.since(seat.since),
+            owner: waiter.owner,
+            waiting: now.since(waiter.since),
         };
-        self.shared.room.everybody().into_iter().map(queued).collect()
+        self.shared.queues.all_waiters().into_iter().map(listed).collect()
     }
 
-    /// Asks no node.
+    /// The nodes as the monitor last saw them. Asks no node.
     pub fn cluster_status(&self) -> ClusterStatus {
         let nodes = self.nodes();
         let granted = nodes.iter().filter(|node| node.votes).count();
@@ -107,10 +107,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// How long quorums took to decide, over the last quarter of an hour.
     pub fn round_latency(&self) -> LatencyWindow {
-        self.shared.rounds.window(self.now())
+        self.shared.round_latency.window(self.now())
     }
 
-    /// What the nodes keep beyond the promise.
+    /// How long the nodes keep a lease's keys after its deadline.
     pub fn lock_delay(&self) -> Duration {
         self.engine().settings.params.lock_delay
     }

@@ -1,11 +1,12 @@
-//! Leases that are kept for as long as somebody holds on to them: renewed at a third of their TTL,
-//! given back when dropped, and told of their end. Knows no connection.
+//! Leases that a connection holds (`hold=true`): renewed by the service, released when the connection
+//! ends, and watched for an end by others.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::events::{EventKind, set_lease};
@@ -16,103 +17,98 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::LeaseTag;
+use crate::redlock::renewal::renewal_interval;
 
-/// A lease is renewed when one part in this many of its TTL has passed: two renewals may fail before
-/// it is in danger.
-const RENEWALS_PER_TTL: u32 = 3;
-/// After a renewal that failed, the next is tried after one part in this many of the TTL.
+/// After a failed renewal the next try follows one part in this many of the TTL later.
 const RETRIES_PER_TTL: u32 = 12;
-/// The least pause before that.
+/// Shortest pause before that try.
 const RETRY_MIN: Duration = Duration::from_millis(10);
 
-/// Who is to hear of which lease's end. Bounded by the connections that hold.
+/// The held leases of this instance, to be notified of their ends. Bounded by the connections.
 #[derive(Default)]
 pub struct HeldLeases {
-    ends: Mutex<HashMap<LeaseTag, Vec<Arc<Notify>>>>,
+    by_lease: Mutex<HashMap<LeaseTag, Vec<Arc<Notify>>>>,
     count: AtomicUsize,
 }
 
 impl HeldLeases {
-    /// A lease may have ended: whoever holds it looks.
-    pub fn stir(&self, lease: LeaseTag) {
-        for end in self.lock().get(&lease).into_iter().flatten() {
-            end.notify_one();
+    /// A lease may have ended: whoever holds it checks.
+    pub fn lease_ended(&self, lease: LeaseTag) {
+        for ended in self.by_lease.lock().get(&lease).into_iter().flatten() {
+            ended.notify_one();
         }
     }
 
-    /// How many hold.
+    /// How many leases are held.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    fn enter(&self, lease: LeaseTag) -> Arc<Notify> {
-        let end = Arc::new(Notify::new());
-        self.lock().entry(lease).or_default().push(Arc::clone(&end));
+    fn add(&self, lease: LeaseTag) -> Arc<Notify> {
+        let ended = Arc::new(Notify::new());
+        self.by_lease.lock().entry(lease).or_default().push(Arc::clone(&ended));
         self.count.fetch_add(1, Ordering::Relaxed);
-        end
+        ended
     }
 
-    fn leave(&self, lease: LeaseTag, end: &Arc<Notify>) {
+    fn remove(&self, lease: LeaseTag, ended: &Arc<Notify>) {
         self.count.fetch_sub(1, Ordering::Relaxed);
-        let mut ends = self.lock();
-        if let Some(list) = ends.get_mut(&lease) {
-            list.retain(|e| !Arc::ptr_eq(e, end));
+        let mut by_lease = self.by_lease.lock();
+        if let Some(list) = by_lease.get_mut(&lease) {
+            list.retain(|other| !Arc::ptr_eq(other, ended));
             if list.is_empty() {
-                ends.remove(&lease);
+                by_lease.remove(&lease);
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseTag, Vec<Arc<Notify>>>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// A lease that is held on to. Dropped, it is released in the background, unless it has ended.
+/// A lease that is renewed for as long as this is polled. Dropped, it is released in the background,
+/// unless it has ended.
 pub struct HeldLease<N: Node, C: Clock, E: Entropy> {
     manager: LockManager<N, C, E>,
     lease: GrantedLease,
     tag: LeaseTag,
-    end: Arc<Notify>,
+    ended: Arc<Notify>,
     renew_at: BootTime,
-    end_at: BootTime,
+    hold_until: BootTime,
     is_at_risk: bool,
     is_over: bool,
-    /// Hears of an end by others' doing before the next renewal would.
-    _notices: SubscriptionGuard,
+    /// Reports an end by others before the next renewal would.
+    _subscription: SubscriptionGuard,
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// HeldLeases on to a lease that was just granted, for at most `max_hold`.
+    /// Holds a lease that was just granted, for at most `max_hold`.
     pub fn hold(&self, lease: GrantedLease, max_hold: Duration) -> HeldLease<N, C, E> {
         let now = self.now();
         let tag = LeaseTag::of(&lease.token.hash());
         HeldLease {
             manager: self.clone(),
             tag,
-            end: self.shared.holds.enter(tag),
-            renew_at: now.plus(lease.ttl.as_duration() / RENEWALS_PER_TTL),
-            end_at: now.plus(max_hold),
+            ended: self.shared.held_leases.add(tag),
+            renew_at: now.plus(renewal_interval(lease.ttl.as_duration())),
+            hold_until: now.plus(max_hold),
             is_at_risk: false,
             is_over: false,
-            _notices: self.shared.wakeups.watch(&lease.resource),
+            _subscription: self.shared.subscriptions.subscribe(&lease.resource),
             lease,
         }
     }
 }
 
 impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
-    /// What holds it on to, as it was granted; its deadline moves with the renewals.
+    /// The lease as it was granted; its deadline moves with the renewals.
     pub fn lease(&self) -> &GrantedLease {
         &self.lease
     }
 
-    /// Keeps the lease until there is something to tell. After [`HeldLeaseEvent::Lost`] and
+    /// Keeps the lease until something happens to it. After [`HeldLeaseEvent::Lost`] and
     /// [`HeldLeaseEvent::Released`] nothing follows.
     ///
     /// Cancel: a renewal under way may or may not take effect; call it again.
     pub async fn next(&mut self) -> HeldLeaseEvent {
-        let event = self.keep_on().await;
+        let event = self.renew_until_event().await;
         if let HeldLeaseEvent::Lost(reason) = event {
             let (events, lease) = (&self.manager.shared.events, &self.lease);
             events.publish(EventKind::Lost, self.manager.wall_ms(), |event| {
@@ -123,27 +119,27 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
         event
     }
 
-    async fn keep_on(&mut self) -> HeldLeaseEvent {
+    async fn renew_until_event(&mut self) -> HeldLeaseEvent {
         let draining = self.manager.shared.draining.clone();
         loop {
             let now = self.manager.now();
             if self.is_at_risk && now >= self.lease.deadline {
                 return HeldLeaseEvent::Lost(LostReason::Quorum);
             }
-            if now >= self.end_at {
-                return self.give_back(LostReason::MaxHold).await;
+            if now >= self.hold_until {
+                return self.release_as(LostReason::MaxHold).await;
             }
-            let mut at = self.renew_at.min(self.end_at);
+            let mut wake_at = self.renew_at.min(self.hold_until);
             if self.is_at_risk {
-                at = at.min(self.lease.deadline);
+                wake_at = wake_at.min(self.lease.deadline);
             }
             tokio::select! {
                 biased;
-                () = draining.cancelled() => return self.give_back(LostReason::Draining).await,
-                () = self.end.notified() => {}
-                () = self.manager.clock().sleep_until(at) => {
+                () = draining.cancelled() => return self.release_as(LostReason::Draining).await,
+                () = self.ended.notified() => {}
+                () = self.manager.clock().sleep_until(wake_at) => {
                     let now = self.manager.now();
-                    if now < self.renew_at || now >= self.end_at {
+                    if now < self.renew_at || now >= self.hold_until {
                         continue;
                     }
                 }
@@ -168,7 +164,7 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
             Ok(extended) => {
                 self.is_at_risk = false;
                 self.lease.deadline = self.lease.deadline.max(extended.lease.deadline);
-                self.renew_at = now.plus(ttl / RENEWALS_PER_TTL);
+                self.renew_at = now.plus(renewal_interval(ttl));
                 HeldLeaseEvent::Renewed
             }
             Err(ExtendError::Gone(GoneReason::Released)) => {
@@ -191,17 +187,19 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
         }
     }
 
-    /// Ends the lease before it is said to be lost, so that the next need not wait.
-    async fn give_back(&mut self, reason: LostReason) -> HeldLeaseEvent {
+    /// Releases the lease before its loss is reported, so that the next waiter need not wait.
+    async fn release_as(&mut self, reason: LostReason) -> HeldLeaseEvent {
         self.is_over = true;
-        self.manager.release_in_turn(&self.lease.resource, &self.lease.token.hash(), LeaseOutcome::GivenBack).await;
+        self.manager
+            .release_and_hand_over(&self.lease.resource, &self.lease.token.hash(), LeaseOutcome::GivenBack)
+            .await;
         HeldLeaseEvent::Lost(reason)
     }
 }
 
 impl<N: Node, C: Clock, E: Entropy> Drop for HeldLease<N, C, E> {
     fn drop(&mut self) {
-        self.manager.shared.holds.leave(self.tag, &self.end);
+        self.manager.shared.held_leases.remove(self.tag, &self.ended);
         if self.is_over {
             return;
         }
@@ -209,7 +207,7 @@ impl<N: Node, C: Clock, E: Entropy> Drop for HeldLease<N, C, E> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (manager, resource, hash) = (self.manager.clone(), self.lease.resource.clone(), self.lease.token.hash());
         let work = async move {
-            manager.release_in_turn(&resource, &hash, LeaseOutcome::Disconnected).await;
+            manager.release_and_hand_over(&resource, &hash, LeaseOutcome::Disconnected).await;
         };
         self.manager.engine().tasks.spawn_on(work, &runtime);
     }

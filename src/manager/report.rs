@@ -1,11 +1,10 @@
-//! Everything that the manager says without asking for a change: refusals in full, one resource, the
-//! list, the nodes, the numbers.
+//! Answers that change nothing: refusals with their details, one resource, the list, the nodes, the gauges.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::events::LISTENERS_MAX;
 use super::leases::SnapshotLease;
+use super::queue::WaiterEntry;
 use super::service::{Gauges, LockManager};
 use super::types::*;
 use crate::protocol::{LeaseRecord, NoVote, NodeResult, NodeStatus, Reply, StoredLock, Vote};
@@ -18,55 +17,56 @@ use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::ResourceName;
 
-/// Which names a caller may see.
-pub type Seen<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
+/// Whether a caller may see a resource.
+pub type NameFilter<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
 
-/// When asking again makes sense where no node said more.
+/// When asking again makes sense if no node reports a time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// The quorum's view of one resource, with this instance's queue.
+    /// What a quorum has of one resource, with the waiters of this instance.
     ///
     /// Errors: [`NoQuorum`] where too few nodes answered.
     pub async fn inspect(&self, resource: &ResourceName) -> Result<Inspection, NoQuorum> {
-        let view = self.engine().inspect(resource).await;
-        let view = view.map_err(|answers| self.no_quorum(0, self.engine().outcomes(&answers)))?;
-        Ok(self.inspection(resource, view))
+        let inspected = self.engine().inspect(resource).await;
+        let inspected = inspected.map_err(|answers| self.no_quorum(0, self.engine().outcomes(&answers)))?;
+        Ok(self.inspection(resource, inspected))
     }
 
-    pub(super) fn inspection(&self, resource: &ResourceName, view: ClusterInspection) -> Inspection {
+    pub(super) fn inspection(&self, resource: &ResourceName, inspected: ClusterInspection) -> Inspection {
         let now = self.now();
-        let waiter = |(i, seat): (usize, super::queue::Seated)| WaiterInfo {
+        let waiter = |(i, waiter): (usize, WaiterEntry)| WaiterInfo {
             position: i + 1,
-            owner: seat.owner.to_string(),
-            waiting: now.since(seat.since),
+            owner: waiter.owner.to_string(),
+            waiting: now.since(waiter.since),
         };
-        let waiters = self.shared.room.queue(resource).into_iter().enumerate().map(waiter).collect();
-        let state = match view.state {
+        let waiters = self.shared.queues.waiters_of(resource).into_iter().enumerate().map(waiter).collect();
+        let state = match inspected.state {
             ResourceState::Free => LockState::Free,
             ResourceState::Lease { record, left } => LockState::Held(self.holder(&record, left)),
             ResourceState::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
         };
-        let nodes = self.engine().nodes.iter().zip(&view.answers).map(|(n, a)| node_view(n.as_ref(), a)).collect();
-        Inspection { resource: resource.clone(), state, waiters, nodes, quorum: self.count(view.agreeing) }
+        let nodes =
+            self.engine().nodes.iter().zip(&inspected.answers).map(|(n, a)| resource_on_node(n.as_ref(), a)).collect();
+        Inspection { resource: resource.clone(), state, waiters, nodes, quorum: self.count(inspected.agreeing) }
     }
 
-    /// A page of the held leases of the whole cluster and the waiters of this instance, from a
-    /// snapshot that is taken when it is asked for and too old.
+    /// A page of the held leases of the whole cluster and the waiters of this instance, from a snapshot that
+    /// is taken again where the last one is too old.
     ///
     /// Cancel: nothing is left behind.
     pub async fn list(&self, query: ListQuery) -> ListPage {
         self.list_visible(query, None).await
     }
 
-    /// The same of those names only that `seen` lets through: pages are full, and others are not told of.
+    /// The same for the names that `is_visible` accepts; pages are full nevertheless.
     ///
     /// Cancel: nothing is left behind.
-    pub async fn list_visible(&self, query: ListQuery, seen: Option<Seen<'_>>) -> ListPage {
+    pub async fn list_visible(&self, query: ListQuery, is_visible: Option<NameFilter<'_>>) -> ListPage {
         let snapshot = self.shared.snapshots.get(self.engine()).await;
         let age = self.now().since(snapshot.taken);
         let lock_delay = self.engine().settings.params.lock_delay;
-        let mut waiting: std::collections::BTreeMap<_, _> = self.shared.room.queues().into_iter().collect();
+        let mut waiting: std::collections::BTreeMap<_, _> = self.shared.queues.waiter_counts().into_iter().collect();
         waiting.retain(|resource, _| resource.as_str().starts_with(&query.prefix));
         let after = query.after.as_deref().unwrap_or("");
         let from = after.max(query.prefix.as_str());
@@ -90,7 +90,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             if item.resource.as_str() <= after
                 || !matches(&query, &item, lock_delay)
-                || seen.is_some_and(|seen| !seen(&item.resource))
+                || is_visible.is_some_and(|is_visible| !is_visible(&item.resource))
             {
                 continue;
             }
@@ -100,8 +100,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             items.push(item);
         }
-        let total = match seen {
-            Some(seen) => snapshot.leases.keys().filter(|resource| seen(resource)).count(),
+        let total = match is_visible {
+            Some(is_visible) => snapshot.leases.keys().filter(|resource| is_visible(resource)).count(),
             None => snapshot.leases.len(),
         };
         ListPage { items, next, complete: snapshot.complete, age, total }
@@ -124,7 +124,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// All nodes, in configured order.
     pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
-        let health = self.shared.warden.health();
+        let health = self.shared.monitor.health();
         let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
             let details = node.details();
             let (state, votes_in, why) = describe(&health, now);
@@ -154,7 +154,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// How many wait for a resource in this instance.
     pub fn waiter_count(&self, resource: &ResourceName) -> usize {
-        self.shared.room.waiting(resource)
+        self.shared.queues.waiter_count(resource)
     }
 
     /// Whether requests can be served: not draining, and a quorum of nodes answered lately and votes.
@@ -173,21 +173,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Readiness::NoQuorum { voting, ready_in: soon.get(need - voting - 1).copied() }
     }
 
-    /// For metrics. Costs the same whatever is held.
+    /// For metrics. The cost does not depend on the number of leases.
     pub fn gauges(&self) -> Gauges {
         let (engine, now) = (self.engine(), self.now());
-        let marks = *self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = |mark: Option<BootTime>| mark.map(|at| now.since(at)).unwrap_or_default();
+        let samples = *self.shared.samples.lock();
+        let since = |start: Option<BootTime>| start.map(|at| now.since(at)).unwrap_or_default();
         Gauges {
-            leases_held: self.shared.own.count(),
-            holding_connections: self.shared.holds.count(),
+            leases_held: self.shared.own_leases.count(),
+            holding_connections: self.shared.held_leases.count(),
             listeners: self.shared.events.listeners(),
             listeners_limit: LISTENERS_MAX,
-            longest_held: since(marks.longest_held_since),
-            longest_wait: since(marks.longest_wait_since),
-            clock_jumps: marks.clock_jumps,
-            waiters: self.shared.room.waiting_in_all(),
-            waiters_limit: self.shared.room.limits().total,
+            longest_held: since(samples.longest_held_since),
+            longest_wait: since(samples.longest_wait_since),
+            clock_jumps: samples.clock_jumps,
+            waiters: self.shared.queues.total_waiters(),
+            waiters_limit: self.shared.queues.limits().total,
             cleanups: engine.cleanups_in_flight(),
             skipped_cleanups: engine.skipped_cleanups(),
             under_replicated: engine.under_replicated(),
@@ -195,7 +195,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    pub(super) fn locked(&self, resource: &ResourceName, refusal: Refusal) -> HeldRefusal {
+    pub(super) fn held_refusal(&self, resource: &ResourceName, refusal: Refusal) -> HeldRefusal {
         let left = refusal.holder_left.unwrap_or_default();
         let holder = refusal.holder.map(|record| self.holder(&record, left));
         let reason = match &holder {
@@ -206,14 +206,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         HeldRefusal {
             reason,
             holders: holder.into_iter().collect(),
-            waiting: self.shared.room.waiting(resource),
+            waiting: self.shared.queues.waiter_count(resource),
             free_in: refusal.free_in,
             nodes: refusal.nodes,
         }
     }
 
-    /// For callers who may not ask the nodes because others of this instance were first.
-    pub(super) async fn locked_by_queue(&self, resource: &ResourceName) -> Result<HeldRefusal, AcquireError> {
+    /// The refusal of a request that did not ask the nodes, since others of this instance are before it.
+    pub(super) async fn held_by_queue(&self, resource: &ResourceName) -> Result<HeldRefusal, AcquireError> {
         let inspection = self.inspect(resource).await.map_err(AcquireError::NoQuorum)?;
         let (reason, holders, free_in) = match inspection.state {
             LockState::Free => (HeldReason::Lease, Vec::new(), None),
@@ -226,10 +226,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         };
         let nodes = inspection.nodes.into_iter().map(|n| NodeOutcome { node: n.node, verdict: n.verdict }).collect();
-        Ok(HeldRefusal { reason, holders, waiting: self.shared.room.waiting(resource), free_in, nodes })
+        Ok(HeldRefusal { reason, holders, waiting: self.shared.queues.waiter_count(resource), free_in, nodes })
     }
 
-    /// `left` is the TTL of the key: the promise ends a lock delay earlier.
+    /// `left` is the TTL of the key: the lease ends a lock delay earlier.
     fn holder(&self, record: &LeaseRecord, left: Duration) -> HolderInfo {
         HolderInfo {
             token_id: record.token.id(),
@@ -268,42 +268,42 @@ fn matches(query: &ListQuery, item: &ListItem, lock_delay: Duration) -> bool {
     }
 }
 
-fn node_view<N: Node>(node: &N, answer: &Option<NodeResult>) -> ResourceOnNode {
-    let mut view = ResourceOnNode {
+fn resource_on_node<N: Node>(node: &N, answer: &Option<NodeResult>) -> ResourceOnNode {
+    let mut on_node = ResourceOnNode {
         node: node.id().clone(),
         holds: None,
         foreign: false,
         ttl_ms: None,
         verdict: Verdict::of(answer.as_ref()),
     };
-    if let Some(Ok(Reply::Inspected(seen))) = answer {
-        if let Some(no_vote) = &seen.no_vote {
-            view.verdict = Verdict::NoVote(no_vote.clone());
+    if let Some(Ok(Reply::Inspected(inspection))) = answer {
+        if let Some(no_vote) = &inspection.no_vote {
+            on_node.verdict = Verdict::NoVote(no_vote.clone());
         }
-        match &seen.lock {
+        match &inspection.lock {
             StoredLock::Free => {}
             StoredLock::Lease { record, left_ms } => {
-                (view.holds, view.ttl_ms) = (Some(record.token.id()), Some(*left_ms));
+                (on_node.holds, on_node.ttl_ms) = (Some(record.token.id()), Some(*left_ms));
             }
-            StoredLock::Foreign { left_ms, .. } => (view.foreign, view.ttl_ms) = (true, *left_ms),
+            StoredLock::Foreign { left_ms, .. } => (on_node.foreign, on_node.ttl_ms) = (true, *left_ms),
         }
     }
-    view
+    on_node
 }
 
-/// State, time until it votes again, and why it does not vote.
+/// A node's state, the time until it votes again, and why it does not vote.
 fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (String, Option<Duration>, Option<String>) {
     if let Some(kind) = health.error {
         return ("down".into(), None, Some(format!("the last probe failed: {kind}")));
     }
     let Some(NodeStatus { vote, why, .. }) = &health.status else {
-        return ("unknown".into(), None, Some("it has not been heard of yet".into()));
+        return ("unknown".into(), None, Some("it has not answered a probe yet".into()));
     };
     let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
         Vote::Active | Vote::AlreadyInitialised => ("up".into(), None, None),
         Vote::NoVote(no_vote) => {
-            let word = Verdict::NoVote(no_vote.clone()).as_str().to_owned();
+            let state = Verdict::NoVote(no_vote.clone()).as_str().to_owned();
             let (votes_in, sentence) = match no_vote {
                 NoVote::Quarantined { left_ms } => {
                     let left = Duration::from_millis(*left_ms).saturating_sub(passed);
@@ -311,7 +311,7 @@ fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (Strin
                 }
                 NoVote::Unseeded { .. } => (
                     None,
-                    "its quarantine is over; it votes again when a quorum of the other nodes has told it their fences"
+                    "its quarantine is over; it votes again when it has read the fences of a quorum of the other nodes"
                         .to_owned(),
                 ),
                 NoVote::ClockOff { .. } => {
@@ -322,7 +322,7 @@ fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (Strin
                     "it belongs to instances with another node list, guard, lock delay or key template".to_owned(),
                 ),
             };
-            (word, votes_in, Some(sentence))
+            (state, votes_in, Some(sentence))
         }
     }
 }

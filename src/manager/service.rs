@@ -1,10 +1,10 @@
-//! The lock manager itself: what it is made of, the acquire, and the grant that is undone when it is
-//! dropped. What is done to a lease that is there stands in `change`, what is only told in `report`,
-//! the queue at work in `turn`. Knows no HTTP.
+//! The lock manager itself: its parts, the acquire, and the grant that is undone when it is dropped. Changes
+//! to leases are in `change`, answers without a change in `report`, waiting in `acquire_wait`.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +13,7 @@ use super::latency::LatencySeries;
 use super::leases::{OwnLeases, Snapshots};
 use super::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits, WaitQueues};
 use super::renewal::HeldLeases;
-use super::subscriptions::Wakeups;
+use super::subscriptions::ClusterSubscriptions;
 use super::types::*;
 use crate::mutant::{self, Mutant};
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
@@ -25,9 +25,9 @@ use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::types::{Labels, ResourceName, TokenHash};
 
-/// Who queues, who holds, and the nodes behind it. Cheap to clone.
+/// The waiters, the leases and the nodes of one instance. Cheap to clone.
 pub struct LockManager<N, C, E> {
-    pub(super) shared: Arc<Shared<N, C, E>>,
+    pub(super) shared: Arc<ManagerState<N, C, E>>,
 }
 
 impl<N, C, E> Clone for LockManager<N, C, E> {
@@ -37,37 +37,37 @@ impl<N, C, E> Clone for LockManager<N, C, E> {
 }
 
 /// What all clones of a manager share.
-pub(super) struct Shared<N, C, E> {
+pub(super) struct ManagerState<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
-    pub(super) warden: NodeMonitor<N, C, E>,
-    pub(super) room: WaitQueues,
-    /// Waiters that ask the nodes: see [`CONCURRENT_ATTEMPTS_MAX`].
-    pub(super) asking: Semaphore,
-    pub(super) wakeups: Wakeups,
-    pub(super) holds: Arc<HeldLeases>,
+    pub(super) monitor: NodeMonitor<N, C, E>,
+    pub(super) queues: WaitQueues,
+    /// Permits to ask the nodes: see [`CONCURRENT_ATTEMPTS_MAX`].
+    pub(super) attempts: Semaphore,
+    pub(super) subscriptions: ClusterSubscriptions,
+    pub(super) held_leases: Arc<HeldLeases>,
     pub(super) events: Arc<EventHub>,
-    pub(super) own: OwnLeases,
+    pub(super) own_leases: OwnLeases,
     pub(super) snapshots: Snapshots,
-    pub(super) rounds: LatencySeries,
-    pub(super) marks: Mutex<Marks>,
-    pub(super) ends: OnceLock<EndObserver>,
+    pub(super) round_latency: LatencySeries,
+    pub(super) samples: Mutex<GaugeSamples>,
+    pub(super) end_observer: OnceLock<LeaseEndObserver>,
     pub(super) draining: CancellationToken,
 }
 
-/// Told of the end of leases that this instance knew: how, and how long it was promised here. Called
-/// on the path of releases and, for leases that lapse, under a lock: it must be cheap and never wait.
-pub type EndObserver = Box<dyn Fn(LeaseOutcome, Duration) + Send + Sync>;
+/// Called when a lease of this instance ends, with how, and how long this instance promised it. Called
+/// during releases and, for leases that lapse, under a lock: it must be cheap and never wait.
+pub type LeaseEndObserver = Box<dyn Fn(LeaseOutcome, Duration) + Send + Sync>;
 
-/// What house-keeping measures once a second, so that a scrape need not.
+/// What maintenance measures once a second, so that a scrape need not.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Marks {
+pub(super) struct GaugeSamples {
     pub(super) longest_held_since: Option<BootTime>,
     pub(super) longest_wait_since: Option<BootTime>,
     pub(super) clock_jumps: Duration,
 }
 
-/// A grant that has not been answered yet. Dropped without [`PendingGrant::commit`], it is undone on all
-/// nodes in the background: that is what happens when the caller hangs up.
+/// A grant whose answer has not been written yet. Dropped without [`PendingGrant::commit`], for example when
+/// the client disconnects, it is undone on all nodes in the background.
 pub struct PendingGrant<N: Node, C: Clock, E: Entropy> {
     /// Read it to prepare the answer.
     pub lease: GrantedLease,
@@ -82,25 +82,24 @@ impl<N: Node, C: Clock, E: Entropy> Drop for PendingGrant<N, C, E> {
                 let _ = grant.keep();
                 return;
             }
-            // First the undoing is sent on its way, then those who wait here hear of it.
+            // The cancel is sent first, so that what a waiter here sends arrives after it.
             drop(grant);
-            self.manager.shared.room.maybe_freed(&self.lease.resource);
+            self.manager.shared.queues.lease_may_have_ended(&self.lease.resource);
         }
     }
 }
 
 impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
-    /// Takes responsibility for the lease: call it as the last thing before the answer is written.
+    /// Keeps the lease. To be called last before the answer is written.
     ///
-    /// Errors: [`AcquireError::NoQuorum`] where less than the least validity is left; the lease is
-    /// undone.
+    /// Errors: [`AcquireError::NoQuorum`] where less than the minimum validity is left; the lease is undone.
     pub fn commit(mut self) -> Result<GrantedLease, AcquireError> {
         let granted = self.lease.quorum.granted;
         match self.grant.take().map(Grant::keep) {
             Some(Ok(())) => {
                 let (manager, lease) = (&self.manager, &self.lease);
                 let hash = lease.token.hash();
-                manager.note_own(&hash, &lease.resource, lease.deadline);
+                manager.record_own_lease(&hash, &lease.resource, lease.deadline);
                 if !lease.replay {
                     manager.shared.events.publish(EventKind::Acquired, manager.wall_ms(), |event| {
                         set_lease(event, &lease.resource, &hash);
@@ -112,7 +111,7 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
                 Ok(lease.clone())
             }
             _ => {
-                self.manager.shared.room.maybe_freed(&self.lease.resource);
+                self.manager.shared.queues.lease_may_have_ended(&self.lease.resource);
                 Err(AcquireError::NoQuorum(self.manager.no_quorum(granted, Vec::new())))
             }
         }
@@ -126,19 +125,19 @@ pub struct Gauges {
     pub leases_held: usize,
     /// Connections that hold a lease here.
     pub holding_connections: usize,
-    /// Listeners to events.
+    /// Event streams that are open here.
     pub listeners: usize,
-    /// Bound of `listeners`.
+    /// Maximum of `listeners`.
     pub listeners_limit: usize,
     /// How long the oldest of these leases has been promised here, to the second.
     pub longest_held: Duration,
-    /// How long the oldest waiter waits, to the second.
+    /// How long the oldest waiter has waited, to the second.
     pub longest_wait: Duration,
     /// By how much this machine's wall clock has jumped against its monotonic one, in all.
     pub clock_jumps: Duration,
-    /// Requests that queue here.
+    /// Requests that wait here.
     pub waiters: usize,
-    /// Bound of `waiters`.
+    /// Maximum of `waiters`.
     pub waiters_limit: usize,
     /// Clean-ups and repairs under way.
     pub cleanups: usize,
@@ -151,51 +150,53 @@ pub struct Gauges {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// A manager over an engine and its warden.
+    /// A manager over an engine and its node monitor. `list_refresh`: minimum age at which the snapshot of all
+    /// leases is taken again.
     pub fn new(
         engine: Redlock<N, C, E>,
-        warden: NodeMonitor<N, C, E>,
+        monitor: NodeMonitor<N, C, E>,
         limits: WaitLimits,
         list_refresh: Duration,
     ) -> Self {
-        let (room, holds) = (WaitQueues::new(limits), Arc::new(HeldLeases::default()));
+        let (queues, held_leases) = (WaitQueues::new(limits), Arc::new(HeldLeases::default()));
         let events = Arc::new(EventHub::new(engine.entropy.bits()));
-        let wakeups = Wakeups::new(&engine.nodes, room.clone(), Arc::clone(&holds), Arc::clone(&events));
-        events.attach(wakeups.feeds().cloned().collect());
-        let shared = Shared {
-            wakeups,
-            holds,
+        let subscriptions =
+            ClusterSubscriptions::new(&engine.nodes, queues.clone(), Arc::clone(&held_leases), Arc::clone(&events));
+        events.attach(subscriptions.channels().cloned().collect());
+        let shared = ManagerState {
+            subscriptions,
+            held_leases,
             events,
             engine,
-            warden,
-            room,
-            asking: Semaphore::new(CONCURRENT_ATTEMPTS_MAX),
-            own: OwnLeases::default(),
+            monitor,
+            queues,
+            attempts: Semaphore::new(CONCURRENT_ATTEMPTS_MAX),
+            own_leases: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
-            rounds: LatencySeries::default(),
-            marks: Mutex::default(),
-            ends: OnceLock::new(),
+            round_latency: LatencySeries::default(),
+            samples: Mutex::default(),
+            end_observer: OnceLock::new(),
             draining: CancellationToken::new(),
         };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Has somebody told of the ends of leases. Only the first call counts.
-    pub fn observe_lease_ends(&self, observer: EndObserver) {
-        let _ = self.shared.ends.set(observer);
+    /// Sets who is called when leases end. Only the first call counts.
+    pub fn observe_lease_ends(&self, observer: LeaseEndObserver) {
+        let _ = self.shared.end_observer.set(observer);
     }
 
-    /// A lease that was promised here since `since` has ended now.
-    pub(super) fn tell_end_of(&self, since: Option<BootTime>, how: LeaseOutcome) {
-        if let (Some(since), Some(observer)) = (since, self.shared.ends.get()) {
-            observer(how, self.now().since(since));
+    /// A lease that this instance has promised since `since` has ended now.
+    pub(super) fn report_lease_end(&self, since: Option<BootTime>, outcome: LeaseOutcome) {
+        if let (Some(since), Some(observer)) = (since, self.shared.end_observer.get()) {
+            observer(outcome, self.now().since(since));
         }
     }
 
-    /// Acquires, queueing for at most `request.wait`.
+    /// Acquires, waiting for at most `request.wait`.
     ///
-    /// Cancel (drop): the place in the queue is given up at once; whatever was or may have been
-    /// acquired is released in the background.
+    /// Cancel (drop): the request leaves the queue at once; what was or may have been acquired is released in
+    /// the background.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<PendingGrant<N, C, E>, AcquireError> {
         let draining = self.shared.draining.clone();
         if draining.is_cancelled() {
@@ -206,30 +207,30 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.acquired_at_ms = self.wall_ms();
-        let want = AcquireParams {
+        let params = AcquireParams {
             resource: request.resource,
             token: token.hash(),
             ttl: request.ttl,
             labels: labels.encode(),
         };
-        let replay = request.token.is_some();
+        let has_own_token = request.token.is_some();
         let outcome = tokio::select! {
             biased;
             () = draining.cancelled() => Err(AcquireError::Draining),
-            outcome = self.acquire_in_turn(&want, &labels.owner, replay, started, until) => outcome,
+            outcome = self.acquire_or_wait(&params, &labels.owner, has_own_token, started, until) => outcome,
         };
         let grant = outcome?;
         if grant.joined
-            && let Some(stored) = self.stored_labels(&want.resource, &want.token).await
+            && let Some(stored) = self.stored_labels(&params.resource, &params.token).await
         {
             labels = stored;
         }
         let lease = GrantedLease {
-            resource: want.resource,
+            resource: params.resource,
             token,
             fence: grant.fence,
             labels,
-            ttl: want.ttl,
+            ttl: params.ttl,
             deadline: grant.deadline,
             replay: grant.joined,
             waited: self.now().since(started),
@@ -238,20 +239,20 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(PendingGrant { lease, grant: Some(grant), manager: self.clone() })
     }
 
-    /// A promise was given here, and its end is to be told.
-    pub(super) fn note_own(&self, token: &TokenHash, resource: &ResourceName, deadline: BootTime) {
-        self.shared.own.note(token, deadline, self.now(), resource);
+    /// This instance promised a lease until `deadline`; its end is to be reported.
+    pub(super) fn record_own_lease(&self, token: &TokenHash, resource: &ResourceName, deadline: BootTime) {
+        self.shared.own_leases.record(token, deadline, self.now(), resource);
     }
 
-    /// A quorum decided, one way or the other.
-    pub(super) fn round_took(&self, begun: BootTime) {
+    /// A quorum granted or refused.
+    pub(super) fn record_decided_round(&self, begun: BootTime) {
         let now = self.now();
-        self.shared.rounds.record_success(now, now.since(begun));
+        self.shared.round_latency.record_success(now, now.since(begun));
     }
 
     pub(super) fn acquire_error(
         &self,
-        want: &AcquireParams,
+        params: &AcquireParams,
         refusal: Refusal,
         waited: bool,
         started: BootTime,
@@ -263,22 +264,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes))
             }
             RefusalKind::Held => {
-                let mut locked = self.locked(&want.resource, refusal);
-                // It still has its seat, but does not wait any more.
-                locked.waiting = locked.waiting.saturating_sub(usize::from(waited));
+                let mut held = self.held_refusal(&params.resource, refusal);
+                // The request is still in the queue, but does not wait any more.
+                held.waiting = held.waiting.saturating_sub(usize::from(waited));
                 match waited {
-                    true => AcquireError::WaitTimeout { held: locked, waited: self.now().since(started), position: 1 },
-                    false => AcquireError::Held(locked),
+                    true => AcquireError::WaitTimeout { held, waited: self.now().since(started), position: 1 },
+                    false => AcquireError::Held(held),
                 }
             }
         }
     }
 
+    /// Whether a quorum has this token's lease.
     pub(super) async fn holds(&self, resource: &ResourceName, token: &TokenHash) -> bool {
         self.stored_labels(resource, token).await.is_some()
     }
 
-    /// The labels of the lease, where it is this token's.
+    /// The labels of this token's lease, where a quorum has it.
     pub(super) async fn stored_labels(&self, resource: &ResourceName, token: &TokenHash) -> Option<Labels> {
         match self.engine().inspect(resource).await.ok()?.state {
             ResourceState::Lease { record, .. } if record.token == *token => Some(record.labels()),
@@ -286,7 +288,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// What happens, for those who listen.
+    /// The events of the cluster.
     pub fn events(&self) -> &Arc<EventHub> {
         &self.shared.events
     }
@@ -311,7 +313,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.clock().wall_ms()
     }
 
-    /// The algorithm underneath.
+    /// The Redlock core.
     pub fn engine(&self) -> &Redlock<N, C, E> {
         &self.shared.engine
     }

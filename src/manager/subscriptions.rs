@@ -1,6 +1,5 @@
-//! What wakes the head of a queue although nobody here gave anything back: notices of the nodes. Keeps
-//! the lines to the nodes' feeds, subscribes for as long as somebody waits, and says whether what is
-//! heard can be relied on. Knows no queue's order and no lease.
+//! The subscriptions to all nodes: they wake the head of a queue when another instance releases. Subscribes
+//! to a resource for as long as somebody waits for it, and knows whether its notices can be relied on.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Notify, oneshot};
 
 use super::events::EventHub;
-use super::queue::{Needed, SubscriptionGuard, WaitQueues};
+use super::queue::{NeededNotices, SubscriptionGuard, WaitQueues};
 use super::renewal::HeldLeases;
 use crate::mutant::{self, Mutant};
 use crate::redlock::clock::Clock;
@@ -20,134 +19,139 @@ use crate::redlock::quorum::quorum_of;
 use crate::redlock::subscriptions::{SubscriptionState, Subscriptions};
 use crate::types::ResourceName;
 
-/// How the end of a lease on one node comes here.
+/// How this instance learns of the ends of leases on one node.
 enum Source {
-    Nothing,
+    PollOnly,
     Local,
     Subscriptions(Arc<Subscriptions>),
 }
 
-/// The lines to all nodes.
-pub struct Wakeups {
+/// The subscriptions to all nodes.
+pub struct ClusterSubscriptions {
     sources: Vec<Source>,
-    shared: Arc<Shared>,
+    receiver: Arc<NoticeReceiver>,
 }
 
-struct Shared {
-    room: WaitQueues,
-    holds: Arc<HeldLeases>,
+/// Passes on what the nodes report.
+struct NoticeReceiver {
+    queues: WaitQueues,
+    held_leases: Arc<HeldLeases>,
     events: Arc<EventHub>,
     nodes: usize,
-    /// Nodes that are heard, a bit each.
-    open: AtomicU64,
-    /// How often it has changed whether a quorum is heard. Even: it is not.
-    turns: AtomicU64,
-    turned: Notify,
+    /// Nodes with a connection for notices, one bit each.
+    connected: AtomicU64,
+    /// How often the connected nodes became a quorum or ceased to be one. Even: they are none.
+    changes: AtomicU64,
+    changed: Notify,
 }
 
-/// Whether fewer than a quorum of nodes are heard. Who waits for a change is called in the order in which the
-/// waiting began, so that one history follows from one seed; a `watch` channel leaves that to chance.
+/// Whether fewer than a quorum of nodes report the ends of leases. Those who wait for a change are woken in
+/// the order in which they began to wait, so that one history follows from one seed; a `watch` channel
+/// leaves that to chance.
 pub struct SubscriptionHealth {
-    shared: Arc<Shared>,
+    receiver: Arc<NoticeReceiver>,
     seen: u64,
 }
 
 impl SubscriptionHealth {
     /// As it is now.
     pub fn is_below_quorum(&mut self) -> bool {
-        self.seen = self.shared.turns.load(Ordering::SeqCst);
+        self.seen = self.receiver.changes.load(Ordering::SeqCst);
         self.seen.is_multiple_of(2)
     }
 
-    /// Resolves when it has changed since this was last asked. Cancel: no change is lost.
+    /// Resolves when it has changed since it was last asked for. Cancel: no change is lost.
     pub async fn changed(&mut self) {
         loop {
-            let mut turned = std::pin::pin!(self.shared.turned.notified());
-            turned.as_mut().enable();
-            let turns = self.shared.turns.load(Ordering::SeqCst);
-            if turns != self.seen {
-                self.seen = turns;
+            let mut changed = std::pin::pin!(self.receiver.changed.notified());
+            changed.as_mut().enable();
+            let changes = self.receiver.changes.load(Ordering::SeqCst);
+            if changes != self.seen {
+                self.seen = changes;
                 return;
             }
-            turned.await;
+            changed.await;
         }
     }
 }
 
-impl Wakeups {
-    /// Attaches itself to every node's feed.
-    pub fn new<N: Node>(nodes: &[Arc<N>], room: WaitQueues, holds: Arc<HeldLeases>, events: Arc<EventHub>) -> Self {
-        let sources: Vec<Source> = nodes
-            .iter()
-            .map(|node| match node.notifications() {
-                NotificationSource::PollOnly => Source::Nothing,
-                NotificationSource::Local => Source::Local,
-                NotificationSource::Subscriptions(feed) => Source::Subscriptions(Arc::clone(feed)),
-            })
-            .collect();
-        let shared = Arc::new(Shared {
-            room,
-            holds,
+impl ClusterSubscriptions {
+    /// Receives the notices of these nodes from now on.
+    pub fn new<N: Node>(
+        nodes: &[Arc<N>],
+        queues: WaitQueues,
+        held_leases: Arc<HeldLeases>,
+        events: Arc<EventHub>,
+    ) -> Self {
+        let source = |node: &Arc<N>| match node.notifications() {
+            NotificationSource::PollOnly => Source::PollOnly,
+            NotificationSource::Local => Source::Local,
+            NotificationSource::Subscriptions(subscriptions) => Source::Subscriptions(Arc::clone(subscriptions)),
+        };
+        let sources: Vec<Source> = nodes.iter().map(source).collect();
+        let receiver = Arc::new(NoticeReceiver {
+            queues,
+            held_leases,
             events,
             nodes: nodes.len(),
-            open: AtomicU64::new(0),
-            turns: AtomicU64::new(0),
-            turned: Notify::new(),
+            connected: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            changed: Notify::new(),
         });
         for (index, source) in sources.iter().enumerate() {
             match source {
-                Source::Nothing => {}
-                Source::Local => shared.on_connection_changed(index, true),
-                Source::Subscriptions(feed) => {
-                    feed.set_handler(index, Arc::clone(&shared) as Arc<dyn NotificationHandler>);
-                    if feed.is_connected() {
-                        shared.on_connection_changed(index, true);
+                Source::PollOnly => {}
+                Source::Local => receiver.on_connection_changed(index, true),
+                Source::Subscriptions(node) => {
+                    node.set_handler(index, Arc::clone(&receiver) as Arc<dyn NotificationHandler>);
+                    if node.is_connected() {
+                        receiver.on_connection_changed(index, true);
                     }
                 }
             }
         }
-        Self { sources, shared }
+        Self { sources, receiver }
     }
 
-    /// Whether ends of leases can pass unheard.
-    pub fn subscription_health(&self) -> SubscriptionHealth {
-        let mut subscription_health = SubscriptionHealth { shared: Arc::clone(&self.shared), seen: 0 };
-        subscription_health.is_below_quorum();
-        subscription_health
+    /// Whether the ends of leases can pass without a notice.
+    pub fn health(&self) -> SubscriptionHealth {
+        let mut health = SubscriptionHealth { receiver: Arc::clone(&self.receiver), seen: 0 };
+        health.is_below_quorum();
+        health
     }
 
-    /// Subscribes to the ends of this resource's leases; undone when the keepsake is dropped.
-    pub fn watch(&self, resource: &ResourceName) -> SubscriptionGuard {
+    /// Subscribes to the ends of this resource's leases until the guard is dropped.
+    pub fn subscribe(&self, resource: &ResourceName) -> SubscriptionGuard {
         let topic = Topic::LeaseEnded(resource.clone());
-        let feeds: Vec<Arc<Subscriptions>> = self.feeds().cloned().collect();
-        for feed in &feeds {
-            feed.subscribe(&topic);
+        let nodes: Vec<Arc<Subscriptions>> = self.channels().cloned().collect();
+        for node in &nodes {
+            node.subscribe(&topic);
         }
-        Box::new(Watch { feeds, topic })
+        Box::new(Guard { nodes, topic })
     }
 
-    /// Whether this resource is listened to on a quorum of nodes now. Any quorum has a node in
-    /// common with the one that held a lease, so its end is heard of.
-    pub fn is_heard(&self, resource: &ResourceName) -> bool {
-        self.lines(resource).0 >= quorum_of(self.sources.len())
+    /// Whether this resource is subscribed to on a quorum of nodes now. Any quorum has a node in common with
+    /// the one that held a lease, so its end is reported.
+    pub fn is_subscribed(&self, resource: &ResourceName) -> bool {
+        self.states(resource).0 >= quorum_of(self.sources.len())
     }
 
     /// Waits until it is, for at most `limit`.
     ///
     /// Cancel: nothing is left behind.
-    pub async fn listen<C: Clock>(&self, resource: &ResourceName, limit: Duration, clock: &C) -> bool {
-        let need = quorum_of(self.sources.len());
-        let (mut live, soon) = self.lines(resource);
-        let mut soon: FuturesUnordered<_> = soon.into_iter().collect();
-        let mut over = std::pin::pin!(clock.sleep(limit));
-        while live < need {
+    pub async fn until_subscribed<C: Clock>(&self, resource: &ResourceName, limit: Duration, clock: &C) -> bool {
+        let needed = quorum_of(self.sources.len());
+        let (mut active, pending) = self.states(resource);
+        let mut pending: FuturesUnordered<_> = pending.into_iter().collect();
+        let mut timeout = std::pin::pin!(clock.sleep(limit));
+        while active < needed {
             let next = tokio::select! {
                 biased;
-                next = soon.next() => next,
-                () = &mut over => None,
+                next = pending.next() => next,
+                () = &mut timeout => None,
             };
             match next {
-                Some(Ok(())) => live += 1,
+                Some(Ok(())) => active += 1,
                 Some(Err(_)) => {}
                 None => return false,
             }
@@ -155,60 +159,62 @@ impl Wakeups {
         true
     }
 
-    /// How many nodes are listened to, and those that will be.
-    fn lines(&self, resource: &ResourceName) -> (usize, Vec<oneshot::Receiver<()>>) {
+    /// On how many nodes the subscription is active, and those on which it is pending.
+    fn states(&self, resource: &ResourceName) -> (usize, Vec<oneshot::Receiver<()>>) {
         let topic = Topic::LeaseEnded(resource.clone());
-        let (mut live, mut soon) = (0, Vec::new());
+        let (mut active, mut pending) = (0, Vec::new());
         for source in &self.sources {
             match source {
-                Source::Nothing => {}
-                Source::Local => live += 1,
-                Source::Subscriptions(feed) => match feed.state_of(&topic) {
-                    SubscriptionState::Active => live += 1,
-                    SubscriptionState::Pending(when) => soon.push(when),
+                Source::PollOnly => {}
+                Source::Local => active += 1,
+                Source::Subscriptions(node) => match node.state_of(&topic) {
+                    SubscriptionState::Active => active += 1,
+                    SubscriptionState::Pending(confirmed) => pending.push(confirmed),
                     SubscriptionState::Disconnected => {}
                 },
             }
         }
-        (live, soon)
+        (active, pending)
     }
 
-    /// Whether another instance listens to this resource on the first node that can say, for which
-    /// the question costs a round trip. Where none can say, one may.
-    pub async fn is_wanted_elsewhere<C: Clock>(&self, resource: &ResourceName, limit: Duration, clock: &C) -> bool {
+    /// Whether another instance subscribes to this resource, asked of the first connected node at the price of
+    /// a round trip. Assumed where no node can answer.
+    ///
+    /// Cancel: nothing is left behind.
+    pub async fn has_other_subscribers<C: Clock>(&self, resource: &ResourceName, limit: Duration, clock: &C) -> bool {
         let topic = Topic::LeaseEnded(resource.clone());
-        let Some(feed) = self.feeds().find(|f| f.is_connected()) else {
-            return self.sources.iter().any(|s| !matches!(s, Source::Local));
+        let Some(node) = self.channels().find(|node| node.is_connected()) else {
+            return self.sources.iter().any(|source| !matches!(source, Source::Local));
         };
-        let own = usize::from(matches!(feed.state_of(&topic), SubscriptionState::Active));
+        let own = usize::from(matches!(node.state_of(&topic), SubscriptionState::Active));
         tokio::select! {
             biased;
-            count = feed.subscriber_count(&topic) => count.is_none_or(|n| n > own),
+            count = node.subscriber_count(&topic) => count.is_none_or(|n| n > own),
             () = clock.sleep(limit) => true,
         }
     }
 
-    /// The feeds, for events.
-    pub fn feeds(&self) -> impl Iterator<Item = &Arc<Subscriptions>> {
-        self.sources.iter().filter_map(|s| match s {
-            Source::Subscriptions(feed) => Some(feed),
+    /// The channels of all nodes that have one.
+    pub fn channels(&self) -> impl Iterator<Item = &Arc<Subscriptions>> {
+        self.sources.iter().filter_map(|source| match source {
+            Source::Subscriptions(node) => Some(node),
             _ => None,
         })
     }
 }
 
-impl NotificationHandler for Shared {
+impl NotificationHandler for NoticeReceiver {
     fn on_lease_ended(&self, node: usize, resource: &ResourceName, notice: Notice) {
         if mutant::is(Mutant::NoticesIgnored) {
             return;
         }
-        let bits = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let quorum = bits(quorum_of(self.nodes));
-        let unheard = bits(self.nodes).saturating_sub(self.open.load(Ordering::Relaxed).count_ones());
-        let needed = Needed { ended: quorum.saturating_sub(unheard).max(1), withdrawn: quorum };
-        self.room.notice(resource, node, notice, needed);
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let quorum = count(quorum_of(self.nodes));
+        let silent = count(self.nodes).saturating_sub(self.connected.load(Ordering::Relaxed).count_ones());
+        let needed = NeededNotices { ended: quorum.saturating_sub(silent).max(1), withdrawn: quorum };
+        self.queues.notice(resource, node, notice, needed);
         if let Some(lease) = notice.lease {
-            self.holds.stir(lease);
+            self.held_leases.lease_ended(lease);
         }
     }
 
@@ -219,30 +225,31 @@ impl NotificationHandler for Shared {
     fn on_connection_changed(&self, node: usize, is_connected: bool) {
         let bit = 1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
         match is_connected {
-            true => self.open.fetch_or(bit, Ordering::SeqCst),
-            false => self.open.fetch_and(!bit, Ordering::SeqCst),
+            true => self.connected.fetch_or(bit, Ordering::SeqCst),
+            false => self.connected.fetch_and(!bit, Ordering::SeqCst),
         };
-        // The lines to several nodes may change at once: whoever is last sees them all.
-        let turn = self.turns.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |turns| {
-            let is_below_quorum = (self.open.load(Ordering::SeqCst).count_ones() as usize) < quorum_of(self.nodes);
-            (turns.is_multiple_of(2) != is_below_quorum).then(|| turns.wrapping_add(1))
+        // Connections to several nodes may change at once: the last call sees all of them.
+        let change = self.changes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |changes| {
+            let connected = self.connected.load(Ordering::SeqCst).count_ones() as usize;
+            let is_below_quorum = connected < quorum_of(self.nodes);
+            (changes.is_multiple_of(2) != is_below_quorum).then(|| changes.wrapping_add(1))
         });
-        if turn.is_ok() {
-            self.turned.notify_waiters();
+        if change.is_ok() {
+            self.changed.notify_waiters();
         }
     }
 }
 
-/// The subscriptions of one queue.
-struct Watch {
-    feeds: Vec<Arc<Subscriptions>>,
+/// The subscriptions of one queue or one held lease.
+struct Guard {
+    nodes: Vec<Arc<Subscriptions>>,
     topic: Topic,
 }
 
-impl Drop for Watch {
+impl Drop for Guard {
     fn drop(&mut self) {
-        for feed in &self.feeds {
-            feed.unsubscribe(&self.topic);
+        for node in &self.nodes {
+            node.unsubscribe(&self.topic);
         }
     }
 }

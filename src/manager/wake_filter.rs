@@ -1,154 +1,157 @@
-//! What a queue has heard of the ends of leases, and which of it wakes its head: once for each end, when
-//! a quorum can be free, and again where the lease was met all the same. Knows no seat and no node.
+//! Decides which notices about ended leases wake the head of a queue: once for each end, when a quorum of
+//! nodes can be free, and again if the lease was seen afterwards. One filter for each queue.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::wake_timing::SETTLE_PAUSE;
 use crate::mutant::{self, Mutant};
 use crate::redlock::notifications::{LeaseTag, Notice};
 
-/// How long the head lets things settle when too few nodes have yet told of a lease's end for a
-/// quorum to be free: a try before that costs two rounds and wins nothing.
-pub const SETTLE: Duration = Duration::from_millis(5);
-/// Leases whose ends are told apart at a time: those of the attempts of a few instances.
-const NEWS_MAX: usize = 8;
+/// Leases whose ends are tracked at a time: enough for the attempts of a few instances.
+const TRACKED_MAX: usize = 8;
 
 /// The resource may be free: ask the nodes after this time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ring(pub Duration);
+pub struct WakeAfter(pub Duration);
 
-/// At once.
-pub const NOW: Ring = Ring(Duration::ZERO);
+impl WakeAfter {
+    /// At once.
+    pub const NOW: Self = Self(Duration::ZERO);
+    /// When more nodes may have reported.
+    pub const SETTLED: Self = Self(SETTLE_PAUSE);
+}
 
-/// How many nodes must have told of an end before a quorum can be free.
+/// How many nodes must have reported an end before a quorum can be free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Needed {
-    /// Of a lease that was ended: those that are not heard of may well have told.
+pub struct NeededNotices {
+    /// For a lease that was ended: nodes without a subscription count as if they had reported.
     pub ended: u32,
-    /// Of an attempt that was withdrawn: a whole quorum, since with less it never held the lease.
+    /// For an attempt that was withdrawn: a whole quorum, since with fewer it never held the lease.
     pub withdrawn: u32,
 }
 
-/// Of one queue.
+/// The ends of leases that one queue knows of.
 #[derive(Debug, Default)]
-pub struct News {
-    /// The ends that were heard of last; news of several may come interleaved.
-    ends: VecDeque<Ended>,
-    /// The lease that the head met on a quorum of nodes when it tried last.
-    standing: Option<LeaseTag>,
+pub struct WakeFilter {
+    /// The latest ends; notices about several leases may be interleaved.
+    ends: VecDeque<TrackedEnd>,
+    /// The lease that the head's last attempt found on a quorum of nodes.
+    confirmed: Option<LeaseTag>,
 }
 
 /// What is known of the end of one lease.
 #[derive(Debug, Default)]
-struct Ended {
+struct TrackedEnd {
     lease: Option<LeaseTag>,
-    /// The nodes that told, a bit each.
+    /// The nodes that reported it, one bit each.
     nodes: u64,
-    rung: Rung,
-    /// Told since the head began its try: of use if it met the lease still, on other nodes.
-    is_fresh: bool,
+    wake: WakeState,
+    /// A node reported it after the head's attempt began: it counts if the attempt still met the lease
+    /// on other nodes.
+    is_new: bool,
 }
 
-/// Whether the head was woken for it.
+/// Whether the head was woken for an end.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Rung {
+enum WakeState {
     #[default]
-    No,
-    /// On a guess: it is woken again when the end is certain.
-    Early,
-    /// Once and for all.
-    Full,
+    NotWoken,
+    /// Before a quorum was known to be free: it is woken again when the end is certain.
+    WokenEarly,
+    /// For the last time.
+    Done,
 }
 
-impl News {
-    /// The oldest of too many is forgotten.
-    fn of(&mut self, lease: Option<LeaseTag>) -> &mut Ended {
+impl WakeFilter {
+    /// Forgets the oldest where there are too many.
+    fn track(&mut self, lease: Option<LeaseTag>) -> &mut TrackedEnd {
         let index = self.ends.iter().position(|e| e.lease == lease).unwrap_or_else(|| {
-            if self.ends.len() >= NEWS_MAX {
+            if self.ends.len() >= TRACKED_MAX {
                 self.ends.pop_front();
             }
-            self.ends.push_back(Ended { lease, ..Ended::default() });
+            self.ends.push_back(TrackedEnd { lease, ..TrackedEnd::default() });
             self.ends.len() - 1
         });
         &mut self.ends[index]
     }
 
-    /// The head begins a try: what was told before is no news of what it will meet.
-    pub fn asked(&mut self) {
-        for ended in &mut self.ends {
-            ended.is_fresh = false;
+    /// The head begins an attempt: what was reported before says nothing about what it will find.
+    pub fn on_attempt_started(&mut self) {
+        for end in &mut self.ends {
+            end.is_new = false;
         }
     }
 
-    /// The head is being woken for it: it is woken again when it is certain.
-    pub fn guessed(&mut self, lease: LeaseTag) {
+    /// The head is woken for a release that is still on its way: it is woken again when it is certain.
+    pub fn on_handover(&mut self, lease: LeaseTag) {
         let lease = Some(lease);
-        *self.of(lease) = Ended { lease, rung: Rung::Early, ..Ended::default() };
+        *self.track(lease) = TrackedEnd { lease, wake: WakeState::WokenEarly, ..TrackedEnd::default() };
     }
 
-    /// Nobody is to be woken for it.
-    pub fn waived(&mut self, lease: LeaseTag) {
+    /// The end of this lease wakes nobody.
+    pub fn ignore(&mut self, lease: LeaseTag) {
         let lease = Some(lease);
-        *self.of(lease) = Ended { lease, rung: Rung::Full, ..Ended::default() };
+        *self.track(lease) = TrackedEnd { lease, wake: WakeState::Done, ..TrackedEnd::default() };
     }
 
-    /// It has certainly ended.
-    pub fn certain(&mut self, lease: Option<LeaseTag>) -> Option<Ring> {
+    /// The lease has certainly ended. `None`: a lock of another client.
+    pub fn on_certain_end(&mut self, lease: Option<LeaseTag>) -> Option<WakeAfter> {
         if lease.is_some() {
-            let ended = self.of(lease);
-            ended.is_fresh = true;
-            if ended.rung == Rung::Full {
+            let end = self.track(lease);
+            end.is_new = true;
+            if end.wake == WakeState::Done {
                 return None;
             }
-            ended.rung = Rung::Full;
+            end.wake = WakeState::Done;
         }
-        Some(NOW)
+        Some(WakeAfter::NOW)
     }
 
-    /// A node told of it.
-    pub fn notice(&mut self, node: usize, notice: Notice, needed: Needed) -> Option<Ring> {
-        // An attempt that was withdrawn had no quorum mostly. Not the one that was met on a quorum: that is the end
-        // of a lease, of which the nodes that are not heard may well have told.
-        let is_standing = notice.lease.is_some() && notice.lease == self.standing;
-        let withdrawn = notice.withdrawn && !is_standing;
-        let ended = self.of(notice.lease);
-        if ended.rung == Rung::Full && notice.lease.is_none() {
-            // Foreigners cannot be told apart.
-            *ended = Ended::default();
+    /// A node reported an end.
+    pub fn on_notice(&mut self, node: usize, notice: Notice, needed: NeededNotices) -> Option<WakeAfter> {
+        // A withdrawn attempt mostly had no quorum. If the head found it on a quorum, it is a lease that ended,
+        // and the nodes without a subscription may have ended it as well.
+        let is_confirmed = notice.lease.is_some() && notice.lease == self.confirmed;
+        let withdrawn = notice.withdrawn && !is_confirmed;
+        let end = self.track(notice.lease);
+        if end.wake == WakeState::Done && notice.lease.is_none() {
+            // Locks of other clients have no tag: this may be the end of the next one.
+            *end = TrackedEnd::default();
         }
-        ended.is_fresh = true;
-        if ended.rung == Rung::Full {
+        end.is_new = true;
+        if end.wake == WakeState::Done {
             return None;
         }
-        ended.nodes |= 1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
+        end.nodes |= 1_u64.checked_shl(u32::try_from(node).unwrap_or(u32::MAX)).unwrap_or(0);
         let needed = if withdrawn { needed.withdrawn } else { needed.ended };
-        if ended.nodes.count_ones() >= needed {
-            ended.rung = Rung::Full;
-            return Some(NOW);
+        if end.nodes.count_ones() >= needed {
+            end.wake = WakeState::Done;
+            return Some(WakeAfter::NOW);
         }
-        let is_first = !withdrawn && ended.rung == Rung::No;
+        let is_first = !withdrawn && end.wake == WakeState::NotWoken;
         if is_first {
-            ended.rung = Rung::Early;
+            end.wake = WakeState::WokenEarly;
         }
-        is_first.then_some(Ring(SETTLE))
+        is_first.then_some(WakeAfter::SETTLED)
     }
 
-    /// The lease was met, whatever was heard of its end: an attempt of its token may have been withdrawn
-    /// and another have followed, and that one's end is news again. What was told while the head tried,
-    /// and met it on other nodes still, counts now. `is_sure`: it was met on a quorum.
-    pub fn stands(&mut self, lease: LeaseTag, is_sure: bool) -> Option<Ring> {
-        self.standing = is_sure.then_some(lease);
+    /// The lease was found on nodes, whatever was reported of its end: an attempt of its token may have been
+    /// withdrawn and another one granted, whose end counts again. What was reported during the head's attempt,
+    /// which still found the lease on other nodes, counts now. `is_confirmed`: a quorum has it.
+    pub fn on_seen_held(&mut self, lease: LeaseTag, is_confirmed: bool) -> Option<WakeAfter> {
+        self.confirmed = is_confirmed.then_some(lease);
         let known = self.ends.iter().position(|e| e.lease == Some(lease));
         let known = known.filter(|_| !mutant::is(Mutant::EndsCountOnce));
-        let ended = known.and_then(|at| self.ends.remove(at));
-        ended.is_some_and(|e| e.is_fresh).then_some(Ring(SETTLE))
+        let end = known.and_then(|index| self.ends.remove(index));
+        end.is_some_and(|e| e.is_new).then_some(WakeAfter::SETTLED)
     }
 
-    /// The head was granted the resource: late news of what led to that are none.
-    pub fn served(&mut self) {
-        self.standing = None;
-        for ended in &mut self.ends {
-            (ended.rung, ended.is_fresh) = (Rung::Full, false);
+    /// The head was granted the resource: later notices about the ends that led to it wake nobody.
+    pub fn on_granted(&mut self) {
+        self.confirmed = None;
+        for end in &mut self.ends {
+            (end.wake, end.is_new) = (WakeState::Done, false);
         }
     }
 }

@@ -27,5 +27,6 @@ pub mod node;
 pub mod notifications;
 pub mod quorum;
 pub mod release;
+pub mod renewal;
 mod round;
 pub mod subscriptions;

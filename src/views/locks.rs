@@ -229,7 +229,7 @@ impl<'a> LockList<'a> {
     }
 
     fn facts(&self, candidate: &Candidate<'_>) -> Option<&'a LabelSummary> {
-        candidate.lease.and_then(|(_, i)| self.overview.leases.facts().get(i))
+        candidate.lease.and_then(|(_, i)| self.overview.leases.labels().get(i))
     }
 
     fn summary(&self) -> LocksSummary {

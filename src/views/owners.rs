@@ -60,7 +60,7 @@ impl OwnersPage {
     pub fn new(layout: Layout, overview: &Overview, waiters: &[ListedWaiter], page: usize, wall_ms: u64) -> Self {
         let snapshot = &overview.leases;
         let mut sums: HashMap<&str, Sum<'_>> = HashMap::new();
-        let held = snapshot.leases.iter().zip(snapshot.facts()).filter(|((_, lease), _)| lease.left > overview.age);
+        let held = snapshot.leases.iter().zip(snapshot.labels()).filter(|((_, lease), _)| lease.left > overview.age);
         for ((resource, lease), facts) in held {
             let sum = sums.entry(&facts.owner).or_default();
             sum.leases += 1;

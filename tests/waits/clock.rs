@@ -1,4 +1,4 @@
-//! Time and chance of a simulated run: tokio's paused clock, and numbers that a seed decides.
+//! Time and randomness of a simulated run: tokio's paused clock, and numbers that follow from a seed.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::redlock::entropy::Entropy;
 const EPOCH_MS: u64 = 1_700_000_000_000;
 const UPTIME: Duration = Duration::from_secs(1_000);
 
-/// The one clock of everybody. It moves when all tasks wait.
+/// The clock of all instances and nodes. It advances when all tasks wait.
 #[derive(Clone, Copy)]
 pub(super) struct Paused(Instant);
 
@@ -53,9 +53,9 @@ impl Clock for Paused {
 
 /// SplitMix64: the same numbers for the same seed, in the order in which they are asked for.
 #[derive(Clone)]
-pub(super) struct Dice(Arc<Mutex<u64>>);
+pub(super) struct SeededRandom(Arc<Mutex<u64>>);
 
-impl Dice {
+impl SeededRandom {
     pub(super) fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
     }
@@ -77,7 +77,7 @@ impl Dice {
     }
 }
 
-impl Entropy for Dice {
+impl Entropy for SeededRandom {
     fn fill(&self, into: &mut [u8]) {
         for chunk in into.chunks_mut(8) {
             let bits = self.bits().to_le_bytes();

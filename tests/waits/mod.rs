@@ -1,13 +1,13 @@
-//! Deterministic simulation of the waiting room: real managers of several instances, with the real
-//! engine under them, over node machines whose answers and notices are late, lost or cut off, in
-//! tokio's paused time. Beside `tests/sim`, whose world tests the protocol under every fault and knows
-//! no queue: here the queue is what is tested, and its own bugs are planted.
+//! Deterministic simulation of waiting: real managers of several instances with the real Redlock core, over
+//! simulated nodes whose answers and notices are late, lost or cut off, in tokio's paused time. `tests/sim`
+//! tests the protocol under every fault, without queues; here the queues are tested, with planted bugs of
+//! their own.
 //!
 //! A failing seed: `WAITS_SEED=7 WAITS_TRACE=1 cargo test --lib waits::suite -- --nocapture`.
 
-mod burst;
+mod checker;
 mod clock;
-mod ledger;
+mod many_waiters;
 mod nodes;
-mod play;
+mod scenario;
 mod suite;

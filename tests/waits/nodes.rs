@@ -1,5 +1,5 @@
-//! Nodes of a simulated run: real node machines behind ordered links with latency, and the notices of
-//! their releases on lines of their own, which may be late, lost or cut off. Knows no manager.
+//! Nodes of a simulated run: the reference node behind ordered links with latency, and notices on connections
+//! of their own, which may be late, lost or cut off.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::clock::{Dice, Paused};
+use super::clock::{Paused, SeededRandom};
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{
     CancelArgs, ClusterParams, NodeResult, ReleaseArgs, Request, RequestTime, Unreachable, UnreachableKind,
@@ -20,31 +20,31 @@ use crate::types::{NodeId, ResourceName, TokenHash};
 
 const RUN: &str = "0000000000000000000000000000000000000001";
 
-/// Longer than anybody waits for a node.
+/// Longer than any request waits for a node.
 const TOO_LATE: Duration = Duration::from_millis(100);
 
 /// How the network is. Percent and milliseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Weather {
-    /// The longest way of a request or an answer.
+pub(super) struct NetworkProfile {
+    /// Longest time that a request or an answer takes.
     pub(super) latency_ms: u64,
     /// Share of requests and answers that take up to a node's time-out more.
     pub(super) spikes: u64,
-    /// Looks at a lease that come too late: what is known by them only is not known for a while.
-    pub(super) blind: u64,
-    /// Notices that are lost.
+    /// Share of inspections whose answers come too late.
+    pub(super) late_inspections: u64,
+    /// Share of notices that are lost.
     pub(super) lost: u64,
-    /// The longest way of a notice.
+    /// Longest time that a notice takes.
     pub(super) notice_ms: u64,
 }
 
 /// A node's server.
 pub(super) struct Server {
     machine: Mutex<ReferenceNode>,
-    feeds: Mutex<Vec<Arc<Subscriptions>>>,
+    subscribers: Mutex<Vec<Arc<Subscriptions>>>,
     clock: Paused,
-    dice: Dice,
-    weather: Weather,
+    random: SeededRandom,
+    network: NetworkProfile,
     is_dead: AtomicBool,
     acquires: Acquires,
 }
@@ -57,26 +57,26 @@ struct Acquires {
 }
 
 impl Server {
-    pub(super) fn new(clock: Paused, dice: &Dice, weather: Weather) -> Arc<Self> {
-        let (machine, feeds) = (Mutex::new(ReferenceNode::new(RUN)), Mutex::default());
+    pub(super) fn new(clock: Paused, random: &SeededRandom, network: NetworkProfile) -> Arc<Self> {
+        let (machine, subscribers) = (Mutex::new(ReferenceNode::new(RUN)), Mutex::default());
         Arc::new(Self {
             machine,
-            feeds,
+            subscribers,
             clock,
-            dice: dice.clone(),
-            weather,
+            random: random.clone(),
+            network,
             is_dead: AtomicBool::new(false),
             acquires: Acquires::default(),
         })
     }
 
-    /// It ends for good: nothing is answered any more, and the lines for notices break.
+    /// Ends the node for good: it answers nothing any more, and the connections for notices break.
     pub(super) fn die(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
-        self.feeds.lock().expect("no panic").iter().for_each(|feed| feed.disconnected());
+        self.subscribers.lock().expect("no panic").iter().for_each(|subscriptions| subscriptions.disconnected());
     }
 
-    /// The most acquires that were under way to it at a time.
+    /// Maximum of acquires that were under way to it at a time.
     pub(super) fn most_acquires(&self) -> usize {
         self.acquires.most.load(Ordering::Relaxed)
     }
@@ -86,7 +86,7 @@ impl Server {
         self.is_dead.load(Ordering::Relaxed)
     }
 
-    /// Whose lease stands at the resource's key.
+    /// The lease that the resource's key has.
     pub(super) fn holder(&self, resource: &ResourceName) -> Option<TokenHash> {
         let machine = self.machine.lock().expect("no panic");
         machine.lease_of(self.clock.node_us(), resource).map(|(record, _)| record.token.clone())
@@ -110,37 +110,39 @@ impl Server {
         answer
     }
 
-    /// As the release script does; each instance is told on its own line.
+    /// As the release script does; each instance has its own connection.
     fn publish(&self, resource: &ResourceName, notice: Notice) {
         let topic = Topic::LeaseEnded(resource.clone());
-        for feed in self.feeds.lock().expect("no panic").iter() {
-            if !matches!(feed.state_of(&topic), SubscriptionState::Active) || self.dice.chance(self.weather.lost) {
+        for subscriptions in self.subscribers.lock().expect("no panic").iter() {
+            if !matches!(subscriptions.state_of(&topic), SubscriptionState::Active)
+                || self.random.chance(self.network.lost)
+            {
                 continue;
             }
-            let (feed, resource, clock) = (Arc::clone(feed), resource.clone(), self.clock);
-            let way = self.dice.ms(1, self.weather.notice_ms);
+            let (subscriptions, resource, clock) = (Arc::clone(subscriptions), resource.clone(), self.clock);
+            let way = self.random.ms(1, self.network.notice_ms);
             tokio::spawn(async move {
                 clock.sleep(way).await;
-                if feed.is_connected() {
-                    feed.lease_ended(&resource, notice);
+                if subscriptions.is_connected() {
+                    subscriptions.lease_ended(&resource, notice);
                 }
             });
         }
     }
 
-    /// Instances that listen to this.
+    /// Instances that are subscribed to this.
     fn subscriber_count(&self, topic: &Topic) -> usize {
-        let feeds = self.feeds.lock().expect("no panic");
-        feeds.iter().filter(|f| matches!(f.state_of(topic), SubscriptionState::Active)).count()
+        let subscribers = self.subscribers.lock().expect("no panic");
+        subscribers.iter().filter(|f| matches!(f.state_of(topic), SubscriptionState::Active)).count()
     }
 
     fn way(&self) -> Duration {
-        let spike = if self.dice.chance(self.weather.spikes) { self.dice.ms(0, 60) } else { Duration::ZERO };
-        self.dice.ms(1, self.weather.latency_ms) + spike
+        let spike = if self.random.chance(self.network.spikes) { self.random.ms(0, 60) } else { Duration::ZERO };
+        self.random.ms(1, self.network.latency_ms) + spike
     }
 }
 
-struct Parcel {
+struct Packet {
     arrives: BootTime,
     sent_at: RequestTime,
     request: Arc<Request>,
@@ -150,28 +152,28 @@ struct Parcel {
 /// A node as one instance sees it.
 pub(super) struct Link {
     id: NodeId,
-    feed: Arc<Subscriptions>,
+    subscriptions: Arc<Subscriptions>,
     server: Arc<Server>,
     last: Mutex<BootTime>,
-    out: mpsc::UnboundedSender<Parcel>,
+    out: mpsc::UnboundedSender<Packet>,
 }
 
 impl Link {
-    /// Connects, and listens. Its tasks end with the runtime.
+    /// Connects and subscribes. Its tasks end with the runtime.
     pub(super) fn open(number: usize, server: &Arc<Server>, params: &Arc<ClusterParams>) -> Arc<Self> {
-        let (out, mut parcels) = mpsc::unbounded_channel::<Parcel>();
-        let (feed, clock) = (Arc::new(Subscriptions::default()), server.clock);
-        server.feeds.lock().expect("no panic").push(Arc::clone(&feed));
+        let (out, mut packets) = mpsc::unbounded_channel::<Packet>();
+        let (subscriptions, clock) = (Arc::new(Subscriptions::default()), server.clock);
+        server.subscribers.lock().expect("no panic").push(Arc::clone(&subscriptions));
         let (far, params) = (Arc::clone(server), Arc::clone(params));
         tokio::spawn(async move {
-            while let Some(Parcel { arrives, sent_at, request, answer }) = parcels.recv().await {
+            while let Some(Packet { arrives, sent_at, request, answer }) = packets.recv().await {
                 clock.sleep_until(arrives).await;
                 if far.is_dead() {
-                    continue; // the sender finds its answer's way closed
+                    continue; // dropping the channel fails the request
                 }
                 let said = far.apply(sent_at, &params, &request);
                 let looks = matches!(&*request, Request::Inspect { .. });
-                let is_late = looks && far.dice.chance(far.weather.blind);
+                let is_late = looks && far.random.chance(far.network.late_inspections);
                 let back = far.way() + if is_late { TOO_LATE } else { Duration::ZERO };
                 tokio::spawn(async move {
                     clock.sleep(back).await;
@@ -179,36 +181,36 @@ impl Link {
                 });
             }
         });
-        tokio::spawn(listen(Arc::clone(&feed), Arc::clone(server)));
+        tokio::spawn(listen(Arc::clone(&subscriptions), Arc::clone(server)));
         let id = NodeId::parse(&format!("n{number}")).expect("valid");
-        Arc::new(Self { id, feed, server: Arc::clone(server), last: Mutex::default(), out })
+        Arc::new(Self { id, subscriptions, server: Arc::clone(server), last: Mutex::default(), out })
     }
 
-    /// Its line for notices breaks, and is opened again after `pause`.
-    pub(super) async fn break_line(&self, pause: Duration) {
-        self.feed.disconnected();
+    /// Breaks the connection for notices, and opens it again after `pause`.
+    pub(super) async fn break_connection(&self, pause: Duration) {
+        self.subscriptions.disconnected();
         self.server.clock.sleep(pause).await;
         if self.server.is_dead() {
             return;
         }
-        self.feed.confirm(&self.feed.reconnect());
-        self.feed.connected();
+        self.subscriptions.confirm(&self.subscriptions.reconnect());
+        self.subscriptions.connected();
     }
 }
 
 /// What a node's subscriber does.
-async fn listen(feed: Arc<Subscriptions>, server: Arc<Server>) {
-    feed.confirm(&feed.reconnect());
-    feed.connected();
+async fn listen(subscriptions: Arc<Subscriptions>, server: Arc<Server>) {
+    subscriptions.confirm(&subscriptions.reconnect());
+    subscriptions.connected();
     loop {
-        feed.changed().await;
-        let errands = feed.take_commands();
+        subscriptions.changed().await;
+        let commands = subscriptions.take_commands();
         // Slower than requests: a release may fall between a refusal and the subscription.
-        server.clock.sleep(server.way() + server.dice.ms(0, 30)).await;
-        if feed.is_connected() {
-            feed.confirm(&errands.subscribe);
+        server.clock.sleep(server.way() + server.random.ms(0, 30)).await;
+        if subscriptions.is_connected() {
+            subscriptions.confirm(&commands.subscribe);
         }
-        for (topic, answer) in errands.count {
+        for (topic, answer) in commands.count {
             let _ = answer.send(server.subscriber_count(&topic));
         }
     }
@@ -220,7 +222,7 @@ impl Node for Link {
     }
 
     fn notifications(&self) -> NotificationSource<'_> {
-        NotificationSource::Subscriptions(&self.feed)
+        NotificationSource::Subscriptions(&self.subscriptions)
     }
 
     async fn call(self: Arc<Self>, sent_at: RequestTime, request: Arc<Request>) -> NodeResult {
@@ -235,7 +237,7 @@ impl Node for Link {
             let mut last = self.last.lock().expect("no panic");
             let arrives = self.server.clock.now().plus(self.server.way()).max(*last);
             *last = arrives;
-            let _ = self.out.send(Parcel { arrives, sent_at, request, answer });
+            let _ = self.out.send(Packet { arrives, sent_at, request, answer });
         }
         let said = said.await;
         if is_acquire {

@@ -1,14 +1,14 @@
 //! Seeds of the ordinary suite, and the planted bugs that must be found.
-#![expect(clippy::print_stdout, reason = "the seeds that find a bug are for whoever reads the run")]
+#![expect(clippy::print_stdout, reason = "the seeds that find a bug are part of the test's output")]
 
-use super::play::play;
+use super::scenario::run_seed;
 use crate::mutant::Mutant;
 
 const SEEDS: u64 = 200;
 /// Seeds that a planted bug may take.
 const BUDGET: u64 = 200;
 
-/// Bugs of the waiting room.
+/// Bugs of the queues.
 const PLANTED: [Mutant; 11] = [
     Mutant::LeaverCallsNobody,
     Mutant::NoticesIgnored,
@@ -23,18 +23,18 @@ const PLANTED: [Mutant; 11] = [
     Mutant::DeadlockForgotten,
 ];
 
-/// What whoever replays or searches sets: `WAITS_SEED`, one seed; `WAITS_SEEDS`, how many.
-fn set(key: &str) -> Option<u64> {
+/// `WAITS_SEED`: one seed to replay; `WAITS_SEEDS`: how many to run.
+fn setting(key: &str) -> Option<u64> {
     std::env::var(key).ok().and_then(|s| s.parse().ok())
 }
 
 #[test]
-fn nobody_sleeps_beside_a_free_lock_nobody_overtakes_and_nothing_is_left_of_who_hung_up() {
-    let one = set("WAITS_SEED");
-    let seeds = one.map_or(0..set("WAITS_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
+fn waiters_are_woken_in_order_and_leave_nothing_behind() {
+    let one = setting("WAITS_SEED");
+    let seeds = one.map_or(0..setting("WAITS_SEEDS").unwrap_or(SEEDS), |seed| seed..seed + 1);
     let (mut grants, mut deadlocks) = (0, 0);
     for seed in seeds {
-        let outcome = play(seed, None);
+        let outcome = run_seed(seed, None);
         assert_eq!(outcome.violation, None, "seed {seed}");
         (grants, deadlocks) = (grants + outcome.grants, deadlocks + outcome.deadlocks);
     }
@@ -43,18 +43,18 @@ fn nobody_sleeps_beside_a_free_lock_nobody_overtakes_and_nothing_is_left_of_who_
 }
 
 #[test]
-fn a_seed_gives_one_history() {
-    // The second ten have lines that break while several resources are listened to.
+fn a_seed_has_one_history() {
+    // The second ten have connections that break while several resources are subscribed to.
     for seed in (0..10).chain(150..160) {
-        assert_eq!(play(seed, None).history, play(seed, None).history, "seed {seed}");
+        assert_eq!(run_seed(seed, None).history, run_seed(seed, None).history, "seed {seed}");
     }
 }
 
 #[test]
 fn every_planted_bug_is_found() {
     for bug in PLANTED {
-        let found = (0..set("WAITS_SEEDS").unwrap_or(BUDGET))
-            .find_map(|seed| play(seed, Some(bug)).violation.map(|why| (seed, why)));
+        let found = (0..setting("WAITS_SEEDS").unwrap_or(BUDGET))
+            .find_map(|seed| run_seed(seed, Some(bug)).violation.map(|why| (seed, why)));
         println!("{bug:?}: {found:?}");
         assert!(found.is_some(), "{bug:?} was not found in {BUDGET} seeds");
     }

@@ -1,13 +1,13 @@
-//! A thousand callers, each for another name, who come at once and whose names become free at once: they ask
-//! the nodes in turn, so that the queues to the nodes have room for everybody else.
+//! A thousand waiters, each for another resource, that arrive at once and are woken at once: the number of
+//! concurrent attempts is bounded, so that other requests get through the queues to the nodes.
 
 use std::time::Duration;
 
 use tokio::task::LocalSet;
 
-use super::clock::{Dice, Paused};
-use super::nodes::{Link, Server, Weather};
-use super::play::{Manager, instance, params};
+use super::clock::{Paused, SeededRandom};
+use super::nodes::{Link, NetworkProfile, Server};
+use super::scenario::{Manager, instance, params};
 use crate::manager::PendingGrant;
 use crate::manager::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits};
 use crate::manager::types::{AcquireError, AcquireRequest, GrantedLease};
@@ -16,8 +16,8 @@ use crate::types::{Labels, ResourceName, Ttl};
 
 const CALLERS: usize = 1_000;
 const NODES: usize = 3;
-/// Each way takes just this long, so that the answers of all nodes come together.
-const WEATHER: Weather = Weather { latency_ms: 1, spikes: 0, blind: 0, lost: 0, notice_ms: 1 };
+/// Each message takes the same time, so that the answers of all nodes come together.
+const NETWORK: NetworkProfile = NetworkProfile { latency_ms: 1, spikes: 0, late_inspections: 0, lost: 0, notice_ms: 1 };
 
 async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<GrantedLease, AcquireError> {
     let request = AcquireRequest {
@@ -31,11 +31,11 @@ async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<Grante
 }
 
 async fn run() {
-    let (clock, dice, params) = (Paused::start(), Dice::new(1), params());
-    let servers: Vec<_> = (0..NODES).map(|_| Server::new(clock, &dice, WEATHER)).collect();
+    let (clock, random, params) = (Paused::start(), SeededRandom::new(1), params());
+    let servers: Vec<_> = (0..NODES).map(|_| Server::new(clock, &random, NETWORK)).collect();
     let own = servers.iter().enumerate().map(|(i, s)| Link::open(i, s, &params)).collect();
     let limits = WaitLimits { per_resource: 10, total: CALLERS, detects_deadlocks: false };
-    let manager = instance(own, clock, &dice, &params, limits, true).await;
+    let manager = instance(own, clock, &random, &params, limits, true).await;
     let mut held = Vec::new();
     for i in 0..CALLERS {
         held.push(acquire(&manager, i, 0).await.expect("free"));
@@ -49,7 +49,7 @@ async fn run() {
         })
         .collect();
     clock.sleep(Duration::from_secs(5)).await;
-    assert_eq!(manager.gauges().waiters, CALLERS, "nobody was refused, and all have tried");
+    assert_eq!(manager.gauges().waiters, CALLERS, "none was refused, and all have tried");
     let at_once = held.iter().map(|lease| {
         let (manager, token) = (manager.clone(), lease.token.clone());
         let resource = lease.resource.clone();
@@ -59,15 +59,15 @@ async fn run() {
         assert!(release.await.expect("no panic").is_ok());
     }
     for waiter in waiters {
-        assert!(waiter.await.expect("no panic").is_ok(), "everybody is served");
+        assert!(waiter.await.expect("no panic").is_ok(), "all are served");
     }
     let most = servers.iter().map(|s| s.most_acquires()).max().unwrap_or_default();
-    // Two answers of three decide: the third of one try may be under way beside the next one.
+    // Two answers of three decide: the third of one attempt may be under way beside the next one.
     assert!((2..=2 * CONCURRENT_ATTEMPTS_MAX).contains(&most), "{most} acquires were under way to a node at once");
 }
 
 #[test]
-fn a_thousand_waiters_for_as_many_names_ask_in_turn() {
+fn attempts_of_a_thousand_waiters_are_bounded() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(LocalSet::new().run_until(run()));
 }

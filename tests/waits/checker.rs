@@ -1,6 +1,5 @@
-//! What callers asked for and what they got, in the order in which it happened, and what must hold of
-//! it: one holder at a time, nobody overtaken, nobody asleep beside a free lock, no deadlock told that
-//! is none and none untold. Knows no manager.
+//! Records what callers asked for and got, in order, and checks it: one holder at a time, no waiter overtaken,
+//! no waiter left asleep while the lock is free, no deadlock reported that is none, and none unreported.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,22 +10,22 @@ use super::clock::Paused;
 use crate::manager::types::CycleEdge;
 use crate::types::ResourceName;
 
-/// How long ago something may have ended that a told deadlock is made of: it was looked at that long
-/// before the answer at most.
-const LOOKED_AT: Duration = Duration::from_millis(400);
+/// A part of a reported deadlock may have ended this long ago: it was inspected at most that long before the
+/// answer.
+const INSPECTED_WITHIN: Duration = Duration::from_millis(400);
 
-/// Somebody who waits, or did.
+/// A request that waits, or did.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     pub(super) inst: usize,
     pub(super) resource: ResourceName,
     pub(super) owner: String,
-    /// Its wait is over then.
+    /// When its wait is over.
     until: Duration,
     ended: Option<Duration>,
 }
 
-/// A lease that was answered.
+/// A granted lease.
 #[derive(Debug, Clone)]
 struct Hold {
     resource: ResourceName,
@@ -35,22 +34,22 @@ struct Hold {
     ended: Option<Duration>,
 }
 
-/// See the module.
-pub(super) struct Ledger {
+/// The history of a run and its first violation.
+pub(super) struct Checker {
     clock: Paused,
     calls: BTreeMap<u64, Call>,
     holds: BTreeMap<u64, Hold>,
     next: u64,
     /// `WAITS_TRACE=1`.
     tracing: bool,
-    told: RefCell<DefaultHasher>,
-    /// The first thing that was wrong.
+    digest: RefCell<DefaultHasher>,
+    /// The first violation.
     pub(super) violation: Option<String>,
     pub(super) grants: u64,
     pub(super) deadlocks: u64,
 }
 
-impl Ledger {
+impl Checker {
     pub(super) fn new(clock: Paused) -> Self {
         let (calls, holds) = (BTreeMap::new(), BTreeMap::new());
         let tracing = std::env::var("WAITS_TRACE").is_ok();
@@ -60,7 +59,7 @@ impl Ledger {
             holds,
             next: 0,
             tracing,
-            told: RefCell::default(),
+            digest: RefCell::default(),
             violation: None,
             grants: 0,
             deadlocks: 0,
@@ -72,11 +71,11 @@ impl Ledger {
         self.violation.get_or_insert_with(|| format!("at {at} ms: {text}"));
     }
 
-    /// A line for whoever replays a seed.
-    #[expect(clippy::print_stdout, reason = "a trace is for whoever replays a seed")]
+    /// A line of the trace.
+    #[expect(clippy::print_stdout, reason = "the trace is read when a seed is replayed")]
     pub(super) fn trace(&self, line: impl FnOnce() -> String) {
         let line = format!("{:>6} {}", self.clock.elapsed().as_millis(), line());
-        line.hash(&mut *self.told.borrow_mut());
+        line.hash(&mut *self.digest.borrow_mut());
         if self.tracing {
             println!("{line}");
         }
@@ -84,10 +83,10 @@ impl Ledger {
 
     /// A digest of all lines so far.
     pub(super) fn history(&self) -> u64 {
-        self.told.borrow().finish()
+        self.digest.borrow().finish()
     }
 
-    /// Somebody is about to wait: the order of these calls is that of their seats.
+    /// A request is about to wait: the order of these calls is that of the queue.
     pub(super) fn call(&mut self, inst: usize, resource: &ResourceName, owner: &str, wait: Duration) -> u64 {
         self.next += 1;
         let until = self.clock.elapsed() + wait;
@@ -97,7 +96,7 @@ impl Ledger {
         self.next
     }
 
-    /// It does not wait any more: refused, or hung up.
+    /// It no longer waits: refused, or disconnected.
     pub(super) fn over(&mut self, number: u64) {
         let now = self.clock.elapsed();
         self.trace(|| format!("call {number}: over"));
@@ -127,7 +126,7 @@ impl Ledger {
         self.holds.insert(number, hold);
     }
 
-    /// Its holder lets go.
+    /// Its holder releases it.
     pub(super) fn released(&mut self, number: u64) {
         let now = self.clock.elapsed();
         self.trace(|| format!("call {number}: releases"));
@@ -136,30 +135,30 @@ impl Ledger {
         }
     }
 
-    /// Who waits for this, and since when nobody else's wish stood before.
+    /// The oldest request that waits for this resource.
     pub(super) fn waiting(&self, resource: &ResourceName) -> Option<(u64, &Call)> {
         let now = self.clock.elapsed();
-        // One whose wait is about to end may be asking already what it is told then.
+        // A request whose wait is about to end may already be asking for its last answer.
         let soon = now + Duration::from_millis(200);
         let calls = self.calls.iter().filter(|(_, c)| c.resource == *resource);
         calls.filter(|(_, c)| c.ended.is_none() && c.until > soon).map(|(n, c)| (*n, c)).next()
     }
 
-    /// A refusal says that these wait for each other: there was an instant, lately, at which they did.
-    pub(super) fn told_deadlock(&mut self, number: u64, cycle: &[CycleEdge]) {
+    /// A refusal names a deadlock: there must have been a recent instant at which all of it existed.
+    pub(super) fn deadlock_reported(&mut self, number: u64, cycle: &[CycleEdge]) {
         self.deadlocks += 1;
-        let since = self.clock.elapsed().saturating_sub(LOOKED_AT);
-        let lately = |ended: &Option<Duration>| ended.is_none_or(|at| at >= since);
+        let since = self.clock.elapsed().saturating_sub(INSPECTED_WITHIN);
+        let recently = |ended: &Option<Duration>| ended.is_none_or(|at| at >= since);
         for edge in cycle {
             let waits = self.calls.iter().any(|(n, c)| {
-                c.owner == edge.owner && c.resource == edge.waits_for && (lately(&c.ended) || *n == number)
+                c.owner == edge.owner && c.resource == edge.waits_for && (recently(&c.ended) || *n == number)
             });
             let holds = self.holds.values().any(|h| {
-                h.owner == edge.held_by && h.resource == edge.waits_for && lately(&h.ended) && h.until >= since
+                h.owner == edge.held_by && h.resource == edge.waits_for && recently(&h.ended) && h.until >= since
             });
             if !waits || !holds {
                 self.fail(format!(
-                    "call {number} was told a deadlock that is none: {edge:?} (waits: {waits}, holds: {holds})"
+                    "call {number} was refused for a deadlock that is none: {edge:?} (waits: {waits}, holds: {holds})"
                 ));
             }
         }
@@ -170,12 +169,12 @@ impl Ledger {
                 && cycle.iter().any(|e| e.owner == c.owner && e.waits_for == c.resource)
         });
         if let Some((later, _)) = later {
-            self.fail(format!("call {number} gave way in a deadlock in which call {later} came later"));
+            self.fail(format!("call {number} was refused in a deadlock in which call {later} is newer"));
         }
     }
 
-    /// Callers of one instance who wait for each other, with all leases running for longer than `more`.
-    pub(super) fn circle(&self, more: Duration) -> Option<String> {
+    /// A cycle among the callers of one instance, with all leases running for longer than `more`.
+    pub(super) fn cycle(&self, more: Duration) -> Option<String> {
         let now = self.clock.elapsed();
         let waits = |owner: &str| {
             self.calls.values().find(|c| c.owner == owner && c.ended.is_none() && c.until > now + more).cloned()
@@ -184,15 +183,15 @@ impl Ledger {
             self.holds.values().find(|h| h.resource == *resource && h.ended.is_none() && h.until > now + more)
         };
         for start in self.calls.values().filter(|c| c.ended.is_none() && !c.owner.is_empty()) {
-            let (mut at, mut way) = (start.clone(), vec![start.owner.clone()]);
+            let (mut at, mut path) = (start.clone(), vec![start.owner.clone()]);
             while let Some(next) = holder(&at.resource) {
-                if next.owner == start.owner && way.len() > 1 {
-                    return Some(format!("{way:?}"));
+                if next.owner == start.owner && path.len() > 1 {
+                    return Some(format!("{path:?}"));
                 }
-                if way.contains(&next.owner) {
+                if path.contains(&next.owner) {
                     break;
                 }
-                way.push(next.owner.clone());
+                path.push(next.owner.clone());
                 match waits(&next.owner) {
                     Some(call) if call.inst == start.inst => at = call,
                     _ => break,

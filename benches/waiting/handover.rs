@@ -1,20 +1,21 @@
-//! How long a released lock lies idle: the gap from the call of a release to the next holder having its
-//! lease, as multiples of an uncontended acquire-and-release of the same run. Everything over HTTP on
-//! loopback, over five Redis servers that it starts and stops itself, with one instance and with two.
+//! How long a released lock stays free: the time from the call of a release to the next holder's lease, as
+//! multiples of an uncontended acquire and release of the same run. Everything over HTTP on loopback, over five
+//! Redis servers that this starts and stops, with one instance and with two.
 //!
 //!     cargo run --release --example handover [TURNS] [PASSES]
 //!
-//! Beside it, over the same servers in the same run, where they have been built: rslock
+//! Compared over the same servers in the same run, where they have been built: rslock
 //! (`cargo build --release --manifest-path benches/peers/Cargo.toml --target-dir target/peers`) and
 //! redlock-py (`make test` installs it into target/venv).
-#![expect(clippy::print_stdout, reason = "figures are what it is for")]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redlockd::app::{self, App};
 use redlockd::config::{Config, Inputs, ProcessEnvironment};
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
@@ -28,7 +29,7 @@ const NODES: usize = 5;
 const HOLD: Duration = Duration::from_millis(2);
 const WAITERS: [usize; 5] = [2, 5, 10, 100, 1_000];
 const UNCONTENDED: usize = 500;
-/// Workers of the other libraries: each polls, so that a thousand would only be a load test of Redis.
+/// Workers of the other libraries: each polls, so a thousand would only be a load test of Redis.
 const PEERS: [usize; 2] = [2, 10];
 const PEER_TURNS: usize = 100;
 
@@ -76,13 +77,13 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Another library under the same load; its own uncontended cycle is what its gaps are divided by.
+/// Another library under the same load, as multiples of its own uncontended cycle.
 fn peer(name: &str, program: &str, script: &[&str], workers: usize, urls: &[String]) {
     let (count, turns) = (workers.to_string(), PEER_TURNS.to_string());
     let output = Command::new(program).args(script).args([count, turns]).args(urls).output();
     let output = match output {
         Ok(output) if output.status.success() => output,
-        _ => return println!("{name}: not here"),
+        _ => return println!("{name}: not installed"),
     };
     let text = String::from_utf8_lossy(&output.stdout);
     let us: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
@@ -141,7 +142,7 @@ async fn uncontended(base: &str) -> Result<Duration, Failure> {
     Ok(took[took.len() / 2])
 }
 
-/// What the workers share.
+/// Shared by the workers.
 #[derive(Default)]
 struct Race {
     turns: AtomicUsize,
@@ -170,8 +171,8 @@ async fn contended(
     for worker in workers {
         worker.await??;
     }
-    let mut gaps = race.gaps.lock().unwrap_or_else(PoisonError::into_inner);
-    // While everybody arrives there is no steady state.
+    let mut gaps = race.gaps.lock();
+    // The first quarter is left out: workers are still starting.
     let settled = |list: &mut Vec<Duration>| list.split_off(list.len() / 4);
     Ok((settled(&mut gaps.0), settled(&mut gaps.1)))
 }
@@ -190,7 +191,7 @@ async fn work(
         let released = race.released_ns.swap(0, Ordering::Relaxed);
         if released > 0 {
             let gap = now.saturating_sub(Duration::from_nanos(released));
-            let mut gaps = race.gaps.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut gaps = race.gaps.lock();
             gaps.0.push(gap);
             if race.by.load(Ordering::Relaxed) != at {
                 gaps.1.push(gap);

@@ -1,10 +1,9 @@
-//! What a crowd of waiters costs: memory of each in the waiting room alone, of each with its connection,
-//! and the processor's time while all of them wait; on one name and on as many names as waiters. The
-//! service is the release binary as a process of its own, over three Redis servers that this starts and
-//! stops.
+//! What waiters cost: memory of each in the queues alone, of each with its connection, and processor time while
+//! all of them wait; on one name and on as many names as waiters. The service is the release binary as a
+//! process of its own, over three Redis servers that this starts and stops.
 //!
-//!     cargo build --release && cargo run --release --example crowd [WAITERS]
-#![expect(clippy::print_stdout, reason = "figures are what it is for")]
+//!     cargo build --release && cargo run --release --example waiters_memory [WAITERS]
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,12 +17,12 @@ use redlockd::types::ResourceName;
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const NODES: usize = 3;
-/// What a waiter is to weigh at most, with its connection. KiB.
+/// Maximum memory of a waiter with its connection. KiB.
 const GOAL_KIB: f64 = 20.0;
-/// The part of one processor that all of them together are to take at most: what the service takes when idle, and
-/// what a hundredth of a second in the counting hides.
+/// Maximum share of one processor for all of them: what the idle service takes, and the resolution of the
+/// counter, a hundredth of a second.
 const GOAL_BUSY: f64 = 0.01;
-/// How long nothing happens while the processor's time is counted.
+/// How long processor time is measured while all wait.
 const QUIET: Duration = Duration::from_secs(10);
 /// Ticks of the processor's time in a second (`getconf CLK_TCK`).
 const TICKS: f64 = 100.0;
@@ -42,9 +41,9 @@ impl Drop for Children {
 
 fn main() -> Result<(), Failure> {
     let waiters: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(10_000);
-    println!("the waiting room alone, {waiters} seats:");
+    println!("the queues alone, {waiters} waiters:");
     for names in [1, waiters] {
-        println!("  on {names:>6} names: {:>6.0} bytes each", seats(waiters, names)?);
+        println!("  on {names:>6} names: {:>6.0} bytes each", queue_memory(waiters, names)?);
     }
     let (mut children, mut nodes) = (Children(Vec::new()), Vec::new());
     for i in 0..NODES {
@@ -74,7 +73,7 @@ fn main() -> Result<(), Failure> {
             line.split("http://").nth(1).and_then(|rest| rest.split_whitespace().next()).ok_or(line.clone())?;
         let (pid, address) = (service.id(), address.trim_end_matches('/').to_owned());
         children.0.push(service);
-        crowd(pid, &address, waiters, names)?;
+        measure(pid, &address, waiters, names)?;
         // Dropped here, the sockets are gone; the service ends with them.
         if let Some(mut service) = children.0.pop() {
             service.kill()?;
@@ -84,31 +83,33 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Resident bytes per seat, without anything else.
-fn seats(waiters: usize, names: usize) -> Result<f64, Failure> {
-    let room = WaitQueues::new(WaitLimits { per_resource: waiters, total: waiters, detects_deadlocks: true });
-    let name = |i: usize| ResourceName::parse(&format!("deploy/crowd/{:06}", i % names)).map_err(|why| why.to_string());
-    // Kept in one piece that is there before, so that only the room grows.
-    let mut tickets = Vec::with_capacity(waiters);
+/// Resident bytes per waiter in the queues alone.
+fn queue_memory(waiters: usize, names: usize) -> Result<f64, Failure> {
+    let queues = WaitQueues::new(WaitLimits { per_resource: waiters, total: waiters, detects_deadlocks: true });
+    let name =
+        |i: usize| ResourceName::parse(&format!("deploy/waiters/{:06}", i % names)).map_err(|why| why.to_string());
+    // Allocated before, so that only the queues grow.
+    let mut handles = Vec::with_capacity(waiters);
     let before = resident(std::process::id())?;
     for i in 0..waiters {
         let owner = format!("somebody@host-{i}:4711");
-        tickets.push(room.enter(&name(i)?, &owner, None, SystemClock.now()).map_err(|full| format!("{full:?}"))?);
+        handles.push(queues.enqueue(&name(i)?, &owner, None, SystemClock.now()).map_err(|full| format!("{full:?}"))?);
     }
     let after = resident(std::process::id())?;
-    drop(tickets);
+    drop(handles);
     Ok((after.saturating_sub(before)) as f64 / waiters as f64)
 }
 
-fn crowd(pid: u32, address: &str, waiters: usize, names: usize) -> Result<(), Failure> {
-    let name = |i: usize| format!("deploy/crowd/{names}-{:06}", i % names);
+/// Prints memory and processor time of a service with `waiters` waiters.
+fn measure(pid: u32, address: &str, waiters: usize, names: usize) -> Result<(), Failure> {
+    let name = |i: usize| format!("deploy/waiters/{names}-{:06}", i % names);
     for i in 0..names {
         let answer = ask(address, &format!("POST /locks/{}?ttl=5m", name(i)))?;
         if !answer.starts_with("HTTP/1.1 201") {
             return Err(answer.into());
         }
     }
-    settle(pid)?;
+    wait_until_idle(pid)?;
     let before = resident(pid)?;
     let mut sockets = Vec::with_capacity(waiters);
     for i in 0..waiters {
@@ -123,7 +124,7 @@ fn crowd(pid: u32, address: &str, waiters: usize, names: usize) -> Result<(), Fa
     while waiting(address)? < waiters {
         std::thread::sleep(Duration::from_millis(100));
     }
-    settle(pid)?;
+    wait_until_idle(pid)?;
     let (after, busy) = (resident(pid)?, ticks(pid)?);
     std::thread::sleep(QUIET);
     let used = (ticks(pid)? - busy) as f64 / TICKS;
@@ -139,8 +140,8 @@ fn crowd(pid: u32, address: &str, waiters: usize, names: usize) -> Result<(), Fa
     Ok(())
 }
 
-/// Until a second passes in which next to nothing is done.
-fn settle(pid: u32) -> Result<(), Failure> {
+/// Waits for a second in which the process does next to nothing.
+fn wait_until_idle(pid: u32) -> Result<(), Failure> {
     for _ in 0..60 {
         let before = ticks(pid)?;
         std::thread::sleep(Duration::from_secs(1));
@@ -148,7 +149,7 @@ fn settle(pid: u32) -> Result<(), Failure> {
             return Ok(());
         }
     }
-    Err("it does not come to rest".into())
+    Err("the service does not become idle".into())
 }
 
 fn ask(address: &str, line: &str) -> Result<String, Failure> {
@@ -172,7 +173,7 @@ fn resident(pid: u32) -> Result<usize, Failure> {
     Ok(line.trim().trim_end_matches(" kB").trim().parse::<usize>()? * 1024)
 }
 
-/// The processor's time of a process so far, in ticks.
+/// Processor time of a process so far, in ticks.
 fn ticks(pid: u32) -> Result<u64, Failure> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let rest = stat.rsplit(')').next().ok_or("no stat")?;

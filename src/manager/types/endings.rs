@@ -1,0 +1,105 @@
+//! How leases end, and what happens to those that a connection holds.
+
+/// Why a lease that a client still proves is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GoneReason {
+    /// It ran out.
+    Expired,
+    /// Its holder released it.
+    Released,
+    /// An operator ended it, or forbade its renewal.
+    Forced,
+    /// The nodes no longer know.
+    Unknown,
+}
+
+impl GoneReason {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Expired, Self::Released, Self::Forced, Self::Unknown];
+
+    /// As in HTTP answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Released => "released",
+            Self::Forced => "forced",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// What happens to a lease that a connection holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldLeaseEvent {
+    /// It has its whole TTL again.
+    Renewed,
+    /// A renewal failed; the deadline stands, and the next try follows soon.
+    AtRisk,
+    /// It may no longer be relied on.
+    Lost(LostReason),
+    /// It was released with its token.
+    Released,
+}
+
+/// Why a lease that a connection held is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostReason {
+    /// It ran out, or the nodes no longer have it.
+    Expired,
+    /// An operator ended it, or forbade its renewal.
+    Forced,
+    /// Too few nodes answered until its deadline.
+    Quorum,
+    /// The service is shutting down and released it.
+    Draining,
+    /// It was held for `max_hold`, and the service released it.
+    MaxHold,
+}
+
+impl LostReason {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Expired, Self::Forced, Self::Quorum, Self::Draining, Self::MaxHold];
+
+    /// As in events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Forced => "forced",
+            Self::Quorum => "quorum",
+            Self::Draining => "draining",
+            Self::MaxHold => "max_hold",
+        }
+    }
+}
+
+/// How a lease ended, as far as this instance knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaseOutcome {
+    /// Its holder released it.
+    Released,
+    /// The connection that held it ended.
+    Disconnected,
+    /// The service released it for a connection, at shutdown or after `max_hold`.
+    GivenBack,
+    /// An operator ended it.
+    Forced,
+    /// The last deadline that this instance promised has passed: the lease expired, unless another
+    /// instance extended or released it, which is not reported here.
+    Lapsed,
+}
+
+impl LeaseOutcome {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Released, Self::Disconnected, Self::GivenBack, Self::Forced, Self::Lapsed];
+
+    /// As in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Disconnected => "disconnected",
+            Self::GivenBack => "given-back",
+            Self::Forced => "forced",
+            Self::Lapsed => "lapsed",
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Why the lock manager did not do what it was asked for.
+
+use std::time::Duration;
+
+use super::endings::GoneReason;
+use super::results::{HolderInfo, QuorumCount};
+use crate::protocol::EndReason;
+use crate::redlock::quorum::NodeOutcome;
+use crate::types::{Fence, ResourceName, TokenId};
+
+/// By what a resource is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HeldReason {
+    /// A running lease.
+    Lease,
+    /// Another Redlock client.
+    Foreign,
+    /// The lock delay after a lease that ran out.
+    LockDelay,
+}
+
+/// The resource is held.
+#[derive(Debug, Clone)]
+pub struct HeldRefusal {
+    /// By what.
+    pub reason: HeldReason,
+    /// The holders; empty for another Redlock client.
+    pub holders: Vec<HolderInfo>,
+    /// How many requests wait for it in this instance.
+    pub waiting: usize,
+    /// Earliest time at which a quorum can be free, where that is known.
+    pub free_in: Option<Duration>,
+    /// The answer of each node.
+    pub nodes: Vec<NodeOutcome>,
+}
+
+/// Too few nodes that may vote, or votes split to the end.
+#[derive(Debug, Clone)]
+pub struct NoQuorum {
+    /// The vote.
+    pub quorum: QuorumCount,
+    /// The answer of each node.
+    pub nodes: Vec<NodeOutcome>,
+    /// When asking again makes sense.
+    pub retry_after: Duration,
+}
+
+/// Why there is no lease.
+#[derive(Debug, Clone)]
+pub enum AcquireError {
+    /// Held, and the request does not wait.
+    Held(HeldRefusal),
+    /// Held, and the wait is over.
+    WaitTimeout {
+        /// As last seen.
+        held: HeldRefusal,
+        /// How long it waited.
+        waited: Duration,
+        /// Its last position in the queue; 1 is the head.
+        position: usize,
+    },
+    /// See [`NoQuorum`].
+    NoQuorum(NoQuorum),
+    /// This token's lease was ended less than a minute ago.
+    Ended(EndReason),
+    /// The same token claims its lease too often.
+    TooManyReplays,
+    /// The owners in this cycle wait for each other, and this is the newest request in it.
+    Deadlock {
+        /// From this request's owner back to it.
+        cycle: Vec<CycleEdge>,
+        /// How long it waited.
+        waited: Duration,
+    },
+    /// The queue is full.
+    TooManyWaiters {
+        /// The limit.
+        limit: usize,
+        /// The limit is that of this resource's queue, not the total.
+        per_resource: bool,
+    },
+    /// The service is shutting down.
+    Draining,
+}
+
+/// One owner waits for what the next one in the cycle holds, confirmed by a quorum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CycleEdge {
+    /// The owner that waits.
+    pub owner: String,
+    /// The resource that it waits for.
+    pub waits_for: ResourceName,
+    /// The owner that holds it.
+    pub held_by: String,
+    /// That owner's lease.
+    pub token_id: TokenId,
+}
+
+/// Why a lease was not extended.
+#[derive(Debug, Clone)]
+pub enum ExtendError {
+    /// Another token holds the resource.
+    NotHolder,
+    /// This token's lease is gone.
+    Gone(GoneReason),
+    /// The fence differs from the one asked for.
+    Changed {
+        /// The one that the nodes have.
+        current: Fence,
+    },
+    /// The labels would exceed their limits: field and reason.
+    Invalid(&'static str, String),
+    /// Not known whether it took effect; nothing was released, and the old deadline stands.
+    NoQuorum {
+        /// The vote.
+        no_quorum: NoQuorum,
+        /// Time left until the old deadline, where this instance knows it.
+        valid_for: Option<Duration>,
+    },
+}
+
+/// Why a lease was not released.
+#[derive(Debug, Clone)]
+pub enum ReleaseError {
+    /// Another token holds the resource.
+    NotHolder,
+    /// This token's lease is gone already.
+    Gone(GoneReason),
+    /// Too few nodes answered. Those that did have released it, the others are tried in the background,
+    /// and the TTL ends it at the latest.
+    NoQuorum(NoQuorum),
+}
+
+/// Why no lease was ended by an operator.
+#[derive(Debug, Clone)]
+pub enum ForceError {
+    /// The resource is free.
+    NotHeld,
+    /// Another lease holds it now.
+    Changed {
+        /// Its ETag, see [`super::Inspection::etag`].
+        current: String,
+    },
+    /// A lock of another Redlock client cannot be revoked, only ended at once.
+    ForeignRevoke,
+    /// See [`NoQuorum`].
+    NoQuorum(NoQuorum),
+}

@@ -1,0 +1,16 @@
+//! What the lock manager is asked and what it answers, for `http` and every other front end.
+
+mod endings;
+mod errors;
+mod requests;
+mod results;
+
+pub use endings::{GoneReason, HeldLeaseEvent, LeaseOutcome, LostReason};
+pub use errors::{AcquireError, CycleEdge, ExtendError, ForceError, HeldReason, HeldRefusal, NoQuorum, ReleaseError};
+pub use requests::{
+    AcquireRequest, ExtendRequest, ForceMode, ForceRequest, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
+};
+pub use results::{
+    EndedLease, ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListItem, ListPage, LockState,
+    NodeFinding, NodeSummary, QuorumCount, Readiness, ResourceOnNode, WaiterInfo,
+};

@@ -1,0 +1,90 @@
+//! What the lock manager can be asked for.
+
+use std::time::Duration;
+
+use crate::types::{Fence, Labels, ResourceName, Token, Ttl};
+
+/// Asks for a lease.
+#[derive(Debug, Clone)]
+pub struct AcquireRequest {
+    /// What is to be protected.
+    pub resource: ResourceName,
+    /// For how long.
+    pub ttl: Ttl,
+    /// For how long to wait at most; zero asks once.
+    pub wait: Duration,
+    /// Shown to people. The manager sets `acquired_at_ms`.
+    pub labels: Labels,
+    /// The client's own token: a repeated request joins its lease. `None`: the service draws one.
+    pub token: Option<Token>,
+}
+
+/// Asks for more time, or for other labels.
+#[derive(Debug, Clone)]
+pub struct ExtendRequest {
+    /// The leased resource.
+    pub resource: ResourceName,
+    /// The proof of the lease.
+    pub token: Token,
+    /// Time left from now; `None`: the lease's own TTL.
+    pub ttl: Option<Ttl>,
+    /// Only if the lease has this fence (`If-Match`).
+    pub fence: Option<Fence>,
+    /// `Some` replaces the note.
+    pub note: Option<String>,
+    /// Merge-patch of the metadata: `None` values remove keys.
+    pub metadata: Vec<(String, Option<String>)>,
+}
+
+/// How an operator ends a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForceMode {
+    /// No further renewals; the resource is free when the current lease ends. Safe.
+    Revoke,
+    /// At once. Unsafe: the holder may still be working.
+    Now,
+}
+
+/// Ends somebody else's lease.
+#[derive(Debug, Clone)]
+pub struct ForceRequest {
+    /// The leased resource.
+    pub resource: ResourceName,
+    /// At once or by its end.
+    pub mode: ForceMode,
+    /// Why, for the log.
+    pub reason: String,
+    /// Only the lease with this ETag: the one that the operator saw.
+    pub if_match: Option<String>,
+}
+
+/// Which leases to list.
+#[derive(Debug, Clone, Default)]
+pub struct ListQuery {
+    /// Names that begin with this.
+    pub prefix: String,
+    /// Exactly this owner.
+    pub owner: Option<String>,
+    /// Only resources in this state.
+    pub state: Option<ListState>,
+    /// Names after this one.
+    pub after: Option<String>,
+    /// At most so many, [`LIST_LIMIT_MAX`] at most.
+    pub limit: usize,
+}
+
+/// States to filter a list by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ListState {
+    /// A lease is running.
+    Held,
+    /// Requests of this instance wait for it.
+    Waited,
+    /// The last lease ran out; its lock delay is passing.
+    LockDelay,
+}
+
+/// Page size where none is asked for.
+pub const LIST_LIMIT_DEFAULT: usize = 100;
+/// The largest page.
+pub const LIST_LIMIT_MAX: usize = 1_000;

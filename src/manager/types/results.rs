@@ -1,0 +1,234 @@
+//! What the lock manager answers.
+
+use std::time::Duration;
+
+use crate::redlock::clock::BootTime;
+use crate::redlock::quorum::Verdict;
+use crate::types::{Fence, Labels, NodeId, ResourceName, Token, TokenId, Ttl};
+
+/// A granted lease, with its token.
+#[derive(Debug, Clone)]
+pub struct GrantedLease {
+    /// The leased resource.
+    pub resource: ResourceName,
+    /// The proof of the lease.
+    pub token: Token,
+    /// The fencing token.
+    pub fence: Fence,
+    /// As stored with the lease.
+    pub labels: Labels,
+    /// The TTL that was asked for.
+    pub ttl: Ttl,
+    /// Until when it may be relied on, on the service's boot clock.
+    pub deadline: BootTime,
+    /// This token held it already: the answer repeats an earlier grant.
+    pub replay: bool,
+    /// How long the request waited and tried.
+    pub waited: Duration,
+    /// The vote.
+    pub quorum: QuorumCount,
+}
+
+/// How a vote went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuorumCount {
+    /// Nodes that had granted when the decision was clear.
+    pub granted: usize,
+    /// Nodes that must.
+    pub needed: usize,
+    /// Nodes configured.
+    pub nodes: usize,
+}
+
+/// A lease without its token, as others may see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HolderInfo {
+    /// Names the lease.
+    pub token_id: TokenId,
+    /// Its fencing token, also the ETag.
+    pub fence: Fence,
+    /// Shown to people.
+    pub labels: Labels,
+    /// Time left until its deadline, at most. Zero while the lock delay passes.
+    pub valid_for: Duration,
+    /// How often it was extended.
+    pub renewals: u32,
+}
+
+/// A waiting request of this instance, as others may see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaiterInfo {
+    /// Its position in the queue; 1 is the head.
+    pub position: usize,
+    /// The owner that it names.
+    pub owner: String,
+    /// How long it has waited.
+    pub waiting: Duration,
+}
+
+/// An extended lease.
+#[derive(Debug, Clone)]
+pub struct ExtendedLease {
+    /// The lease; `waited` is zero, `replay` false.
+    pub lease: GrantedLease,
+    /// How often it was extended, this time included.
+    pub renewals: u32,
+}
+
+/// What an operator's request did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Forced {
+    /// The resource is free.
+    Freed,
+    /// It will be free after this time.
+    FreesIn(Duration),
+}
+
+/// The lease that an operator ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedLease {
+    /// Names it.
+    pub token_id: TokenId,
+    /// Its fencing token.
+    pub fence: Fence,
+}
+
+/// Everything that is known of one resource.
+#[derive(Debug, Clone)]
+pub struct Inspection {
+    /// The resource.
+    pub resource: ResourceName,
+    /// What a quorum has.
+    pub state: LockState,
+    /// The requests of this instance that wait for it.
+    pub waiters: Vec<WaiterInfo>,
+    /// What each node has.
+    pub nodes: Vec<ResourceOnNode>,
+    /// Nodes that agree on `state`, needed, configured.
+    pub quorum: QuorumCount,
+}
+
+impl Inspection {
+    /// Changes with the holder, not with renewals: the fence, or a fingerprint of another client's value.
+    /// `None` when free. Without the quotes.
+    pub fn etag(&self) -> Option<String> {
+        match &self.state {
+            LockState::Free => None,
+            LockState::Held(holder) => Some(holder.fence.to_string()),
+            LockState::Foreign { fingerprint, .. } => Some(fingerprint.clone()),
+        }
+    }
+}
+
+/// Who holds a resource, by quorum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockState {
+    /// Nobody, or nobody on a quorum of nodes.
+    Free,
+    /// A lease of this service.
+    Held(HolderInfo),
+    /// Another Redlock client.
+    Foreign {
+        /// The q-th largest TTL; `None` for a key without one.
+        left: Option<Duration>,
+        /// Of its value.
+        fingerprint: String,
+    },
+}
+
+/// What one node has of one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourceOnNode {
+    /// The node.
+    pub node: NodeId,
+    /// The lease that it has; `None` if it has none, or another client's lock.
+    pub holds: Option<TokenId>,
+    /// It has a lock of another Redlock client.
+    pub foreign: bool,
+    /// The key's TTL there.
+    pub ttl_ms: Option<u64>,
+    /// `granted` where it votes and answered, else see [`Verdict::as_str`].
+    pub verdict: Verdict,
+}
+
+/// One page of held leases.
+#[derive(Debug, Clone, Default)]
+pub struct ListPage {
+    /// In order of their names.
+    pub items: Vec<ListItem>,
+    /// `after` for the next page.
+    pub next: Option<String>,
+    /// A quorum of nodes was read to its end.
+    pub complete: bool,
+    /// How old the snapshot is.
+    pub age: Duration,
+    /// Leases in the whole snapshot, before filtering.
+    pub total: usize,
+}
+
+/// One resource in a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListItem {
+    /// What is held, or waited for.
+    pub resource: ResourceName,
+    /// The holder; `None` if it is only waited for.
+    pub holder: Option<HolderInfo>,
+    /// How many requests of this instance wait for it.
+    pub waiting: usize,
+}
+
+/// One node as operators see it.
+#[derive(Debug, Clone)]
+pub struct NodeSummary {
+    /// Its name.
+    pub node: NodeId,
+    /// `up`, `down`, or why it has no vote; see [`Verdict::as_str`].
+    pub state: String,
+    /// Whether it votes.
+    pub votes: bool,
+    /// How long it has been in this state.
+    pub since: Duration,
+    /// Until it votes again, where that is known.
+    pub votes_in: Option<Duration>,
+    /// Why it has no vote, in one sentence.
+    pub why: Option<String>,
+    /// Round trip of the last probe.
+    pub latency: Option<Duration>,
+    /// Its clock minus ours, milliseconds.
+    pub clock_offset_ms: Option<i64>,
+    /// The run id of the server that answers.
+    pub run_id: Option<String>,
+    /// The server's version.
+    pub version: Option<String>,
+    /// How often another process answered than before.
+    pub restarts: u64,
+    /// What makes the server unsuitable, or should be looked into.
+    pub findings: Vec<NodeFinding>,
+}
+
+/// Something about a node that an operator should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFinding {
+    /// Stable name.
+    pub code: String,
+    /// One sentence, with what to do.
+    pub detail: String,
+    /// It costs the node its vote.
+    pub bars: bool,
+}
+
+/// Whether requests can be served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Readiness {
+    /// A quorum of nodes answered lately and votes.
+    Ready,
+    /// Too few nodes vote.
+    NoQuorum {
+        /// Nodes that vote.
+        voting: usize,
+        /// Until enough vote, where that is known.
+        ready_in: Option<Duration>,
+    },
+    /// The service is shutting down.
+    Draining,
+}
