@@ -189,19 +189,35 @@ fn the_limits_that_are_called_constants_are_constants() {
     let named: BTreeSet<&str> =
         limits.split('`').skip(1).step_by(2).filter_map(|code| code.rsplit(':').next()).filter(is_constant).collect();
     assert!(named.len() > 20, "{named:?}");
-    let sources = sources(&path("src"));
+    let sources: String =
+        files(&path("src")).iter().map(|file| std::fs::read_to_string(file).unwrap_or_default()).collect();
     for name in named {
         assert!(sources.contains(&format!("const {name}: ")), "{name} is no constant");
     }
 }
 
-/// All source files below a directory, one after the other.
-fn sources(dir: &Path) -> String {
+/// Source files and directories that a document names in backticks exist.
+#[test]
+fn the_files_that_are_mentioned_exist() {
+    let roots = ["src", "tests", "examples", "benches", "fuzz"];
+    let all: Vec<PathBuf> = roots.iter().flat_map(|dir| files(&path(dir))).collect();
+    let mut mentioned = 0;
+    for document in DOCUMENTS {
+        for name in read(document).split('`').skip(1).step_by(2) {
+            let is_file = (name.ends_with(".rs") || name.ends_with(".lua")) && !name.contains(' ');
+            let is_dir = name.starts_with("src/") && name.ends_with('/');
+            if is_file || is_dir {
+                let exists = if is_dir { path(name).is_dir() } else { all.iter().any(|file| file.ends_with(name)) };
+                assert!(exists, "{document} mentions {name}");
+                mentioned += 1;
+            }
+        }
+    }
+    assert!(mentioned > 40, "{mentioned}");
+}
+
+/// All files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable").path());
-    entries
-        .map(|path| match path {
-            dir if dir.is_dir() => sources(&dir),
-            file => std::fs::read_to_string(file).unwrap_or_default(),
-        })
-        .collect()
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
