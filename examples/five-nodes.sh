@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Five independent Redis masters on this machine and redlockd over them, to try things out: what you see is what five
-# machines would do, except that they fail together. Stops everything that it started when it ends (Ctrl-C).
+# Starts five independent Redis masters on this machine and redlockd over them, to try it: the same as on five machines,
+# except that they fail together. Stops everything that it started when it ends (Ctrl-C).
 #
 #   examples/five-nodes.sh [further options of `redlockd serve`]
 #   REDLOCKD=path/to/redlockd examples/five-nodes.sh
@@ -22,7 +22,7 @@ dir=$(mktemp -d)
 pids=()
 stop() {
   trap - EXIT HUP INT TERM
-  # redlockd first (it was started last), so that it can release what it is about to.
+  # redlockd first (it was started last), so that its last releases reach the nodes.
   for ((i = ${#pids[@]} - 1; i >= 0; i--)); do
     kill "${pids[i]}" 2>/dev/null || continue
     wait "${pids[i]}" 2>/dev/null || true
@@ -41,8 +41,8 @@ for port in "${ports[@]}"; do
     exit 1
   fi
   mkdir "$dir/$port"
-  # No persistence: redlockd relies on none. A node that restarts sits out until no lease can depend on what it forgot.
-  # `setsid`: a Ctrl-C is for this script, which stops one after the other.
+  # No persistence: redlockd relies on none. A node that restarts has no vote until no lease can depend on what it forgot.
+  # `setsid`: Ctrl-C reaches only this script, which stops one process after the other.
   setsid redis-server --port "$port" --bind 127.0.0.1 --dir "$dir/$port" --save '' --appendonly no \
     --maxmemory-policy noeviction --logfile "$dir/$port/log" &
   pids+=($!)
@@ -60,7 +60,7 @@ for i in "${!ports[@]}"; do
   done
 done
 
-# Once for new nodes: without it they are taken for wiped ones, and wait for some five minutes before they vote.
+# Once for new nodes: without it they count as wiped, and have no vote for some five minutes.
 "$REDLOCKD" init "${nodes[@]}"
 setsid "$REDLOCKD" serve "${nodes[@]}" "$@" &
 pids+=($!)

@@ -1,6 +1,5 @@
-//! What is fuzzed: one function for each kind of input that strangers send. Each may refuse whatever
-//! it likes and must never panic; where it accepts, what it made must keep its promises. The fuzz
-//! targets call them with anything, `tests/it/fuzz_corpus.rs` with the corpus in each `make test`.
+//! The fuzz targets: one function for each kind of untrusted input. Each may refuse any input and must never panic; an
+//! accepted input must satisfy the invariants of its type. `tests/it/fuzz_corpus.rs` calls them with `fuzz/corpus`.
 
 use std::collections::BTreeMap;
 
@@ -44,14 +43,14 @@ pub fn names(data: &[u8]) {
     }
 }
 
-/// Durations: what is read can be written and read again.
+/// Durations: a parsed duration can be formatted and parsed again.
 pub fn durations(data: &[u8]) {
     if let Ok(duration) = parse_duration(&text(data)) {
         assert_eq!(parse_duration(&format_duration(duration)).ok(), Some(duration));
     }
 }
 
-/// Bodies: a byte that says which form, then the body. Every field that an endpoint knows is read.
+/// Bodies: a byte that selects JSON, form or query, then the body. Every field of an endpoint is read.
 pub fn bodies(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else { return };
     let mut fields = Fields::default();
@@ -114,7 +113,7 @@ pub fn settings(data: &[u8]) {
     }
 }
 
-/// Access files: what is read allows nothing without a rule for it.
+/// Access files: a parsed file allows nothing without a rule.
 pub fn access_file(data: &[u8]) {
     match redlockd::auth::access_file::parse(&text(data)) {
         Ok(book) => {
@@ -127,7 +126,7 @@ pub fn access_file(data: &[u8]) {
     }
 }
 
-/// What a node sends, as the answer to every kind of request.
+/// Replies of a node, parsed as the reply to every kind of request.
 pub fn replies(data: &[u8]) {
     let Ok(value) = parse_redis_value(data) else { return };
     for request in requests() {
@@ -150,7 +149,7 @@ pub fn replies(data: &[u8]) {
     }
 }
 
-/// One of each.
+/// One request of each kind.
 fn requests() -> Vec<Request> {
     let resource = || ResourceName::parse("a/b").expect("valid");
     let token = Token::parse("a-token-0123456789-abcdef").expect("valid").hash();

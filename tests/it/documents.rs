@@ -167,3 +167,29 @@ fn the_variables_that_are_mentioned_exist() {
         }
     }
 }
+
+/// Source files and directories that a document names in backticks exist.
+#[test]
+fn the_files_that_are_mentioned_exist() {
+    let roots = ["src", "tests", "examples", "benches", "fuzz"];
+    let all: Vec<PathBuf> = roots.iter().flat_map(|dir| files(&path(dir))).collect();
+    let mut mentioned = 0;
+    for document in DOCUMENTS {
+        for name in read(document).split('`').skip(1).step_by(2) {
+            let is_file = (name.ends_with(".rs") || name.ends_with(".lua")) && !name.contains(' ');
+            let is_dir = name.starts_with("src/") && name.ends_with('/');
+            if is_file || is_dir {
+                let exists = if is_dir { path(name).is_dir() } else { all.iter().any(|file| file.ends_with(name)) };
+                assert!(exists, "{document} mentions {name}");
+                mentioned += 1;
+            }
+        }
+    }
+    assert!(mentioned > 40, "{mentioned}");
+}
+
+/// All files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable").path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
