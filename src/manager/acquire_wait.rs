@@ -279,7 +279,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                         false
                     }
                 },
-                () = subscription_health.changed(), if !mutant::is(Mutant::DeafnessUnnoticed) => {
+                () = subscription_health.changed(), if !mutant::is(Mutant::SubscriptionLossUnnoticed) => {
                     // Spread, since this happens to every waiter of the instance at once. It may be
                     // over already, and something missed all the same.
                     is_rung = true;

@@ -274,7 +274,7 @@ impl WaitQueues {
         let circle = state.waits.circle_of(&owner, |r| state.holder_of(r));
         let Some(newest) = circle.into_iter().flatten().max_by_key(|edge| edge.place.seat) else { return };
         let seat = state.queues.get_mut(&newest.place.resource).and_then(|q| q.seat_mut(newest.place.seat));
-        if let Some(seat) = seat.filter(|_| !mutant::is(Mutant::DeadlockUntold)) {
+        if let Some(seat) = seat.filter(|_| !mutant::is(Mutant::DeadlockUnnoticed)) {
             seat.is_suspect = true;
             seat.call.notify_one();
         }

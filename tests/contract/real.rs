@@ -7,7 +7,6 @@ use std::time::Duration;
 use deadpool_redis::redis::{self, Connection, FromRedisValue, Value};
 use redlockd::protocol::commands::{self, ScriptContext, ScriptRef};
 use redlockd::protocol::keys::KeyTemplate;
-use redlockd::protocol::replies;
 use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::types::ResourceName;
@@ -63,7 +62,7 @@ impl RealServer {
             secs * 1_000_000 + micros
         };
         let answer = match reply {
-            Ok(value) => replies::parse(request, &value),
+            Ok(value) => commands::parse(request, &value),
             Err(e) => Err(Unreachable::new(UnreachableKind::Protocol, e.to_string())),
         };
         (time(before), answer, time(after))
@@ -77,7 +76,7 @@ impl RealServer {
         let list: Vec<(RequestTime, &Request)> = asked.iter().map(|(sent_at, request)| (*sent_at, request)).collect();
         let value = commands::build_batch(&context, &list, ScriptRef::Body).query::<Value>(&mut self.connection);
         let parse = |(i, (_, request)): (usize, &(RequestTime, Request))| match &value {
-            Ok(value) => replies::parse_one_of(asked.len(), i, request, value),
+            Ok(value) => commands::parse_in_batch(asked.len(), i, request, value),
             Err(e) => Err(Unreachable::new(UnreachableKind::Protocol, e.to_string())),
         };
         asked.iter().enumerate().map(parse).collect()
