@@ -1,6 +1,6 @@
-//! What is fuzzed: one function for each kind of input that strangers send. Each may refuse whatever
-//! it likes and must never panic; where it accepts, what it made must keep its promises. The fuzz
-//! targets call them with anything, `tests/it/fuzz_corpus.rs` with the corpus in each `make test`.
+//! What is fuzzed: one function for each kind of untrusted input. A parser may refuse any input and must never panic; an accepted
+//! value must satisfy the assertions here. The fuzz targets call these with random data, `tests/it/fuzz_corpus.rs` with the
+//! corpus in each `make test`.
 
 use std::collections::BTreeMap;
 

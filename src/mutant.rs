@@ -73,7 +73,7 @@ mutants! {
         InitBlocked,
     }
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
-    /// protocol has them; `sim::mutants::rare_bugs` searches for them when run by hand.
+    /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.
     RARE {
         /// A quarantine ordered from a node with a stepped clock ends when that clock returns. Found when a node loses its
         /// memory while its clock is behind, and an instance with the right time orders the quarantine (seed 737891).

@@ -1,4 +1,4 @@
-//! The scripts as Redis commands: how one is named, what each is told beside its request, and the builder of its keys and
+//! The scripts as Redis commands: how a command names one, what each gets beside its request, and the builder of its keys and
 //! arguments.
 
 use std::time::Duration;

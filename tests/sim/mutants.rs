@@ -1,5 +1,5 @@
 //! Each mutant must be detected within a budget of seeds: a simulation that cannot find bugs proves
-//! nothing by finding none. Mutants that are too rare for seeds are listed with the reason.
+//! nothing by finding none. Mutants that are too rare for seeds are searched for by hand (`rare_mutants`).
 #![expect(clippy::print_stdout, reason = "the table of seeds is the output of the run")]
 
 use std::sync::Mutex;

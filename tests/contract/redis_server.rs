@@ -1,5 +1,5 @@
-//! A real redis-server of the suite's own, on a unix socket, and the scripts run on it by hand. To be
-//! swapped for the service's own Redis node; until then this is all that knows keys and arguments.
+//! A redis-server of the suite's own, on a unix socket, with the scripts run on it directly: without the service's Redis node,
+//! which adds connections and time-outs.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,20 +13,20 @@ use redlockd::types::ResourceName;
 
 use super::subject::{Server, Subject};
 
-/// Far above what a start takes on a busy machine.
+/// Far above the start time on a busy machine.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(1);
 
 /// A redis-server; killed when dropped.
-pub struct RealServer {
+pub struct RedisServer {
     dir: tempfile::TempDir,
     child: Child,
     connection: Connection,
-    /// To which process the connection is bound; a test may pretend another one.
+    /// The process to which the connection is bound; a test may set another one.
     pub run: String,
 }
 
-impl RealServer {
+impl RedisServer {
     pub fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let (child, connection, run) = launch(&dir);
@@ -68,8 +68,8 @@ impl RealServer {
         (time(before), answer, time(after))
     }
 
-    /// Asks several at once, in one command, at one instant of the node's clock.
-    pub fn ask_several(&mut self, params: &ClusterParams, asked: &[(RequestTime, Request)]) -> Vec<NodeResult> {
+    /// Sends several requests in one command.
+    pub fn ask_batch(&mut self, params: &ClusterParams, asked: &[(RequestTime, Request)]) -> Vec<NodeResult> {
         let template = KeyTemplate::default();
         let marker_fingerprint = commands::marker_fingerprint(params, &self.run);
         let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
@@ -83,7 +83,7 @@ impl RealServer {
     }
 }
 
-impl Drop for RealServer {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         self.child.kill().expect("it was running");
         self.child.wait().expect("it ends");
@@ -115,7 +115,7 @@ fn launch(dir: &tempfile::TempDir) -> (Child, Connection, String) {
     (child, connection, run)
 }
 
-impl Subject for RealServer {
+impl Subject for RedisServer {
     fn now_us(&mut self) -> u64 {
         let (secs, micros): (u64, u64) = self.command(&[b"TIME"]);
         secs * 1_000_000 + micros
@@ -133,7 +133,7 @@ impl Subject for RealServer {
     }
 }
 
-impl Server for RealServer {
+impl Server for RedisServer {
     fn foreign_set(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: Option<u64>) {
         let key = resource.as_str().as_bytes();
         match ttl_ms {
@@ -176,7 +176,7 @@ impl Server for RealServer {
         self.command::<()>(&[b"FLUSHALL"]);
     }
 
-    /// A key that ends before all others, then one byte too few for it.
+    /// Sets a key that expires before all others, then lowers the memory limit below what is used.
     fn evict_something(&mut self) {
         let junk = vec![b'x'; 4 << 20];
         self.command::<()>(&[b"SET", b"junk", &junk, b"PX", b"10000"]);
