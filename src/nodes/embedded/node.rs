@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::state::{BootId, OpenError, Record, StateFile};
 use super::write_bound::WriteBound;
-use crate::protocol::reference::{ReferenceNode, Resumed, KeyCounts};
+use crate::protocol::reference::{KeyCounts, ReferenceNode, Resumed};
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::node::Node;
