@@ -12,7 +12,7 @@ use redlockd::http::api::extract;
 use redlockd::http::api::fields::Fields;
 use redlockd::http::middleware::request_id;
 use redlockd::http::{negotiation, path};
-use redlockd::protocol::replies;
+use redlockd::protocol::commands;
 use redlockd::protocol::{
     AcquireArgs, LeaseRecord, ListArgs, NodeInspection, ReleaseArgs, Reply, Request, RevokeArgs, StoredLock, UpdateArgs,
 };
@@ -130,7 +130,7 @@ pub fn access_file(data: &[u8]) {
 pub fn replies(data: &[u8]) {
     let Ok(value) = parse_redis_value(data) else { return };
     for request in requests() {
-        match replies::parse(&request, &value) {
+        match commands::parse(&request, &value) {
             Ok(Reply::Granted { fence, .. }) => assert!(fence.0 < 1 << 53),
             Ok(
                 Reply::Updated { record, .. }

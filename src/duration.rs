@@ -1,21 +1,18 @@
-//! The one reader of durations: `500ms`, `30s`, `5m`, `1h`. The configuration and the HTTP door
-//! both take it, so that `30s` is the same everywhere. It stands apart because nothing else of the
-//! domain is spelt with a unit; it knows no setting and no request.
+//! The text form of durations: `500ms`, `30s`, `5m`, `1h`. The configuration, the HTTP API and the command line all use it.
 
 use std::time::Duration;
 
 use crate::types::Invalid;
 
-/// The units, each with its milliseconds. Longest spelling first: `ms` ends in `s`.
+/// The units, each with its milliseconds.
 const UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
-/// The most characters of a refused value that are repeated in the message.
+/// The maximum number of characters of a refused value in the message.
 const SHOWN_MAX_CHARS: usize = 32;
 
 /// Reads a whole number followed by `ms`, `s`, `m` or `h`.
 ///
-/// Errors: [`Invalid`] for anything else, in one sentence that is safe to show to a client: no
-/// unit (with the hint `did you mean "30s"?`), another unit, a fraction, a sign, blanks, or more
-/// milliseconds than 64 bits hold.
+/// Errors: [`Invalid`] for anything else, in one sentence that is safe to show to a client: no unit (with the hint
+/// `did you mean "30s"?`), another unit, a fraction, a sign, blanks, or more milliseconds than 64 bits can hold.
 pub fn parse_duration(raw: &str) -> Result<Duration, Invalid> {
     let digits_end = raw.find(|c: char| !c.is_ascii_digit()).unwrap_or(raw.len());
     let (digits, unit) = raw.split_at(digits_end);
@@ -32,7 +29,7 @@ pub fn parse_duration(raw: &str) -> Result<Duration, Invalid> {
     ms.map(Duration::from_millis).ok_or_else(|| refused(raw, "is too long a duration"))
 }
 
-/// The shortest spelling that [`parse_duration`] reads back as `duration`, cut to whole milliseconds.
+/// The shortest text that [`parse_duration`] parses as `duration`, which is rounded down to whole milliseconds.
 pub fn format_duration(duration: Duration) -> String {
     let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let (name, unit_ms) = UNITS
@@ -47,7 +44,7 @@ fn refused(raw: &str, why: &str) -> Invalid {
     Invalid(format!("\"{}\" {why}", shown(raw)))
 }
 
-/// The value as a message may repeat it: short, and on one line.
+/// The value as quoted in a message: short, and on one line.
 fn shown(raw: &str) -> String {
     let mut text: String = raw.chars().take(SHOWN_MAX_CHARS).flat_map(char::escape_debug).collect();
     if raw.chars().nth(SHOWN_MAX_CHARS).is_some() {
@@ -66,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_four_units_are_read() {
+    fn the_four_units_are_parsed() {
         for (raw, ms) in
             [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000), ("0s", 0), ("007s", 7_000)]
         {
@@ -75,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_gets_the_hint() {
+    fn a_number_without_a_unit_gets_a_hint() {
         assert_eq!(reason("30"), "\"30\" has no unit: did you mean \"30s\"?");
     }
 
@@ -90,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn overflow_is_refused_and_the_largest_value_is_not() {
+    fn overflow_is_refused_and_the_largest_value_is_accepted() {
         assert_eq!(parse_duration("18446744073709551615ms"), Ok(Duration::from_millis(u64::MAX)));
         for raw in ["18446744073709551616ms", "18446744073709551615s", "5124095576031h"] {
             assert!(reason(raw).contains("too long"), "{raw}");
@@ -104,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spelling_is_the_shortest() {
+    fn the_text_form_is_the_shortest() {
         for (ms, text) in
             [(0, "0s"), (1, "1ms"), (1_500, "1500ms"), (30_000, "30s"), (300_000, "5m"), (5_400_000, "90m")]
         {
@@ -114,13 +111,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back(ms: u64) {
+        fn formatted_durations_are_parsed_back(ms: u64) {
             let duration = Duration::from_millis(ms);
             prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }
 
         #[test]
-        fn reading_is_exact_or_refused(n: u64, unit in 0..UNITS.len()) {
+        fn parsing_is_exact_or_refused(n: u64, unit in 0..UNITS.len()) {
             let (name, unit_ms) = UNITS[unit];
             let exact = u128::from(n) * u128::from(unit_ms);
             let read = parse_duration(&format!("{n}{name}")).ok().map(|d| d.as_millis());
@@ -128,7 +125,7 @@ mod tests {
         }
 
         #[test]
-        fn no_input_panics_and_only_digits_with_a_unit_pass(raw in "\\PC*|[0-9]{0,25}[mshd]{0,3}") {
+        fn no_input_panics_and_only_digits_with_a_unit_are_accepted(raw in "\\PC*|[0-9]{0,25}[mshd]{0,3}") {
             if parse_duration(&raw).is_ok() {
                 let number = raw.trim_end_matches(['m', 's', 'h']);
                 prop_assert!(number.bytes().all(|b| b.is_ascii_digit()) && !number.is_empty());

@@ -1,6 +1,5 @@
-//! The words of the domain as checked types: what a resource may be called, how long a lease may
-//! last, what proves it. Raw input becomes one of these once, at the door; nothing below parses
-//! again. Knows neither HTTP nor Redis.
+//! The domain's checked types: resource names, tokens, fences, TTLs, node names, labels. Raw input is parsed into one of
+//! these once, where it enters; all other modules use the checked type.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// The longest resource name, in bytes: it travels in a path, a key, a channel name and a log line.
+/// The longest resource name, in bytes: it is part of paths, keys, channel names and log lines.
 pub const RESOURCE_MAX_BYTES: usize = 255;
 /// Names with this prefix are the service's own keys and can never be resources.
 pub const RESERVED_PREFIX: &str = "redlockd:";
@@ -18,20 +17,20 @@ pub const RESERVED_PREFIX: &str = "redlockd:";
 pub const OWNER_MAX_BYTES: usize = 128;
 /// The longest `note` label, in bytes.
 pub const NOTE_MAX_BYTES: usize = 512;
-/// The most `metadata` pairs.
+/// The maximum number of `metadata` pairs.
 pub const METADATA_MAX_PAIRS: usize = 16;
-/// The most bytes of all `metadata` keys and values together.
+/// The maximum size of all `metadata` keys and values together, in bytes.
 pub const METADATA_MAX_BYTES: usize = 1024;
-/// The shortest token that a client may bring (22 base64 characters carry 128 bits).
+/// The shortest token that a client may choose (22 base64 characters hold 128 bits).
 pub const TOKEN_MIN_CHARS: usize = 22;
-/// The longest token that a client may bring.
+/// The longest token that a client may choose.
 pub const TOKEN_MAX_CHARS: usize = 64;
-/// How many hex digits of a token's hash are shown to people and logs.
+/// The number of hex digits of a token's hash in responses, pages and logs.
 pub const TOKEN_ID_DIGITS: usize = 8;
-/// Random bytes in a token that the service draws: 192 bits.
+/// Random bytes in a token that the service generates: 192 bits.
 pub const TOKEN_RANDOM_BYTES: usize = 24;
 
-/// Why a piece of input is not a value of its type. The text is safe to show to a client.
+/// Why an input is not a value of its type. The text is safe to show to a client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Invalid(pub String);
@@ -42,7 +41,7 @@ impl Invalid {
     }
 }
 
-/// The named thing that is protected: segments of `[A-Za-z0-9._~:@-]+` joined by `/`.
+/// The name of a resource: segments of `[A-Za-z0-9._~:@-]+` joined by `/`.
 ///
 /// Errors: [`Invalid`] for an empty name, one over [`RESOURCE_MAX_BYTES`], an empty, `.` or `..`
 /// segment, a character outside the set, or the reserved prefix `redlockd:`.
@@ -83,7 +82,7 @@ impl ResourceName {
         Ok(Self(raw.into()))
     }
 
-    /// The name as it was given.
+    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -116,8 +115,8 @@ impl fmt::Debug for ResourceName {
 pub struct Token(Arc<str>);
 
 impl Token {
-    /// Checks a token that a client brought: 22 to 64 characters of `[A-Za-z0-9._~-]`.
-    /// Angle brackets around it, as WebDAV writes lock tokens, are taken off.
+    /// Checks a token that a client sent: 22 to 64 characters of `[A-Za-z0-9._~-]`. Angle brackets around it, in which
+    /// WebDAV writes lock tokens, are removed.
     ///
     /// Errors: [`Invalid`], which never quotes the token.
     pub fn parse(raw: &str) -> Result<Self, Invalid> {
@@ -134,7 +133,7 @@ impl Token {
         Ok(Self(bare.into()))
     }
 
-    /// A token from random bytes (see [`crate::redlock::entropy::Entropy`]).
+    /// Makes a token of random bytes.
     pub fn from_random(bytes: [u8; TOKEN_RANDOM_BYTES]) -> Self {
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let text: String = bytes
@@ -147,14 +146,14 @@ impl Token {
         Self(text.into())
     }
 
-    /// The secret itself: for the one answer that hands it out.
+    /// The secret itself, for the one response that returns it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// What the nodes store in the token's place.
+    /// The hash that nodes store instead of the token.
     pub fn hash(&self) -> TokenHash {
-        // By a table: formatting 32 numbers would take three times as long as the hash itself.
+        // With a table: formatting 32 numbers would take three times as long as the hash itself.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let digest = Sha256::digest(self.0.as_bytes());
         let digits = digest.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -169,13 +168,13 @@ impl fmt::Debug for Token {
     }
 }
 
-/// SHA-256 of a token in lower-case hex: what a lock's value begins with, so that whoever can read
-/// a node cannot release through us.
+/// SHA-256 of a token in lower-case hex, with which a lock's value begins: a client that can read a node cannot release
+/// through the service.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TokenHash(Arc<str>);
 
 impl TokenHash {
-    /// Takes 64 lower-case hex digits, as a lock's value carries them.
+    /// Reads 64 lower-case hex digits from a lock's value.
     pub fn parse(hex: &str) -> Option<Self> {
         let ok = hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         ok.then(|| Self(hex.into()))
@@ -186,7 +185,7 @@ impl TokenHash {
         &self.0
     }
 
-    /// The eight digits that people and logs see.
+    /// The first digits, for responses, pages and logs.
     pub fn id(&self) -> TokenId {
         TokenId(self.0[..TOKEN_ID_DIGITS].into())
     }
@@ -198,7 +197,7 @@ impl fmt::Debug for TokenHash {
     }
 }
 
-/// The first eight hex digits of a token's hash: names a lease without proving it.
+/// The first eight hex digits of a token's hash: identifies a lease without proving it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct TokenId(Arc<str>);
 
@@ -232,13 +231,13 @@ impl fmt::Display for Fence {
     }
 }
 
-/// A lifetime in whole milliseconds, never zero. Bounds beyond that (least TTL, `max_ttl`) belong
-/// to the configuration and are checked where it is known.
+/// A lifetime in whole milliseconds, never zero. The bounds `min_ttl` and `max_ttl` are checked where the configuration is
+/// known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ttl(u64);
 
 impl Ttl {
-    /// Errors: [`Invalid`] at zero or beyond 2^40 ms (34 years), which no arithmetic here can overflow.
+    /// Errors: [`Invalid`] for zero, and above 2^40 ms (34 years), so that sums cannot overflow.
     pub fn from_ms(ms: u64) -> Result<Self, Invalid> {
         match ms {
             0 => Err(Invalid::new("a TTL is at least 1ms")),
@@ -258,13 +257,13 @@ impl Ttl {
     }
 }
 
-/// The name of a node, as configured: unique, shown in pages, metrics and answers in the place of
-/// its address, and part of the cluster fingerprint.
+/// The configured name of a node: unique, shown instead of its address in pages, metrics and responses, and part of the
+/// cluster fingerprint.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct NodeId(Arc<str>);
 
 impl NodeId {
-    /// Any non-empty name of at most 64 of `[A-Za-z0-9._:@/-]`.
+    /// Checks a name: 1 to 64 characters of `[A-Za-z0-9._:@/-]`.
     pub fn parse(raw: &str) -> Result<Self, Invalid> {
         let ok = (1..=64).contains(&raw.len())
             && raw.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'@' | b'/' | b'-'));
@@ -290,8 +289,8 @@ impl fmt::Debug for NodeId {
     }
 }
 
-/// Names one acquire round with its clean-up, so that a late command of a round that was given up
-/// can be told from the round that won. A letter followed by 16 hex digits.
+/// Identifies one acquire round with its clean-up, so that a late command of an abandoned round is distinguished from the
+/// round that succeeded. A letter followed by 16 hex digits.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct AttemptId(Arc<str>);
 
@@ -301,7 +300,7 @@ impl AttemptId {
         Self(format!("a{bits:016x}").into())
     }
 
-    /// The text that stands in the lock's value.
+    /// The text in the lock's value.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -313,17 +312,16 @@ impl fmt::Debug for AttemptId {
     }
 }
 
-/// What people need to know of a lease; stored within the lock's value, lives and dies with it.
-/// Labels only, never proof.
+/// Information about a lease for people, stored in the lock's value. Never proof.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Labels {
-    /// Who the holder says it is.
+    /// The name that the holder gave itself.
     #[serde(rename = "o", default, skip_serializing_if = "String::is_empty")]
     pub owner: String,
-    /// What it is doing.
+    /// What the holder uses the lease for.
     #[serde(rename = "n", default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// More of the same, in pairs.
+    /// Further labels, in pairs.
     #[serde(rename = "m", default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
     /// Wall-clock time of the grant, for display only. Milliseconds since 1970.
@@ -332,9 +330,9 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// Checks the bounds named in this file.
+    /// Checks the bounds in this file.
     ///
-    /// Errors: the name of the field and what is wrong with it.
+    /// Errors: the field's name and what is wrong with it.
     pub fn check(&self) -> Result<(), (&'static str, Invalid)> {
         let too_long =
             |field, len: usize, max: usize| (field, Invalid(format!("{len} bytes; at most {max} are allowed")));
@@ -355,7 +353,7 @@ impl Labels {
         Ok(())
     }
 
-    /// The form in which they stand in a lock's value.
+    /// The JSON text in a lock's value.
     pub fn encode(&self) -> Arc<str> {
         serde_json::to_string(self).expect("labels are plain strings").into()
     }
@@ -367,14 +365,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_with_slashes_and_the_whole_alphabet_pass() {
+    fn names_with_slashes_and_every_allowed_character_are_accepted() {
         for good in ["a", "deploy/prod", "A-Z.a_z~0:9@x/y", "a:b/redlockd:x", "...", &"x".repeat(255)] {
             assert_eq!(ResourceName::parse(good).map(|n| n.as_str().to_owned()).as_deref(), Ok(good));
         }
     }
 
     #[test]
-    fn hostile_names_are_refused_with_a_reason() {
+    fn invalid_names_are_refused_with_a_reason() {
         for bad in [
             "",
             "/",
@@ -399,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_taken_out_of_angle_brackets_and_never_printed() {
+    fn angle_brackets_around_tokens_are_removed_and_tokens_are_never_printed() {
         let token = Token::parse("<abcdefghijklmnopqrstuv>").expect("22 characters");
         assert_eq!(token.reveal(), "abcdefghijklmnopqrstuv");
         let shown = format!("{token:?} {:?}", token.hash());
@@ -418,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_over_their_bounds_name_the_field() {
+    fn labels_over_their_bounds_are_refused_with_the_field_name() {
         let labels = Labels { owner: "x".repeat(129), ..Labels::default() };
         assert_eq!(labels.check().map_err(|(field, _)| field), Err("owner"));
         let labels = Labels { note: "x".repeat(513), ..Labels::default() };
@@ -442,7 +440,7 @@ mod tests {
         }
 
         #[test]
-        fn encoded_labels_come_back(owner in ".{0,40}", note in ".{0,40}", k in ".{0,10}", v in ".{0,10}") {
+        fn encoded_labels_are_parsed_back(owner in ".{0,40}", note in ".{0,40}", k in ".{0,10}", v in ".{0,10}") {
             let labels = Labels { owner, note, metadata: [(k, v)].into(), acquired_at_ms: 7 };
             let back: Labels = serde_json::from_str(&labels.encode()).expect("own encoding");
             prop_assert_eq!(back, labels);

@@ -297,7 +297,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                         false
                     }
                 },
-                () = health.changed(), if !mutant::is(Mutant::DeafnessUnnoticed) => {
+                () = health.changed(), if !mutant::is(Mutant::SubscriptionLossUnnoticed) => {
                     // Spread, since this happens to every waiter of the instance at once. The subscriptions may
                     // be complete again, and a notice missed all the same.
                     is_woken = true;

@@ -214,7 +214,7 @@ impl WaitQueues {
         let Some(newest) = cycle.into_iter().flatten().max_by_key(|edge| edge.waiter.number) else { return };
         let queue = state.queues.get_mut(&newest.waiter.resource);
         let waiter = queue.and_then(|q| q.waiter_mut(newest.waiter.number));
-        if let Some(waiter) = waiter.filter(|_| !mutant::is(Mutant::DeadlockUntold)) {
+        if let Some(waiter) = waiter.filter(|_| !mutant::is(Mutant::DeadlockUnnoticed)) {
             waiter.is_suspect = true;
             waiter.notify.notify_one();
         }

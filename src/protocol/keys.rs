@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn templates_of_other_libraries_are_accepted() {
         for good in
-            ["{resource}", "redlock:{resource}", "lock:{resource}", "{resource}:lock", "x{resource}", "a/{resource}/b"]
+            ["{resource}", "redlock:{resource}", "lock:{resource}", "{resource}.lock", "x{resource}", "a/{resource}/b"]
         {
             assert_eq!(KeyTemplate::parse(good).map(|t| t.to_string()).as_deref(), Ok(good));
         }

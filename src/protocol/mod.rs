@@ -1,31 +1,34 @@
-//! The protocol between an instance and a node: requests, replies, the scripts that carry them out on
-//! Redis, and a reference implementation of the same scripts in Rust.
+//! The protocol between an instance and a node: requests and replies, and one module per operation with its arguments, its
+//! script for Redis and the script's reference implementation in Rust.
 
 pub mod commands;
 pub mod keys;
 pub mod reference;
-pub mod replies;
 
 mod acquire;
+mod admin;
 mod delete_foreign;
+mod inspect;
 mod list;
 mod params;
 mod record;
 mod release;
 mod reply;
+mod reply_reader;
 mod request;
 mod restore;
 mod revoke;
+mod script;
 mod update;
 
 pub use acquire::AcquireArgs;
 pub use delete_foreign::DeleteForeignArgs;
 pub use list::ListArgs;
-pub use params::{ClusterParams, quarantine_for};
-pub use record::{LeaseRecord, MAX_RENEWALS};
+pub use params::{ClusterParams, RequestTime, TOKEN_TOMBSTONE, quarantine_for};
+pub use record::{LeaseRecord, MAX_CLAIMS, MAX_RENEWALS};
 pub use release::{CancelArgs, ReleaseArgs};
 pub use reply::*;
-pub use request::{EndReason, MAX_CLAIMS, OPERATIONS, Request, RequestTime, TOKEN_TOMBSTONE};
+pub use request::{OPERATIONS, Request};
 pub use restore::RestoreArgs;
 pub use revoke::RevokeArgs;
 pub use update::UpdateArgs;

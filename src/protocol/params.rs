@@ -1,17 +1,25 @@
-//! What all instances over one set of nodes agree on, and what follows from it.
+//! The parameters on which all instances over one set of nodes agree, what follows from them, and the time of a request.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What all instances over one set of nodes must agree on, and what each script is told.
+/// How long a release is remembered, so that a late duplicate of its acquire cannot take the lease again.
+pub const TOKEN_TOMBSTONE: Duration = Duration::from_secs(60);
+
+/// When a request was sent, by the instance's estimate of the nodes' time (`redlock::cluster_clock`):
+/// microseconds since 1970. Also the minimum of the fence that the request may be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestTime(pub u64);
+
+/// What all instances over one set of nodes must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterParams {
-    /// Fingerprint of node names, guard, lock delay, fence TTL and key template. A node that has another one
-    /// does not vote for us.
+    /// Fingerprint of node names, guard, lock delay, fence TTL and key template. A node with another fingerprint does not
+    /// vote for this instance.
     pub cluster: Arc<str>,
-    /// Clock offset, or age of a request, beyond which a node does not vote.
+    /// The maximum clock offset, and the maximum age of a request, with which a node votes.
     pub guard: Duration,
-    /// Added to each TTL on the nodes, never promised.
+    /// Added to each TTL on the nodes, but not to the validity that a holder is promised.
     pub lock_delay: Duration,
     /// How long a node that lost its memory has no vote. See [`quarantine_for`].
     pub quarantine: Duration,
@@ -20,15 +28,15 @@ pub struct ClusterParams {
 }
 
 impl ClusterParams {
-    /// How long the tombstone of an attempt stays: longer than an acquire can be late and still be
-    /// accepted (`guard`, on a clock that may be off by `guard`).
+    /// How long the tombstone of an attempt is kept: longer than an acquire can be late and still be accepted (`guard`, on
+    /// a clock that may be off by `guard`).
     pub fn attempt_tombstone(&self) -> Duration {
         self.guard.saturating_mul(2).saturating_add(Duration::from_secs(1))
     }
 }
 
-/// ⌈1.01·(max_ttl + lock_delay)⌉ + 2·guard: every lease that a node may have voted for is over by
-/// then, with clock rates up to 1 % apart.
+/// ⌈1.01·(max_ttl + lock_delay)⌉ + 2·guard: by then every lease that a node may have voted for has ended, with clock
+/// rates up to 1 % apart.
 pub fn quarantine_for(max_ttl: Duration, lock_delay: Duration, guard: Duration) -> Duration {
     let lease_ms = u64::try_from(max_ttl.saturating_add(lock_delay).as_millis()).unwrap_or(u64::MAX);
     let padded_ms = lease_ms.saturating_add(lease_ms.div_ceil(100));

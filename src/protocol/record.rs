@@ -1,32 +1,38 @@
-//! The record that a lock's value on a node carries.
+//! The value of a lock's key on a node: the record of a lease.
 
 use std::sync::Arc;
 
 use crate::types::{Fence, Labels, TokenHash, Ttl};
 
-/// A renewal count stops here: it has six digits in the lock's value.
+/// The maximum renewal count: it has six digits in the lock's value. Further renewals are not counted.
 pub const MAX_RENEWALS: u32 = 999_999;
+/// The maximum number of attempts that may claim one lease (replays of one `POST`); further ones are refused.
+pub const MAX_CLAIMS: usize = 16;
+/// An attempt's id and the comma behind it.
+pub(super) const CLAIM_BYTES: usize = 18;
+/// No attempt is added to claims of this length.
+pub(super) const CLAIMS_MAX_BYTES: usize = MAX_CLAIMS * CLAIM_BYTES;
 
-/// The lease as it stands in a lock's value:
+/// A lease, stored in the lock's value as
 /// `token hash|renewals (6 digits)|ttl_ms|fence|attempt,attempt,|labels`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
-    /// Whose.
+    /// Hash of the token that proves it.
     pub token: TokenHash,
-    /// How often it was extended, as far as the nodes counted.
+    /// How often it was extended, as far as this node has counted.
     pub renewals: u32,
     /// The TTL it was acquired with.
     pub ttl: Ttl,
-    /// Its fencing token here.
+    /// Its fencing token on this node.
     pub fence: Fence,
-    /// The attempts that claim it, each followed by a comma; `p,` once it was extended or planted.
+    /// The attempts that claim it, each followed by a comma; `p,` after an extend or a restore.
     pub claims: Arc<str>,
     /// Encoded [`Labels`].
     pub labels: Arc<str>,
 }
 
 impl LeaseRecord {
-    /// Reads a lock's value; `None` for a foreigner's.
+    /// Reads a lock's value; `None` for that of a foreign client.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(value).ok()?;
         let mut parts = text.splitn(6, '|');
@@ -38,7 +44,7 @@ impl LeaseRecord {
         Some(Self { token, renewals, ttl, fence, claims, labels: parts.next()?.into() })
     }
 
-    /// The lock's value.
+    /// The lock's value, as text.
     pub fn encode(&self) -> String {
         format!(
             "{}|{:06}|{}|{}|{}|{}",
@@ -51,7 +57,7 @@ impl LeaseRecord {
         )
     }
 
-    /// The labels; empty ones where they cannot be read.
+    /// The labels; empty if they cannot be read.
     pub fn labels(&self) -> Labels {
         serde_json::from_str(&self.labels).unwrap_or_default()
     }
@@ -73,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_comes_back_from_its_value(renewals in 0..=MAX_RENEWALS, ttl in 1u64..1 << 40, fence in 0u64..1 << 53, labels in ".{0,80}") {
+        fn an_encoded_record_is_parsed_back(renewals in 0..=MAX_RENEWALS, ttl in 1u64..1 << 40, fence in 0u64..1 << 53, labels in ".{0,80}") {
             let record = LeaseRecord {
                 token: TokenHash::parse(&"0f".repeat(32)).expect("hex"),
                 renewals,

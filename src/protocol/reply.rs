@@ -1,65 +1,94 @@
-//! What a node answers, and how it can fail to.
+//! A node's replies, and the ways in which a request can fail to get one.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::record::LeaseRecord;
-use super::request::EndReason;
 use crate::types::{Fence, ResourceName};
 
-/// What a node answered. Which request may get which answer is said at [`Request`].
+/// Why a lease was ended for good; kept on the nodes for [`TOKEN_TOMBSTONE`](super::params::TOKEN_TOMBSTONE).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// By its holder.
+    Released,
+    /// At once, by an operator.
+    Forced,
+    /// By an operator, at its present end: it may not be renewed any more.
+    Revoked,
+    /// The attempt was cancelled before it was granted.
+    Cancelled,
+}
+
+impl EndReason {
+    /// The word that nodes store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Forced => "forced",
+            Self::Revoked => "revoked",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Reads the word from a node.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Released, Self::Forced, Self::Revoked, Self::Cancelled].into_iter().find(|r| r.as_str() == word)
+    }
+}
+
+/// A node's reply. [`Request`](super::request::Request) names the replies to each request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// A vote. `joined`: the token already held it here.
+    /// A vote for the acquire. `joined`: the token already held the lease on this node.
     Granted { fence: Fence, joined: bool },
-    /// Somebody else has it. `left_ms` is the key's TTL, `None` for a foreign key without one;
-    /// `record` is `None` for a foreigner's lock.
+    /// Another token holds it. `left_ms` is the key's TTL, `None` for a foreign key without one; `record` is `None` for
+    /// a foreign client's lock.
     Held { left_ms: Option<u64>, record: Option<LeaseRecord> },
-    /// Extended. `record` is the lease as it stands now; `before_ms` what the key had left before.
+    /// Extended, edited or written back. `record` is the lease as it is now; `before_ms` is the key's former TTL.
     Updated { record: LeaseRecord, before_ms: u64 },
     /// The node has no such key.
     Missing,
-    /// Somebody else's, or (with a fence) this token's next lease.
+    /// The key belongs to another holder, or (with a fence) to this token's next lease.
     Other { fence: Option<Fence> },
     /// This token's lease, or this attempt, was ended for good.
     Ended { reason: EndReason },
-    /// More than [`MAX_CLAIMS`] attempts claim the lease.
+    /// [`MAX_CLAIMS`](super::record::MAX_CLAIMS) attempts claim the lease already.
     TooManyClaims,
-    /// The fence lies further ahead than clocks may differ.
+    /// The fence is further ahead than clocks may differ.
     FenceTooFarAhead,
-    /// Repaired.
+    /// The lease was put back.
     Restored,
-    /// Of a release, a cancel or an eviction.
+    /// Reply to a release, a cancel or the deletion of a foreign lock.
     Released(Released),
     /// Renewals are refused from now on; the key ends in `left_ms`.
     Revoked { left_ms: u64 },
     /// This node has no vote.
     NoVote(NoVote),
-    /// See [`Request::Inspect`].
+    /// Reply to an inspection.
     Inspected(NodeInspection),
-    /// See [`Request::List`]. `next` is `None` at the end.
+    /// Reply to a list request. `next` is `None` on the last page.
     Page { next: Option<u64>, leases: Vec<ListedLease> },
-    /// See [`Request::Probe`].
+    /// Reply to the operations on the node itself.
     Status(NodeStatus),
 }
 
 /// What a release found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Released {
-    /// What stood there.
+    /// What was at the lock's key.
     pub found: Found,
-    /// The tombstone that an earlier release or revocation had left.
+    /// The reason in the tombstone of an earlier release or revocation.
     pub earlier: Option<EndReason>,
 }
 
-/// What a release found in place of the lease.
+/// What a release, a cancel or a deletion found at the lock's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// The lease (or claim) itself; it is gone now.
+    /// The lease, claim or foreign lock that the request named; it is removed now.
     Match,
     /// Nothing.
     Nothing,
-    /// Another lease or a foreigner's lock, untouched.
+    /// Another lease or a foreign client's lock; unchanged.
     Other,
 }
 
@@ -68,7 +97,7 @@ pub enum Found {
 pub enum NoVote {
     /// It may have forgotten leases that are still running.
     Quarantined { left_ms: u64 },
-    /// Quarantine is over; the others have not yet told it their fences.
+    /// Its quarantine is over; it has not been given the other nodes' highest fence yet.
     Unseeded { high_water: Fence },
     /// The request was late, or one of the two clocks is off. `node_us` is the node's time,
     /// microseconds since 1970.
@@ -77,39 +106,39 @@ pub enum NoVote {
     OtherCluster { theirs: String },
 }
 
-/// One node's view of one resource.
+/// What one node holds for one resource, and whether it votes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInspection {
     /// Why the node has no vote, if so.
     pub no_vote: Option<NoVote>,
-    /// What it holds.
+    /// What is at the lock's key.
     pub lock: StoredLock,
 }
 
-/// What stands at the lock's key.
+/// The content of a lock's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoredLock {
     /// Nothing.
     Free,
-    /// A lease of ours.
+    /// A lease of this service.
     Lease { record: LeaseRecord, left_ms: u64 },
-    /// Somebody else's key: no TTL where `left_ms` is `None`. The fingerprint is a SHA-1 of the
-    /// value, or `type:` and the key's type; the value itself is a secret of its holder.
+    /// A foreign client's key; without a TTL if `left_ms` is `None`. The fingerprint is the SHA-1 of the value, or `type:`
+    /// and the key's type; the value itself is its holder's secret.
     Foreign { left_ms: Option<u64>, fingerprint: Arc<str> },
 }
 
 /// One lease on one node's page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedLease {
-    /// What is held.
+    /// The leased resource.
     pub resource: ResourceName,
-    /// By whom.
+    /// The lease.
     pub record: LeaseRecord,
     /// The key's TTL on the node.
     pub left_ms: u64,
 }
 
-/// A node's own affairs.
+/// The state of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeStatus {
     /// Whether it votes.
@@ -118,39 +147,39 @@ pub struct NodeStatus {
     pub now_us: u64,
     /// The highest fence that it has seen.
     pub high_water: Fence,
-    /// The process that answers: Redis' `run_id`.
+    /// The process that replied: Redis' `run_id`.
     pub run: String,
-    /// Why it entered its present state: `init`, `blank`, `restart`, `clock`, `evicted`, `ordered`; may be empty.
+    /// Why it is in its present state: `init`, `blank`, `restart`, `clock`, `evicted`, `ordered`; may be empty.
     pub why: String,
-    /// Since when, on the node's clock. Microseconds since 1970, 0 if unknown.
+    /// Since when, by the node's clock. Microseconds since 1970, 0 if unknown.
     pub since_us: u64,
-    /// End of the last quarantine on the node's clock. Microseconds since 1970, 0 if there was none.
+    /// End of the last quarantine, by the node's clock. Microseconds since 1970, 0 if there was none.
     pub until_us: u64,
 }
 
 /// Whether a node votes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vote {
-    /// It does.
+    /// It votes.
     Active,
-    /// It does not.
+    /// It does not vote.
     NoVote(NoVote),
-    /// Answer to an `Init` only: the node carries a marker already.
+    /// Reply to an `Init` only: the node has a marker already.
     AlreadyInitialised,
 }
 
-/// No usable answer from a node. The request may still have taken effect, or may yet.
+/// No usable reply from a node. The request may have taken effect, or may still.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {detail}")]
 pub struct Unreachable {
-    /// What kind, for metrics and for the caller.
+    /// For metrics and for the caller.
     pub kind: UnreachableKind,
-    /// For the log only: may name addresses.
+    /// For the log only: may contain addresses.
     pub detail: Arc<str>,
 }
 
 impl Unreachable {
-    /// An error with its detail for the log.
+    /// `detail` is for the log only.
     pub fn new(kind: UnreachableKind, detail: impl Into<Arc<str>>) -> Self {
         Self { kind, detail: detail.into() }
     }
@@ -159,30 +188,30 @@ impl Unreachable {
 /// Kinds of [`Unreachable`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum UnreachableKind {
-    /// No answer within the node timeout.
+    /// No reply within the node timeout.
     Timeout,
     /// No connection; nothing was sent.
     Disconnected,
-    /// The connection broke while the request was under way.
+    /// The connection broke before the reply.
     Broken,
-    /// More requests under way than the limit; nothing was sent.
+    /// Too many requests await a reply; nothing was sent.
     Overloaded,
-    /// Wrong password, or not permitted.
+    /// Wrong password, or missing permission.
     Auth,
-    /// A replica.
+    /// The server is a replica.
     ReadOnly,
-    /// Memory full.
+    /// The server's memory is full.
     Full,
-    /// Still loading its data, or busy in a script.
+    /// The server is loading its data, or runs a slow script.
     Busy,
-    /// Unsuitable to vote: see the node's findings. Nothing was sent.
+    /// The server is unsuitable as a node, see the node's findings. Nothing was sent.
     Unsuitable,
-    /// An answer that is none.
+    /// A malformed reply.
     Protocol,
 }
 
 impl UnreachableKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 10] = [
         Self::Timeout,
         Self::Disconnected,
@@ -196,7 +225,7 @@ impl UnreachableKind {
         Self::Protocol,
     ];
 
-    /// The word in answers and metrics.
+    /// The word in responses and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -219,5 +248,5 @@ impl fmt::Display for UnreachableKind {
     }
 }
 
-/// One node's answer to one request.
+/// The result of one request to one node.
 pub type NodeResult = Result<Reply, Unreachable>;

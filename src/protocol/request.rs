@@ -1,7 +1,5 @@
 //! The requests to a node: one request is one atomic script there.
 
-use std::time::Duration;
-
 use super::acquire::AcquireArgs;
 use super::delete_foreign::DeleteForeignArgs;
 use super::list::ListArgs;
@@ -12,46 +10,6 @@ use super::restore::RestoreArgs;
 use super::revoke::RevokeArgs;
 use super::update::UpdateArgs;
 use crate::types::{Fence, ResourceName};
-
-/// The most attempts that may claim one lease: replays of one `POST`. More are refused.
-pub const MAX_CLAIMS: usize = 16;
-/// How long a release is remembered, so that a late duplicate of its acquire cannot come back.
-pub const TOKEN_TOMBSTONE: Duration = Duration::from_secs(60);
-
-/// When a request was sent, on the instance's stamp clock (see [`super::cluster_clock`]): microseconds
-/// since 1970. Also the floor of the fences that the request may be given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RequestTime(pub u64);
-
-/// Why a lease was ended for good; kept on the nodes for [`TOKEN_TOMBSTONE`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EndReason {
-    /// By its holder.
-    Released,
-    /// At once, by an operator.
-    Forced,
-    /// By an operator, when it ends: it may not be renewed any more.
-    Revoked,
-    /// One attempt, given up before it was granted.
-    Cancelled,
-}
-
-impl EndReason {
-    /// The word on the nodes.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Released => "released",
-            Self::Forced => "forced",
-            Self::Revoked => "revoked",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    /// Reads the word from a node.
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Released, Self::Forced, Self::Revoked, Self::Cancelled].into_iter().find(|r| r.as_str() == word)
-    }
-}
 
 /// A request to a node. Each is one atomic script there.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -30,7 +30,7 @@ impl<C: Clock> ClusterClock<C> {
 
     /// The estimate for a reading of the boot clock.
     pub fn request_time_at(&self, reading: BootTime) -> RequestTime {
-        if mutant::is(Mutant::StampFollowsWall) {
+        if mutant::is(Mutant::RequestTimeFollowsWall) {
             return RequestTime(self.clock.wall_ms().saturating_mul(1_000));
         }
         let offset = self.offset_us.load(Ordering::Relaxed);

@@ -1,12 +1,11 @@
-//! Random sequences of requests and mishaps, driven at the machine and at a real Redis side by side;
-//! every reply is compared. Seeded and bounded.
+//! Random sequences of requests and events, run on the reference and on a real Redis; every reply is compared. Seeded and
+//! bounded.
 //!
-//! No step is taken close to an instant at which a key, a quarantine or a period of the fence counters
-//! ends, since the two nodes differ by a millisecond or two in when that is: such an instant is waited
-//! out. Time: each script runs on Redis in one transaction with `TIME` before and after it. The machine is
-//! given the first of the two readings, and the second where the first does not agree (a key may have
-//! ended in between). What is a clock's reading or a remaining TTL may differ by the width of those
-//! brackets and Redis' rounding to milliseconds; everything else must be equal.
+//! No step is taken close to the end of a key, a quarantine or a period of the fence counters, since the two nodes differ by
+//! a millisecond or two there: the test waits until such an end has passed. Each script runs on Redis in one transaction
+//! with `TIME` before and after it. The reference is given the first reading, and the second one if the replies
+//! differ (a key may have expired in between). Clock readings and remaining TTLs may differ by the distance of these
+//! readings and Redis' rounding to milliseconds; everything else must be equal.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,18 +20,18 @@ use redlockd::protocol::{
 };
 use redlockd::types::{Fence, ResourceName};
 
-use super::agree::{MUST_MEET, agree, kind_of};
-use super::real::RealServer;
-use super::steps::{Ask, FOREIGN, FenceKind, RESOURCES, StampKind, Step, Who, seeded_runner, steps};
+use super::comparison::{EXPECTED_KINDS, agree, kind_of};
+use super::redis_server::RedisServer;
+use super::steps::{Ask, FOREIGN, FenceKind, RESOURCES, SentAtKind, Step, Who, seeded_runner, steps};
 use super::subject::{Server, Subject, attempt, name, token, ttl};
 
-/// Sequences, and the most steps of one: a few thousand steps in some seconds.
+/// The number of sequences, and the maximum number of steps of one: a few thousand steps in some seconds.
 const SEQUENCES: u32 = 150;
 const STEPS: usize = 60;
-/// Fixed, so that a build is as good as the one before it.
+/// Fixed, so that every run tests the same.
 const SEED: [u8; 32] = *b"redlockd contract differential 1";
-/// Redis rounds each TTL to a millisecond when it is set and again when it is read, and a replay sets
-/// it anew from what it read: one millisecond each.
+/// Redis rounds each TTL to a millisecond when it is set and again when it is read, and a replay sets it again from what
+/// it read: one millisecond each.
 const ROUNDING_MS: u64 = 6;
 const MAX_PAGES: usize = 100;
 
@@ -49,31 +48,31 @@ fn ours(is_brief: bool) -> ClusterParams {
     }
 }
 
-/// Both nodes, and what the steps so far have shown.
+/// Both nodes, and what the steps so far have produced.
 struct Pair<'a> {
-    real: &'a mut RealServer,
-    machine: ReferenceNode,
+    real: &'a mut RedisServer,
+    reference: ReferenceNode,
     params: ClusterParams,
     last_fence: u64,
     last_print: String,
     restarts: u32,
     was_evicted: bool,
-    /// How far the two may be apart by now, in microseconds.
+    /// By how much the two may differ by now, in microseconds.
     slack_us: u64,
-    /// Which kinds of replies came to which requests.
+    /// How often each kind of reply came to each kind of request.
     met: BTreeMap<String, u32>,
 }
 
 impl<'a> Pair<'a> {
-    fn new(real: &'a mut RealServer, is_brief: bool) -> Self {
+    fn new(real: &'a mut RedisServer, is_brief: bool) -> Self {
         real.flush_all();
         real.run = run_id(0);
-        let machine = ReferenceNode::new(&run_id(0));
+        let reference = ReferenceNode::new(&run_id(0));
         let params = ours(is_brief);
         let slack_us = ROUNDING_MS * 1_000;
         Self {
             real,
-            machine,
+            reference,
             params,
             last_fence: 0,
             last_print: String::new(),
@@ -92,13 +91,13 @@ impl<'a> Pair<'a> {
             FenceKind::OneLess => self.last_fence.saturating_sub(1),
             FenceKind::Any => 0,
             FenceKind::Ahead => now + 3_000_000,
-            FenceKind::Future => now + 20_000_000,
+            FenceKind::TooFarAhead => now + 20_000_000,
         }
     }
 
     fn request(&mut self, ask: &Ask) -> Request {
         let r = |i: &usize| name(RESOURCES[*i]);
-        // Attempts are drawn anew for each token and resource, as they are in life.
+        // Each token and resource has attempts of its own, as in operation.
         let at = |i: &usize, t: &u64, a: &u64| attempt(u64::try_from(*i).expect("small") * 100 + t * 10 + a);
         match ask {
             Ask::Acquire { resource, token: t, attempt: a, ms } => Request::Acquire(AcquireArgs {
@@ -108,7 +107,7 @@ impl<'a> Pair<'a> {
                 ttl: ttl(*ms),
                 labels: "{\"o\":\"|\"}".into(),
             }),
-            Ask::Hold { resource, token: t, ms, fence, renewal, labels } => Request::Update(UpdateArgs {
+            Ask::Update { resource, token: t, ms, fence, renewal, labels } => Request::Update(UpdateArgs {
                 resource: r(resource),
                 token: token(*t),
                 ttl: ms.map(ttl),
@@ -116,7 +115,7 @@ impl<'a> Pair<'a> {
                 renewal: *renewal,
                 labels: labels.map(Into::into),
             }),
-            Ask::Plant { resource, token: t, ms, fence } => Request::Restore(RestoreArgs {
+            Ask::Restore { resource, token: t, ms, fence } => Request::Restore(RestoreArgs {
                 resource: r(resource),
                 record: LeaseRecord {
                     token: token(*t),
@@ -139,7 +138,7 @@ impl<'a> Pair<'a> {
             Ask::Revoke { resource, token: t } => {
                 Request::Revoke(RevokeArgs { resource: r(resource), token: token(*t) })
             }
-            Ask::Evict { resource, sees } => {
+            Ask::DeleteForeign { resource, sees } => {
                 let fingerprint = if *sees { self.last_print.as_str() } else { "none" };
                 Request::DeleteForeign(DeleteForeignArgs { resource: r(resource), fingerprint: fingerprint.into() })
             }
@@ -156,10 +155,10 @@ impl<'a> Pair<'a> {
         match step {
             Step::Ask { what, sent_at, who } => {
                 let sent_at = match sent_at {
-                    StampKind::Now => now,
-                    StampKind::SlightlyOff(by) => now.saturating_add_signed(*by),
-                    StampKind::Late => now - 6_000_000,
-                    StampKind::Early => now + 6_000_000,
+                    SentAtKind::Now => now,
+                    SentAtKind::SlightlyOff(by) => now.saturating_add_signed(*by),
+                    SentAtKind::Late => now - 6_000_000,
+                    SentAtKind::Early => now + 6_000_000,
                 };
                 let mut params = self.params.clone();
                 match who {
@@ -167,7 +166,7 @@ impl<'a> Pair<'a> {
                     Who::OtherCluster => params.cluster = "two".into(),
                     Who::LongerTtl => params.quarantine *= 2,
                 }
-                if let Ask::Evict { resource, sees: true } = what {
+                if let Ask::DeleteForeign { resource, sees: true } = what {
                     self.ask(
                         RequestTime(now),
                         &self.params.clone(),
@@ -182,47 +181,47 @@ impl<'a> Pair<'a> {
                 match FOREIGN.get(*value) {
                     Some(bytes) => {
                         self.real.foreign_set(&r, bytes, *ttl_ms);
-                        self.machine.foreign_set(now, &r, &ForeignValue::Bytes(bytes.to_vec()), *ttl_ms);
+                        self.reference.foreign_set(now, &r, &ForeignValue::Bytes(bytes.to_vec()), *ttl_ms);
                     }
                     None => {
                         self.real.foreign_list(&r, *ttl_ms);
-                        self.machine.foreign_set(now, &r, &ForeignValue::OtherType("list"), *ttl_ms);
+                        self.reference.foreign_set(now, &r, &ForeignValue::OtherType("list"), *ttl_ms);
                     }
                 }
             }
             Step::Expire { resource, ttl_ms } => {
                 let r = name(RESOURCES[*resource]);
                 self.real.foreign_expire(&r, *ttl_ms);
-                self.machine.foreign_expire(now, &r, *ttl_ms);
+                self.reference.foreign_expire(now, &r, *ttl_ms);
             }
             Step::Delete { resource } => {
                 self.real.foreign_delete(&name(RESOURCES[*resource]));
-                self.machine.foreign_delete(now, &name(RESOURCES[*resource]));
+                self.reference.foreign_delete(now, &name(RESOURCES[*resource]));
             }
             Step::FlushAll => {
                 self.real.flush_all();
-                self.machine.flush_all();
+                self.reference.flush_all();
             }
             Step::Evict => self.evict(now),
             Step::Restart { keeps_memory } => self.restart(*keeps_memory),
             Step::ClockWasAhead => self.clock_was_ahead(now),
             Step::Wait => self.real.pass(Duration::from_millis(2 * BRIEF_MS + 5)),
         }
-        // What was done by other commands than a script took until now.
+        // Commands other than scripts may have taken until now.
         self.slack_us += if matches!(step, Step::Ask { .. } | Step::Wait) { 0 } else { self.real.now_us() - now };
         Ok(())
     }
 
-    /// The server counts an eviction that the marker has not heard of.
+    /// The server counts an eviction that the marker does not have yet.
     fn evict(&mut self, now: u64) {
         let script = "if redis.call('HEXISTS', KEYS[1], 'ev') == 1 then redis.call('HSET', KEYS[1], 'ev', 999) end";
         self.real.command::<()>(&[b"EVAL", script.as_bytes(), b"1", b"redlockd:meta"]);
-        self.machine.evict(now, &EvictedKey::Counter(name("junk")));
+        self.reference.evict(now, &EvictedKey::Counter(name("junk")));
         self.was_evicted = true;
     }
 
-    /// Another process answers, with or without memory. Not after an eviction: the real server's own
-    /// count would have to start anew as well.
+    /// Another process replies, with or without memory. Not after an eviction: the real server's own count would have to
+    /// restart as well.
     fn restart(&mut self, keeps_memory: bool) {
         if self.was_evicted {
             return;
@@ -230,16 +229,16 @@ impl<'a> Pair<'a> {
         self.restarts += 1;
         let run = run_id(self.restarts);
         if keeps_memory {
-            self.machine.restart_with_memory(&run);
+            self.reference.restart_with_memory(&run);
         } else {
             self.real.flush_all();
-            self.machine.restart_empty(&run);
+            self.reference.restart_empty(&run);
         }
         self.real.run = run;
     }
 
-    /// The machine is really asked at that time. What Redis would have done is done to it by hand: keys
-    /// that end by then are gone, and a late request left its trace in the marker.
+    /// The reference is called at that time. On Redis the effects are made by hand: keys that end by then are deleted, and
+    /// the late request updates the marker.
     fn clock_was_ahead(&mut self, now: u64) {
         const AHEAD_MS: u64 = 6_000;
         let script = "for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -254,21 +253,21 @@ impl<'a> Pair<'a> {
             [script.as_bytes(), b"1", b"redlockd:meta", ahead_text.as_bytes(), run.as_bytes(), span_text.as_bytes()];
         self.real.command::<()>(&[&[&b"EVAL"[..]], &args[..]].concat());
         let reply =
-            self.machine.apply(ahead, "", RequestTime(now), &self.params, &Request::Inspect { resource: name("a") });
+            self.reference.apply(ahead, "", RequestTime(now), &self.params, &Request::Inspect { resource: name("a") });
         assert!(
             matches!(reply, Ok(Reply::Inspected(NodeInspection { no_vote: Some(NoVote::ClockOff { .. }), .. }))),
             "{reply:?}"
         );
     }
 
-    /// Waits until nothing ends within the slack, before or after; the node's time then.
+    /// Waits until nothing ends within the slack, before or after; returns the node's time.
     fn clear_of_ends(&mut self) -> u64 {
         let period_us = u64::try_from(self.params.fence_ttl.as_micros()).expect("short");
         loop {
             let now = self.real.now_us();
             let early = now - self.slack_us;
             let new_period = early.next_multiple_of(period_us);
-            let end = self.machine.next_end_us(early).map_or(new_period, |end| end.min(new_period));
+            let end = self.reference.next_end_us(early).map_or(new_period, |end| end.min(new_period));
             if end > now + self.slack_us {
                 return now;
             }
@@ -279,15 +278,15 @@ impl<'a> Pair<'a> {
     fn ask(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> Result<(), TestCaseError> {
         let (before, real, after) = self.real.bracketed(sent_at, params, request);
         self.slack_us += after - before;
-        let mut later = self.machine.clone();
-        let twin = self.machine.apply(before, "", sent_at, params, request);
-        if !agree(&real, &twin, self.slack_us) {
+        let mut later = self.reference.clone();
+        let expected = self.reference.apply(before, "", sent_at, params, request);
+        if !agree(&real, &expected, self.slack_us) {
             let at_the_end = later.apply(after, "", sent_at, params, request);
             prop_assert!(
                 agree(&real, &at_the_end, self.slack_us),
-                "{request:?} at {before}\n  redis:   {real:?}\n  machine: {twin:?}"
+                "{request:?} at {before}\n  redis:   {real:?}\n  reference: {expected:?}"
             );
-            self.machine = later;
+            self.reference = later;
         }
         *self.met.entry(format!("{} {}", request.operation(), kind_of(&real))).or_default() += 1;
         match &real {
@@ -302,7 +301,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// At the end both must hold the same.
+    /// At the end both must hold the same leases.
     fn compare_all(&mut self) -> Result<(), TestCaseError> {
         for resource in RESOURCES {
             let sent_at = RequestTime(self.clear_of_ends());
@@ -322,14 +321,14 @@ impl<'a> Pair<'a> {
                 None => break,
             }
         }
-        let (mut twin, mut cursor) = (Vec::new(), 0);
+        let (mut of_reference, mut cursor) = (Vec::new(), 0);
         for _ in 0..MAX_PAGES {
             let list = Request::List(ListArgs { cursor, count: 2 });
-            let Ok(Reply::Page { next, leases }) = self.machine.apply(now, "", RequestTime(now), &self.params, &list)
+            let Ok(Reply::Page { next, leases }) = self.reference.apply(now, "", RequestTime(now), &self.params, &list)
             else {
                 panic!("no page")
             };
-            twin.extend(leases);
+            of_reference.extend(leases);
             match next {
                 Some(next) => cursor = next,
                 None => break,
@@ -338,22 +337,22 @@ impl<'a> Pair<'a> {
         let by_name = |l: &ListedLease| l.resource.clone();
         real.sort_by_key(by_name);
         real.dedup_by_key(|l| by_name(l));
-        twin.sort_by_key(by_name);
+        of_reference.sort_by_key(by_name);
         let names = |list: &[ListedLease]| {
             list.iter().map(|l| (l.resource.clone(), l.record.clone())).collect::<Vec<(ResourceName, _)>>()
         };
-        prop_assert_eq!(names(&real), names(&twin));
+        prop_assert_eq!(names(&real), names(&of_reference));
         Ok(())
     }
 
-    /// What no reply has shown yet: tombstones, and what the next fence is when the caller's clock is
-    /// slow, so that the nodes' memory alone decides.
+    /// Compares what no reply has shown yet: tombstones, and the next fence for a caller with a slow clock, so that only the
+    /// nodes' memory decides.
     fn compare_hidden(&mut self) -> Result<(), TestCaseError> {
         let params = self.params.clone();
         for resource in RESOURCES.map(name) {
             let now = self.clear_of_ends();
             self.real.foreign_delete(&resource);
-            self.machine.foreign_delete(now, &resource);
+            self.reference.foreign_delete(now, &resource);
             for t in 0..2 {
                 let reason = EndReason::Released;
                 let release = Request::Release(ReleaseArgs { resource: resource.clone(), token: token(t), reason });
@@ -382,13 +381,13 @@ fn run_id(process: u32) -> String {
 }
 
 #[test]
-fn the_machine_answers_as_redis_does_whatever_is_asked_and_whatever_happens() {
-    let (real, met) = (RefCell::new(RealServer::start()), RefCell::new(BTreeMap::<_, u32>::new()));
+fn the_reference_and_redis_give_the_same_replies_to_random_sequences() {
+    let (real, met) = (RefCell::new(RedisServer::start()), RefCell::new(BTreeMap::<_, u32>::new()));
     let sequences = (any::<bool>(), prop::bool::weighted(0.9), prop::collection::vec(steps(), 1..STEPS));
-    let outcome = seeded_runner(SEQUENCES, &SEED).run(&sequences, |(is_brief, is_declared, steps)| {
+    let outcome = seeded_runner(SEQUENCES, &SEED).run(&sequences, |(is_brief, is_initialised, steps)| {
         let mut real = real.borrow_mut();
         let mut pair = Pair::new(&mut real, is_brief);
-        if is_declared {
+        if is_initialised {
             let sent_at = RequestTime(pair.real.now_us());
             pair.ask(sent_at, &pair.params.clone(), &Request::Init)?;
         }
@@ -405,7 +404,7 @@ fn the_machine_answers_as_redis_does_whatever_is_asked_and_whatever_happens() {
         panic!("{failure}");
     }
     let met = met.into_inner();
-    for kind in MUST_MEET {
-        assert!(met.contains_key(kind), "never seen, so not tested: {kind}; seen: {met:#?}");
+    for kind in EXPECTED_KINDS {
+        assert!(met.contains_key(kind), "no such reply, so not tested: {kind}; received: {met:#?}");
     }
 }

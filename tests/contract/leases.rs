@@ -1,4 +1,4 @@
-//! Cases about leases: what every node must do with them, embedded or real.
+//! Cases about leases, for every node: reference, embedded and Redis.
 
 use std::time::Duration;
 
@@ -43,11 +43,11 @@ fn is_free(node: &mut impl Subject, resource: &str) -> bool {
     matches!(node.ask(&inspect(resource)), Reply::Inspected(seen) if seen.lock == StoredLock::Free)
 }
 
-fn is_mine(reply: &Reply) -> bool {
+fn is_match(reply: &Reply) -> bool {
     matches!(reply, Reply::Released(Released { found: Found::Match, .. }))
 }
 
-pub fn one_holder_and_the_others_learn_how_long(node: &mut impl Subject) {
+pub fn one_token_holds_and_others_are_told_the_remaining_time(node: &mut impl Subject) {
     granted(node, &acquire("a", 1, 1, 10_000));
     match node.ask(&acquire("a", 2, 2, 10_000)) {
         Reply::Held { left_ms: Some(left), record: Some(record) } => {
@@ -61,7 +61,7 @@ pub fn one_holder_and_the_others_learn_how_long(node: &mut impl Subject) {
     granted(node, &acquire("a/b", 2, 2, 10_000)); // another name is another resource
 }
 
-pub fn the_node_holds_it_for_the_lock_delay_beyond_the_ttl_and_no_longer(node: &mut impl Subject) {
+pub fn a_key_expires_after_the_ttl_and_the_lock_delay(node: &mut impl Subject) {
     granted(node, &acquire("a", 1, 1, 100));
     assert!((60..=120).contains(&left_ms(node, "a")));
     node.pass(Duration::from_millis(122));
@@ -69,7 +69,7 @@ pub fn the_node_holds_it_for_the_lock_delay_beyond_the_ttl_and_no_longer(node: &
     granted(node, &acquire("a", 2, 2, 100));
 }
 
-pub fn fences_rise_over_releases_expiries_and_slow_clocks(node: &mut impl Subject) {
+pub fn fences_rise_across_releases_expiries_and_slow_clocks(node: &mut impl Subject) {
     let mut last = granted(node, &acquire("a", 1, 1, 1));
     for by in 2..6 {
         node.pass(Duration::from_millis(23));
@@ -97,7 +97,7 @@ pub fn a_replay_joins_its_lease_and_never_shortens_it(node: &mut impl Subject) {
     assert!(left_ms(node, "a") > 30_000, "but a longer one counts");
 }
 
-pub fn more_replays_than_any_client_makes_are_refused(node: &mut impl Subject) {
+pub fn claims_beyond_the_maximum_are_refused(node: &mut impl Subject) {
     let most = u64::try_from(MAX_CLAIMS).expect("small");
     granted(node, &acquire("a", 1, 0, 20_000));
     for at in 1..most {
@@ -107,26 +107,26 @@ pub fn more_replays_than_any_client_makes_are_refused(node: &mut impl Subject) {
     assert!(matches!(node.ask(&acquire("a", 1, 0, 20_000)), Reply::Granted { joined: true, .. }));
 }
 
-pub fn a_cancel_withdraws_one_claim_and_the_lease_goes_with_the_last(node: &mut impl Subject) {
+pub fn a_cancel_withdraws_one_claim_and_the_lease_ends_with_the_last(node: &mut impl Subject) {
     granted(node, &acquire("a", 1, 1, 20_000));
     node.ask(&acquire("a", 1, 2, 20_000));
-    assert!(is_mine(&node.ask(&cancel("a", 1, 1))));
+    assert!(is_match(&node.ask(&cancel("a", 1, 1))));
     assert_eq!(&*record(node, "a").claims, &format!("{},", attempt(2).as_str()));
     let again = Reply::Released(Released { found: Found::Other, earlier: Some(EndReason::Cancelled) });
     assert_eq!(node.ask(&cancel("a", 1, 1)), again);
-    assert!(!is_free(node, "a"), "a cancel again is no further cancel");
-    assert!(is_mine(&node.ask(&cancel("a", 1, 2))));
+    assert!(!is_free(node, "a"), "a repeated cancel withdraws no other claim");
+    assert!(is_match(&node.ask(&cancel("a", 1, 2))));
     assert!(is_free(node, "a"));
 }
 
-pub fn a_cancelled_attempt_that_arrives_late_is_dead_and_others_are_not(node: &mut impl Subject) {
+pub fn an_acquire_that_arrives_after_its_cancel_is_refused(node: &mut impl Subject) {
     let nothing = Reply::Released(Released { found: Found::Nothing, earlier: None });
     assert_eq!(node.ask(&cancel("a", 1, 1)), nothing);
     assert_eq!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::Ended { reason: EndReason::Cancelled });
     granted(node, &acquire("a", 1, 2, 1_000));
 }
 
-pub fn a_released_token_stays_dead_and_says_why(node: &mut impl Subject) {
+pub fn a_released_token_is_refused_with_the_reason(node: &mut impl Subject) {
     granted(node, &acquire("a", 1, 1, 20_000));
     assert_eq!(node.ask(&release("a", 1)), Reply::Released(Released { found: Found::Match, earlier: None }));
     let again = Reply::Released(Released { found: Found::Nothing, earlier: Some(EndReason::Released) });
@@ -139,17 +139,17 @@ pub fn a_released_token_stays_dead_and_says_why(node: &mut impl Subject) {
     assert_eq!(record(node, "a").token, token(2));
 }
 
-/// A client may bring one token for several resources.
-pub fn a_token_that_was_released_for_one_resource_lives_on_for_another(node: &mut impl Subject) {
+/// A client may use one token for several resources.
+pub fn releasing_one_resource_leaves_the_tokens_other_leases(node: &mut impl Subject) {
     granted(node, &acquire("a", 1, 1, 20_000));
     granted(node, &acquire("b", 1, 2, 20_000));
-    assert!(is_mine(&node.ask(&release("a", 1))));
+    assert!(is_match(&node.ask(&release("a", 1))));
     assert!(matches!(node.ask(&extend("b", 1, None, None)), Reply::Updated { .. }));
     assert!(matches!(node.ask(&acquire("b", 1, 3, 20_000)), Reply::Granted { joined: true, .. }));
-    assert!(is_mine(&node.ask(&release("b", 1))));
+    assert!(is_match(&node.ask(&release("b", 1))));
 }
 
-pub fn the_first_reason_stays_save_that_a_release_ends_a_revocation(node: &mut impl Subject) {
+pub fn the_first_end_reason_stays_except_that_a_release_replaces_a_revocation(node: &mut impl Subject) {
     let end = |reason| Request::Release(ReleaseArgs { resource: name("a"), token: token(1), reason });
     granted(node, &acquire("a", 1, 1, 20_000));
     assert!(matches!(node.ask(&revoke("a", 1)), Reply::Revoked { left_ms } if left_ms > 10_000));
@@ -161,7 +161,7 @@ pub fn the_first_reason_stays_save_that_a_release_ends_a_revocation(node: &mut i
     }
 }
 
-pub fn a_revoked_lease_keeps_its_end_and_no_more(node: &mut impl Subject) {
+pub fn a_revoked_lease_keeps_its_end_and_cannot_be_renewed(node: &mut impl Subject) {
     assert_eq!(node.ask(&revoke("a", 1)), Reply::Missing);
     granted(node, &acquire("a", 1, 1, 20_000));
     assert_eq!(node.ask(&revoke("a", 2)), Reply::Other { fence: None });
@@ -171,7 +171,7 @@ pub fn a_revoked_lease_keeps_its_end_and_no_more(node: &mut impl Subject) {
     assert!((10_000..=20_020).contains(&left_ms(node, "a")));
 }
 
-pub fn an_extend_lengthens_counts_and_never_shortens(node: &mut impl Subject) {
+pub fn an_extend_lengthens_the_lease_counts_and_never_shortens(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     for (ms, least, most) in [(None, 5_000, 10_020), (Some(30_000), 20_000, 30_020), (Some(100), 20_000, 30_020)] {
         match node.ask(&extend("a", 1, ms, Some(fence))) {
@@ -196,7 +196,7 @@ pub fn an_extend_never_creates_and_never_revives(node: &mut impl Subject) {
     assert_eq!(node.ask(&extend("a", 1, Some(1_000), None)), Reply::Other { fence: None });
 }
 
-pub fn a_written_back_fence_lifts_the_lease_and_the_counter(node: &mut impl Subject) {
+pub fn a_written_back_fence_raises_the_lease_and_the_counter(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let lifted = Fence(fence.0 + 100_000);
     assert!(
@@ -204,14 +204,14 @@ pub fn a_written_back_fence_lifts_the_lease_and_the_counter(node: &mut impl Subj
     );
     let lower = node.ask(&extend("a", 1, None, Some(fence)));
     assert_eq!(lower, Reply::Other { fence: Some(lifted) }, "an extend of this token's earlier lease");
-    let poison = Fence(node.now_us() + 10_000_000);
-    assert_eq!(node.ask(&extend("a", 1, None, Some(poison))), Reply::FenceTooFarAhead);
+    let too_far = Fence(node.now_us() + 10_000_000);
+    assert_eq!(node.ask(&extend("a", 1, None, Some(too_far))), Reply::FenceTooFarAhead);
     assert_eq!(record(node, "a").fence, lifted);
     node.ask(&release("a", 1));
     assert!(granted(node, &acquire("a", 2, 2, 10_000)) > lifted);
 }
 
-pub fn labels_change_without_a_renewal_and_keep_the_end(node: &mut impl Subject) {
+pub fn an_edit_of_labels_is_no_renewal_and_keeps_the_end(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let labels = Labels { owner: "ünï|code\n\0".into(), ..Labels::default() };
     let edit = Request::Update(UpdateArgs {
@@ -228,26 +228,26 @@ pub fn labels_change_without_a_renewal_and_keep_the_end(node: &mut impl Subject)
     assert!(left_ms(node, "a") > 5_000);
 }
 
-pub fn a_plant_fills_only_what_is_empty_and_not_what_was_ended(node: &mut impl Subject) {
+pub fn a_restore_needs_a_free_key_and_no_tombstone(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
-    let planted = LeaseRecord { claims: "p,".into(), renewals: 3, ..record(node, "a") };
-    let plant = |resource: &str, record: &LeaseRecord| {
+    let restored = LeaseRecord { claims: "p,".into(), renewals: 3, ..record(node, "a") };
+    let restore = |resource: &str, record: &LeaseRecord| {
         Request::Restore(RestoreArgs { resource: name(resource), record: record.clone(), left_ms: 5_000 })
     };
-    assert_eq!(node.ask(&plant("a", &planted)), Reply::Other { fence: None });
-    assert_eq!(node.ask(&plant("b", &planted)), Reply::Restored);
-    assert_eq!(record(node, "b"), planted);
+    assert_eq!(node.ask(&restore("a", &restored)), Reply::Other { fence: None });
+    assert_eq!(node.ask(&restore("b", &restored)), Reply::Restored);
+    assert_eq!(record(node, "b"), restored);
     assert!((1_000..=5_000).contains(&left_ms(node, "b")));
     node.ask(&cancel("b", 1, 1));
-    assert!(!is_free(node, "b"), "no attempt claims a planted lease");
-    assert!(is_mine(&node.ask(&release("b", 1))));
-    assert_eq!(node.ask(&plant("b", &planted)), Reply::Ended { reason: EndReason::Released });
-    assert!(granted(node, &acquire("b", 2, 2, 1_000)) > fence, "the plant brought its fence along");
-    let poison = LeaseRecord { fence: Fence(node.now_us() + 10_000_000), ..planted };
-    assert_eq!(node.ask(&plant("c", &poison)), Reply::FenceTooFarAhead);
+    assert!(!is_free(node, "b"), "no attempt claims a restored lease");
+    assert!(is_match(&node.ask(&release("b", 1))));
+    assert_eq!(node.ask(&restore("b", &restored)), Reply::Ended { reason: EndReason::Released });
+    assert!(granted(node, &acquire("b", 2, 2, 1_000)) > fence, "the restore raised the counter");
+    let too_far = LeaseRecord { fence: Fence(node.now_us() + 10_000_000), ..restored };
+    assert_eq!(node.ask(&restore("c", &too_far)), Reply::FenceTooFarAhead);
 }
 
-pub fn a_plant_with_a_small_fence_does_not_lower_the_counter(node: &mut impl Subject) {
+pub fn a_restore_with_a_low_fence_does_not_lower_the_counter(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 10_000));
     let small = LeaseRecord { token: token(2), fence: Fence(fence.0 - 5), claims: "p,".into(), ..record(node, "a") };
     node.ask(&release("a", 1));
@@ -261,7 +261,7 @@ pub fn a_plant_with_a_small_fence_does_not_lower_the_counter(node: &mut impl Sub
     assert_eq!(next, Ok(Reply::Granted { fence: Fence(fence.0 + 1), joined: false }));
 }
 
-pub fn late_requests_and_clocks_that_are_off_get_no_vote(node: &mut impl Subject) {
+pub fn late_requests_and_requests_of_clocks_that_are_off_get_no_vote(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 20_000));
     let off = u64::try_from(GUARD.as_micros()).expect("small") + 200_000;
     for sent_at in [RequestTime(node.now_us() - off), RequestTime(node.now_us() + off)] {
@@ -272,12 +272,12 @@ pub fn late_requests_and_clocks_that_are_off_get_no_vote(node: &mut impl Subject
     }
     assert_eq!(record(node, "a").renewals, 0);
     assert!(
-        is_mine(&node.ask_with(RequestTime(0), &params(), &release("a", 1)).expect("an answer")),
-        "giving back needs no clock"
+        is_match(&node.ask_with(RequestTime(0), &params(), &release("a", 1)).expect("an answer")),
+        "a release is accepted regardless of clocks"
     );
 }
 
-pub fn the_list_shows_what_is_held_page_by_page(node: &mut impl Subject) {
+pub fn the_list_has_every_held_lease_over_its_pages(node: &mut impl Subject) {
     for i in 0..300 {
         granted(node, &acquire(&format!("held/{i}"), i, i, 60_000));
     }
@@ -322,10 +322,10 @@ pub fn an_ordered_quarantine_takes_the_vote_but_not_the_leases(node: &mut impl S
     assert!(left_ms(node, "a") > 30_000, "it was extended all the same");
     let too_early = node.ask(&Request::Activate { seed: fence });
     assert!(matches!(too_early, Reply::Status(s) if matches!(s.vote, Vote::NoVote(NoVote::Quarantined { .. }))));
-    assert!(is_mine(&node.ask(&release("a", 1))));
+    assert!(is_match(&node.ask(&release("a", 1))));
 }
 
-pub fn a_node_is_declared_once(node: &mut impl Subject) {
+pub fn a_node_is_initialised_once(node: &mut impl Subject) {
     match node.ask(&Request::Init) {
         Reply::Status(status) => assert_eq!(status.vote, Vote::AlreadyInitialised),
         other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! Cases about what befalls a server: foreign clients, lost memory, other clusters, evictions.
+//! Cases about events on a server: foreign clients, lost memory, other clusters, evictions.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn fence_of(reply: &Reply) -> Fence {
     }
 }
 
-pub fn a_foreigners_lock_is_held_whatever_it_looks_like(node: &mut impl Server) {
+pub fn a_foreign_lock_is_held_regardless_of_its_value(node: &mut impl Server) {
     let zeros = format!("{}|", "0".repeat(64));
     for value in [&b""[..], b"22 characters of python", &[0xff; 20], zeros.as_bytes(), &[b'|'; 80]] {
         node.foreign_set(&name("a"), value, Some(20_000));
@@ -37,7 +37,7 @@ pub fn a_foreigners_lock_is_held_whatever_it_looks_like(node: &mut impl Server) 
         let others = Reply::Released(Released { found: Found::Other, earlier: None });
         assert_eq!(node.ask(&release("a", 9)).clone_without_reason(), others);
     }
-    node.foreign_set(&name("a"), b"for ever", None);
+    node.foreign_set(&name("a"), b"without a TTL", None);
     assert_eq!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::Held { left_ms: None, record: None });
     node.foreign_list(&name("a"), Some(20_000));
     assert!(matches!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::Held { left_ms: Some(_), record: None }));
@@ -46,7 +46,7 @@ pub fn a_foreigners_lock_is_held_whatever_it_looks_like(node: &mut impl Server) 
     fence_of(&node.ask(&acquire("a", 1, 1, 1_000)));
 }
 
-/// The first release of a token leaves a tombstone; the value matters here, not which came first.
+/// Removes the earlier reason, which does not matter to these cases.
 trait WithoutReason {
     fn clone_without_reason(&self) -> Reply;
 }
@@ -60,7 +60,7 @@ impl WithoutReason for Reply {
     }
 }
 
-pub fn a_foreigner_is_kept_out_by_our_lease(node: &mut impl Server) {
+pub fn a_lease_excludes_foreign_clients(node: &mut impl Server) {
     fence_of(&node.ask(&acquire("a", 1, 1, 20_000)));
     assert!(!node.foreign_acquire(&name("a"), b"theirs", 20_000));
     node.ask(&release("a", 1));
@@ -68,8 +68,8 @@ pub fn a_foreigner_is_kept_out_by_our_lease(node: &mut impl Server) {
     assert!(matches!(node.ask(&acquire("a", 2, 2, 1_000)), Reply::Held { record: None, .. }));
 }
 
-pub fn an_operator_evicts_exactly_what_they_saw(node: &mut impl Server) {
-    let evict = |fingerprint: &str| {
+pub fn a_foreign_lock_is_deleted_only_with_the_fingerprint_that_was_seen(node: &mut impl Server) {
+    let delete = |fingerprint: &str| {
         Request::DeleteForeign(DeleteForeignArgs { resource: name("a"), fingerprint: fingerprint.into() })
     };
     let seen = |node: &mut dyn FnMut(&Request) -> Reply| match node(&inspect("a")) {
@@ -80,19 +80,19 @@ pub fn an_operator_evicts_exactly_what_they_saw(node: &mut impl Server) {
         other => panic!("{other:?}"),
     };
     let released = |found| Reply::Released(Released { found, earlier: None });
-    assert_eq!(node.ask(&evict("x")), released(Found::Nothing));
+    assert_eq!(node.ask(&delete("x")), released(Found::Nothing));
     node.foreign_set(&name("a"), b"abc", None);
     let print = seen(&mut |r| node.ask(r));
     assert_eq!(&*print, "a9993e364706816aba3e25717850c26c9cd0d89d", "FIPS 180's own example");
     node.foreign_set(&name("a"), b"abd", None);
-    assert_eq!(node.ask(&evict(&print)), released(Found::Other));
+    assert_eq!(node.ask(&delete(&print)), released(Found::Other));
     node.foreign_list(&name("a"), None);
     assert_eq!(&*seen(&mut |r| node.ask(r)), "type:list");
-    assert_eq!(node.ask(&evict("type:list")), released(Found::Match));
+    assert_eq!(node.ask(&delete("type:list")), released(Found::Match));
     assert!(matches!(node.ask(&inspect("a")), Reply::Inspected(s) if s.lock == StoredLock::Free));
 }
 
-pub fn a_lease_whose_ttl_was_taken_away_ends_after_the_quarantine(node: &mut impl Server) {
+pub fn a_lease_whose_ttl_was_removed_ends_after_the_quarantine(node: &mut impl Server) {
     fence_of(&node.ask(&acquire("a", 1, 1, 20_000)));
     for ttl_ms in [None, Some(3_600_000)] {
         assert!(node.foreign_expire(&name("a"), ttl_ms));
@@ -109,7 +109,7 @@ pub fn a_lease_whose_ttl_was_taken_away_ends_after_the_quarantine(node: &mut imp
     }
 }
 
-pub fn lost_memory_costs_the_vote(node: &mut impl Server) {
+pub fn a_node_that_lost_its_memory_has_no_vote(node: &mut impl Server) {
     fence_of(&node.ask(&acquire("a", 1, 1, 20_000)));
     node.flush_all();
     assert_eq!(node.ask(&acquire("a", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { left_ms: 60_000 }));
@@ -122,7 +122,7 @@ pub fn lost_memory_costs_the_vote(node: &mut impl Server) {
     assert_eq!(status(node, &params(), &Request::Init).vote, Vote::AlreadyInitialised);
 }
 
-pub fn an_eviction_that_a_probe_sees_costs_the_vote(node: &mut impl Server) {
+pub fn a_node_whose_probe_finds_an_eviction_has_no_vote(node: &mut impl Server) {
     assert_eq!(status(node, &params(), &Request::Probe).vote, Vote::Active);
     node.evict_something();
     let after = status(node, &params(), &Request::Probe);
@@ -131,7 +131,7 @@ pub fn an_eviction_that_a_probe_sees_costs_the_vote(node: &mut impl Server) {
     assert_eq!(again.until_us, after.until_us, "one eviction counts once");
 }
 
-pub fn another_cluster_gets_no_vote_and_takes_no_node_over(node: &mut impl Server) {
+pub fn another_cluster_gets_no_vote_and_does_not_change_the_nodes_cluster(node: &mut impl Server) {
     let other = ClusterParams { cluster: "cluster two".into(), ..params() };
     let theirs = || NoVote::OtherCluster { theirs: "cluster one".into() };
     let sent_at = RequestTime(node.now_us());
@@ -144,7 +144,7 @@ pub fn another_cluster_gets_no_vote_and_takes_no_node_over(node: &mut impl Serve
     assert_eq!(node.ask_with(sent_at, &other, &acquire("a", 1, 1, 1_000)), Ok(Reply::NoVote(theirs())));
 }
 
-pub fn the_longest_quarantine_that_anybody_asked_for_counts(node: &mut impl Server) {
+pub fn the_longest_quarantine_that_any_instance_asked_for_counts(node: &mut impl Server) {
     let longer = ClusterParams { quarantine: Duration::from_secs(600), ..params() };
     assert_eq!(status(node, &longer, &Request::Probe).vote, Vote::Active);
     let until = status(node, &params(), &Request::Quarantine);
@@ -169,7 +169,7 @@ pub fn a_served_quarantine_ends_with_a_seed_above_all_fences(node: &mut impl Ser
     assert_eq!(fence_of(&granted), Fence(seed.0 + 1));
 }
 
-pub fn a_counter_that_expired_does_not_let_the_fence_fall(node: &mut impl Server) {
+pub fn an_expired_counter_does_not_lower_the_fence(node: &mut impl Server) {
     let brief = ClusterParams { fence_ttl: Duration::from_millis(30), ..params() };
     let ask = |node: &mut dyn FnMut(&Request) -> Reply, by| fence_of(&node(&acquire("a", by, by, 1)));
     let mut last = Fence(0);

@@ -1,21 +1,21 @@
-//! How random sequences are drawn: the runner of all, and the steps of the differential test. Knows no node.
+//! Generates random sequences: the seeded runner, and the steps of the differential test.
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
-/// Draws so many sequences, the same from the same seed.
+/// A runner of `cases` sequences, the same for the same seed.
 pub fn seeded_runner(cases: u32, seed: &[u8; 32]) -> TestRunner {
     let config =
         ProptestConfig { cases, max_shrink_iters: 300, failure_persistence: None, ..ProptestConfig::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, seed))
 }
 
-/// One step. Numbers choose among few resources, tokens and attempts, so that steps meet.
+/// One step. Numbers select among few resources, tokens and attempts, so that steps affect each other.
 #[derive(Debug, Clone)]
 pub enum Step {
     Ask {
         what: Ask,
-        sent_at: StampKind,
+        sent_at: SentAtKind,
         who: Who,
     },
     Foreign {
@@ -35,37 +35,72 @@ pub enum Step {
     Restart {
         keeps_memory: bool,
     },
-    /// The server's clock was seen ahead, and came back.
+    /// The server's clock was ahead, and went back.
     ClockWasAhead,
-    /// The shortest TTLs and quarantines run out.
+    /// Wait until the shortest TTLs and quarantines have ended.
     Wait,
 }
 
 #[derive(Debug, Clone)]
 pub enum Ask {
-    Acquire { resource: usize, token: u64, attempt: u64, ms: u64 },
-    Hold { resource: usize, token: u64, ms: Option<u64>, fence: FenceKind, renewal: bool, labels: Option<&'static str> },
-    Plant { resource: usize, token: u64, ms: u64, fence: FenceKind },
-    Cancel { resource: usize, token: u64, attempt: u64 },
-    Release { resource: usize, token: u64, forced: bool },
-    Revoke { resource: usize, token: u64 },
-    Evict { resource: usize, sees: bool },
-    Inspect { resource: usize },
+    Acquire {
+        resource: usize,
+        token: u64,
+        attempt: u64,
+        ms: u64,
+    },
+    Update {
+        resource: usize,
+        token: u64,
+        ms: Option<u64>,
+        fence: FenceKind,
+        renewal: bool,
+        labels: Option<&'static str>,
+    },
+    Restore {
+        resource: usize,
+        token: u64,
+        ms: u64,
+        fence: FenceKind,
+    },
+    Cancel {
+        resource: usize,
+        token: u64,
+        attempt: u64,
+    },
+    Release {
+        resource: usize,
+        token: u64,
+        forced: bool,
+    },
+    Revoke {
+        resource: usize,
+        token: u64,
+    },
+    DeleteForeign {
+        resource: usize,
+        sees: bool,
+    },
+    Inspect {
+        resource: usize,
+    },
     Probe,
     Init,
     Quarantine,
-    Activate { fence: FenceKind },
+    Activate {
+        fence: FenceKind,
+    },
 }
 
 #[derive(Debug, Clone, Copy)]
-pub enum StampKind {
+pub enum SentAtKind {
     Now,
     SlightlyOff(i64),
     Late,
     Early,
 }
 
-/// Whose terms.
+/// Whose parameters the request has.
 #[derive(Debug, Clone, Copy)]
 pub enum Who {
     Us,
@@ -75,13 +110,13 @@ pub enum Who {
 
 #[derive(Debug, Clone, Copy)]
 pub enum FenceKind {
-    /// The one that was given last.
+    /// The last fence that was given.
     Last,
     OneMore,
     OneLess,
     Any,
     Ahead,
-    Future,
+    TooFarAhead,
 }
 
 pub const RESOURCES: [&str; 2] = ["a", "a/b"];
@@ -92,8 +127,8 @@ fn lease_ms() -> impl Strategy<Value = u64> {
 }
 
 fn fences() -> impl Strategy<Value = FenceKind> {
-    use FenceKind::{Ahead, Any, Future, Last, OneLess, OneMore};
-    prop_oneof![4 => Just(Last), 2 => Just(OneMore), 1 => Just(OneLess), 2 => Just(Any), 1 => Just(Ahead), 1 => Just(Future)]
+    use FenceKind::{Ahead, Any, Last, OneLess, OneMore, TooFarAhead};
+    prop_oneof![4 => Just(Last), 2 => Just(OneMore), 1 => Just(OneLess), 2 => Just(Any), 1 => Just(Ahead), 1 => Just(TooFarAhead)]
 }
 
 fn asks() -> impl Strategy<Value = Ask> {
@@ -103,13 +138,13 @@ fn asks() -> impl Strategy<Value = Ask> {
         60 => (r.clone(), t.clone(), a.clone(), lease_ms())
             .prop_map(|(resource, token, attempt, ms)| Ask::Acquire { resource, token, attempt, ms }),
         50 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), any::<bool>(), labels)
-            .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Hold { resource, token, ms, fence, renewal, labels }),
+            .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Update { resource, token, ms, fence, renewal, labels }),
         12 => (r.clone(), t.clone(), lease_ms(), fences())
-            .prop_map(|(resource, token, ms, fence)| Ask::Plant { resource, token, ms, fence }),
+            .prop_map(|(resource, token, ms, fence)| Ask::Restore { resource, token, ms, fence }),
         20 => (r.clone(), t.clone(), a).prop_map(|(resource, token, attempt)| Ask::Cancel { resource, token, attempt }),
         8 => (r.clone(), t.clone(), any::<bool>()).prop_map(|(resource, token, forced)| Ask::Release { resource, token, forced }),
         6 => (r.clone(), t).prop_map(|(resource, token)| Ask::Revoke { resource, token }),
-        6 => (r.clone(), any::<bool>()).prop_map(|(resource, sees)| Ask::Evict { resource, sees }),
+        6 => (r.clone(), any::<bool>()).prop_map(|(resource, sees)| Ask::DeleteForeign { resource, sees }),
         12 => r.prop_map(|resource| Ask::Inspect { resource }),
         10 => Just(Ask::Probe),
         1 => Just(Ask::Init),
@@ -120,10 +155,10 @@ fn asks() -> impl Strategy<Value = Ask> {
 
 pub fn steps() -> impl Strategy<Value = Step> {
     let sent_at = prop_oneof![
-        60 => Just(StampKind::Now),
-        16 => (-4_000_000..4_000_000_i64).prop_map(StampKind::SlightlyOff),
-        1 => Just(StampKind::Late),
-        1 => Just(StampKind::Early),
+        60 => Just(SentAtKind::Now),
+        16 => (-4_000_000..4_000_000_i64).prop_map(SentAtKind::SlightlyOff),
+        1 => Just(SentAtKind::Late),
+        1 => Just(SentAtKind::Early),
     ];
     let who = prop_oneof![60 => Just(Who::Us), 1 => Just(Who::OtherCluster), 1 => Just(Who::LongerTtl)];
     let resource = 0..RESOURCES.len();

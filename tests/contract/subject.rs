@@ -1,4 +1,4 @@
-//! What the contract suite asks of a node, so that each case is written once. Knows no kind of node.
+//! The nodes under test as traits, so that each case is written once.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ pub fn params() -> ClusterParams {
     }
 }
 
-/// A node that can be asked, and whose time can pass.
+/// A node under test, whose time can pass.
 pub trait Subject {
     /// The node's clock, microseconds since 1970.
     fn now_us(&mut self) -> u64;
     fn ask_with(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult;
-    /// Returns when the node's clock is at least this much further on.
+    /// Returns when the node's clock has advanced by at least `span`.
     fn pass(&mut self, span: Duration);
 
     fn ask(&mut self, request: &Request) -> Reply {
@@ -34,7 +34,7 @@ pub trait Subject {
     }
 }
 
-/// A server that others than us can reach as well.
+/// A server that foreign clients can reach as well.
 pub trait Server: Subject {
     fn foreign_set(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: Option<u64>);
     fn foreign_list(&mut self, resource: &ResourceName, ttl_ms: Option<u64>);
@@ -42,9 +42,9 @@ pub trait Server: Subject {
     fn foreign_expire(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) -> bool;
     fn foreign_delete(&mut self, resource: &ResourceName) -> bool;
     fn flush_all(&mut self);
-    /// Memory runs out for a moment; something that is nobody's lease is evicted.
+    /// Memory is full for a moment; a key that is no lease is evicted.
     fn evict_something(&mut self);
-    /// The process is killed and started anew, with nothing in memory.
+    /// The process is killed and restarted with empty memory.
     fn restart_empty(&mut self);
 }
 

@@ -1,71 +1,15 @@
 //! Each mutant must be detected within a budget of seeds: a simulation that cannot find bugs proves
-//! nothing by finding none. Mutants that are too rare for seeds are listed with the reason.
+//! nothing by finding none. Mutants that are too rare for seeds are searched for by hand (`rare_mutants`).
 #![expect(clippy::print_stdout, reason = "the table of seeds is the output of the run")]
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::run::run;
-use crate::mutant::Mutant;
+use crate::mutant::{FOUND_BY_SIM, Mutant, RARE};
 
 /// Maximum number of seeds until a mutant is detected.
 const BUDGET: u64 = 3_000;
-
-/// Mutants that must be detected.
-const PLANTED: [Mutant; 28] = {
-    use Mutant::*;
-    [
-        QuorumHalf,
-        ValidityFromReply,
-        NoDrift,
-        NoGuard,
-        NoLockDelay,
-        CancelWhereGranted,
-        NoCleanup,
-        CleanupWithRequest,
-        CancelByToken,
-        ExtendCreates,
-        ExtendUnclaimed,
-        ExtendByMinority,
-        ExtendReleases,
-        RepairVotes,
-        NoQuarantine,
-        HalfQuarantine,
-        RestartUnnoticed,
-        ClockBackUnnoticed,
-        NoSeed,
-        NoWriteBack,
-        CountersForgotten,
-        NoTombstone,
-        NoRecheck,
-        StampFollowsWall,
-        RetryKeepsStart,
-        NoFingerprint,
-        ReleaseBelievesAll,
-        InitBlocked,
-    ]
-};
-
-/// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds; the
-/// model of the protocol detects them, and `rare_mutants` searches for them by hand.
-/// `RepairUnconfirmed`: an extend fails, its repair arrives where another lease has just ended, and a
-/// later extend takes that for a vote. `SeedFromOne`: the one node that answers missed the latest
-/// fence, and is half of the next quorum. `WriteBackUnheld`: the lease is granted to another client between
-/// a round and its write-back. `FollowAtOnce`: the order of the quarantine is lost on two nodes, and no
-/// other instance gives it. `QuarantineReplaced`: a node that has just forgotten is stepped back and returns, and one
-/// instance sees neither (seed 543915). `OrderedByOneClock`: a node forgets while its clock is back, and is ordered into quarantine
-/// by an instance with the right time (seed 737891). `FollowOneNode` and
-/// `FutureByClock` cost votes while a node is stepped, or until its clock has caught up, and no promise.
-const RARE: [Mutant; 8] = [
-    Mutant::OrderedByOneClock,
-    Mutant::QuarantineReplaced,
-    Mutant::FutureByClock,
-    Mutant::FollowAtOnce,
-    Mutant::FollowOneNode,
-    Mutant::RepairUnconfirmed,
-    Mutant::SeedFromOne,
-    Mutant::WriteBackUnheld,
-];
 
 #[derive(Debug)]
 struct Found {
@@ -76,7 +20,7 @@ struct Found {
 
 /// The mutant of that name.
 pub(super) fn named(name: &str) -> Option<Mutant> {
-    PLANTED.into_iter().chain(RARE).find(|mutant| format!("{mutant:?}") == name)
+    FOUND_BY_SIM.iter().chain(RARE).copied().find(|mutant| format!("{mutant:?}") == name)
 }
 
 fn search(mutant: Mutant, budget: u64) -> Found {
@@ -90,7 +34,7 @@ fn search(mutant: Mutant, budget: u64) -> Found {
 
 #[test]
 fn every_mutant_is_detected() {
-    assert_eq!(missed(&PLANTED, BUDGET), []);
+    assert_eq!(missed(FOUND_BY_SIM, BUDGET), []);
 }
 
 /// By hand: `SIM_SEEDS=100000 cargo test --lib sim::mutants::rare -- --ignored --nocapture`, and with

@@ -2,26 +2,11 @@
 #![expect(clippy::print_stdout, reason = "the seeds that find a bug are part of the test's output")]
 
 use super::scenario::run_seed;
-use crate::mutant::Mutant;
+use crate::mutant::FOUND_BY_WAITS;
 
 const SEEDS: u64 = 200;
 /// Seeds that a planted bug may take.
 const BUDGET: u64 = 200;
-
-/// Bugs of the queues.
-const PLANTED: [Mutant; 11] = [
-    Mutant::LeaverCallsNobody,
-    Mutant::NoticesIgnored,
-    Mutant::ListensTooLate,
-    Mutant::DeafnessUnnoticed,
-    Mutant::EveryoneContends,
-    Mutant::GrantUnanswered,
-    Mutant::EndsCountOnce,
-    Mutant::HolderUnconfirmed,
-    Mutant::DeadlockUnverified,
-    Mutant::DeadlockUntold,
-    Mutant::DeadlockForgotten,
-];
 
 /// `WAITS_SEED`: one seed to replay; `WAITS_SEEDS`: how many to run.
 fn setting(key: &str) -> Option<u64> {
@@ -52,7 +37,7 @@ fn a_seed_has_one_history() {
 
 #[test]
 fn every_planted_bug_is_found() {
-    for bug in PLANTED {
+    for &bug in FOUND_BY_WAITS {
         let found = (0..setting("WAITS_SEEDS").unwrap_or(BUDGET))
             .find_map(|seed| run_seed(seed, Some(bug)).violation.map(|why| (seed, why)));
         println!("{bug:?}: {found:?}");

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use super::state::{BootId, OpenError, Record, StateFile};
 use super::write_bound::WriteBound;
-use crate::protocol::reference::{ReferenceNode, Resumed, Sizes};
+use crate::protocol::reference::{KeyCounts, ReferenceNode, Resumed};
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::node::Node;
@@ -95,7 +95,7 @@ pub struct EmbeddedReport {
     /// Why the last write failed, if it did. Contains a path, so only for the log.
     pub failure: Option<Arc<str>>,
     /// Number of entries in memory.
-    pub sizes: Sizes,
+    pub key_counts: KeyCounts,
 }
 
 /// Result of trying to execute a request.
@@ -193,7 +193,7 @@ impl<C: Clock> EmbeddedNode<C> {
             quarantine_left: left(quarantined),
             writes: inner.writes,
             failure: inner.failure.as_ref().map(|(_, why)| Arc::clone(why)),
-            sizes: inner.reference.sizes(),
+            key_counts: inner.reference.key_counts(),
         }
     }
 

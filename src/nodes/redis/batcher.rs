@@ -20,7 +20,6 @@ use super::connection::{ActiveConnection, ConnectionSlot, NodeConnections, Pendi
 use super::errors;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
 use crate::protocol::keys::{KeyTemplate, LEASES_KEY, META_KEY};
-use crate::protocol::replies;
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{Clock, SystemClock};
 
@@ -116,7 +115,7 @@ fn complete(connections: &NodeConnections, slot: &ConnectionSlot, done: Complete
     match outcome {
         Ok(value) => {
             for (index, pending) in batch.into_iter().enumerate() {
-                let answer = replies::parse_one_of(count, index, &pending.request, &value);
+                let answer = commands::parse_in_batch(count, index, &pending.request, &value);
                 pending.answer(answer);
             }
         }

@@ -163,7 +163,7 @@ impl Connector {
 /// what is read here is true for as long as it lasts.
 async fn prepare(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
     let server = read_server(connection).await?;
-    for script in commands::all() {
+    for script in commands::all_scripts() {
         let _: String = script.load().query_async(connection).await?;
     }
     Ok(server)

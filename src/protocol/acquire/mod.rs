@@ -1,8 +1,20 @@
 //! Acquire: takes a free resource, or joins the lease that the same token already has.
 
+pub(super) mod reference;
+
 use std::sync::Arc;
 
-use crate::types::{AttemptId, ResourceName, TokenHash, Ttl};
+use deadpool_redis::redis::{Cmd, Value};
+
+use super::keys;
+use super::params::RequestTime;
+use super::record::LeaseRecord;
+use super::reply::Reply;
+use super::reply_reader::{Malformed, ReplyReader, in_range};
+use super::script::{CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
+use crate::types::{AttemptId, Fence, ResourceName, TokenHash, Ttl};
+
+node_script!(with_marker "acquire.lua");
 
 /// Arguments of [`Request::Acquire`](super::request::Request::Acquire).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,4 +29,58 @@ pub struct AcquireArgs {
     pub ttl: Ttl,
     /// Encoded [`Labels`](crate::types::Labels).
     pub labels: Arc<str>,
+}
+
+/// The command for a batch of `count` acquires, each with when it was sent.
+pub(super) fn build<'a>(
+    context: &ScriptContext<'_>,
+    count: usize,
+    batch: impl Iterator<Item = (RequestTime, &'a AcquireArgs)> + Clone,
+    script_ref: ScriptRef,
+) -> Cmd {
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2 + 4 * count, count);
+    command.keys([keys::META_KEY, keys::LEASES_KEY]);
+    for (_, AcquireArgs { resource, token, attempt, .. }) in batch.clone() {
+        command.text(&context.template.lock(resource)).text(&keys::token_tombstone(resource, token));
+        command.text(&keys::attempt_tombstone(resource, token, attempt)).text(&keys::fence(resource));
+    }
+    command.shared_marker_args(context);
+    for (sent_at, AcquireArgs { resource, token, attempt, ttl, labels }) in batch {
+        command.number(sent_at.0).text(token.as_str()).number(ttl.as_ms());
+        command.number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));
+        command.text(attempt.as_str()).text(labels).text(resource.as_str());
+    }
+    command.build()
+}
+
+/// Reads the reply to one acquire.
+pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
+    if let Value::Int(fence) = value {
+        return Ok(Reply::Granted { fence: Fence(in_range(*fence, "alone")?), joined: false });
+    }
+    let mut reply = ReplyReader::new(value)?;
+    match reply.text()? {
+        "G" => Ok(Reply::Granted { fence: reply.fence()?, joined: reply.flag()? }),
+        "B" => {
+            let left_ms = reply.left_ms()?;
+            // The script passes on only values that look like a lease; one that is none is held all the same.
+            Ok(Reply::Held { left_ms, record: LeaseRecord::parse(reply.bytes()?) })
+        }
+        "D" => Ok(Reply::Ended { reason: reply.end_reason()? }),
+        "X" => Ok(Reply::TooManyClaims),
+        code => Ok(Reply::NoVote(reply.no_vote(code)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SCRIPT;
+    use crate::protocol::record::{CLAIM_BYTES, CLAIMS_MAX_BYTES};
+    use crate::types::AttemptId;
+
+    #[test]
+    fn the_script_refuses_claims_beyond_the_maximum() {
+        assert_eq!(AttemptId::from_random(u64::MAX).as_str().len() + 1, CLAIM_BYTES);
+        assert!(SCRIPT.body().contains(&format!("#claims >= {CLAIMS_MAX_BYTES} then")));
+    }
 }

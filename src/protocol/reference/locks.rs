@@ -1,5 +1,5 @@
-//! The lock keys of a machine and the index by which held leases are listed. Stands apart so that
-//! no lock can come or go without its index entry. Knows what a value looks like, no verb.
+//! The lock keys of a reference node and the index by which held leases are listed. Each change of a key updates its index
+//! entry.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -12,28 +12,28 @@ use crate::types::{ResourceName, TokenHash};
 /// Where the hash of the token ends in a lock's value.
 const TOKEN_HEX_LEN: usize = 64;
 
-/// What stands at a lock's key.
+/// The value at a lock's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum LockValue {
-    /// A lease of ours.
+pub(in crate::protocol) enum LockValue {
+    /// A lease of this service.
     Lease(LeaseRecord),
     /// Any other string.
     Bytes(Arc<[u8]>),
-    /// A key of another Redis type, which is named.
+    /// A key of another Redis type, by its name.
     OtherType(&'static str),
 }
 
 impl LockValue {
     /// Reads a string as the scripts would.
-    pub(super) fn from_bytes(bytes: &[u8]) -> Self {
+    pub(in crate::protocol) fn from_bytes(bytes: &[u8]) -> Self {
         match LeaseRecord::parse(bytes) {
             Some(record) if record.encode().as_bytes() == bytes => Self::Lease(record),
             _ => Self::Bytes(bytes.into()),
         }
     }
 
-    /// What an operator names to evict exactly this: SHA-1 of a string in hex, or the type.
-    pub(super) fn fingerprint(&self) -> Arc<str> {
+    /// Names this value for its deletion: SHA-1 of a string in hex, or `type:` and the type.
+    pub(in crate::protocol) fn fingerprint(&self) -> Arc<str> {
         match self {
             Self::Lease(record) => sha1_hex(record.encode().as_bytes()),
             Self::Bytes(bytes) => sha1_hex(bytes),
@@ -41,8 +41,8 @@ impl LockValue {
         }
     }
 
-    /// `ours` of the scripts: also true of some strings that are no lease when looked at closely.
-    pub(super) fn looks_ours(&self) -> bool {
+    /// The scripts' check for a lease, which is also true of some strings that are none.
+    pub(in crate::protocol) fn looks_like_lease(&self) -> bool {
         match self {
             Self::Lease(_) => true,
             Self::OtherType(_) => false,
@@ -50,8 +50,8 @@ impl LockValue {
         }
     }
 
-    /// Begins with this token, yet is no lease: the scripts fail on it.
-    pub(super) fn is_spoilt_lease_of(&self, token: &TokenHash) -> bool {
+    /// Begins with this token, but is no lease.
+    pub(in crate::protocol) fn is_damaged_lease_of(&self, token: &TokenHash) -> bool {
         match self {
             Self::Bytes(bytes) => {
                 bytes.starts_with(token.as_str().as_bytes()) && bytes.get(TOKEN_HEX_LEN) == Some(&b'|')
@@ -76,12 +76,12 @@ fn sha1_hex(bytes: &[u8]) -> Arc<str> {
     sha1_smol::Sha1::from(bytes).digest().to_string().into()
 }
 
-/// All lock keys of a machine.
+/// All lock keys of a node.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Locks {
+pub(in crate::protocol) struct Locks {
     keys: Expiring<ResourceName, Lock>,
-    /// Held leases by place. A place is never given twice, so a page can go on behind the last one
-    /// whatever came or went meanwhile.
+    /// Held leases by place. No place is used twice, so that a page can continue after the last one regardless of changes
+    /// in between.
     index: BTreeMap<u64, ResourceName>,
     last_place: u64,
 }
@@ -94,13 +94,13 @@ struct Lock {
 }
 
 impl Locks {
-    /// What stands at the key.
-    pub(super) fn get(&self, resource: &ResourceName, now_ms: u64) -> Option<&LockValue> {
+    /// The value at the key.
+    pub(in crate::protocol) fn get(&self, resource: &ResourceName, now_ms: u64) -> Option<&LockValue> {
         self.keys.get(resource, now_ms).map(|lock| &lock.value)
     }
 
-    /// The lease at the key, to change it in place.
-    pub(super) fn lease_mut(&mut self, resource: &ResourceName, now_ms: u64) -> Option<&mut LeaseRecord> {
+    /// The lease at the key, for changes in place.
+    pub(in crate::protocol) fn lease_mut(&mut self, resource: &ResourceName, now_ms: u64) -> Option<&mut LeaseRecord> {
         match self.keys.get_mut(resource, now_ms).map(|lock| &mut lock.value) {
             Some(LockValue::Lease(record)) => Some(record),
             _ => None,
@@ -108,12 +108,12 @@ impl Locks {
     }
 
     /// Redis' `PTTL`, see [`Expiring::left_ms`].
-    pub(super) fn left_ms(&self, resource: &ResourceName, now_ms: u64) -> Option<Option<u64>> {
+    pub(in crate::protocol) fn left_ms(&self, resource: &ResourceName, now_ms: u64) -> Option<Option<u64>> {
         self.keys.left_ms(resource, now_ms)
     }
 
     /// Redis' `SET`, with the index entry of a lease.
-    pub(super) fn put(&mut self, resource: &ResourceName, value: LockValue, end_ms: Option<u64>) {
+    pub(in crate::protocol) fn put(&mut self, resource: &ResourceName, value: LockValue, end_ms: Option<u64>) {
         let mut place = 0;
         if matches!(value, LockValue::Lease(_)) {
             self.last_place += 1;
@@ -125,13 +125,13 @@ impl Locks {
         }
     }
 
-    /// Redis' `PEXPIRE` on a key that is there.
-    pub(super) fn set_end(&mut self, resource: &ResourceName, end_ms: Option<u64>) {
+    /// Redis' `PEXPIRE` on an existing key.
+    pub(in crate::protocol) fn set_end(&mut self, resource: &ResourceName, end_ms: Option<u64>) {
         self.keys.set_end(resource, end_ms);
     }
 
-    /// Redis' `DEL`. Whether there was a live key.
-    pub(super) fn remove(&mut self, resource: &ResourceName, now_ms: u64) -> bool {
+    /// Redis' `DEL`. Returns whether the key existed.
+    pub(in crate::protocol) fn remove(&mut self, resource: &ResourceName, now_ms: u64) -> bool {
         let live = self.keys.left_ms(resource, now_ms).is_some();
         if let Some(old) = self.keys.remove(resource) {
             self.index.remove(&old.place);
@@ -139,50 +139,50 @@ impl Locks {
         live
     }
 
-    /// Drops up to `limit` keys that are over.
-    pub(super) fn purge(&mut self, now_ms: u64, limit: usize) {
+    /// Drops up to `limit` expired keys.
+    pub(in crate::protocol) fn purge(&mut self, now_ms: u64, limit: usize) {
         let index = &mut self.index;
         self.keys.purge(now_ms, limit, |_, lock| {
             index.remove(&lock.place);
         });
     }
 
-    /// Up to `count` leases behind place `cursor`, and the place to go on from (`None` at the end).
-    pub(super) fn page(
+    /// Up to `count` leases after place `cursor`, and the cursor of the next page (`None` at the end).
+    pub(in crate::protocol) fn page(
         &self,
         cursor: u64,
         count: usize,
         now_ms: u64,
     ) -> (Option<u64>, Vec<(&ResourceName, &LeaseRecord)>) {
-        let mut behind = self.index.range((Bound::Excluded(cursor), Bound::Unbounded));
+        let mut after = self.index.range((Bound::Excluded(cursor), Bound::Unbounded));
         let mut last = cursor;
         let mut leases = Vec::new();
-        for (place, resource) in behind.by_ref().take(count.max(1)) {
+        for (place, resource) in after.by_ref().take(count.max(1)) {
             last = *place;
             if let Some(LockValue::Lease(record)) = self.get(resource, now_ms) {
                 leases.push((resource, record));
             }
         }
-        (behind.next().map(|_| last), leases)
+        (after.next().map(|_| last), leases)
     }
 
     /// The latest end of a key.
-    pub(super) fn latest_end_ms(&self) -> Option<u64> {
+    pub(in crate::protocol) fn latest_end_ms(&self) -> Option<u64> {
         self.keys.latest_end_ms()
     }
 
     /// The earliest end of a key from `from_ms` on.
-    pub(super) fn next_end_ms(&self, from_ms: u64) -> Option<u64> {
+    pub(in crate::protocol) fn next_end_ms(&self, from_ms: u64) -> Option<u64> {
         self.keys.next_end_ms(from_ms)
     }
 
     /// Keys in memory.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::protocol) fn len(&self) -> usize {
         self.keys.len()
     }
 
     /// Index entries in memory.
-    pub(super) fn index_len(&self) -> usize {
+    pub(in crate::protocol) fn index_len(&self) -> usize {
         self.index.len()
     }
 }

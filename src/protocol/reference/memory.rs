@@ -1,35 +1,34 @@
-//! All keys of a machine together, and the two acts that touch several kinds of them. Stands apart
-//! so that the verbs share one memory without knowing the machine. Knows no request.
+//! All keys of a reference node, and what the operations' references share to read and change them.
 
 use std::time::Duration;
 
-use super::locks::Locks;
-use super::marker::{Mark, Visit, millis};
+use super::locks::{LockValue, Locks};
+use super::marker::{CallContext, MarkerKey, millis};
 use super::store::Expiring;
-use crate::protocol::EndReason;
+use crate::protocol::{EndReason, Found};
 use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
 
-/// How many keys of each kind that are over are dropped per request. A request makes at most three
-/// keys, so memory shrinks to what is held, and no request pays for a long idle time at once.
+/// How many expired keys of each kind are dropped per request. A request makes at most three keys, so memory shrinks to
+/// what is held, and no request pays for a long idle time at once.
 pub(super) const PURGE_PER_REQUEST: usize = 16;
 
-/// What a node remembers.
+/// The keys of one node.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Memory {
+pub(in crate::protocol) struct Memory {
     /// `redlockd:meta`.
-    pub(super) mark: Mark,
+    pub(in crate::protocol) marker: MarkerKey,
     /// Lock keys and their index.
-    pub(super) locks: Locks,
+    pub(in crate::protocol) locks: Locks,
     /// Fence counters.
-    pub(super) counters: Expiring<ResourceName, Fence>,
+    pub(in crate::protocol) counters: Expiring<ResourceName, Fence>,
     /// Tombstones of tokens, per resource.
-    pub(super) ended: Expiring<(ResourceName, TokenHash), EndReason>,
+    pub(in crate::protocol) ended: Expiring<(ResourceName, TokenHash), EndReason>,
     /// Tombstones of attempts.
-    pub(super) cancelled: Expiring<(ResourceName, AttemptId), EndReason>,
+    pub(in crate::protocol) cancelled: Expiring<(ResourceName, AttemptId), EndReason>,
 }
 
 impl Memory {
-    /// Drops up to `limit` keys of each kind that are over.
+    /// Drops up to `limit` expired keys of each kind.
     pub(super) fn purge(&mut self, now_ms: u64, limit: usize) {
         self.locks.purge(now_ms, limit);
         self.counters.purge(now_ms, limit, |_, _| {});
@@ -37,24 +36,44 @@ impl Memory {
         self.cancelled.purge(now_ms, limit, |_, _| {});
     }
 
-    /// The resource's counter, 0 where it is not kept.
-    pub(super) fn counter(&self, visit: &Visit<'_>, resource: &ResourceName) -> u64 {
-        self.counters.get(resource, visit.now_ms()).map_or(0, |f| f.0)
+    /// The resource's fence counter; 0 if there is none.
+    pub(in crate::protocol) fn counter(&self, context: &CallContext<'_>, resource: &ResourceName) -> u64 {
+        self.counters.get(resource, context.now_ms()).map_or(0, |f| f.0)
     }
 
-    /// The highest fence of this resource, and of this node.
-    pub(super) fn remember(&mut self, visit: &Visit<'_>, resource: &ResourceName, fence: u64) {
-        self.counters.put(resource.clone(), Fence(fence), Some(end_ms(visit, visit.params.fence_ttl)));
-        self.mark.remember(fence);
+    /// Stores the highest fence of this resource, and of this node.
+    pub(in crate::protocol) fn store_fence(&mut self, context: &CallContext<'_>, resource: &ResourceName, fence: u64) {
+        self.counters.put(resource.clone(), Fence(fence), Some(end_ms(context, context.params.fence_ttl)));
+        self.marker.store_fence(fence);
     }
 
     /// The tombstone of this token for this resource.
-    pub(super) fn tombstone(&self, visit: &Visit<'_>, resource: &ResourceName, token: &TokenHash) -> Option<EndReason> {
-        self.ended.get(&(resource.clone(), token.clone()), visit.now_ms()).copied()
+    pub(in crate::protocol) fn tombstone(
+        &self,
+        context: &CallContext<'_>,
+        resource: &ResourceName,
+        token: &TokenHash,
+    ) -> Option<EndReason> {
+        self.ended.get(&(resource.clone(), token.clone()), context.now_ms()).copied()
+    }
+
+    /// What is at the lock's key, for a request that names this token's lease.
+    pub(in crate::protocol) fn find(
+        &self,
+        context: &CallContext<'_>,
+        resource: &ResourceName,
+        token: &TokenHash,
+    ) -> Found {
+        match self.locks.get(resource, context.now_ms()) {
+            Some(LockValue::Lease(record)) if record.token == *token => Found::Match,
+            Some(value) if value.is_damaged_lease_of(token) => Found::Match,
+            Some(_) => Found::Other,
+            None => Found::Nothing,
+        }
     }
 }
 
 /// The end of a key that is set now for `span`.
-pub(super) fn end_ms(visit: &Visit<'_>, span: Duration) -> u64 {
-    visit.now_ms().saturating_add(millis(span))
+pub(in crate::protocol) fn end_ms(context: &CallContext<'_>, span: Duration) -> u64 {
+    context.now_ms().saturating_add(millis(span))
 }

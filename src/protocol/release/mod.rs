@@ -1,7 +1,19 @@
-//! Release and cancel: end a lease for good, or withdraw one attempt's claim to it.
+//! Release and cancel, which share a script: end a lease for good, or withdraw one attempt's claim to it.
 
-use super::request::EndReason;
+pub(super) mod reference;
+
+use std::time::Duration;
+
+use deadpool_redis::redis::{Cmd, Value};
+
+use super::keys;
+use super::params::{ClusterParams, TOKEN_TOMBSTONE};
+use super::reply::{EndReason, Found, Released, Reply};
+use super::reply_reader::{Malformed, ReplyReader};
+use super::script::{CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, ResourceName, TokenHash};
+
+node_script!("release.lua");
 
 /// Arguments of [`Request::Release`](super::request::Request::Release).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,4 +35,63 @@ pub struct CancelArgs {
     pub token: TokenHash,
     /// The attempt to withdraw.
     pub attempt: AttemptId,
+}
+
+/// A release or a cancel, as the script gets it.
+pub(super) struct ScriptArgs<'a> {
+    resource: &'a ResourceName,
+    token: &'a TokenHash,
+    /// Only of a cancel.
+    attempt: Option<&'a AttemptId>,
+    reason: &'static str,
+    tombstone_ttl: Duration,
+}
+
+impl<'a> ScriptArgs<'a> {
+    pub(super) fn release(args: &'a ReleaseArgs) -> Self {
+        let ReleaseArgs { resource, token, reason } = args;
+        Self { resource, token, attempt: None, reason: reason.as_str(), tombstone_ttl: TOKEN_TOMBSTONE }
+    }
+
+    pub(super) fn cancel(args: &'a CancelArgs, params: &ClusterParams) -> Self {
+        let CancelArgs { resource, token, attempt } = args;
+        let (reason, tombstone_ttl) = (EndReason::Cancelled.as_str(), params.attempt_tombstone());
+        Self { resource, token, attempt: Some(attempt), reason, tombstone_ttl }
+    }
+
+    fn tombstone(&self) -> String {
+        let Self { resource, token, .. } = self;
+        self.attempt
+            .map_or_else(|| keys::token_tombstone(resource, token), |a| keys::attempt_tombstone(resource, token, a))
+    }
+}
+
+/// The command for a batch of `count` releases and cancels.
+pub(super) fn build<'a>(
+    context: &ScriptContext<'_>,
+    count: usize,
+    batch: impl Iterator<Item = ScriptArgs<'a>> + Clone,
+    script_ref: ScriptRef,
+) -> Cmd {
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1 + 2 * count, count);
+    command.text(keys::LEASES_KEY);
+    for args in batch.clone() {
+        command.text(&context.template.lock(args.resource)).text(&args.tombstone());
+    }
+    for args in batch {
+        command
+            .text(args.token.as_str())
+            .text(args.attempt.map_or("", |a| a.as_str()))
+            .number(millis(args.tombstone_ttl));
+        command.text(args.reason).text(&keys::freed_channel(args.resource)).text(args.resource.as_str());
+    }
+    command.build()
+}
+
+/// Reads the reply to one release or cancel.
+pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
+    if let Value::Int(1) = value {
+        return Ok(Reply::Released(Released { found: Found::Match, earlier: None }));
+    }
+    ReplyReader::new(value)?.released()
 }

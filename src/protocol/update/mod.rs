@@ -1,8 +1,20 @@
 //! Update: extends a lease, edits its labels, or writes its fence back.
 
+pub(super) mod reference;
+
 use std::sync::Arc;
 
+use deadpool_redis::redis::{Cmd, Value};
+
+use super::keys;
+use super::params::RequestTime;
+use super::record::LeaseRecord;
+use super::reply::Reply;
+use super::reply_reader::{Malformed, ReplyReader, malformed};
+use super::script::{CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
+
+node_script!(with_marker "update.lua");
 
 /// Arguments of [`Request::Update`](super::request::Request::Update).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,10 +25,43 @@ pub struct UpdateArgs {
     pub token: TokenHash,
     /// The new lifetime; `None`: the TTL that the lease was acquired with.
     pub ttl: Option<Ttl>,
-    /// The fence that the lease must have, and to which a node with a lower one is raised; `None`: any.
+    /// The lease's fence: a lower one is raised to it, a higher one is another lease of this token; `None`: any.
     pub fence: Option<Fence>,
     /// Counts as a renewal, for display.
     pub renewal: bool,
     /// New labels, encoded; `None`: unchanged.
     pub labels: Option<Arc<str>>,
+}
+
+/// The command for an update.
+pub(super) fn build(
+    context: &ScriptContext<'_>,
+    sent_at: RequestTime,
+    args: &UpdateArgs,
+    script_ref: ScriptRef,
+) -> Cmd {
+    let UpdateArgs { resource, token, ttl, fence, renewal, labels } = args;
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 4, 1);
+    command.keys([keys::META_KEY, &context.template.lock(resource)]);
+    command.keys([&keys::fence(resource), &keys::token_tombstone(resource, token)]);
+    command.marker_args(context, sent_at);
+    command.text(token.as_str()).number(ttl.map_or(0, |t| t.as_ms())).number(millis(context.params.lock_delay));
+    command.number(fence.map_or(0, |f| f.0)).number(u64::from(*renewal)).text(labels.as_deref().unwrap_or(""));
+    command.build()
+}
+
+/// Reads the reply to an update.
+pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
+    let mut reply = ReplyReader::new(value)?;
+    match reply.text()? {
+        "G" => match LeaseRecord::parse(reply.bytes()?) {
+            Some(record) => Ok(Reply::Updated { record, before_ms: reply.left_ms()?.unwrap_or_default() }),
+            None => malformed("has no lease"),
+        },
+        "M" => Ok(Reply::Missing),
+        "O" => reply.other(),
+        "D" => Ok(Reply::Ended { reason: reply.end_reason()? }),
+        "F" => Ok(Reply::FenceTooFarAhead),
+        code => Ok(Reply::NoVote(reply.no_vote(code)?)),
+    }
 }

@@ -1,6 +1,6 @@
--- Repair: only after an extend was confirmed by a quorum. Never a vote.
--- KEYS: 1 meta, 2 lock, 3 counter, 4 token tombstone, 5 index
--- ARGV: prelude, 5 px_ms, 6 fence, 7 value, 8 resource
+-- Repair: put a lease back after a quorum confirmed its extend. Never a vote.
+-- KEYS: 1 meta, 2 lock, 3 fence counter, 4 token tombstone, 5 index
+-- ARGV: as in marker.lua, 5 px_ms, 6 fence, 7 value, 8 resource
 -- Replies: P | D reason | O 0 | F | K C
 local no = not fit and judge() or nil
 if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end

@@ -1,5 +1,5 @@
-//! A real redis-server of the suite's own, on a unix socket, and the scripts run on it by hand. To be
-//! swapped for the service's own Redis node; until then this is all that knows keys and arguments.
+//! A redis-server of the suite's own, on a unix socket, with the scripts run on it directly: without the service's Redis node,
+//! which adds connections and time-outs.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -7,27 +7,26 @@ use std::time::Duration;
 use deadpool_redis::redis::{self, Connection, FromRedisValue, Value};
 use redlockd::protocol::commands::{self, ScriptContext, ScriptRef};
 use redlockd::protocol::keys::KeyTemplate;
-use redlockd::protocol::replies;
 use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::types::ResourceName;
 
 use super::subject::{Server, Subject};
 
-/// Far above what a start takes on a busy machine.
+/// Far above the start time on a busy machine.
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(1);
 
 /// A redis-server; killed when dropped.
-pub struct RealServer {
+pub struct RedisServer {
     dir: tempfile::TempDir,
     child: Child,
     connection: Connection,
-    /// To which process the connection is bound; a test may pretend another one.
+    /// The process to which the connection is bound; a test may set another one.
     pub run: String,
 }
 
-impl RealServer {
+impl RedisServer {
     pub fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let (child, connection, run) = launch(&dir);
@@ -63,28 +62,28 @@ impl RealServer {
             secs * 1_000_000 + micros
         };
         let answer = match reply {
-            Ok(value) => replies::parse(request, &value),
+            Ok(value) => commands::parse(request, &value),
             Err(e) => Err(Unreachable::new(UnreachableKind::Protocol, e.to_string())),
         };
         (time(before), answer, time(after))
     }
 
-    /// Asks several at once, in one command, at one instant of the node's clock.
-    pub fn ask_several(&mut self, params: &ClusterParams, asked: &[(RequestTime, Request)]) -> Vec<NodeResult> {
+    /// Sends several requests in one command.
+    pub fn ask_batch(&mut self, params: &ClusterParams, asked: &[(RequestTime, Request)]) -> Vec<NodeResult> {
         let template = KeyTemplate::default();
         let marker_fingerprint = commands::marker_fingerprint(params, &self.run);
         let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
         let list: Vec<(RequestTime, &Request)> = asked.iter().map(|(sent_at, request)| (*sent_at, request)).collect();
         let value = commands::build_batch(&context, &list, ScriptRef::Body).query::<Value>(&mut self.connection);
         let parse = |(i, (_, request)): (usize, &(RequestTime, Request))| match &value {
-            Ok(value) => replies::parse_one_of(asked.len(), i, request, value),
+            Ok(value) => commands::parse_in_batch(asked.len(), i, request, value),
             Err(e) => Err(Unreachable::new(UnreachableKind::Protocol, e.to_string())),
         };
         asked.iter().enumerate().map(parse).collect()
     }
 }
 
-impl Drop for RealServer {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         self.child.kill().expect("it was running");
         self.child.wait().expect("it ends");
@@ -116,7 +115,7 @@ fn launch(dir: &tempfile::TempDir) -> (Child, Connection, String) {
     (child, connection, run)
 }
 
-impl Subject for RealServer {
+impl Subject for RedisServer {
     fn now_us(&mut self) -> u64 {
         let (secs, micros): (u64, u64) = self.command(&[b"TIME"]);
         secs * 1_000_000 + micros
@@ -134,7 +133,7 @@ impl Subject for RealServer {
     }
 }
 
-impl Server for RealServer {
+impl Server for RedisServer {
     fn foreign_set(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: Option<u64>) {
         let key = resource.as_str().as_bytes();
         match ttl_ms {
@@ -177,7 +176,7 @@ impl Server for RealServer {
         self.command::<()>(&[b"FLUSHALL"]);
     }
 
-    /// A key that ends before all others, then one byte too few for it.
+    /// Sets a key that expires before all others, then lowers the memory limit below what is used.
     fn evict_something(&mut self) {
         let junk = vec![b'x'; 4 << 20];
         self.command::<()>(&[b"SET", b"junk", &junk, b"PX", b"10000"]);

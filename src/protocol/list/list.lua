@@ -1,16 +1,16 @@
 -- One page of the index of held leases. KEYS: 1 index
 -- ARGV: 1 cursor (0 at first), 2 count, 3 key head, 4 key tail
--- Read in the order of the ends that the index has: the end of a lease that is held only moves on, so going on from
--- one end to the next misses none. Where a whole page ends in one millisecond, it is begun anew by ZSCAN, at twice the
--- cost: each score is written out as text. The cursor is an end in ms, or from SCAN on what ZSCAN goes on from.
--- The lock keys are made here from the members: undeclared keys, which independent masters allow.
+-- Read in the order of the leases' ends, which only move forward while a lease is held, so that no held lease is missed.
+-- If a whole page of leases ends in the same millisecond, the listing restarts with ZSCAN, at twice the cost (it formats
+-- each score as text). The cursor is an end in ms; from SCAN on it is SCAN plus a ZSCAN cursor.
+-- The lock keys are built from the members: undeclared keys, which independent masters allow.
 -- Replies: {next cursor ('0' = end), resource, pttl, value, ...}
-local INDEX, head, tail, SCAN, MOST = KEYS[1], ARGV[3], ARGV[4], 1e14, 1000
+local INDEX, head, tail, SCAN, CHUNK = KEYS[1], ARGV[3], ARGV[4], 1e14, 1000
 local cursor, found, count, out = tonumber(ARGV[1]), nil, 0, { '0' }
 if cursor < SCAN then
   found = redis.call('ZRANGEBYSCORE', INDEX, ARGV[1], '(100000000000000', 'LIMIT', 0, ARGV[2])
   count = #found
-  if count == tonumber(ARGV[2]) then -- those that end with the last one are left to the next page
+  if count == tonumber(ARGV[2]) then -- leases that end at the same time as the last one are left to the next page
     local last = redis.call('ZSCORE', INDEX, found[count])
     count = redis.call('ZCOUNT', INDEX, ARGV[1], '(' .. last)
     if count > 0 then out[1] = string.format('%.0f', math.ceil(last)) else cursor = SCAN end
@@ -27,8 +27,8 @@ if head ~= '' or tail ~= '' then
   keys = {}
   for i = 1, count do keys[i] = head .. found[i] .. tail end
 end
-for first = 1, count, MOST do -- a page is larger only where ZSCAN gives more than it was asked for
-  local values = redis.call('MGET', unpack(keys, first, math.min(count, first + MOST - 1)))
+for first = 1, count, CHUNK do -- more than one chunk only where ZSCAN returns more than COUNT
+  local values = redis.call('MGET', unpack(keys, first, math.min(count, first + CHUNK - 1)))
   for i = 1, #values do
     local v, at = values[i], first + i - 1
     if v and string.byte(v, 65) == 124 then

@@ -1,10 +1,10 @@
--- Extend, edit, and fence write-back. Never creates, never revives, never shortens.
--- KEYS: 1 meta, 2 lock, 3 counter, 4 token tombstone
--- ARGV: prelude, 5 token hash, 6 ttl_ms (0 = the lease's own), 7 lock_delay_ms, 8 fence (0 = whatever it is),
+-- Extend, edit labels, write a fence back. Never creates a lease, never revives one, never shortens one.
+-- KEYS: 1 meta, 2 lock, 3 fence counter, 4 token tombstone
+-- ARGV: as in marker.lua, 5 token hash, 6 ttl_ms (0 = the lease's own), 7 lock_delay_ms, 8 fence (0 = any),
 --       9 '1' counts a renewal, 10 labels ('' = keep)
 -- Replies: G value pttl_before | M | O fence | D reason | F | K C Q S
 local no = not fit and judge() or nil
--- A quarantined node still extends; it does not vote.
+-- A quarantined node still extends, but does not vote.
 if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end
 local LOCK, TOKEN, want = KEYS[2], ARGV[5], tonumber(ARGV[8])
 local r = redis.call('MGET', LOCK, KEYS[4], KEYS[3])
@@ -15,13 +15,13 @@ if string.sub(v, 1, 65) ~= TOKEN .. '|' then return no or { 'O', 0 } end
 local renewals, ttl, had, claims, labels = string.match(v, '^(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$', 66)
 local fence = tonumber(had)
 if want > 0 and fence > want then return no or { 'O', fence } end -- this token's next lease
-if want > math.max(NOW, hw) + GUARD then return { 'F' } end -- a number from the future would poison the counter
+if want > math.max(NOW, hw) + GUARD then return { 'F' } end -- a fence too far ahead would spoil the counter
 local px = (ARGV[6] == '0' and ttl or ARGV[6]) + ARGV[7]
 local left = redis.call('PTTL', LOCK)
 if px > left then redis.call('PEXPIRE', LOCK, px) end
 if ARGV[9] == '1' then renewals = string.format('%06d', math.min(renewals + 1, 999999)) end
 local edits = want > fence or ARGV[10] ~= ''
--- An extend is a claim of its own: no late cancel of an attempt may take back what it confirms.
+-- An extend adds a claim of its own: no late cancel of an attempt may end what it confirmed.
 local joins = ARGV[9] == '1' and not string.find(claims, 'p,', 1, true)
 if edits or joins then
   if want > fence then fence, had = want, ARGV[8] end
@@ -36,6 +36,6 @@ if edits or joins then
   end
 elseif ARGV[9] == '1' then
   v = TOKEN .. '|' .. renewals .. string.sub(v, 72)
-  redis.pcall('SETRANGE', LOCK, 65, renewals) -- pcall: a full node still extends, it only miscounts
+  redis.pcall('SETRANGE', LOCK, 65, renewals) -- pcall: a full node still extends, but does not count it
 end
 return no or { 'G', v, left }

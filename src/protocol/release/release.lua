@@ -1,11 +1,11 @@
--- Release, cancel of one attempt, forced release: one or several, of different resources, each as if it had come
--- alone. No prelude: giving back is always allowed.
+-- Release, forced release, and cancel of one attempt: one, or a batch of different resources, each decided as if it were
+-- the only one. Does not read the marker: ending a lease is always allowed.
 -- KEYS: 1 index, then for each: lock, tombstone (of the token, or of the attempt)
 -- ARGV: for each: token hash, attempt ('' = the lease ends for good), tombstone_ms, reason, channel, resource
--- Reply: for each, in order: 1 (released here, never ended before), or a list: R|M|O, reason of an earlier tombstone
---        or '': released here | nothing here | another's
+-- Reply: for each, in order: 1 (released, no earlier tombstone), or a list: R released | M no such key | O another's,
+--        then the reason in an earlier tombstone, or ''
 local found = redis.call('MGET', unpack(KEYS, 2))
-local out, gone, over, told, k, at = {}, {}, {}, {}, 1, 0
+local out, deleted, unlisted, notices, k, at = {}, {}, {}, {}, 1, 0
 for i = 1, #found / 2 do
   local v, before, code, last = found[k], found[k + 1], 'M', false
   local LOCK, TOKEN, AT = KEYS[k + 1], ARGV[at + 1], ARGV[at + 2]
@@ -27,27 +27,27 @@ for i = 1, #found / 2 do
     end
   end
   if last then
-    gone[#gone + 1], over[#over + 1] = LOCK, ARGV[at + 6]
-    -- A withdrawn attempt mostly had no quorum: waiters are not to wake each other with theirs.
-    told[#told + 1], told[#told + 2] = ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8)
+    deleted[#deleted + 1], unlisted[#unlisted + 1] = LOCK, ARGV[at + 6]
+    -- 'c': a cancelled attempt usually had no quorum; waiters must not wake each other by cancelling.
+    notices[#notices + 1], notices[#notices + 2] = ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8)
   end
   out[i] = not before and code == 'R' and 1 or { code, before or '' }
   k, at = k + 2, at + 6
 end
-if #gone > 0 then redis.call('DEL', unpack(gone)) end
+if #deleted > 0 then redis.call('DEL', unpack(deleted)) end
 k, at = 1, 0
 for i = 1, #out do
-  -- The first reason stays, save that a release ends a revocation.
+  -- The first reason stays, except that a release replaces a revocation.
   local before = found[k + 1]
   if not before or before == 'revoked' then
     local done = redis.pcall('SET', KEYS[k + 2], ARGV[at + 4], 'PX', ARGV[at + 3])
-    if done.err and not string.find(done.err, 'OOM', 1, true) then return done end -- a full node must still let go
+    if done.err and not string.find(done.err, 'OOM', 1, true) then return done end -- a full node must still release
   end
   k, at = k + 2, at + 6
 end
-if #gone > 0 then -- these come last: were they forbidden, the leases would be gone and buried all the same
-  redis.call('ZREM', KEYS[1], unpack(over))
-  -- pcall: a user without the right to the channel releases all the same.
-  for n = 1, #told, 2 do redis.pcall('PUBLISH', told[n], told[n + 1]) end
+if #deleted > 0 then -- last: if these are forbidden, the leases are deleted and tombstoned anyway
+  redis.call('ZREM', KEYS[1], unpack(unlisted))
+  -- pcall: a Redis user without the right to the channel can still release.
+  for n = 1, #notices, 2 do redis.pcall('PUBLISH', notices[n], notices[n + 1]) end
 end
 return out

@@ -1,6 +1,6 @@
--- What this node says of one resource. KEYS: 1 meta, 2 lock   ARGV: prelude
--- Replies: I vote n kind pttl value; vote: A or the code of the refusal (n = its number); kind: free | ours | foreign;
--- value: ours whole, foreign as a fingerprint
+-- This node's vote and what it holds for one resource. KEYS: 1 meta, 2 lock   ARGV: as in marker.lua
+-- Replies: I vote n kind pttl value; vote: A, or the code of the refusal and n its number; kind: free | ours | foreign;
+-- value: of our own lease in full, of a foreign lock its fingerprint
 local no = not fit and judge() or { 'A', 0 }
 local kind = redis.call('TYPE', KEYS[2]).ok
 if kind == 'none' then return { 'I', no[1], no[2], 'free', 0, '' } end

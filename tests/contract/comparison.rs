@@ -1,9 +1,9 @@
-//! When two nodes' answers are the same: equal, but for what their clocks say. Knows no node.
+//! Compares the replies of two nodes, which must be equal except for readings of their clocks.
 
 use redlockd::protocol::{NoVote, NodeInspection, NodeResult, Reply, StoredLock, Vote};
 
-/// What the sequences must have come across, or they are too tame to tell anything.
-pub const MUST_MEET: [&str; 40] = [
+/// Kinds of replies that the sequences must have produced, or the test proves too little.
+pub const EXPECTED_KINDS: [&str; 40] = [
     "acquire NoVote ClockOff",
     "acquire NoVote OtherCluster",
     "acquire NoVote Quarantined",
@@ -46,7 +46,7 @@ pub const MUST_MEET: [&str; 40] = [
     "revoke Ok Revoked",
 ];
 
-/// Equal, and what is a clock's reading or a remaining TTL at most `slack_us` apart.
+/// Whether two replies are equal, with clock readings and remaining TTLs at most `slack_us` apart.
 pub fn agree(a: &NodeResult, b: &NodeResult, slack_us: u64) -> bool {
     match (a, b) {
         (Ok(a), Ok(b)) => {
@@ -59,7 +59,7 @@ pub fn agree(a: &NodeResult, b: &NodeResult, slack_us: u64) -> bool {
     }
 }
 
-/// The reply without its numbers and words.
+/// The reply's kind, without numbers and texts.
 pub fn kind_of(answer: &NodeResult) -> String {
     let text = match answer {
         Ok(Reply::NoVote(no_vote)) => format!("NoVote {no_vote:?}"),
@@ -75,7 +75,7 @@ pub fn kind_of(answer: &NodeResult) -> String {
     text.chars().take_while(|c| !matches!(c, '{' | '(' | ')')).collect::<String>().trim_end().to_owned()
 }
 
-/// Takes out all that is a clock's reading or a remaining TTL, in microseconds.
+/// Removes every clock reading and remaining TTL from the reply and returns them, in microseconds.
 fn clocks_of(reply: &mut Reply) -> Vec<u64> {
     fn ms(of: &mut u64) -> u64 {
         std::mem::take(of).saturating_mul(1_000)

@@ -1,6 +1,6 @@
--- One or several acquires, of different resources; each is decided as if it had come alone.
--- KEYS: 1 meta, 2 index, then for each: lock, token tombstone, attempt tombstone, counter
--- ARGV: 1 to 3 as in the prelude, then for each: sent_us, token hash, ttl_ms, px_ms (ttl + lock_delay), attempt,
+-- One acquire, or a batch of acquires of different resources; each is decided as if it were the only one.
+-- KEYS: 1 meta, 2 index, then for each: lock, token tombstone, attempt tombstone, fence counter
+-- ARGV: 1 to 3 as in marker.lua, then for each: sent_us, token hash, ttl_ms, px_ms (ttl + lock_delay), attempt,
 --       labels, resource
 -- value: token hash (64 hex) | renewals (6 digits) | ttl_ms | fence | attempt,attempt, | labels
 -- Reply: for each, in order: its fence (a number: granted), or a list: G fence 1 (joined) | B pttl value |
@@ -18,16 +18,16 @@ for i = 1, #found / 4 do
   elseif ended then
     out[i] = { 'D', ended } -- this token was released
   elseif found[k + 1] then
-    out[i] = { 'D', 'cancelled' } -- this attempt was given up before it got here
+    out[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
   elseif not v then
     local fence, digits = SENT, ARGV[at + 1]
-    -- Counters may expire because base, a snapshot of hw, keeps up with them.
+    -- Fence counters may expire: base, a periodic copy of hw, is at least as high as every expired one.
     if per ~= tonumber(m[5]) then
       base, m[5] = math.max(base, top), per
       redis.call('HSET', META, 'base', base, 'per', per)
     end
     local c = tonumber(found[k + 2]) or 0
-    if SENT <= top or SENT <= c then -- else it is above all: base is at most hw
+    if SENT <= top or SENT <= c then -- otherwise SENT is above all of them, since base <= hw
       fence = math.max(SENT, base + 1, c + 1)
       digits = string.format('%.0f', fence)
     end
@@ -36,34 +36,34 @@ for i = 1, #found / 4 do
   else
     local lock, token = KEYS[k + 1], ARGV[at + 2]
     local left = redis.call('PTTL', lock)
-    if string.sub(v, 1, 65) == token .. '|' then -- the same token again: a replay joins the lease, its fence unchanged
+    if string.sub(v, 1, 65) == token .. '|' then -- the same token again: the replay joins the lease, its fence unchanged
       local head, fence, claims, labels = string.match(v, '^(%d+|%d+|)(%d+)|([^|]*)(|.*)$', 66)
       local attempt = ARGV[at + 5] .. ','
       local known = head and string.find(claims, attempt, 1, true)
       if not head then
-        out[i] = { 'B', left, '' } -- spoilt by somebody
+        out[i] = { 'B', left, '' } -- a foreign client has changed the value
       elseif not known and #claims >= 288 then
-        out[i] = { 'X' } -- 16 claims of 18 bytes: no client replays that often
+        out[i] = { 'X' } -- MAX_CLAIMS claims of 18 bytes each
       else
         if not known then claims = claims .. attempt end
         local value = token .. '|' .. head .. fence .. '|' .. claims .. labels
         redis.call('SET', lock, value, 'PX', math.max(ARGV[at + 4], left))
         out[i] = { 'G', tonumber(fence), 1 }
       end
-    elseif string.byte(v, 65) == 124 and string.find(v, '^%x+|%d+|%d+|%d+|') then -- by a lease of ours
+    elseif string.byte(v, 65) == 124 and string.find(v, '^%x+|%d+|%d+|%d+|') then -- held by another lease
       local longest = Q or tonumber(string.match(PASS, '%d+$'))
-      if left < 0 or left > longest then -- no lease is longer than Q: this clock went backwards
+      if left < 0 or left > longest then -- no lease lasts longer than Q: this clock went backwards
         left = longest
         redis.call('PEXPIRE', lock, left)
       end
       out[i] = { 'B', left, v }
     else
-      out[i] = { 'B', left, '' } -- by a foreigner
+      out[i] = { 'B', left, '' } -- held by a foreign client
     end
   end
   k, at = k + 4, at + 7
 end
--- The highest fence is noted before any lease bears it.
+-- The highest fence is stored before any lease has it.
 if top > hw then redis.call('HSET', META, 'hw', string.format('%.0f', top)) end
 local index = {}
 for n = 1, #new, 3 do

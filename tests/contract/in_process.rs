@@ -1,4 +1,4 @@
-//! The nodes without Redis as subjects of the contract suite, with time moved by hand.
+//! The nodes without Redis as subjects of the contract suite; the test moves their time.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use super::subject::{Server, Subject, name, params};
 
 const START_US: u64 = 1_700_000_000_000_000;
 
-/// The bare machine.
-pub struct Machine {
-    machine: ReferenceNode,
+/// The reference itself.
+pub struct Reference {
+    node: ReferenceNode,
     now_us: u64,
     restarts: u32,
 }
 
-impl Machine {
+impl Reference {
     pub fn start() -> Self {
-        Self { machine: ReferenceNode::new("run 0"), now_us: START_US, restarts: 0 }
+        Self { node: ReferenceNode::new("run 0"), now_us: START_US, restarts: 0 }
     }
 }
 
-impl Subject for Machine {
+impl Subject for Reference {
     fn now_us(&mut self) -> u64 {
         self.now_us
     }
 
     fn ask_with(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult {
-        self.machine.apply(self.now_us, "", sent_at, params, request)
+        self.node.apply(self.now_us, "", sent_at, params, request)
     }
 
     fn pass(&mut self, span: Duration) {
@@ -43,42 +43,42 @@ impl Subject for Machine {
     }
 }
 
-impl Server for Machine {
+impl Server for Reference {
     fn foreign_set(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: Option<u64>) {
-        self.machine.foreign_set(self.now_us, resource, &ForeignValue::Bytes(value.to_vec()), ttl_ms);
+        self.node.foreign_set(self.now_us, resource, &ForeignValue::Bytes(value.to_vec()), ttl_ms);
     }
 
     fn foreign_list(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) {
-        self.machine.foreign_set(self.now_us, resource, &ForeignValue::OtherType("list"), ttl_ms);
+        self.node.foreign_set(self.now_us, resource, &ForeignValue::OtherType("list"), ttl_ms);
     }
 
     fn foreign_acquire(&mut self, resource: &ResourceName, value: &[u8], ttl_ms: u64) -> bool {
-        self.machine.foreign_acquire(self.now_us, resource, value, ttl_ms)
+        self.node.foreign_acquire(self.now_us, resource, value, ttl_ms)
     }
 
     fn foreign_expire(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) -> bool {
-        self.machine.foreign_expire(self.now_us, resource, ttl_ms)
+        self.node.foreign_expire(self.now_us, resource, ttl_ms)
     }
 
     fn foreign_delete(&mut self, resource: &ResourceName) -> bool {
-        self.machine.foreign_delete(self.now_us, resource)
+        self.node.foreign_delete(self.now_us, resource)
     }
 
     fn flush_all(&mut self) {
-        self.machine.flush_all();
+        self.node.flush_all();
     }
 
     fn evict_something(&mut self) {
-        self.machine.evict(self.now_us, &EvictedKey::Counter(name("junk")));
+        self.node.evict(self.now_us, &EvictedKey::Counter(name("junk")));
     }
 
     fn restart_empty(&mut self) {
         self.restarts += 1;
-        self.machine.restart_empty(&format!("run {}", self.restarts));
+        self.node.restart_empty(&format!("run {}", self.restarts));
     }
 }
 
-/// A boot clock that stands still until it is moved.
+/// A boot clock that moves only when the test moves it.
 #[derive(Debug, Clone)]
 struct StoppedClock(Arc<AtomicU64>);
 
@@ -96,7 +96,7 @@ impl Clock for StoppedClock {
     }
 }
 
-/// The node that runs in the service where no Redis is configured. It declares itself.
+/// The node that the service runs if no Redis is configured. It initialises itself.
 pub struct Embedded {
     node: Arc<EmbeddedNode<StoppedClock>>,
     clock: StoppedClock,

@@ -1,6 +1,5 @@
-//! Several requests in one command against the same requests one after the other, on two real servers: the
-//! same answers, and the same keys afterwards. Seeded and bounded. What is a remaining TTL or a clock's
-//! reading may differ, everything else must be equal.
+//! Compares requests in one command with the same requests sent one after the other, on two redis-servers: the same
+//! replies, and the same keys afterwards. Seeded and bounded. Only remaining TTLs and clock readings may differ.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +10,8 @@ use proptest::test_runner::TestCaseError;
 use redlockd::protocol::{EndReason, ReleaseArgs, Request, RequestTime};
 use redlockd::types::Fence;
 
-use super::agree::{agree, kind_of};
-use super::real::RealServer;
+use super::comparison::{agree, kind_of};
+use super::redis_server::RedisServer;
 use super::steps::seeded_runner;
 use super::subject::{Server, Subject, acquire, cancel, extend, name, params, token};
 
@@ -22,8 +21,8 @@ const SEED: [u8; 32] = *b"redlockd contract together one 1";
 const SLACK_US: u64 = 5_000_000;
 /// No lease ends while the test runs.
 const TTL_MS: u64 = 600_000;
-/// What the commands must have come across.
-const MUST_MEET: [&str; 11] = [
+/// Kinds of replies that the commands must have produced.
+const EXPECTED_KINDS: [&str; 11] = [
     "acquire NoVote ClockOff",
     "acquire Ended Cancelled",
     "acquire Ended Released",
@@ -37,17 +36,17 @@ const MUST_MEET: [&str; 11] = [
     "release Nothing",
 ];
 
-/// One command's requests, of one kind and about different resources, or a mishap before it.
+/// One command's requests, of one kind and about different resources, or an event before it.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Resource, token, attempt, and whether the stamp is far off.
+    /// Resource, token, attempt, and whether the time of sending is far off.
     Acquire(Vec<(u8, u64, u64, bool)>),
     /// Resource, token, and the attempt that is cancelled; `None`: released.
     End(Vec<(u8, u64, Option<u64>)>),
-    /// A foreigner's string, or a key of another type.
+    /// A foreign client's string, or a key of another type.
     Foreign(u8, bool),
-    /// The lease's own TTL is taken away, or its value is spoilt.
-    Spoil(u8, bool),
+    /// The lease's TTL is removed, or its value is damaged.
+    Damage(u8, bool),
     /// An extend, which claims the lease.
     Extend(u8, u64),
 }
@@ -68,7 +67,7 @@ fn step() -> impl Strategy<Value = Step> {
             Step::End(ends)
         }),
         1 => (0..8_u8, any::<bool>()).prop_map(|(resource, is_list)| Step::Foreign(resource, is_list)),
-        1 => (0..8_u8, any::<bool>()).prop_map(|(resource, is_value)| Step::Spoil(resource, is_value)),
+        1 => (0..8_u8, any::<bool>()).prop_map(|(resource, is_value)| Step::Damage(resource, is_value)),
         1 => (0..8_u8, 0..3_u64).prop_map(|(resource, by)| Step::Extend(resource, by)),
     ]
 }
@@ -77,10 +76,10 @@ fn resource(of: u8) -> String {
     format!("r{of}")
 }
 
-/// Every key with its value, but for those that keep the time.
-fn keys(server: &mut RealServer) -> BTreeMap<String, String> {
+/// Every key with its value, without values that depend on the time.
+fn keys(server: &mut RedisServer) -> BTreeMap<String, String> {
     let names: Vec<String> = server.command(&[b"KEYS", b"*"]);
-    let text = |server: &mut RealServer, key: &str| -> String {
+    let text = |server: &mut RedisServer, key: &str| -> String {
         let kind: String = server.command(&[b"TYPE", key.as_bytes()]);
         match kind.as_str() {
             "string" => server.command(&[b"GET", key.as_bytes()]),
@@ -97,10 +96,10 @@ fn keys(server: &mut RealServer) -> BTreeMap<String, String> {
     names.into_iter().map(|key| (key.clone(), text(server, &key))).collect()
 }
 
-/// Both servers, the last stamp that was given, the same to both, and which kinds of answers came.
+/// Both servers, the last time of sending (the same for both), and how often each kind of reply came.
 struct Both {
-    apart: RealServer,
-    together: RealServer,
+    apart: RedisServer,
+    together: RedisServer,
     sent_at: u64,
     met: BTreeMap<String, u32>,
 }
@@ -117,7 +116,7 @@ impl Both {
         }
     }
 
-    fn next_stamp(&mut self, is_off: bool) -> RequestTime {
+    fn next_time(&mut self, is_off: bool) -> RequestTime {
         self.sent_at = (self.sent_at + 1).max(self.apart.now_us());
         RequestTime(if is_off { self.sent_at - Duration::from_hours(1).as_micros() as u64 } else { self.sent_at })
     }
@@ -128,7 +127,7 @@ impl Both {
         }
         let alone: Vec<_> =
             asked.iter().map(|(sent_at, request)| self.apart.ask_with(*sent_at, &params(), request)).collect();
-        let answers = self.together.ask_several(&params(), &asked);
+        let answers = self.together.ask_batch(&params(), &asked);
         for ((one, other), (_, request)) in alone.iter().zip(&answers).zip(&asked) {
             prop_assert!(agree(one, other, SLACK_US), "{request:?}\n  apart: {one:?}\n  together: {other:?}");
             *self.met.entry(format!("{} {}", request.operation(), kind_of(one))).or_default() += 1;
@@ -141,7 +140,7 @@ impl Both {
             Step::Acquire(asks) => {
                 let asked = asks
                     .iter()
-                    .map(|(of, by, at, is_off)| (self.next_stamp(*is_off), acquire(&resource(*of), *by, *at, TTL_MS)))
+                    .map(|(of, by, at, is_off)| (self.next_time(*is_off), acquire(&resource(*of), *by, *at, TTL_MS)))
                     .collect();
                 self.ask(asked)
             }
@@ -154,11 +153,11 @@ impl Both {
                         reason: EndReason::Released,
                     }),
                 };
-                let asked = ends.iter().map(|e| (self.next_stamp(false), end(e))).collect();
+                let asked = ends.iter().map(|e| (self.next_time(false), end(e))).collect();
                 self.ask(asked)
             }
             Step::Extend(of, by) => {
-                let sent_at = self.next_stamp(false);
+                let sent_at = self.next_time(false);
                 self.ask(vec![(sent_at, extend(&resource(*of), *by, None, None::<Fence>))])
             }
             Step::Foreign(of, is_list) => {
@@ -170,7 +169,7 @@ impl Both {
                 }
                 Ok(())
             }
-            Step::Spoil(of, is_value) => {
+            Step::Damage(of, is_value) => {
                 for server in [&mut self.apart, &mut self.together] {
                     let key = resource(*of);
                     let kind: String = server.command(&[b"TYPE", key.as_bytes()]);
@@ -187,8 +186,8 @@ impl Both {
 }
 
 #[test]
-fn requests_in_one_command_are_answered_as_if_each_had_come_alone() {
-    let both = Both { apart: RealServer::start(), together: RealServer::start(), sent_at: 0, met: BTreeMap::new() };
+fn a_batch_gives_the_same_replies_and_keys_as_its_requests_alone() {
+    let both = Both { apart: RedisServer::start(), together: RedisServer::start(), sent_at: 0, met: BTreeMap::new() };
     let both = RefCell::new(both);
     let outcome = seeded_runner(SEQUENCES, &SEED).run(&prop::collection::vec(step(), 1..40), |steps| {
         let mut both = both.borrow_mut();
@@ -204,7 +203,7 @@ fn requests_in_one_command_are_answered_as_if_each_had_come_alone() {
         panic!("{failure}");
     }
     let met = both.into_inner().met;
-    for kind in MUST_MEET {
-        assert!(met.contains_key(kind), "never seen, so not tested: {kind}; seen: {met:#?}");
+    for kind in EXPECTED_KINDS {
+        assert!(met.contains_key(kind), "no such reply, so not tested: {kind}; received: {met:#?}");
     }
 }

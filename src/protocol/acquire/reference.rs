@@ -1,0 +1,100 @@
+//! The reference of `acquire.lua`.
+
+use crate::mutant;
+use crate::protocol::record::CLAIMS_MAX_BYTES;
+use crate::protocol::reference::locks::LockValue;
+use crate::protocol::reference::marker::CallContext;
+use crate::protocol::reference::memory::Memory;
+use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, Reply};
+use crate::types::{Fence, ResourceName};
+
+/// Runs one acquire.
+pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
+    let (now_ms, resource) = (context.now_ms(), &args.resource);
+    if let Some(no_vote) = memory.marker.check_vote(context) {
+        return Reply::NoVote(no_vote);
+    }
+    if let Some(reason) = memory.tombstone(context, resource, &args.token) {
+        return Reply::Ended { reason };
+    }
+    if memory.cancelled.get(&(resource.clone(), args.attempt.clone()), now_ms).is_some() {
+        return Reply::Ended { reason: EndReason::Cancelled };
+    }
+    match memory.locks.get(resource, now_ms) {
+        Some(LockValue::Lease(record)) if record.token == args.token => join(memory, context, args),
+        Some(value) if value.is_damaged_lease_of(&args.token) => {
+            Reply::Held { left_ms: memory.locks.left_ms(resource, now_ms).flatten(), record: None }
+        }
+        Some(LockValue::OtherType(_)) => {
+            // The script finds out only when it tries to set the key.
+            memory.marker.rotate(context);
+            let fence = next_fence(memory, context, resource);
+            memory.marker.store_fence(fence);
+            held(memory, context, resource)
+        }
+        Some(_) => held(memory, context, resource),
+        None => grant(memory, context, args),
+    }
+}
+
+/// The same token again: the replay joins the lease, its fence unchanged.
+fn join(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
+    let now_ms = context.now_ms();
+    let left_ms = memory.locks.left_ms(&args.resource, now_ms).flatten();
+    let record = memory.locks.lease_mut(&args.resource, now_ms).expect("the caller found a lease here");
+    if !record.claims.split(',').any(|claim| claim == args.attempt.as_str()) {
+        if record.claims.len() >= CLAIMS_MAX_BYTES {
+            return Reply::TooManyClaims;
+        }
+        record.claims = format!("{}{},", record.claims, args.attempt.as_str()).into();
+    }
+    let fence = record.fence;
+    let requested = now_ms.saturating_add(context.key_ttl_ms(args.ttl));
+    let end = left_ms.map_or(requested, |left_ms| requested.max(now_ms + left_ms));
+    memory.locks.set_end(&args.resource, Some(end));
+    Reply::Granted { fence, joined: true }
+}
+
+/// Above every fence of this resource that the node gave, and at least the time of sending.
+fn next_fence(memory: &Memory, context: &CallContext<'_>, resource: &ResourceName) -> u64 {
+    let minimum = if mutant::ignores_request_times() { 0 } else { context.sent_at.0 };
+    (memory.counter(context, resource) + 1).max(memory.marker.base() + 1).max(minimum)
+}
+
+fn grant(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
+    memory.marker.rotate(context);
+    let fence = next_fence(memory, context, &args.resource);
+    let record = LeaseRecord {
+        token: args.token.clone(),
+        renewals: 0,
+        ttl: args.ttl,
+        fence: Fence(fence),
+        claims: format!("{},", args.attempt.as_str()).into(),
+        labels: args.labels.clone(),
+    };
+    let end = context.now_ms().saturating_add(context.key_ttl_ms(args.ttl));
+    memory.locks.put(&args.resource, LockValue::Lease(record), Some(end));
+    memory.store_fence(context, &args.resource, fence);
+    Reply::Granted { fence: Fence(fence), joined: false }
+}
+
+/// Held by another lease, or by a foreign client with a key of any type.
+fn held(memory: &mut Memory, context: &CallContext<'_>, resource: &ResourceName) -> Reply {
+    let now_ms = context.now_ms();
+    let left_ms = memory.locks.left_ms(resource, now_ms).flatten();
+    let value = memory.locks.get(resource, now_ms);
+    let record = match value {
+        Some(LockValue::Lease(record)) => Some(record.clone()),
+        _ => None,
+    };
+    if !value.is_some_and(LockValue::looks_like_lease) {
+        return Reply::Held { left_ms, record };
+    }
+    let longest_ms = memory.marker.longest_quarantine_ms(context);
+    if let Some(left_ms) = left_ms.filter(|left_ms| *left_ms <= longest_ms) {
+        return Reply::Held { left_ms: Some(left_ms), record };
+    }
+    // No lease lasts longer than the quarantine: this clock went backwards.
+    memory.locks.set_end(resource, Some(now_ms.saturating_add(longest_ms)));
+    Reply::Held { left_ms: Some(longest_ms), record }
+}

@@ -1,0 +1,281 @@
+//! The words of each command, which are a contract with running nodes, and replies that are malformed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis::Arg;
+use proptest::prelude::*;
+
+use super::*;
+use crate::protocol::keys::KeyTemplate;
+use crate::protocol::list::PAGE_MAX;
+use crate::protocol::{
+    AcquireArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, Found, LeaseRecord, ListArgs, ReleaseArgs,
+    Released, RestoreArgs, RevokeArgs, UpdateArgs,
+};
+use crate::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
+
+fn words(cmd: &Cmd) -> Vec<String> {
+    let text = |arg| match arg {
+        Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => "?".to_owned(),
+    };
+    cmd.args_iter().map(text).collect()
+}
+
+fn params() -> ClusterParams {
+    ClusterParams {
+        cluster: "c1".into(),
+        guard: Duration::from_millis(500),
+        lock_delay: Duration::from_secs(1),
+        quarantine: Duration::from_secs(305),
+        fence_ttl: Duration::from_hours(1),
+    }
+}
+
+fn sent(request: &Request, script_ref: ScriptRef) -> Vec<String> {
+    let (params, template) = (params(), KeyTemplate::parse("lock:{resource}").expect("valid"));
+    let marker_fingerprint = marker_fingerprint(&params, "beef");
+    let context = ScriptContext { params: &params, template: &template, marker_fingerprint: &marker_fingerprint };
+    words(&build(&context, RequestTime(77), request, script_ref))
+}
+
+fn resource() -> ResourceName {
+    ResourceName::parse("a/b").expect("valid")
+}
+
+fn token() -> TokenHash {
+    Token::parse("abcdefghijklmnopqrstuv").expect("valid").hash()
+}
+
+#[test]
+fn an_acquire_names_its_keys_and_arguments_in_order() {
+    let (hash, attempt) = (token(), AttemptId::from_random(5));
+    let (resource, ttl) = (resource(), Ttl::from_ms(30_000).expect("valid"));
+    let request = Request::Acquire(AcquireArgs {
+        resource,
+        token: hash.clone(),
+        attempt: attempt.clone(),
+        ttl,
+        labels: Arc::from("{}"),
+    });
+    let (hash, attempt) = (hash.as_str(), attempt.as_str());
+    let (token_tombstone, attempt_tombstone) =
+        (format!("redlockd:gone:{hash}:a/b"), format!("redlockd:gone:{hash}:a/b#{attempt}"));
+    let expected = [
+        "EVALSHA",
+        acquire::SCRIPT.sha(),
+        "6",
+        "redlockd:meta",
+        "redlockd:leases",
+        "lock:a/b",
+        &token_tombstone,
+        &attempt_tombstone,
+        "redlockd:fence:a/b",
+        "beef|c1|305000",
+        "500000",
+        "3600000",
+        "77",
+        hash,
+        "30000",
+        "31000",
+        attempt,
+        "{}",
+        "a/b",
+    ];
+    assert_eq!(sent(&request, ScriptRef::Hash), expected);
+    let by_body = sent(&request, ScriptRef::Body);
+    assert_eq!(by_body[0], "EVAL");
+    assert!(by_body[1].contains("local function judge") && by_body[1].contains("attempt tombstone"));
+    assert_eq!(by_body[2..], sent(&request, ScriptRef::Hash)[2..]);
+}
+
+#[test]
+fn a_release_writes_a_tombstone_for_the_token_and_a_cancel_for_the_attempt() {
+    let (hash, attempt) = (token(), AttemptId::from_random(5));
+    let release =
+        Request::Release(ReleaseArgs { resource: resource(), token: hash.clone(), reason: EndReason::Forced });
+    let tombstone = format!("redlockd:gone:{}:a/b", hash.as_str());
+    let release = sent(&release, ScriptRef::Hash);
+    assert_eq!(release[3..6], ["redlockd:leases", "lock:a/b", &tombstone]);
+    assert_eq!(release[6..], [hash.as_str(), "", "60000", "forced", "redlockd:freed:a/b", "a/b"]);
+    let cancel = Request::Cancel(CancelArgs { resource: resource(), token: hash.clone(), attempt: attempt.clone() });
+    let cancel = sent(&cancel, ScriptRef::Hash);
+    assert_eq!(cancel[5], format!("{tombstone}#{}", attempt.as_str()));
+    assert_eq!(cancel[7..10], [attempt.as_str(), "2000", "cancelled"]);
+}
+
+#[test]
+fn a_batch_has_the_keys_and_arguments_of_its_requests_in_order() {
+    let (params, template) = (params(), KeyTemplate::parse("lock:{resource}").expect("valid"));
+    let marker_fingerprint = marker_fingerprint(&params, "beef");
+    let context = ScriptContext { params: &params, template: &template, marker_fingerprint: &marker_fingerprint };
+    let release = |name: &str| {
+        Request::Release(ReleaseArgs {
+            resource: ResourceName::parse(name).expect("valid"),
+            token: token(),
+            reason: EndReason::Released,
+        })
+    };
+    let (a, b) = (release("a"), release("b"));
+    let both = words(&build_batch(&context, &[(RequestTime(1), &a), (RequestTime(2), &b)], ScriptRef::Hash));
+    let (one, two) = (sent(&a, ScriptRef::Hash), sent(&b, ScriptRef::Hash));
+    assert_eq!(both[2], "5");
+    assert_eq!(both[3..8], [&one[3..6], &two[4..6]].concat());
+    assert_eq!(both[8..], [&one[6..], &two[6..]].concat());
+}
+
+#[test]
+fn page_sizes_are_clamped() {
+    let page = sent(&Request::List(ListArgs { cursor: u64::MAX, count: u32::MAX }), ScriptRef::Hash);
+    assert_eq!(page[4..6], [u64::MAX.to_string(), PAGE_MAX.to_string()]);
+    assert_eq!(sent(&Request::List(ListArgs { cursor: 0, count: 0 }), ScriptRef::Hash)[5], "1");
+}
+
+#[test]
+fn every_script_has_its_own_hash() {
+    let names: std::collections::HashSet<_> = all_scripts().iter().map(|s| s.sha().to_owned()).collect();
+    assert_eq!(names.len(), all_scripts().len());
+}
+
+const LEASE: &str = "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f|000001|30000|17|a0,|{}";
+
+fn bulk(text: &str) -> Value {
+    Value::BulkString(text.as_bytes().to_vec())
+}
+
+fn list(items: &[Value]) -> Value {
+    Value::Array(items.to_vec())
+}
+
+/// One request for each kind of reply.
+fn requests() -> Vec<Request> {
+    let resource = ResourceName::parse("r").expect("valid");
+    let token = Token::parse("abcdefghijklmnopqrstuv").expect("valid").hash();
+    let (attempt, ttl) = (AttemptId::from_random(1), Ttl::from_ms(1).expect("valid"));
+    let record = LeaseRecord::parse(LEASE.as_bytes()).expect("a lease");
+    let labels: Arc<str> = "{}".into();
+    vec![
+        Request::Acquire(AcquireArgs { resource: resource.clone(), token: token.clone(), attempt, ttl, labels }),
+        Request::Update(UpdateArgs {
+            resource: resource.clone(),
+            token: token.clone(),
+            ttl: None,
+            fence: None,
+            renewal: true,
+            labels: None,
+        }),
+        Request::Restore(RestoreArgs { resource: resource.clone(), record, left_ms: 1 }),
+        Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason: EndReason::Released }),
+        Request::Revoke(RevokeArgs { resource: resource.clone(), token }),
+        Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint: "x".into() }),
+        Request::Inspect { resource },
+        Request::List(ListArgs { cursor: 0, count: 1 }),
+        Request::Probe,
+    ]
+}
+
+fn is_protocol(answer: &Result<Reply, Unreachable>) -> bool {
+    matches!(answer, Err(Unreachable { kind: UnreachableKind::Protocol, .. }))
+}
+
+#[test]
+fn replies_of_another_shape_are_protocol_errors() {
+    let nested = list(&[list(&[bulk("G")])]);
+    let shapes =
+        [Value::Nil, Value::Okay, Value::Int(1), bulk("G"), list(&[]), list(&[Value::Nil]), nested, list(&[bulk("?")])];
+    for request in requests() {
+        for shape in &shapes {
+            let answer = parse(&request, shape);
+            assert!(is_protocol(&answer), "{} {shape:?}: {answer:?}", request.operation());
+        }
+    }
+}
+
+#[test]
+fn incomplete_replies_and_numbers_out_of_range_are_protocol_errors() {
+    let [acquire, update, .., probe] = &requests()[..] else { panic!("requests") };
+    let int = Value::Int;
+    for items in [
+        vec![bulk("G")],
+        vec![bulk("G"), int(5)],
+        vec![bulk("G"), int(-1), int(0)],
+        vec![bulk("G"), int(1 << 53), int(0)],
+        vec![bulk("G"), int(5), int(2)],
+        vec![bulk("G"), bulk("5"), int(0)],
+        vec![bulk("B"), int(5)],
+        vec![bulk("B"), bulk("5"), bulk("")],
+        vec![bulk("D"), bulk("unknown")],
+        vec![bulk("Q"), int(-5)],
+        vec![bulk("C"), int(5)],
+    ] {
+        let answer = parse(acquire, &list(&[list(&items)]));
+        assert!(is_protocol(&answer), "{items:?}: {answer:?}");
+    }
+    for alone in [int(-1), int(1 << 53)] {
+        assert!(is_protocol(&parse(acquire, &list(&[alone]))));
+    }
+    assert!(is_protocol(&parse(update, &list(&[bulk("G"), int(5), int(0), int(5)]))), "a number in place of the lease");
+    assert!(is_protocol(&parse(probe, &list(&[bulk("A"), int(0), int(1), int(i64::MAX)]))));
+}
+
+#[test]
+fn a_value_that_is_no_lease_is_held_by_a_foreign_client() {
+    let request = &requests()[0];
+    let held = |left, value| parse(request, &list(&[list(&[bulk("B"), Value::Int(left), value])]));
+    let record = LeaseRecord::parse(LEASE.as_bytes());
+    assert_eq!(held(9, bulk(LEASE)), Ok(Reply::Held { left_ms: Some(9), record }));
+    assert_eq!(held(-1, bulk("")), Ok(Reply::Held { left_ms: None, record: None }));
+    let raw = Value::BulkString(vec![0xff; 20]);
+    assert_eq!(held(9, raw), Ok(Reply::Held { left_ms: Some(9), record: None }));
+}
+
+#[test]
+fn each_request_of_a_batch_gets_its_own_reply_and_an_error_if_their_number_differs() {
+    let [acquire, .., release, _, _, _, _, _] = &requests()[..] else { panic!("requests") };
+    let both = list(&[Value::Int(7), list(&[bulk("G"), Value::Int(5), Value::Int(1)])]);
+    let granted = |fence, joined| Ok(Reply::Granted { fence: Fence(fence), joined });
+    assert_eq!(parse_in_batch(2, 0, acquire, &both), granted(7, false));
+    assert_eq!(parse_in_batch(2, 1, acquire, &both), granted(5, true));
+    assert!(is_protocol(&parse_in_batch(3, 0, acquire, &both)));
+    assert!(is_protocol(&parse_in_batch(2, 2, acquire, &both)));
+    let released = Reply::Released(Released { found: Found::Match, earlier: None });
+    assert_eq!(parse(release, &list(&[Value::Int(1)])), Ok(released));
+    assert!(is_protocol(&parse(release, &list(&[Value::Int(2)]))));
+}
+
+#[test]
+fn a_page_skips_entries_that_are_no_lease_and_ends_at_cursor_zero() {
+    let request = &requests()[7];
+    let entry = |name: &str, left, value: &str| [bulk(name), Value::Int(left), bulk(value)];
+    let mut items = vec![bulk("12")];
+    for part in [entry("a", 5, LEASE), entry("b", -2, LEASE), entry("c d", 5, LEASE), entry("e", 5, "foreign")] {
+        items.extend(part);
+    }
+    let Ok(Reply::Page { next: Some(12), leases }) = parse(request, &list(&items)) else { panic!("no page") };
+    assert_eq!(leases.iter().map(|l| l.resource.as_str()).collect::<Vec<_>>(), ["a"]);
+    items.pop();
+    assert!(is_protocol(&parse(request, &list(&items))), "an incomplete entry");
+    assert_eq!(parse(request, &list(&[bulk("0")])), Ok(Reply::Page { next: None, leases: vec![] }));
+    assert!(is_protocol(&parse(request, &list(&[bulk("-1")]))));
+}
+
+fn any_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        any::<i64>().prop_map(Value::Int),
+        any::<Vec<u8>>().prop_map(Value::BulkString),
+        "[GBDXMOFPVIAQSKCN]".prop_map(|code| Value::BulkString(code.into_bytes())),
+        Just(Value::Nil),
+        any::<f64>().prop_map(Value::Double),
+    ];
+    leaf.prop_recursive(2, 20, 8, |inner| prop::collection::vec(inner, 0..9).prop_map(Value::Array))
+}
+
+proptest! {
+    #[test]
+    fn any_reply_is_parsed_or_refused(value in any_value()) {
+        for request in requests() {
+            let _ = parse(&request, &value);
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The reference of `delete_foreign.lua`.
+
+use crate::protocol::reference::marker::CallContext;
+use crate::protocol::reference::memory::Memory;
+use crate::protocol::{DeleteForeignArgs, Found, Released, Reply};
+
+/// Runs one deletion.
+pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &DeleteForeignArgs) -> Reply {
+    let found = match memory.locks.get(&args.resource, context.now_ms()) {
+        None => Found::Nothing,
+        Some(value) if value.fingerprint() == args.fingerprint => Found::Match,
+        Some(_) => Found::Other,
+    };
+    if found == Found::Match {
+        memory.locks.remove(&args.resource, context.now_ms());
+    }
+    Reply::Released(Released { found, earlier: None })
+}

@@ -1,0 +1,19 @@
+//! The reference of `inspect.lua`.
+
+use crate::protocol::reference::locks::LockValue;
+use crate::protocol::reference::marker::CallContext;
+use crate::protocol::reference::memory::Memory;
+use crate::protocol::{NodeInspection, Reply, StoredLock};
+use crate::types::ResourceName;
+
+/// Runs one inspection.
+pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, resource: &ResourceName) -> Reply {
+    let no_vote = memory.marker.check_vote(context);
+    let left_ms = memory.locks.left_ms(resource, context.now_ms()).flatten();
+    let lock = match memory.locks.get(resource, context.now_ms()) {
+        None => StoredLock::Free,
+        Some(LockValue::Lease(record)) => StoredLock::Lease { record: record.clone(), left_ms: left_ms.unwrap_or(0) },
+        Some(value) => StoredLock::Foreign { left_ms, fingerprint: value.fingerprint() },
+    };
+    Reply::Inspected(NodeInspection { no_vote, lock })
+}

@@ -1,0 +1,20 @@
+//! The reference of `list.lua`, with another order of the leases.
+
+use crate::protocol::reference::marker::CallContext;
+use crate::protocol::reference::memory::Memory;
+use crate::protocol::{ListArgs, ListedLease, Reply};
+
+/// Reads one page.
+pub(in crate::protocol) fn apply(memory: &Memory, context: &CallContext<'_>, args: &ListArgs) -> Reply {
+    let now_ms = context.now_ms();
+    let count = usize::try_from(args.count).unwrap_or(usize::MAX);
+    let (next, leases) = memory.locks.page(args.cursor, count, now_ms);
+    let leases = leases
+        .into_iter()
+        .filter_map(|(resource, record)| {
+            let left_ms = memory.locks.left_ms(resource, now_ms).flatten()?;
+            Some(ListedLease { resource: resource.clone(), record: record.clone(), left_ms })
+        })
+        .collect();
+    Reply::Page { next, leases }
+}

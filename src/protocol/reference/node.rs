@@ -1,0 +1,211 @@
+//! One node: dispatches each request to its operation's reference, and says beforehand how far a request can take it.
+
+use std::sync::Arc;
+
+use super::locks::LockValue;
+use super::marker::CallContext;
+use super::memory::{self, Memory};
+use crate::protocol::{
+    AcquireArgs, ClusterParams, NodeResult, Request, RequestTime, RestoreArgs, UpdateArgs, acquire, admin,
+    delete_foreign, inspect, list, release, restore, revoke, update,
+};
+use crate::types::{ResourceName, TokenHash, Ttl};
+
+/// The whole state of one node.
+#[derive(Debug, Clone)]
+pub struct ReferenceNode {
+    pub(super) run: Arc<str>,
+    pub(super) evicted: u64,
+    pub(super) memory: Memory,
+}
+
+/// Numbers of keys in memory, including expired ones that were not dropped yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeyCounts {
+    /// Lock keys.
+    pub locks: usize,
+    /// Entries of the index of leases.
+    pub index: usize,
+    /// Fence counters.
+    pub counters: usize,
+    /// Tombstones of tokens and attempts.
+    pub tombstones: usize,
+}
+
+/// The maximum effect of a request on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EffectBound {
+    /// The end of the lease or quarantine that it may begin or extend; `None`: neither. Microseconds on the node's clock.
+    pub end_us: Option<u64>,
+    /// The highest fence that it may give or store.
+    pub fence: u64,
+}
+
+/// The state in which a node that was down restarts, see [`ReferenceNode::resume`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resumed {
+    /// At least as high as every fence that it may have given.
+    pub fence: u64,
+    /// Until when it has no vote, microseconds on the node's clock. A time in the past: it votes at once.
+    pub until_us: u64,
+    /// For display, see [`crate::protocol::NodeStatus::why`].
+    pub why: &'static str,
+}
+
+impl ReferenceNode {
+    /// An empty server process. It has no marker, so it counts as wiped until [`Request::Init`] or [`Self::resume`].
+    pub fn new(run: &str) -> Self {
+        Self { run: run.into(), evicted: 0, memory: Memory::default() }
+    }
+
+    /// The process's run id.
+    pub fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// Runs one script. `now_us` is the server's clock in microseconds since 1970; `run` is the process to which the
+    /// caller's connection is bound, empty for `identity = "script"`.
+    ///
+    /// Errors: `Protocol` where the script itself fails: on a value that begins with the caller's token but is no lease.
+    pub fn apply(
+        &mut self,
+        now_us: u64,
+        run: &str,
+        sent_at: RequestTime,
+        params: &ClusterParams,
+        request: &Request,
+    ) -> NodeResult {
+        let own = Arc::clone(&self.run);
+        let run = if run.is_empty() { &*own } else { run };
+        let context = &CallContext { now_us, run, sent_at, params };
+        let memory = &mut self.memory;
+        memory.purge(context.now_ms(), memory::PURGE_PER_REQUEST);
+        Ok(match request {
+            Request::Acquire(args) => acquire::reference::apply(memory, context, args),
+            Request::Update(args) => return update::reference::apply(memory, context, args),
+            Request::Restore(args) => restore::reference::apply(memory, context, args),
+            Request::Cancel(args) => release::reference::cancel(memory, context, args),
+            Request::Release(args) => release::reference::release(memory, context, args),
+            Request::Revoke(args) => revoke::reference::apply(memory, context, args),
+            Request::DeleteForeign(args) => delete_foreign::reference::apply(memory, context, args),
+            Request::Inspect { resource } => inspect::reference::apply(memory, context, resource),
+            Request::List(args) => list::reference::apply(memory, context, args),
+            Request::Probe => admin::reference::probe(&mut memory.marker, context, self.evicted, None),
+            Request::Init => admin::reference::init(&mut memory.marker, context, self.evicted),
+            Request::Quarantine => admin::reference::order_quarantine(&mut memory.marker, context, self.evicted),
+            Request::Activate { seed } => {
+                admin::reference::probe(&mut memory.marker, context, self.evicted, Some(*seed))
+            }
+        })
+    }
+
+    /// Restarts a node whose past is known from elsewhere: it gives fences above `resumed.fence` only, has no vote until
+    /// `resumed.until_us`, and then votes without a seed. Its keys are lost.
+    pub fn resume(&mut self, now_us: u64, params: &ClusterParams, resumed: Resumed) {
+        let own = Arc::clone(&self.run);
+        let context = &CallContext { now_us, run: &own, sent_at: RequestTime(now_us), params };
+        self.memory = Memory::default();
+        admin::reference::declare(&mut self.memory.marker, context, self.evicted, resumed.fence);
+        if let Some(marker) = &mut self.memory.marker.0 {
+            marker.active = now_us >= resumed.until_us;
+            marker.recalls_fences = true;
+            marker.until_us = resumed.until_us;
+            marker.why = resumed.why;
+        }
+    }
+
+    /// The maximum effect of `request`, for a caller that must store it before the request is run.
+    pub fn effect_bound(
+        &self,
+        now_us: u64,
+        sent_at: RequestTime,
+        params: &ClusterParams,
+        request: &Request,
+    ) -> EffectBound {
+        let context = &CallContext { now_us, run: &self.run, sent_at, params };
+        let known = self.memory.marker.high_water().max(self.memory.marker.base());
+        // Times of sending beyond this, and written-back fences beyond the highest plausible one, are refused.
+        let soon = now_us.saturating_add(context.guard_us());
+        let nothing = EffectBound { end_us: None, fence: known };
+        let highest = self.memory.marker.highest_plausible_fence(context);
+        let for_ttl = |ttl: Ttl| end_us(context.now_ms().saturating_add(context.key_ttl_ms(ttl)));
+        match request {
+            Request::Acquire(AcquireArgs { resource, token, ttl, .. }) if self.may_grant(context, resource, token) => {
+                EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
+            }
+            Request::Update(UpdateArgs { resource, token, ttl, fence, .. }) => {
+                match self.memory.locks.get(resource, context.now_ms()) {
+                    Some(LockValue::Lease(record)) if record.token == *token => {
+                        let wanted = fence.map_or(0, |f| f.0);
+                        let end = for_ttl(ttl.unwrap_or(record.ttl));
+                        EffectBound { end_us: Some(end), fence: known.max(wanted.min(highest)) }
+                    }
+                    _ => nothing,
+                }
+            }
+            Request::Restore(RestoreArgs { left_ms, record, .. }) => {
+                let end = end_us(context.now_ms().saturating_add((*left_ms).max(1)));
+                EffectBound { end_us: Some(end), fence: known.max(record.fence.0.min(highest)) }
+            }
+            Request::Quarantine => {
+                let longest_ms = self.memory.marker.longest_quarantine_ms(context);
+                EffectBound { end_us: Some(end_us(context.now_ms().saturating_add(longest_ms))), fence: known }
+            }
+            Request::Init => EffectBound { end_us: None, fence: known.max(sent_at.0.min(soon)) },
+            Request::Activate { seed } => EffectBound { end_us: None, fence: known.max(seed.0) },
+            _ => nothing,
+        }
+    }
+
+    fn may_grant(&self, context: &CallContext<'_>, resource: &ResourceName, token: &TokenHash) -> bool {
+        let is_free_or_own = match self.memory.locks.get(resource, context.now_ms()) {
+            None => true,
+            Some(LockValue::Lease(record)) => record.token == *token,
+            Some(_) => false,
+        };
+        is_free_or_own && self.memory.marker.clone().check_vote(context).is_none()
+    }
+
+    /// When the last lock key will have expired; 0 if there is none. Microseconds on the node's clock.
+    pub fn last_lease_end_us(&self) -> u64 {
+        self.memory.locks.latest_end_ms().map_or(0, end_us)
+    }
+
+    /// The next time after `now_us` at which a key or the quarantine ends. Microseconds on the node's clock.
+    pub fn next_end_us(&self, now_us: u64) -> Option<u64> {
+        let (m, from_ms) = (&self.memory, now_us / 1_000);
+        let keys = [m.locks.next_end_ms(from_ms), m.counters.next_end_ms(from_ms)];
+        let tombstones = [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms)];
+        let ends = keys.into_iter().chain(tombstones).flatten().map(end_us);
+        ends.chain(self.quarantined_until_us().filter(|until| *until > now_us)).min()
+    }
+
+    /// Until when it has no vote; `None` if it votes or has no marker. Microseconds on the node's clock.
+    pub fn quarantined_until_us(&self) -> Option<u64> {
+        self.memory.marker.0.as_ref().filter(|m| !m.active).map(|m| m.until_us)
+    }
+
+    /// The highest fence that it has given or stored, or was seeded with.
+    pub fn highest_fence(&self) -> u64 {
+        self.memory.marker.high_water().max(self.memory.marker.base())
+    }
+
+    /// How many keys it keeps in memory.
+    pub fn key_counts(&self) -> KeyCounts {
+        KeyCounts {
+            locks: self.memory.locks.len(),
+            index: self.memory.locks.index_len(),
+            counters: self.memory.counters.len(),
+            tombstones: self.memory.ended.len() + self.memory.cancelled.len(),
+        }
+    }
+}
+
+/// The first microsecond at which a key with its last millisecond at `ms` no longer exists.
+fn end_us(ms: u64) -> u64 {
+    ms.saturating_add(1).saturating_mul(1_000)
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,120 @@
+//! What happens to a server beside this service's requests: foreign clients, evictions, restarts. For the simulation and the
+//! contract tests; the service itself calls nothing here.
+
+use super::locks::LockValue;
+use super::marker::MarkerKey;
+use super::memory::Memory;
+use super::node::ReferenceNode;
+#[cfg(test)]
+use crate::protocol::LeaseRecord;
+use crate::types::{ResourceName, TokenHash};
+
+/// What a foreign client may store at a lock's key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ForeignValue {
+    /// A string.
+    Bytes(Vec<u8>),
+    /// A key of another type, by Redis' name for it: `list`, `hash`, `set`, `zset`, `stream`.
+    OtherType(&'static str),
+}
+
+/// A key that a server under memory pressure may evict.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EvictedKey {
+    /// A lock's key.
+    Lock(ResourceName),
+    /// A resource's fence counter.
+    Counter(ResourceName),
+    /// The tombstone of a token.
+    Ended(ResourceName, TokenHash),
+    /// The node's marker.
+    Marker,
+}
+
+/// What others than this service may do to a server.
+impl ReferenceNode {
+    /// A client's `SET key value [PX ttl]`, regardless of the old value.
+    pub fn foreign_set(&mut self, now_us: u64, resource: &ResourceName, value: &ForeignValue, ttl_ms: Option<u64>) {
+        let value = match value {
+            ForeignValue::Bytes(bytes) => LockValue::from_bytes(bytes),
+            ForeignValue::OtherType(kind) => LockValue::OtherType(kind),
+        };
+        let end = ttl_ms.map(|ttl| (now_us / 1_000).saturating_add(ttl));
+        self.memory.locks.put(resource, value, end);
+    }
+
+    /// A Redlock client's `SET key value NX PX ttl`. Returns whether it was set.
+    pub fn foreign_acquire(&mut self, now_us: u64, resource: &ResourceName, value: &[u8], ttl_ms: u64) -> bool {
+        let is_free = self.memory.locks.get(resource, now_us / 1_000).is_none();
+        if is_free {
+            self.foreign_set(now_us, resource, &ForeignValue::Bytes(value.to_vec()), Some(ttl_ms));
+        }
+        is_free
+    }
+
+    /// A client's `PEXPIRE key ttl`, or `PERSIST key` for `None`. Returns whether the key existed.
+    pub fn foreign_expire(&mut self, now_us: u64, resource: &ResourceName, ttl_ms: Option<u64>) -> bool {
+        let now_ms = now_us / 1_000;
+        let exists = self.memory.locks.left_ms(resource, now_ms).is_some();
+        if exists {
+            self.memory.locks.set_end(resource, ttl_ms.map(|ttl| now_ms.saturating_add(ttl)));
+        }
+        exists
+    }
+
+    /// A client's `DEL key`. Returns whether the key existed.
+    pub fn foreign_delete(&mut self, now_us: u64, resource: &ResourceName) -> bool {
+        self.memory.locks.remove(resource, now_us / 1_000)
+    }
+
+    /// `FLUSHALL`.
+    pub fn flush_all(&mut self) {
+        self.memory = Memory::default();
+    }
+
+    /// The server runs out of memory and evicts one key, which it counts, as in `INFO`.
+    pub fn evict(&mut self, now_us: u64, key: &EvictedKey) {
+        match key {
+            EvictedKey::Lock(resource) => {
+                self.memory.locks.remove(resource, now_us / 1_000);
+            }
+            EvictedKey::Counter(resource) => {
+                self.memory.counters.remove(resource);
+            }
+            EvictedKey::Ended(resource, token) => {
+                self.memory.ended.remove(&(resource.clone(), token.clone()));
+            }
+            EvictedKey::Marker => self.memory.marker = MarkerKey::default(),
+        }
+        self.evicted += 1;
+    }
+
+    /// The process was killed and restarts with empty memory.
+    pub fn restart_empty(&mut self, run: &str) {
+        *self = Self::new(run);
+    }
+
+    /// The process restarts with the present keys, or those of an older clone: a log that lost its end.
+    pub fn restart_with_memory(&mut self, run: &str) {
+        self.run = run.into();
+        self.evicted = 0;
+    }
+}
+
+/// What the simulation reads from a node without a request.
+#[cfg(test)]
+impl ReferenceNode {
+    /// The lease at a lock's key, and its remaining milliseconds.
+    pub(crate) fn lease_of(&self, now_us: u64, resource: &ResourceName) -> Option<(&LeaseRecord, u64)> {
+        let now_ms = now_us / 1_000;
+        match self.memory.locks.get(resource, now_ms)? {
+            LockValue::Lease(record) => Some((record, self.memory.locks.left_ms(resource, now_ms)??)),
+            _ => None,
+        }
+    }
+
+    /// Drops every expired key, as Redis does by itself many times a second.
+    pub(crate) fn expire(&mut self, now_us: u64) {
+        self.memory.purge(now_us / 1_000, usize::MAX);
+    }
+}

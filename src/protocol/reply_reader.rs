@@ -1,0 +1,131 @@
+//! Reads the items of a script's reply in order. Trusts nothing: a reply of another shape is [`Malformed`], never a panic,
+//! since anything may answer at a node's address.
+
+use deadpool_redis::redis::Value;
+
+use super::reply::{EndReason, Found, NoVote, Released, Reply};
+use crate::types::Fence;
+
+/// Fences and times are below it: a script's numbers are doubles.
+const NUMBER_MAX: u64 = 1 << 53;
+
+/// What is wrong with a reply. Never quotes it.
+pub(super) struct Malformed(pub(super) String);
+
+pub(super) fn malformed<T>(problem: impl Into<String>) -> Result<T, Malformed> {
+    Err(Malformed(problem.into()))
+}
+
+/// Checks a fence or a time; `position` is its place in the reply, for the message.
+pub(super) fn in_range(number: i64, position: impl std::fmt::Display) -> Result<u64, Malformed> {
+    match u64::try_from(number) {
+        Ok(number) if number < NUMBER_MAX => Ok(number),
+        _ => malformed(format!("has a number out of range as item {position}")),
+    }
+}
+
+/// The items of a reply, read in order.
+pub(super) struct ReplyReader<'a> {
+    items: &'a [Value],
+    position: usize,
+}
+
+impl<'a> ReplyReader<'a> {
+    pub(super) fn new(reply: &'a Value) -> Result<Self, Malformed> {
+        match reply {
+            Value::Array(items) => Ok(Self { items, position: 0 }),
+            _ => malformed("is not a list"),
+        }
+    }
+
+    /// How many items were not read yet.
+    pub(super) fn remaining(&self) -> usize {
+        self.items.len() - self.position
+    }
+
+    fn next(&mut self) -> Result<&'a Value, Malformed> {
+        let Some(item) = self.items.get(self.position) else {
+            return malformed(format!("ends after {} items", self.items.len()));
+        };
+        self.position += 1;
+        Ok(item)
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
+        match self.next()? {
+            Value::BulkString(bytes) => Ok(bytes),
+            Value::SimpleString(text) => Ok(text.as_bytes()),
+            _ => malformed(format!("has no text as item {}", self.position)),
+        }
+    }
+
+    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
+        let bytes = self.bytes()?;
+        std::str::from_utf8(bytes).map_err(|_| Malformed(format!("has no text as item {}", self.position)))
+    }
+
+    fn int(&mut self) -> Result<i64, Malformed> {
+        match self.next()? {
+            Value::Int(number) => Ok(*number),
+            _ => malformed(format!("has no number as item {}", self.position)),
+        }
+    }
+
+    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
+        let number = self.int()?;
+        in_range(number, self.position)
+    }
+
+    pub(super) fn fence(&mut self) -> Result<Fence, Malformed> {
+        self.number().map(Fence)
+    }
+
+    pub(super) fn flag(&mut self) -> Result<bool, Malformed> {
+        match self.int()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => malformed(format!("has no flag as item {}", self.position)),
+        }
+    }
+
+    /// A `PTTL`: negative, here `None`, where the key has none.
+    pub(super) fn left_ms(&mut self) -> Result<Option<u64>, Malformed> {
+        Ok(u64::try_from(self.int()?).ok())
+    }
+
+    pub(super) fn end_reason(&mut self) -> Result<EndReason, Malformed> {
+        EndReason::parse(self.text()?).ok_or_else(|| Malformed("has an unknown reason".into()))
+    }
+
+    /// The rest of [`Reply::Other`].
+    pub(super) fn other(&mut self) -> Result<Reply, Malformed> {
+        let fence = self.number()?;
+        Ok(Reply::Other { fence: (fence > 0).then_some(Fence(fence)) })
+    }
+
+    /// The rest of a refusal to vote.
+    pub(super) fn no_vote(&mut self, code: &str) -> Result<NoVote, Malformed> {
+        match code {
+            "Q" => Ok(NoVote::Quarantined { left_ms: self.number()? }),
+            "S" => Ok(NoVote::Unseeded { high_water: self.fence()? }),
+            "K" => Ok(NoVote::ClockOff { node_us: self.number()? }),
+            "C" => Ok(NoVote::OtherCluster { theirs: self.text()?.to_owned() }),
+            _ => malformed("has an unknown code"),
+        }
+    }
+
+    /// All of [`Reply::Released`].
+    pub(super) fn released(&mut self) -> Result<Reply, Malformed> {
+        let found = match self.text()? {
+            "R" => Found::Match,
+            "M" => Found::Nothing,
+            "O" => Found::Other,
+            _ => return malformed("has an unknown code"),
+        };
+        let earlier = match self.text()? {
+            "" => None,
+            reason => Some(EndReason::parse(reason).ok_or_else(|| Malformed("has an unknown reason".into()))?),
+        };
+        Ok(Reply::Released(Released { found, earlier }))
+    }
+}

@@ -1,0 +1,95 @@
+//! The reference of `update.lua`.
+
+use crate::mutant::{self, Mutant};
+use crate::protocol::reference::locks::LockValue;
+use crate::protocol::reference::marker::{CallContext, refuses_updates};
+use crate::protocol::reference::memory::Memory;
+use crate::protocol::{LeaseRecord, MAX_RENEWALS, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs};
+use crate::types::Fence;
+
+/// Runs one update.
+///
+/// Errors: `Protocol` where the value begins with this token but is no lease: the script fails on it.
+pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs) -> NodeResult {
+    let no_vote = memory.marker.check_vote(context);
+    if refuses_updates(no_vote.as_ref()) {
+        return Ok(no_vote.map_or(Reply::Missing, Reply::NoVote));
+    }
+    // A node in quarantine updates the lease, but does not vote.
+    let reply = |reply: Reply| Ok(no_vote.clone().map_or(reply, Reply::NoVote));
+    if let Some(reason) = memory.tombstone(context, &args.resource, &args.token) {
+        return reply(Reply::Ended { reason });
+    }
+    if let Some(reply) = mutant_reply(memory, context, args) {
+        return Ok(reply);
+    }
+    let record = match memory.locks.get(&args.resource, context.now_ms()) {
+        Some(LockValue::Lease(record)) if record.token == args.token => record.clone(),
+        Some(value) if value.is_damaged_lease_of(&args.token) => {
+            let detail = "the lock's value begins with this token but is no lease";
+            return Err(Unreachable::new(UnreachableKind::Protocol, detail));
+        }
+        Some(_) => return reply(Reply::Other { fence: None }),
+        None => return reply(Reply::Missing),
+    };
+    let wanted = args.fence.map_or(0, |fence| fence.0);
+    if wanted > 0 && record.fence.0 > wanted {
+        return reply(Reply::Other { fence: Some(record.fence) }); // this token's next lease
+    }
+    if wanted > memory.marker.highest_plausible_fence(context) {
+        return Ok(Reply::FenceTooFarAhead);
+    }
+    reply(update(memory, context, args, record))
+}
+
+fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut record: LeaseRecord) -> Reply {
+    let (now_ms, resource) = (context.now_ms(), &args.resource);
+    let left_ms = memory.locks.left_ms(resource, now_ms).flatten();
+    let ttl_ms = context.key_ttl_ms(args.ttl.unwrap_or(record.ttl));
+    if left_ms.is_none_or(|left_ms| ttl_ms > left_ms) {
+        memory.locks.set_end(resource, Some(now_ms.saturating_add(ttl_ms)));
+    }
+    if args.renewal {
+        record.renewals = record.renewals.saturating_add(1).min(MAX_RENEWALS);
+        // An extend adds a claim of its own: no late cancel of an attempt may end what it confirmed.
+        if !record.claims.split(',').any(|claim| claim == "p") && !mutant::is(Mutant::ExtendUnclaimed) {
+            record.claims = format!("{}p,", record.claims).into();
+        }
+    }
+    let wanted = args.fence.map_or(0, |fence| fence.0);
+    let labels = args.labels.as_ref().filter(|labels| !labels.is_empty());
+    if wanted > record.fence.0 || labels.is_some() {
+        record.fence = Fence(record.fence.0.max(wanted));
+        if let Some(labels) = labels {
+            record.labels = labels.clone();
+        }
+        let counter = memory.counter(context, resource);
+        memory.store_fence(context, resource, record.fence.0.max(counter));
+    }
+    if let Some(slot) = memory.locks.lease_mut(resource, now_ms) {
+        slot.clone_from(&record);
+    }
+    Reply::Updated { record, before_ms: left_ms.unwrap_or(0) }
+}
+
+/// What an update must never do: two mutants.
+fn mutant_reply(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs) -> Option<Reply> {
+    let is_held = match memory.locks.get(&args.resource, context.now_ms()) {
+        Some(LockValue::Lease(record)) if record.token == args.token => return None,
+        found => found.is_some(),
+    };
+    let (ttl, fence) = (args.ttl?, args.fence?);
+    let (token, claims, labels) = (args.token.clone(), "p,".into(), "{}".into());
+    let record = LeaseRecord { token, renewals: 0, ttl, fence, claims, labels };
+    if mutant::is(Mutant::WriteBackUnheld) && !args.renewal {
+        let counter = memory.counter(context, &args.resource);
+        memory.store_fence(context, &args.resource, fence.0.max(counter));
+        return Some(Reply::Updated { record, before_ms: 0 });
+    }
+    if mutant::is(Mutant::ExtendCreates) && !is_held {
+        let end = context.now_ms().saturating_add(context.key_ttl_ms(ttl));
+        memory.locks.put(&args.resource, LockValue::Lease(record.clone()), Some(end));
+        return Some(Reply::Updated { record, before_ms: 0 });
+    }
+    None
+}
