@@ -67,7 +67,7 @@ async fn instances_are_tried_in_turn_and_the_one_that_answered_comes_first_from_
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_with_each_address_and_that_nothing_was_sent() {
+async fn unreachable_instances_are_reported_with_each_url_and_nothing_was_sent() {
     let urls = [no_listener(), no_listener()];
     let error = client(urls.to_vec()).send(&get()).await.expect_err("no listener");
     assert_eq!((error.class(), error.maybe_done()), (ErrorClass::Unavailable, false));
@@ -97,7 +97,7 @@ async fn refusals_carry_slug_detail_and_retry_after() {
 }
 
 #[tokio::test]
-async fn an_answer_of_another_server_is_told_apart() {
+async fn answer_of_another_server_is_recognized() {
     for (status, class) in [("404 Not Found", None), ("502 Bad Gateway", Some(502)), ("302 Found", None)] {
         let (url, served) = server(vec![response(status, "<html>hunter2</html>")]);
         let error = client(vec![url]).send(&get()).await.expect_err("strange");
