@@ -1,31 +1,30 @@
-//! The catalogue of problems: slug, status, title and the page behind `/problems/{slug}`. Data only,
-//! so that one overview shows every way in which a request can fail; which domain error becomes which
-//! slug is [`super::problem`]'s business.
+//! The catalogue of problems: slug, status, title and the text of `/problems/{slug}`, so that one file shows every way
+//! in which a request can fail. Which domain error becomes which slug is decided in [`super::api::refusals`].
 
 use axum::http::StatusCode;
 
-/// A kind of problem. Its word is stable: scripts branch on it.
+/// A kind of problem. Its slug is stable: clients branch on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProblemKind {
-    /// Held by somebody else, and the request did not want to wait.
+    /// Held by another client, and the request does not wait.
     Locked,
-    /// Held by somebody else until the wait ran out.
+    /// Held by another client until the wait timed out.
     WaitTimeout,
-    /// Owners wait for each other.
+    /// The owners wait for each other in a cycle.
     Deadlock,
-    /// Too few nodes that may vote.
+    /// Fewer than a quorum of nodes voted.
     QuorumUnavailable,
     /// Another token holds the resource.
     NotHolder,
-    /// This token's lease is gone.
+    /// The token's lease has ended.
     LeaseExpired,
-    /// The precondition does not hold any more.
+    /// `If-Match` names a former holder.
     Changed,
-    /// Nobody holds it.
+    /// Nobody holds the resource.
     NotHeld,
-    /// Bad input.
+    /// Invalid input.
     Invalid,
-    /// A secret in a place that is logged.
+    /// A token in the URL, which is logged.
     TokenInUrl,
     /// No such path.
     NotFound,
@@ -33,29 +32,29 @@ pub enum ProblemKind {
     MethodNotAllowed,
     /// None of the accepted media types is offered.
     NotAcceptable,
-    /// A name under which the pages are not offered.
+    /// The host name is not allowed.
     HostNotAllowed,
-    /// The body is over its bound.
+    /// The body exceeds its limit.
     BodyTooLarge,
-    /// Path and query are over their bound.
+    /// Path and query exceed their limit.
     UriTooLong,
-    /// The body's media type is not read.
+    /// The body's media type is not supported.
     UnsupportedMediaType,
-    /// No or bad credentials.
+    /// Missing or invalid credentials.
     Unauthenticated,
-    /// Not allowed.
+    /// The required permission is missing.
     Forbidden,
-    /// The queue is full.
+    /// The wait queue is full.
     TooManyWaiters,
-    /// Some other bound is met.
+    /// Another limit is reached.
     QuotaExceeded,
     /// Shutting down.
     Draining,
-    /// A defect of the service.
+    /// An internal error.
     Internal,
 }
 
-/// What is said of a [`ProblemKind`].
+/// The texts of a [`ProblemKind`].
 struct Entry {
     slug: ProblemKind,
     word: &'static str,
@@ -81,202 +80,203 @@ const CATALOGUE: [Entry; 23] = [
         "locked",
         StatusCode::LOCKED,
         "Locked",
-        "Somebody else has the resource, and the request did not ask to wait (`wait=30s` would).\n\
-         `reason` is `held`, `foreign` (another Redlock client has it) or `lock-delay` (the last lease has run out\n\
-         and its safety margin is passing). `Retry-After` is the earliest instant at which it can be free.\n\
-         curl --retry does not repeat a 423: queue again on purpose, or not at all.",
+        "Another client holds the resource, and the request did not ask to wait (`wait=30s` would).\n\
+         `reason` is `held`, `foreign` (held by another Redlock client) or `lock-delay` (the last lease has expired and\n\
+         its safety margin has not). `Retry-After` is the earliest time at which the resource can be free.\n\
+         `curl --retry` does not repeat a 423.",
     ),
     entry(
         ProblemKind::WaitTimeout,
         "wait-timeout",
         StatusCode::LOCKED,
-        "The wait ran out",
-        "The resource stayed taken for as long as the request was willing to wait. Nothing is left of the request:\n\
-         its place in the queue is gone, and asking again joins the end.",
+        "The wait timed out",
+        "The resource was held for as long as the request was willing to wait. The request has left the queue; a new\n\
+         one joins at the end.",
     ),
     entry(
         ProblemKind::Deadlock,
         "deadlock",
         StatusCode::CONFLICT,
         "Deadlock",
-        "The owners in `cycle` wait for each other: each holds what the one before it waits for. This request asked\n\
-         last, so it is the one that is refused, at once and not at the end of its wait. Give back what you hold and\n\
-         begin anew, in an order that everybody keeps (by name, say).\n\
-         An `owner` is taken for one caller. Where unrelated callers share one, give them names of their own, or turn\n\
-         this off (`deadlock_detection = false`).",
+        "The owners in `cycle` wait for each other: each holds what the one before it waits for. This request came last,\n\
+         so it is refused, at once and not at the end of its wait. Release what you hold and start again, and acquire\n\
+         locks in one fixed order (by name, for example).\n\
+         Requests with the same `owner` count as one client. Give unrelated clients different owners, or turn this off\n\
+         (`deadlock_detection = false`).",
     ),
     entry(
         ProblemKind::QuorumUnavailable,
         "quorum-unavailable",
         StatusCode::SERVICE_UNAVAILABLE,
         "Too few nodes can vote",
-        "A lock needs a quorum of the configured nodes, and fewer gave a usable vote. `nodes` says what each of them\n\
-         said: unreachable, quarantined (with the seconds left), clock off, another node list, or votes split to the\n\
-         end. Whatever had been taken is given back. After a failed PATCH the lease is untouched and runs until its\n\
-         old deadline (`valid_for_ms`).",
+        "A lock needs a quorum of the configured nodes, and fewer than that voted for it. `nodes` has the reason of each:\n\
+         unreachable, quarantined (with the seconds left), clock off, another node list, or held by competing requests.\n\
+         Votes that were granted are cancelled. After a failed PATCH the lease is unchanged and valid until its old\n\
+         deadline (`valid_for_ms`).",
     ),
     entry(
         ProblemKind::NotHolder,
         "not-holder",
         StatusCode::CONFLICT,
-        "Another token holds it",
-        "The Lock-Token in the request is not the one that holds the resource: somebody else has it by now.\n\
+        "Another token holds the lock",
+        "The resource is held with another token than the Lock-Token of the request: another client has acquired it.\n\
          Stop working on it.",
     ),
     entry(
         ProblemKind::LeaseExpired,
         "lease-expired",
         StatusCode::GONE,
-        "The lease is gone",
-        "The lease of this token has ended; `reason` says how: `expired`, `released`, `forced` (by an operator) or\n\
-         `unknown` (the nodes no longer know). It cannot be revived. Stop working; take the lock again with a fresh\n\
-         token if you still need it.",
+        "The lease has ended",
+        "The lease of this token has ended; `reason` is `expired`, `released`, `forced` (by an operator) or `unknown`\n\
+         (the nodes have no record of it). It cannot be extended again. Stop working; acquire the lock with a new token\n\
+         if you still need it.",
     ),
     entry(
         ProblemKind::Changed,
         "changed",
         StatusCode::PRECONDITION_FAILED,
         "The holder has changed",
-        "If-Match names a holder that no longer has the resource. The answer's ETag is that of the present one.\n\
-         Nothing was done: look again before you end somebody's lease.",
+        "If-Match names a former holder. The answer's ETag names the present one. Nothing was done: check who holds the\n\
+         lock before you end another client's lease.",
     ),
     entry(
         ProblemKind::NotHeld,
         "not-held",
         StatusCode::NOT_FOUND,
-        "Nobody holds it",
-        "The resource is free as far as a quorum of the nodes knows.",
+        "The lock is not held",
+        "According to a quorum of the nodes, nobody holds the resource.",
     ),
     entry(
         ProblemKind::Invalid,
         "invalid",
         StatusCode::BAD_REQUEST,
-        "The request cannot be understood",
+        "The request is invalid",
         "`errors` names each field, parameter or header that is wrong, and why. Durations carry a unit: 500ms, 30s,\n\
-         5m, 1h. An unknown field is refused so that a misspelt one is not ignored. The Lock-Token header is needed\n\
-         by PATCH, and by DELETE without `force`.",
+         5m, 1h. Unknown fields are refused, so that a misspelt one is not ignored. PATCH requires the Lock-Token header,\n\
+         and so does DELETE without `force`.",
     ),
     entry(
         ProblemKind::TokenInUrl,
         "token-in-url",
         StatusCode::BAD_REQUEST,
         "A token does not belong in a URL",
-        "URLs end up in logs, histories and proxies; a token is a secret for as long as its lease lives. Send it in\n\
-         the Lock-Token header, or, when acquiring with a token of your own, in the body. If the token that was in\n\
-         the URL proves a running lease, release it.",
+        "URLs are logged by servers, proxies and shells, and a token is secret as long as its lease is valid. Send it in\n\
+         the Lock-Token header or, to acquire with a token of your own, in the body. If the token in the URL belongs to\n\
+         a valid lease, release it.",
     ),
     entry(
         ProblemKind::NotFound,
         "not-found",
         StatusCode::NOT_FOUND,
         "No such path",
-        "The service has nothing under this path. /openapi.yaml lists what there is.",
+        "This path does not exist. /openapi.yaml lists all paths.",
     ),
     entry(
         ProblemKind::MethodNotAllowed,
         "method-not-allowed",
         StatusCode::METHOD_NOT_ALLOWED,
-        "No such method here",
-        "The path exists, the method does not; the Allow header lists those that do.",
+        "Method not allowed",
+        "The path does not support this method; the Allow header lists those that it does.",
     ),
     entry(
         ProblemKind::NotAcceptable,
         "not-acceptable",
         StatusCode::NOT_ACCEPTABLE,
         "None of the accepted media types is offered",
-        "The Accept header rules out everything that this path can answer. Nothing was done.\n\
+        "The Accept header excludes every media type of this path. Nothing was done.\n\
          application/json is offered everywhere under /locks and /nodes, text/plain under /locks/{resource}.",
     ),
     entry(
         ProblemKind::HostNotAllowed,
         "host-not-allowed",
         StatusCode::MISDIRECTED_REQUEST,
-        "The service is not offered under this name",
-        "The dashboard, and without keys everything, is offered under an IP address, a loopback name, or a name in the\n\
-         setting `allowed_hosts`: a name of somebody else's that leads to this address could otherwise read and end\n\
-         leases. Nothing was done.\n\
-         Add the name to `allowed_hosts`, use the address, or have the proxy pass on a name that is there.",
+        "The host name is not allowed",
+        "The dashboard, and without authentication everything, is only served under an IP address, a loopback name, or a\n\
+         name in the setting `allowed_hosts`. Otherwise a page of another site whose name resolves to this address could\n\
+         read and end leases (DNS rebinding). Nothing was done.\n\
+         Add the name to `allowed_hosts`, use the address, or have the proxy send an allowed name.",
     ),
     entry(
         ProblemKind::BodyTooLarge,
         "body-too-large",
         StatusCode::PAYLOAD_TOO_LARGE,
         "The body is too large",
-        "A request body has a bound (64 KiB unless configured otherwise). Nothing was done.",
+        "The maximum size of a request body is 64 KiB, unless configured otherwise. Nothing was done.",
     ),
     entry(
         ProblemKind::UriTooLong,
         "uri-too-long",
         StatusCode::URI_TOO_LONG,
         "The path or the query is too long",
-        "Path and query have a bound together (4 KiB unless configured otherwise). Fields that are long belong in the\n\
+        "The maximum length of path and query together is 4 KiB, unless configured otherwise. Send long fields in the\n\
          body. Nothing was done.",
     ),
     entry(
         ProblemKind::UnsupportedMediaType,
         "unsupported-media-type",
         StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        "The body's media type is not read",
-        "A body is application/json or application/x-www-form-urlencoded (what `curl -d ttl=30s` sends); PATCH also\n\
-         takes application/merge-patch+json. It is UTF-8 and not compressed.",
+        "The body's media type is not supported",
+        "A body must be application/json or application/x-www-form-urlencoded (what `curl -d ttl=30s` sends); PATCH also\n\
+         accepts application/merge-patch+json. It must be UTF-8 and not compressed.",
     ),
     entry(
         ProblemKind::Unauthenticated,
         "unauthenticated",
         StatusCode::UNAUTHORIZED,
-        "No or bad credentials",
-        "The service wants an API key: `Authorization: Bearer rlk_…`, or Basic with the key as password. `redlockd key new`\n\
-         makes one; the access file of the service must hold its SHA-256. A key that has expired does not do.",
+        "Missing or invalid credentials",
+        "The service requires an API key: `Authorization: Bearer rlk_…`, or Basic with the key as password. `redlockd key new`\n\
+         creates one; the access file of the service must contain its SHA-256. Expired keys are refused.",
     ),
     entry(
         ProblemKind::Forbidden,
         "forbidden",
         StatusCode::FORBIDDEN,
-        "Not allowed",
-        "The credentials are good, and do not carry the right that this needs: `needed`, on `resource` where there is one.\n\
-         Rights are given in the access file of the service.",
+        "Forbidden",
+        "Authenticated, but the required permission is missing: the right `needed`, on `resource` if it is about one.\n\
+         Rights are granted in the access file of the service. Without `needed`: a browser sent the request for a page\n\
+         of another site.",
     ),
     entry(
         ProblemKind::TooManyWaiters,
         "too-many-waiters",
         StatusCode::TOO_MANY_REQUESTS,
-        "The queue is full",
-        "More requests wait than the service seats, for this resource or in all (`scope`). Come back later, and with\n\
-         jitter.",
+        "The wait queue is full",
+        "The maximum number of requests (`limit`) already waits for this resource or on this instance (`scope`). Retry\n\
+         later, with jitter.",
     ),
     entry(
         ProblemKind::QuotaExceeded,
         "quota-exceeded",
         StatusCode::TOO_MANY_REQUESTS,
-        "A bound is met",
-        "Too many requests, leases or waiting requests of one principal (`scope`, `limit`), too many listeners, or one\n\
-         token that claims its lease over and over. Come back after `Retry-After`.",
+        "A limit is reached",
+        "Too many requests, leases or waiting requests of one principal (`scope`, `limit`), too many readers of the\n\
+         event stream, or one token that was acquired again too often. Retry after `Retry-After`.",
     ),
     entry(
         ProblemKind::Draining,
         "draining",
         StatusCode::SERVICE_UNAVAILABLE,
         "Shutting down",
-        "This instance is shutting down. Leases are not touched by that: they live on the nodes. Ask another instance,\n\
-         or this one in a second.",
+        "This instance is shutting down. Leases are stored on the nodes and stay valid. Retry with another instance, or\n\
+         with this one in a second.",
     ),
     entry(
         ProblemKind::Internal,
         "internal",
         StatusCode::INTERNAL_SERVER_ERROR,
-        "A defect of the service",
-        "Something went wrong that should not have. The log has it under the request id. What the request asked for\n\
-         may or may not have been done.",
+        "Internal error",
+        "The service failed unexpectedly. Its log has the details under the request's id. The request may or may not\n\
+         have taken effect.",
     ),
 ];
 
 impl ProblemKind {
-    /// Every slug, in the catalogue's order.
+    /// Every kind, in the catalogue's order.
     pub fn all() -> impl Iterator<Item = Self> {
         CATALOGUE.iter().map(|e| e.slug)
     }
 
-    /// The slug of a word.
+    /// The kind with this slug.
     pub fn parse(word: &str) -> Option<Self> {
         CATALOGUE.iter().find(|e| e.word == word).map(|e| e.slug)
     }
@@ -285,7 +285,7 @@ impl ProblemKind {
         &CATALOGUE[self as usize]
     }
 
-    /// The word in `type` and in text answers.
+    /// The slug, as in `type` and in text answers.
     pub fn as_str(self) -> &'static str {
         self.entry().word
     }
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_catalogue_is_in_the_order_of_the_enum_and_its_words_are_unique() {
+    fn the_catalogue_is_in_the_order_of_the_enum_and_slugs_are_unique() {
         for (i, e) in CATALOGUE.iter().enumerate() {
             assert_eq!(e.slug as usize, i, "{}", e.word);
             assert_eq!(ProblemKind::parse(e.word), Some(e.slug));
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(ProblemKind::parse("no-such-word"), None);
     }
 
-    /// Proxies mint 408 and 504, and `curl --retry` repeats them.
+    /// Proxies generate 408 and 504, and `curl --retry` repeats them.
     #[test]
     fn codes_that_curl_would_repeat_are_429_and_503_only() {
         for slug in ProblemKind::all() {

@@ -174,7 +174,7 @@ impl AppState {
         self.ui.as_ref().is_some_and(|ui| ui.secure_cookies)
     }
 
-    /// What metrics record of a grant that is about to be answered. The deadline tells when its round began.
+    /// What metrics record of a grant that is about to be answered. The start of its round is computed from the deadline.
     pub fn measure(&self, lease: &GrantedLease) -> GrantMeasure {
         let now = self.manager.now();
         let whole = self.manager.engine().deadline(now, lease.ttl).since(now);

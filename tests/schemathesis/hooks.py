@@ -1,10 +1,10 @@
-"""Keeps generated requests short, where nobody holds a stream or waits longer than a moment, and what they leave behind plain."""
+"""Limits generated requests: no streams, waits of 50 ms, and plain names."""
 
 import re
 
 import schemathesis
 
-MOMENT = "50ms"
+SHORT_WAIT = "50ms"
 
 
 def soften(fields):
@@ -22,7 +22,7 @@ def soften(fields):
         fields["force"] = "now"
     wait = fields.get("wait")
     if isinstance(wait, str) and re.fullmatch(r"[0-9]+(ms|s|m|h)", wait):
-        fields["wait"] = MOMENT
+        fields["wait"] = SHORT_WAIT
 
 
 @schemathesis.hook

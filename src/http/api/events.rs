@@ -1,5 +1,5 @@
-//! `GET /events`: the events of the cluster as server-sent events, without an end. A reader that is too slow is told
-//! how many events it missed, and disconnected.
+//! `GET /events`: the events of the cluster as server-sent events, without an end. A reader that is too slow
+//! gets the number of missed events and is disconnected.
 
 use std::convert::Infallible;
 use std::sync::Arc;

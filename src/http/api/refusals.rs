@@ -32,16 +32,17 @@ fn locked_members(slug: ProblemKind, resource: &ResourceName, locked: &HeldRefus
         .retry_after(locked.free_in.unwrap_or(Duration::from_secs(RETRY_AFTER_MAX)))
 }
 
-/// Who has it, in a sentence.
+/// The holder, as a sentence.
 fn held_by(resource: &ResourceName, locked: &HeldRefusal) -> String {
     match (locked.reason, locked.holders.first()) {
         (HeldReason::Foreign, _) => format!("{resource} is held by another Redlock client"),
         (HeldReason::LockDelay, _) => {
-            format!("the last lease of {resource} has run out and its safety margin is passing")
+            format!("the last lease of {resource} has expired, its safety margin has not")
         }
         (HeldReason::Lease, Some(holder)) => {
-            let owner =
-                Some(holder.labels.owner.as_str()).filter(|o| !o.is_empty()).unwrap_or("a holder without a name");
+            let owner = Some(holder.labels.owner.as_str())
+                .filter(|o| !o.is_empty())
+                .unwrap_or("a holder without an owner label");
             format!("{resource} is held by {owner} for {} s more", seconds_up(holder.valid_for))
         }
         (HeldReason::Lease, None) => format!("{resource} is held"),
@@ -64,14 +65,17 @@ pub fn no_quorum(consequence: &str, error: &NoQuorum) -> Problem {
         .retry_after(error.retry_after)
 }
 
-/// Shutting down.
+/// The instance is shutting down.
 pub fn draining() -> Problem {
-    Problem::new(ProblemKind::Draining, "this instance is shutting down: ask another one, or this one in a second")
-        .retry_after(Duration::ZERO)
-        .closing()
+    Problem::new(
+        ProblemKind::Draining,
+        "this instance is shutting down: retry with another one, or with this one in a second",
+    )
+    .retry_after(Duration::ZERO)
+    .closing()
 }
 
-/// Why an acquire was not granted.
+/// A refused acquire.
 pub fn acquire(resource: &ResourceName, error: AcquireError) -> Problem {
     match error {
         AcquireError::Held(locked) => {
@@ -79,7 +83,7 @@ pub fn acquire(resource: &ResourceName, error: AcquireError) -> Problem {
             locked_members(ProblemKind::Locked, resource, &locked, detail)
         }
         AcquireError::WaitTimeout { held: locked, waited, position } => {
-            let detail = format!("{} ms of waiting were not enough: {}", ms(waited), held_by(resource, &locked));
+            let detail = format!("the wait timed out after {} ms: {}", ms(waited), held_by(resource, &locked));
             locked_members(ProblemKind::WaitTimeout, resource, &locked, detail).with(|m| {
                 m.waited_ms = Some(ms(waited));
                 m.position = Some(position);
@@ -90,11 +94,13 @@ pub fn acquire(resource: &ResourceName, error: AcquireError) -> Problem {
                 .iter()
                 .map(|edge| format!("{} waits for {}, held by {}", edge.owner, edge.waits_for, edge.held_by));
             let chain = chain.collect::<Vec<_>>().join("; ");
-            Problem::new(ProblemKind::Deadlock, format!("this would wait for itself: {chain}")).with(|m| {
-                m.resource = Some(resource.to_string());
-                m.waited_ms = Some(ms(waited));
-                m.cycle = Some(cycle.iter().map(convert::deadlock_edge).collect());
-            })
+            Problem::new(ProblemKind::Deadlock, format!("this request would close a cycle of waiters: {chain}")).with(
+                |m| {
+                    m.resource = Some(resource.to_string());
+                    m.waited_ms = Some(ms(waited));
+                    m.cycle = Some(cycle.iter().map(convert::deadlock_edge).collect());
+                },
+            )
         }
         AcquireError::NoQuorum(error) => {
             no_quorum("the lock was not granted", &error).with(|m| m.resource = Some(resource.to_string()))
@@ -109,12 +115,12 @@ pub fn acquire(resource: &ResourceName, error: AcquireError) -> Problem {
         }
         AcquireError::TooManyReplays => Problem::new(
             ProblemKind::QuotaExceeded,
-            "this token claims its lease too often: draw a fresh one per acquire",
+            "this token was acquired again too often: use a new one for each acquire",
         )
         .retry_after(Duration::from_secs(RETRY_AFTER_MAX)),
         AcquireError::TooManyWaiters { limit, per_resource } => {
             let scope = if per_resource { "resource" } else { "instance" };
-            Problem::new(ProblemKind::TooManyWaiters, format!("{limit} requests wait already, the most per {scope}"))
+            Problem::new(ProblemKind::TooManyWaiters, format!("{limit} requests already wait, the maximum per {scope}"))
                 .with(|m| {
                     m.limit = Some(limit);
                     m.scope = Some(scope.to_owned());
@@ -126,13 +132,13 @@ pub fn acquire(resource: &ResourceName, error: AcquireError) -> Problem {
 }
 
 fn gone(resource: &ResourceName, reason: GoneReason) -> Problem {
-    let how = match reason {
-        GoneReason::Expired => "it ran out",
+    let cause = match reason {
+        GoneReason::Expired => "it expired",
         GoneReason::Released => "it was released",
         GoneReason::Forced => "an operator ended it",
-        GoneReason::Unknown => "the nodes no longer know it",
+        GoneReason::Unknown => "the nodes have no record of it",
     };
-    Problem::new(ProblemKind::LeaseExpired, format!("this token has no lease on {resource}: {how}")).with(|m| {
+    Problem::new(ProblemKind::LeaseExpired, format!("this token has no lease on {resource}: {cause}")).with(|m| {
         m.resource = Some(resource.to_string());
         m.reason = Some(reason.as_str().to_owned());
     })
@@ -143,9 +149,9 @@ fn not_holder(resource: &ResourceName) -> Problem {
         .with(|m| m.resource = Some(resource.to_string()))
 }
 
-/// The precondition names another holder than `current`.
+/// The precondition names another holder than `current`, a tag.
 pub fn changed(resource: &ResourceName, current: &str) -> Problem {
-    let problem = Problem::new(ProblemKind::Changed, format!("{resource} has another holder by now; nothing was done"))
+    let problem = Problem::new(ProblemKind::Changed, format!("{resource} has another holder now; nothing was done"))
         .with(|m| m.resource = Some(resource.to_string()));
     match etag(current) {
         Some(value) => problem.header(header::ETAG, value),
@@ -153,13 +159,13 @@ pub fn changed(resource: &ResourceName, current: &str) -> Problem {
     }
 }
 
-/// Nobody holds it.
+/// Nobody holds the resource.
 pub fn not_held(resource: &ResourceName) -> Problem {
     Problem::new(ProblemKind::NotHeld, format!("nobody holds {resource}"))
         .with(|m| m.resource = Some(resource.to_string()))
 }
 
-/// Why a lease was not extended.
+/// A refused extend.
 pub fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
     match error {
         ExtendError::NotHolder => not_holder(resource),
@@ -167,7 +173,7 @@ pub fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
         ExtendError::Changed { current } => changed(resource, &current.to_string()),
         ExtendError::Invalid(field, detail) => Problem::invalid_field(field, detail),
         ExtendError::NoQuorum { no_quorum: error, valid_for } => {
-            no_quorum("it is not known whether the lease was extended; its old deadline stands", &error).with(|m| {
+            no_quorum("it is unknown whether the lease was extended; its old deadline is valid", &error).with(|m| {
                 m.resource = Some(resource.to_string());
                 m.valid_for_ms = valid_for.map(ms);
             })
@@ -175,25 +181,26 @@ pub fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
     }
 }
 
-/// Why a lease was not released.
+/// A refused release.
 pub fn release(resource: &ResourceName, error: ReleaseError) -> Problem {
     match error {
         ReleaseError::NotHolder => not_holder(resource),
         ReleaseError::Gone(reason) => gone(resource, reason),
-        ReleaseError::NoQuorum(error) => {
-            no_quorum("released where it was reached, tried on elsewhere, and over with its TTL at the latest", &error)
-                .with(|m| m.resource = Some(resource.to_string()))
-        }
+        ReleaseError::NoQuorum(error) => no_quorum(
+            "released on the nodes that answered, retried on the others, and expired after its TTL at the latest",
+            &error,
+        )
+        .with(|m| m.resource = Some(resource.to_string())),
     }
 }
 
-/// Why nothing was forced.
+/// A refused forced end.
 pub fn force(resource: &ResourceName, error: ForceError) -> Problem {
     match error {
         ForceError::NotHeld => not_held(resource),
         ForceError::Changed { current } => changed(resource, &current),
         ForceError::ForeignRevoke => {
-            let detail = "another Redlock client's lock cannot be revoked: it renews without asking us. \
+            let detail = "another Redlock client's lock cannot be revoked: it renews without asking this service. \
                           `now` ends it, unsafely";
             Problem::invalid_field("force", detail)
         }

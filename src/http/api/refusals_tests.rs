@@ -54,7 +54,7 @@ fn retry_after(headers: &HeaderMap) -> Option<&str> {
 }
 
 #[test]
-fn locked_says_by_whom_and_until_when() {
+fn locked_shows_holder_and_remaining_time() {
     let error = AcquireError::Held(locked(HeldReason::Lease, "ci-4711", Some(Duration::from_millis(12_001))));
     let (status, body, headers) = seen(acquire(&resource(), error));
     assert_eq!((status, retry_after(&headers)), (423, Some("13")));
@@ -76,16 +76,16 @@ fn locked_says_by_whom_and_until_when() {
 }
 
 #[test]
-fn the_three_reasons_of_locked_have_their_words() {
+fn locked_has_three_reasons() {
     for (reason, word, part) in [
-        (HeldReason::Lease, "held", "a holder without a name"),
+        (HeldReason::Lease, "held", "a holder without an owner label"),
         (HeldReason::Foreign, "foreign", "another Redlock client"),
         (HeldReason::LockDelay, "lock-delay", "safety margin"),
     ] {
         let (status, body, headers) = seen(acquire(&resource(), AcquireError::Held(locked(reason, "", None))));
         assert_eq!((status, body["reason"].as_str()), (423, Some(word)));
         assert!(body["detail"].as_str().is_some_and(|d| d.contains(part)), "{body}");
-        assert_eq!(retry_after(&headers), Some("30"), "nothing is known of its end");
+        assert_eq!(retry_after(&headers), Some("30"), "the end is unknown");
     }
 }
 
@@ -99,7 +99,7 @@ fn retry_after_is_rounded_up_and_within_its_bounds() {
 }
 
 #[test]
-fn a_wait_that_ran_out_says_how_long_and_where() {
+fn a_wait_timeout_has_duration_and_position() {
     let locked = locked(HeldReason::Lease, "ci", Some(Duration::from_secs(3)));
     let error = AcquireError::WaitTimeout { held: locked, waited: Duration::from_millis(10_002), position: 3 };
     let (status, body, _) = seen(acquire(&resource(), error));
@@ -109,7 +109,7 @@ fn a_wait_that_ran_out_says_how_long_and_where() {
 }
 
 #[test]
-fn too_few_votes_are_503_with_each_nodes_word() {
+fn too_few_votes_are_503_with_the_vote_of_each_node() {
     let not_extended = ExtendError::NoQuorum { no_quorum: few(), valid_for: Some(Duration::from_micros(8_999_999)) };
     for (problem, left) in [
         (acquire(&resource(), AcquireError::NoQuorum(few())), None),
@@ -165,7 +165,7 @@ fn a_changed_holder_is_412_with_the_present_etag() {
 }
 
 #[test]
-fn bounds_are_429_and_say_which() {
+fn limits_are_429_and_named() {
     let error = AcquireError::TooManyWaiters { limit: 1_000, per_resource: true };
     let (status, body, headers) = seen(acquire(&resource(), error));
     assert_eq!((status, body["type"].as_str()), (429, Some("/problems/too-many-waiters")));
@@ -183,7 +183,7 @@ fn draining_closes_the_connection() {
 }
 
 #[test]
-fn what_is_left_of_forcing_and_extending_is_400_and_404() {
+fn other_refusals_of_force_and_extend_are_400_and_404() {
     let (status, body, _) = seen(force(&resource(), ForceError::ForeignRevoke));
     assert_eq!((status, &body["errors"][0]["field"]), (400, &json!("force")));
     let (status, body, _) = seen(force(&resource(), ForceError::NotHeld));

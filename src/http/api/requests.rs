@@ -190,7 +190,7 @@ pub async fn release(request: Request, settings: &HttpSettings) -> Result<Releas
     }
     let reason = fields.text("reason").unwrap_or_default();
     if reason.trim().is_empty() {
-        fields.wrong("reason", "is needed: why somebody's lease is ended, for the log");
+        fields.wrong("reason", "is required: why the lease is ended, for the log");
     } else if reason.len() > REASON_MAX_BYTES {
         fields.wrong("reason", format!("{} bytes; at most {REASON_MAX_BYTES} are allowed", reason.len()));
     }

@@ -43,12 +43,12 @@ fn field<T: std::fmt::Debug>(result: Result<T, Problem>) -> String {
 
 #[tokio::test]
 async fn an_acquire_without_a_body_takes_the_defaults() {
-    let ask = acquired("", &[]).await.expect("sane");
-    assert_eq!(ask.request.resource.as_str(), "deploy/prod");
-    assert_eq!(ask.request.ttl.as_ms(), 30_000);
-    assert_eq!(ask.request.wait, Duration::ZERO);
-    assert_eq!(ask.request.labels, Labels::default());
-    assert_eq!((ask.request.token.is_none(), ask.format, ask.applied), (true, ResponseFormat::Json, None));
+    let params = acquired("", &[]).await.expect("sane");
+    assert_eq!(params.request.resource.as_str(), "deploy/prod");
+    assert_eq!(params.request.ttl.as_ms(), 30_000);
+    assert_eq!(params.request.wait, Duration::ZERO);
+    assert_eq!(params.request.labels, Labels::default());
+    assert_eq!((params.request.token.is_none(), params.format, params.applied), (true, ResponseFormat::Json, None));
 }
 
 #[tokio::test]
@@ -56,13 +56,13 @@ async fn an_acquire_reads_every_field_from_form_json_and_query() {
     let form = "ttl=2m&wait=1m&owner=ann%40pc&note=release+1.9&metadata=%7B%22build%22:%2217%22%7D&token=abcdefghijklmnopqrstuv";
     let json = r#"{"ttl":"2m","wait":"1m","owner":"ann@pc","note":"release 1.9","metadata":{"build":"17"},"token":"abcdefghijklmnopqrstuv"}"#;
     for body in [form, json] {
-        let ask = acquired(body, &[("Accept", "text/plain")]).await.expect("sane");
-        let AcquireRequest { ttl, wait, labels, token, .. } = ask.request;
+        let params = acquired(body, &[("Accept", "text/plain")]).await.expect("sane");
+        let AcquireRequest { ttl, wait, labels, token, .. } = params.request;
         assert_eq!((ttl.as_ms(), wait), (120_000, Duration::from_secs(60)));
         assert_eq!((labels.owner.as_str(), labels.note.as_str()), ("ann@pc", "release 1.9"));
         assert_eq!(labels.metadata["build"], "17");
         assert_eq!(token.expect("given").reveal(), TOKEN);
-        assert_eq!(ask.format, ResponseFormat::Text);
+        assert_eq!(params.format, ResponseFormat::Text);
     }
     let mixed = acquire(request("/locks/x?ttl=2m&owner=a", r#"{"ttl":"2m","wait":"1s"}"#, &[]), &settings()).await;
     assert_eq!(mixed.expect("sane").request.ttl.as_ms(), 120_000);
@@ -90,7 +90,7 @@ async fn an_acquire_out_of_bounds_names_its_field() {
         assert_eq!(field(acquired(&body, &[]).await), name, "{body}");
     }
     let problem = acquired("ttl=1h&tll=1s&owner=a", &[]).await.expect_err("two errors");
-    assert_eq!(problem.body("r").members.errors.map(|e| e.len()), Some(2), "all errors are told at once");
+    assert_eq!(problem.body("r").members.errors.map(|e| e.len()), Some(2), "all errors are reported at once");
     assert!(acquired("ttl=100ms&wait=5m", &[]).await.is_ok(), "the bounds themselves are allowed");
 }
 
@@ -109,20 +109,20 @@ async fn a_hold_is_asked_for_by_a_field_and_has_streams_for_answers() {
 #[tokio::test]
 async fn prefer_wait_is_an_alias_that_the_field_overrides() {
     let prefer = |text| [("Prefer", text)];
-    let ask = acquired("", &prefer("wait=10")).await.expect("sane");
-    assert_eq!((ask.request.wait, ask.applied), (Duration::from_secs(10), Some(10)));
-    let ask = acquired("", &prefer("wait=3600")).await.expect("a wish is cut to its bound");
-    assert_eq!((ask.request.wait, ask.applied), (Duration::from_secs(300), Some(300)));
-    let ask = acquired("wait=5s", &prefer("wait=10")).await.expect("sane");
-    assert_eq!((ask.request.wait, ask.applied), (Duration::from_secs(5), None));
-    let ask = acquired("wait=10s", &prefer("wait=10")).await.expect("sane");
-    assert_eq!(ask.applied, Some(10));
+    let params = acquired("", &prefer("wait=10")).await.expect("sane");
+    assert_eq!((params.request.wait, params.applied), (Duration::from_secs(10), Some(10)));
+    let params = acquired("", &prefer("wait=3600")).await.expect("a wish is cut to its bound");
+    assert_eq!((params.request.wait, params.applied), (Duration::from_secs(300), Some(300)));
+    let params = acquired("wait=5s", &prefer("wait=10")).await.expect("sane");
+    assert_eq!((params.request.wait, params.applied), (Duration::from_secs(5), None));
+    let params = acquired("wait=10s", &prefer("wait=10")).await.expect("sane");
+    assert_eq!(params.applied, Some(10));
 }
 
 #[tokio::test]
 async fn a_token_of_ones_own_may_come_in_the_header_but_not_as_two() {
-    let ask = acquired("", &[("Lock-Token", TOKEN)]).await.expect("sane");
-    assert_eq!(ask.request.token.expect("given").reveal(), TOKEN);
+    let params = acquired("", &[("Lock-Token", TOKEN)]).await.expect("sane");
+    assert_eq!(params.request.token.expect("given").reveal(), TOKEN);
     assert!(acquired(&format!("token={TOKEN}"), &[("Lock-Token", TOKEN)]).await.is_ok());
     assert_eq!(field(acquired(&format!("token={TOKEN}x"), &[("Lock-Token", TOKEN)]).await), "token");
     let in_url = acquire(request(&format!("/locks/x?token={TOKEN}"), "", &[]), &settings()).await;
@@ -137,10 +137,10 @@ async fn what_cannot_be_answered_is_refused_before_anything_is_done() {
 
 #[tokio::test]
 async fn an_empty_extend_renews_by_the_leases_own_ttl() {
-    let ask = extended("", &[]).await.expect("sane");
-    assert_eq!((ask.request.ttl, ask.request.fence, ask.request.note), (None, None, None));
-    assert!(ask.request.metadata.is_empty());
-    assert_eq!((ask.request.token.reveal(), ask.if_match), (TOKEN, IfMatch::Any));
+    let params = extended("", &[]).await.expect("sane");
+    assert_eq!((params.request.ttl, params.request.fence, params.request.note), (None, None, None));
+    assert!(params.request.metadata.is_empty());
+    assert_eq!((params.request.token.reveal(), params.if_match), (TOKEN, IfMatch::Any));
 }
 
 #[tokio::test]
@@ -174,8 +174,10 @@ async fn an_extend_refuses_what_it_cannot_change() {
 
 #[tokio::test]
 async fn a_release_needs_its_token_and_nothing_else() {
-    let ask = release(request("/locks/x", "", &[("Lock-Token", TOKEN), ("Accept", "image/png")]), &settings()).await;
-    assert!(matches!(ask, Ok(ReleaseParams::Release { token, if_match: IfMatch::Any, .. }) if token.reveal() == TOKEN));
+    let params = release(request("/locks/x", "", &[("Lock-Token", TOKEN), ("Accept", "image/png")]), &settings()).await;
+    assert!(
+        matches!(params, Ok(ReleaseParams::Release { token, if_match: IfMatch::Any, .. }) if token.reveal() == TOKEN)
+    );
     assert_eq!(field(release(request("/locks/x", "", &[]), &settings()).await), "Lock-Token");
     let reason = request("/locks/x?reason=r", "", &[("Lock-Token", TOKEN)]);
     assert_eq!(field(release(reason, &settings()).await), "reason", "a reason alone would be ignored");
@@ -186,8 +188,8 @@ async fn a_forced_end_needs_a_reason_from_query_or_body() {
     let by_query = request("/locks/x?force=revoke&reason=runner+died", "", &[("If-Match", "\"4711\"")]);
     let by_body = request("/locks/x?force=revoke", "reason=runner died", &[("If-Match", "\"4711\"")]);
     for asked in [by_query, by_body] {
-        let ask = release(asked, &settings()).await.expect("sane");
-        let ReleaseParams::Force { mode, reason, if_match, .. } = ask else { panic!("forced: {ask:?}") };
+        let params = release(asked, &settings()).await.expect("sane");
+        let ReleaseParams::Force { mode, reason, if_match, .. } = params else { panic!("forced: {params:?}") };
         assert_eq!((mode, reason.as_str()), (ForceMode::Revoke, "runner died"));
         assert_eq!(if_match, IfMatch::OneOf(vec!["4711".to_owned()]));
     }

@@ -30,7 +30,7 @@ pub const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 /// The header that confirms a `Prefer` header (RFC 7240).
 pub const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// The warning of an unsafe end.
-const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not told and may still be working\"";
+const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not notified and may still be working\"";
 
 /// A JSON body, with a newline for terminals.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {

@@ -20,12 +20,12 @@ use crate::http::allowed_hosts::AllowedHosts;
 use crate::http::routes::ROUTES;
 use crate::http::state::shipped_settings;
 
-fn gate(rules: &[&str]) -> Arc<Authenticator> {
-    let book = book("secret", rules);
-    Arc::new(Authenticator::with_principals(book, PrincipalLimits::default()))
+fn authenticator(rules: &[&str]) -> Arc<Authenticator> {
+    let store = store("secret", rules);
+    Arc::new(Authenticator::with_principals(store, PrincipalLimits::default()))
 }
 
-fn book(key: &str, rules: &[&str]) -> PrincipalStore {
+fn store(key: &str, rules: &[&str]) -> PrincipalStore {
     let hash = KeyHash::of(key.as_bytes()).hex();
     let rules = rules.iter().map(|r| format!("{r:?}")).collect::<Vec<_>>().join(", ");
     access_file::parse(&format!("[[principal]]\nname = \"ci\"\nkeys = [{{ sha256 = \"{hash}\" }}]\nallow = [{rules}]"))
@@ -55,8 +55,9 @@ fn request(method: &str, path: &str, authorization: &[&str]) -> Request {
     request.body(Body::empty()).expect("a request")
 }
 
-async fn status(gate: &Arc<Authenticator>, method: &str, path: &str, authorization: &[&str]) -> u16 {
-    let response = echo(gate, &settings()).oneshot(request(method, path, authorization)).await.expect("infallible");
+async fn status(authenticator: &Arc<Authenticator>, method: &str, path: &str, authorization: &[&str]) -> u16 {
+    let response =
+        echo(authenticator, &settings()).oneshot(request(method, path, authorization)).await.expect("infallible");
     if response.status() == 401 {
         assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");
     }
@@ -77,7 +78,7 @@ async fn every_route_needs_the_right_that_the_table_names() {
         let open = if needs == Requirement::Nothing { 200 } else { 401 };
         let at = |rights: &'static [&'static str], key| {
             let path = path.clone();
-            async move { status(&gate(rights), route.method, &path, key).await }
+            async move { status(&authenticator(rights), route.method, &path, key).await }
         };
         assert_eq!(at(&["admin"], &[]).await, open, "{route:?}");
         assert_eq!(at(&["admin"], &["Bearer wrong"]).await, open, "{route:?}");
@@ -103,7 +104,7 @@ async fn every_route_needs_the_right_that_the_table_names() {
         // On another name the same right does nothing.
         if matches!(needs, Requirement::OnName(_) | Requirement::Release) {
             let other = ["acquire:other/*", "force:other/*", "events:deploy", "read:deploy/prod2"];
-            assert_eq!(status(&gate(&other), route.method, &path, KEY).await, 403, "{route:?}");
+            assert_eq!(status(&authenticator(&other), route.method, &path, KEY).await, 403, "{route:?}");
         }
     }
 }
@@ -115,15 +116,15 @@ async fn without_authentication_everything_is_open() {
         assert_eq!(status(&open, method, path, &[]).await, 200, "{path}");
         assert_eq!(status(&open, method, path, &["Bearer whatever"]).await, 200, "{path}");
     }
-    assert_eq!(status(&gate(&[]), "GET", "/nothing", &[]).await, 404, "unknown paths need no key");
+    assert_eq!(status(&authenticator(&[]), "GET", "/nothing", &[]).await, 404, "unknown paths need no key");
 }
 
 #[tokio::test]
 async fn a_key_is_sent_as_bearer_or_as_the_password_of_basic_and_once() {
-    let gate = gate(&["read:**"]);
+    let authenticator = authenticator(&["read:**"]);
     let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
     for good in ["Bearer secret", "bearer  secret ", &basic(":secret"), &basic("ci:secret"), &basic("x:secret")] {
-        assert_eq!(status(&gate, "GET", "/locks", &[good]).await, 200, "{good}");
+        assert_eq!(status(&authenticator, "GET", "/locks", &[good]).await, 200, "{good}");
     }
     for bad in [
         "Bearer",
@@ -139,24 +140,24 @@ async fn a_key_is_sent_as_bearer_or_as_the_password_of_basic_and_once() {
         &basic(":secret:"),
         "Bearer secret secret",
     ] {
-        assert_eq!(status(&gate, "GET", "/locks", &[bad]).await, 401, "{bad}");
+        assert_eq!(status(&authenticator, "GET", "/locks", &[bad]).await, 401, "{bad}");
     }
-    assert_eq!(status(&gate, "GET", "/locks", &["Bearer secret", "Bearer secret"]).await, 401);
+    assert_eq!(status(&authenticator, "GET", "/locks", &["Bearer secret", "Bearer secret"]).await, 401);
     // A password may hold a colon; the user name may not.
-    let odd = Arc::new(Authenticator::with_principals(book("a:b", &["read:**"]), PrincipalLimits::default()));
+    let odd = Arc::new(Authenticator::with_principals(store("a:b", &["read:**"]), PrincipalLimits::default()));
     assert_eq!(status(&odd, "GET", "/locks", &[&basic("ci:a:b")]).await, 200);
 }
 
 #[tokio::test]
 async fn a_certificate_authenticates_without_a_key_and_does_not_excuse_a_wrong_one() {
-    let book = access_file::parse("[[principal]]\nname = \"ci\"\ncertificates = [\"dns:ci\"]\nallow = [\"read:**\"]")
+    let store = access_file::parse("[[principal]]\nname = \"ci\"\ncertificates = [\"dns:ci\"]\nallow = [\"read:**\"]")
         .expect("good");
-    let gate = Arc::new(Authenticator::with_principals(book, PrincipalLimits::default()));
+    let authenticator = Arc::new(Authenticator::with_principals(store, PrincipalLimits::default()));
     let peer = Arc::new(PeerCertificate { dns: vec!["ci".into()], uris: vec![], fingerprint: KeyHash::of(b"c") });
     for (authorization, expected) in [(&[][..], 200), (&["Bearer wrong"], 401)] {
         let mut request = request("GET", "/locks", authorization);
         request.extensions_mut().insert(Arc::clone(&peer));
-        let response = echo(&gate, &settings()).oneshot(request).await.expect("infallible");
+        let response = echo(&authenticator, &settings()).oneshot(request).await.expect("infallible");
         assert_eq!(response.status(), expected);
     }
 }
@@ -172,7 +173,7 @@ use crate::auth::rule::RIGHTS;
 
 #[tokio::test]
 async fn a_cross_site_request_changes_nothing_even_without_authentication() {
-    let gate = Arc::new(Authenticator::open());
+    let authenticator = Arc::new(Authenticator::open());
     for (headers, method, expected) in [
         (&[("Sec-Fetch-Site", "cross-site")][..], "POST", 403),
         (&[("Sec-Fetch-Site", "same-site")], "DELETE", 403),
@@ -190,7 +191,7 @@ async fn a_cross_site_request_changes_nothing_even_without_authentication() {
         for (name, value) in headers {
             request.headers_mut().insert(*name, value.parse().expect("a header value"));
         }
-        let response = echo(&gate, &settings()).oneshot(request).await.expect("infallible");
+        let response = echo(&authenticator, &settings()).oneshot(request).await.expect("infallible");
         assert_eq!(response.status(), expected, "{method} {headers:?}");
     }
 }
@@ -198,13 +199,14 @@ async fn a_cross_site_request_changes_nothing_even_without_authentication() {
 /// DNS rebinding: without authentication only the host name distinguishes a foreign page from a local program.
 #[tokio::test]
 async fn foreign_host_names_are_refused_without_authentication_and_for_pages() {
-    let send = async |(gate, hosts): (&Arc<Authenticator>, &AllowedHosts), method: &str, path: &str, host: &str| {
-        let mut request = request(method, path, &[]);
-        request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
-        let settings = Arc::new(HttpSettings { hosts: hosts.clone(), ..shipped_settings() });
-        let response = echo(gate, &settings).oneshot(request).await.expect("infallible");
-        response.status().as_u16()
-    };
+    let send =
+        async |(authenticator, hosts): (&Arc<Authenticator>, &AllowedHosts), method: &str, path: &str, host: &str| {
+            let mut request = request(method, path, &[]);
+            request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
+            let settings = Arc::new(HttpSettings { hosts: hosts.clone(), ..shipped_settings() });
+            let response = echo(authenticator, &settings).oneshot(request).await.expect("infallible");
+            response.status().as_u16()
+        };
     let listed = AllowedHosts::of(vec!["locks.example".to_owned()]);
     let open = Arc::new(Authenticator::open());
     for route in &ROUTES {
@@ -225,7 +227,7 @@ async fn foreign_host_names_are_refused_without_authentication_and_for_pages() {
         }
     }
     assert_eq!(send((&open, &AllowedHosts::any()), "POST", "/locks/a", "redlockd:5625").await, 200);
-    let closed = gate(&["read:**"]);
+    let closed = authenticator(&["read:**"]);
     assert_eq!(
         send((&closed, &listed), "GET", "/locks", "evil.example").await,
         401,
@@ -250,13 +252,13 @@ async fn without_a_host_there_is_an_api_and_no_page() {
 /// Public operations answer under every name, but a foreign name gets no permissions.
 #[tokio::test]
 async fn under_a_foreign_name_public_operations_have_no_permissions() {
-    let gate = Arc::new(Authenticator::open());
+    let authenticator = Arc::new(Authenticator::open());
     let route = ROUTES.iter().find(|route| route.operation == Operation::Ready).expect("a route");
     for (host, may) in [("127.0.0.1", true), ("evil.example", false)] {
         let mut request = request("GET", "/health/ready", &[]);
         request.headers_mut().insert(header::HOST, host.parse().expect("a value"));
         let report = |request: Request| async move { Access::of(&request).may_somewhere(Right::Metrics).to_string() };
-        let auth = AuthLayer::new(Arc::clone(&gate), settings(), route);
+        let auth = AuthLayer::new(Arc::clone(&authenticator), settings(), route);
         let router = Router::new().route("/health/ready", axum::routing::get(report).layer(auth));
         let response = router.oneshot(request).await.expect("infallible");
         let body = axum::body::to_bytes(response.into_body(), 100).await.expect("a body");
@@ -293,11 +295,11 @@ proptest! {
     fn no_spelling_of_a_name_evades_a_rule(path in spellings(), method in 0_usize..4) {
         let Ok(uri) = path.parse::<axum::http::Uri>() else { return Ok(()) };
         let method = ["GET", "POST", "PATCH", "DELETE"][method];
-        let gate = gate(&["acquire:a/**", "acquire:b", "acquire:b/*"]);
+        let authenticator = authenticator(&["acquire:a/**", "acquire:b", "acquire:b/*"]);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let seen = runtime.block_on(status(&gate, method, &path, &["Bearer secret"]));
-        let book = gate.store();
-        let rules = &book.principals()[0].rules;
+        let seen = runtime.block_on(status(&authenticator, method, &path, &["Bearer secret"]));
+        let store = authenticator.store();
+        let rules = &store.principals()[0].rules;
         let expected = match path::resource(&uri) {
             Ok(name) if rules.allow(Right::Acquire, &name) => 200,
             Ok(_) => 403,

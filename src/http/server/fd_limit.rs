@@ -1,13 +1,12 @@
-//! How many connections the operating system has file descriptors for. Apart from the listener, which
-//! is told a number. Knows no socket.
+//! The maximum number of connections that the limit of file descriptors allows.
 
-/// File descriptors that are not connections of callers: log, listener, runtime, files.
+/// File descriptors for log, listener, runtime and files.
 const FILES_KEPT_BACK: usize = 64;
-/// File descriptors of one node: lanes, a subscription, and their replacements.
+/// File descriptors of one node: connections, a subscription, and their replacements.
 const FILES_PER_NODE: usize = 36;
 
-/// The most connections that there are file descriptors for: the soft limit is raised to the hard
-/// one first, and some are kept back for nodes, files and listeners.
+/// The number of connections that there are file descriptors for, at most `wanted`. Raises the soft limit to the hard
+/// one, and reserves some for nodes, files and listeners.
 pub fn connections_allowed(nodes: usize, wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,6 +1,5 @@
-//! What is read again while the service runs: files are looked at every second, and at once when the
-//! process is asked to (SIGHUP). A file that cannot be used leaves what was read before in force,
-//! and the log says so. Knows files; what is in them is told to whoever wants it.
+//! Reloads files while the service runs: they are checked every second, and reloaded at once on SIGHUP. If a new file
+//! is invalid, the previous content stays in force, and the log says so.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,11 +15,10 @@ use crate::metrics::Metrics;
 use crate::metrics::connections::ReloadedFile;
 use crate::redlock::clock::{Clock, SystemClock};
 
-/// Between two looks at a file.
-pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The interval of checks.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How a file looks from outside: any of these changes when it is written or replaced, also behind
-/// a symbolic link.
+/// The metadata of a file: some of it changes when the file is written or replaced, also behind a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileStamp {
     device: u64,
@@ -41,43 +39,43 @@ fn stamp(path: &Path) -> Option<FileStamp> {
     })
 }
 
-/// Files that belong together, and what is to be done when they change.
+/// Files that are reloaded together.
 pub struct WatchedFiles {
     files: Vec<PathBuf>,
-    /// Reads them and puts them in force; says what came of it in the log.
+    /// Reads the files, puts them in force and logs the result.
     reload: Box<dyn Fn() + Send + Sync>,
-    /// As they were when they were last read.
-    read: Vec<Option<FileStamp>>,
-    /// As they were at the last look.
-    seen: Vec<Option<FileStamp>>,
+    /// At the last reload.
+    loaded: Vec<Option<FileStamp>>,
+    /// At the last check.
+    checked: Vec<Option<FileStamp>>,
 }
 
 impl WatchedFiles {
-    /// These files, as they are now and have just been read.
+    /// Files that have just been read.
     pub fn new(files: Vec<PathBuf>, reload: impl Fn() + Send + Sync + 'static) -> Self {
-        let read: Vec<_> = files.iter().map(|path| stamp(path)).collect();
-        Self { files, reload: Box::new(reload), seen: read.clone(), read }
+        let loaded: Vec<_> = files.iter().map(|path| stamp(path)).collect();
+        Self { files, reload: Box::new(reload), checked: loaded.clone(), loaded }
     }
 
-    /// The access file: a good one replaces the book of the gate.
-    pub fn access(path: PathBuf, gate: Arc<Authenticator>, metrics: Arc<Metrics>) -> Self {
+    /// The access file: a valid one replaces the principals.
+    pub fn access(path: PathBuf, authenticator: Arc<Authenticator>, metrics: Arc<Metrics>) -> Self {
         Self::new(vec![path.clone()], move || {
             let read = access_file::read(&path);
             metrics.reloaded(ReloadedFile::AccessFile, read.is_ok());
             match read {
-                Ok(book) => {
+                Ok(store) => {
                     tracing::info!(
-                        principals = book.principals().len(),
+                        principals = store.principals().len(),
                         "the access file was read again and is in force"
                     );
-                    gate.replace(book);
+                    authenticator.replace(store);
                 }
                 Err(error) => tracing::error!(%error, "the access file is not used: the rules before it stay in force"),
             }
         })
     }
 
-    /// The door's certificate: a good one is shown to the next connection.
+    /// The server's certificate: a valid one is used for new connections.
     pub fn certificates(tls: &Arc<Tls>, metrics: Arc<Metrics>) -> Self {
         let tls = Arc::clone(tls);
         Self::new(tls.files().paths(), move || {
@@ -90,36 +88,36 @@ impl WatchedFiles {
         })
     }
 
-    /// Looks, and reads what has changed and then stood still for one look, so that no half of a
-    /// file is read; with `now`, whatever is there.
-    fn look(&mut self, now: bool) {
+    /// Reloads files that have changed and not changed again since the previous check, so that no partly written file
+    /// is read; with `now`, reloads them unconditionally.
+    fn check(&mut self, now: bool) {
         let stamps: Vec<_> = self.files.iter().map(|path| stamp(path)).collect();
-        let settled = stamps == self.seen;
-        self.seen.clone_from(&stamps);
-        if now || (settled && stamps != self.read) {
-            self.read = stamps;
+        let settled = stamps == self.checked;
+        self.checked.clone_from(&stamps);
+        if now || (settled && stamps != self.loaded) {
+            self.loaded = stamps;
             (self.reload)();
         }
     }
 }
 
-/// Looks again and again; at once whenever `asked` is rung. Endless.
+/// Checks the files forever; a notification of `reload_now` reloads all of them at once.
 ///
 /// Cancel: nothing is left behind; what was read stays in force.
-pub async fn watch(mut watched: Vec<WatchedFiles>, asked: Arc<Notify>) {
+pub async fn watch(mut watched: Vec<WatchedFiles>, reload_now: Arc<Notify>) {
     loop {
         let now = tokio::select! {
             biased;
-            () = asked.notified() => true,
-            () = SystemClock.sleep(LOOK_INTERVAL) => false,
+            () = reload_now.notified() => true,
+            () = SystemClock.sleep(CHECK_INTERVAL) => false,
         };
-        // Disks may be slow, and there is nothing else for this task to do.
-        let looked = tokio::task::spawn_blocking(move || {
-            watched.iter_mut().for_each(|one| one.look(now));
+        // Disks may be slow.
+        let checked = tokio::task::spawn_blocking(move || {
+            watched.iter_mut().for_each(|files| files.check(now));
             watched
         });
-        let Ok(back) = looked.await else {
-            tracing::error!("files are not read again any more: looking at them met a defect");
+        let Ok(back) = checked.await else {
+            tracing::error!("a check of files panicked: files are no longer reloaded");
             return;
         };
         watched = back;
@@ -133,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_read_once_it_has_settled_and_once_only() {
+    fn a_change_is_read_once_after_it_has_settled() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("f");
         std::fs::write(&path, "one").expect("writable");
@@ -143,13 +141,13 @@ mod tests {
             counted.fetch_add(1, Ordering::Relaxed);
         });
         let mut reads_after = |now| {
-            watched.look(now);
+            watched.check(now);
             count.load(Ordering::Relaxed)
         };
         assert_eq!((reads_after(false), reads_after(false)), (0, 0));
         std::fs::write(&path, "two.").expect("writable");
         assert_eq!((reads_after(false), reads_after(false), reads_after(false)), (0, 1, 1));
-        // Still being written at the second look.
+        // Still being written at the second check.
         std::fs::write(&path, "three").expect("writable");
         assert_eq!(reads_after(false), 1);
         std::fs::write(&path, "three and more").expect("writable");

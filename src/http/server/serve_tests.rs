@@ -1,4 +1,4 @@
-//! Connections on real sockets: hang-ups, slow heads, bounds, and the drain.
+//! Connections on real sockets: disconnects, slow heads, limits, and the drain.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ fn limits() -> ServeLimits {
     ServeLimits::from_config(&crate::http::state::shipped_config())
 }
 
-/// More than anything here takes; a test that meets it has failed.
+/// Longer than any step here takes.
 const SOON: Duration = Duration::from_secs(20);
 
-async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("{what} did not happen"))
+async fn soon<T>(expected: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(SOON, future).await.unwrap_or_else(|_| panic!("{expected} did not happen"))
 }
 
-/// Tells when it is dropped: what a parked request would leave behind.
+/// Reports when it is dropped.
 struct Parked(mpsc::UnboundedSender<&'static str>);
 
 impl Drop for Parked {
@@ -129,7 +129,7 @@ async fn requests_are_answered_and_connections_kept() {
 }
 
 #[tokio::test]
-async fn a_caller_that_hangs_up_has_its_request_dropped() {
+async fn a_disconnect_drops_the_request() {
     let mut service = start(limits()).await;
     let mut stream = connect(&service).await;
     write(&mut stream, PARK).await;
@@ -139,7 +139,7 @@ async fn a_caller_that_hangs_up_has_its_request_dropped() {
 }
 
 #[tokio::test]
-async fn the_drain_answers_who_waits_and_closes_what_is_idle() {
+async fn a_drain_answers_waiters_and_closes_idle_connections() {
     let mut service = start(limits()).await;
     let (mut waiting, mut idle, mut fresh) =
         (connect(&service).await, connect(&service).await, connect(&service).await);
@@ -159,7 +159,7 @@ async fn the_drain_answers_who_waits_and_closes_what_is_idle() {
 }
 
 #[tokio::test]
-async fn what_does_not_finish_is_cut_off_after_the_drain_timeout() {
+async fn connections_are_closed_after_the_drain_timeout() {
     let limits = ServeLimits { drain_timeout: Duration::from_millis(50), ..limits() };
     let mut service = start(limits).await;
     let mut stream = connect(&service).await;
@@ -200,7 +200,7 @@ async fn a_parked_request_outlives_the_header_timeout() {
 }
 
 #[tokio::test]
-async fn beyond_the_bound_connections_queue_and_are_served_in_turn() {
+async fn connections_over_the_limit_wait_and_are_served_later() {
     let service = start(ServeLimits { max_connections: 1, ..limits() }).await;
     let mut first = connect(&service).await;
     write(&mut first, HELLO).await;
@@ -219,7 +219,7 @@ async fn beyond_the_bound_connections_queue_and_are_served_in_turn() {
 }
 
 #[tokio::test]
-async fn a_head_over_its_bound_is_refused() {
+async fn a_head_over_its_limit_is_refused() {
     let service = start(limits()).await;
     let mut stream = connect(&service).await;
     let head = format!("GET / HTTP/1.1\r\nHost: x\r\nX-Big: {}\r\n\r\n", "x".repeat(limits().head_limit));
@@ -232,7 +232,7 @@ async fn a_head_over_its_bound_is_refused() {
 }
 
 #[tokio::test]
-async fn a_body_larger_than_the_heads_bound_passes() {
+async fn a_body_may_be_larger_than_the_head_limit() {
     let service = start(limits()).await;
     let mut stream = connect(&service).await;
     let body = "x".repeat(4 * limits().head_limit);

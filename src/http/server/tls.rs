@@ -1,10 +1,10 @@
-//! TLS at the door: rustls with ring, TLS 1.2 and 1.3, certificates read from files and read again
-//! when they change. Connections that are there keep what they have; the next one gets the new
-//! certificate. Knows files and certificates, and no HTTP but the names that ALPN gives it.
+//! TLS of the listener: rustls with the `ring` provider, TLS 1.2 and 1.3, certificates from files that can be reloaded.
+//! A new certificate is used for new connections.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rustls::RootCertStore;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -20,17 +20,17 @@ use crate::auth::principals::PeerCertificate;
 pub const ALPN_H2: &[u8] = b"h2";
 /// HTTP/1.1, as ALPN calls it.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
-/// The most names of a client's certificate that are looked at.
+/// The maximum number of names of a client's certificate that are read.
 const NAMES_MAX: usize = 64;
 
-/// The files that make the door speak TLS.
+/// The files of the listener's TLS.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The certificate and what leads to its authority, PEM.
+    /// The certificate chain, PEM.
     pub cert: PathBuf,
     /// Its private key, PEM.
     pub key: PathBuf,
-    /// The authorities that may vouch for clients, PEM; none: clients' certificates are not asked for.
+    /// The authorities of client certificates, PEM; `None`: no client certificates are requested.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -41,26 +41,26 @@ impl TlsFiles {
     }
 }
 
-/// Why there is no TLS. Never repeats what is in a file.
+/// Why TLS cannot be used. Never quotes a file's content.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or does not hold what it should.
+    /// A file cannot be read, or has other content than expected.
     #[error("{path} {why}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// In a few words.
+        /// The cause.
         why: String,
     },
-    /// What the files hold does not go together.
+    /// Certificate and key do not match, or are not supported.
     #[error("certificate and key cannot be used: {0}")]
     Unusable(rustls::Error),
-    /// No client could be checked.
+    /// The authorities of client certificates are invalid.
     #[error("the authorities for clients cannot be used: {0}")]
     Clients(String),
 }
 
-/// The door's side of TLS. What is in force is replaced as a whole.
+/// The TLS configuration in force, which is replaced as a whole.
 pub struct Tls {
     files: TlsFiles,
     current: RwLock<Arc<ServerConfig>>,
@@ -79,21 +79,21 @@ impl Tls {
         Ok(Self { files, current })
     }
 
-    /// Reads the files again. Errors: [`TlsError`]; what was in force stays.
+    /// Reads the files again. Errors: [`TlsError`]; the previous configuration stays in force.
     pub fn reload(&self) -> Result<(), TlsError> {
         let new = Arc::new(config(&self.files)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
+        *self.current.write() = new;
         Ok(())
     }
 
-    /// Its files.
+    /// The files to watch.
     pub fn files(&self) -> &TlsFiles {
         &self.files
     }
 
     /// For the next connection.
     pub fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
+        TlsAcceptor::from(Arc::clone(&self.current.read()))
     }
 }
 
@@ -119,7 +119,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
             for certificate in certificates(path)? {
                 roots.add(certificate).map_err(|error| TlsError::Clients(error.to_string()))?;
             }
-            // Optional: whoever shows none may still have a key.
+            // Optional: a client without a certificate may have a key.
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .allow_unauthenticated()
                 .build()
@@ -132,7 +132,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// What matters of the certificate that the client has shown and that was checked; `None` without one.
+/// The names and the fingerprint of the client's verified certificate; `None` without one.
 pub fn peer(connection: &ServerConnection) -> Option<Arc<PeerCertificate>> {
     let der = connection.peer_certificates()?.first()?;
     let certificate = EndEntityCert::try_from(der).ok()?;
@@ -172,17 +172,17 @@ mod tests {
             std::fs::write(self.dir.path().join(name), text).expect("writable");
         }
 
-        fn named(&self) -> TlsFiles {
+        fn paths(&self) -> TlsFiles {
             TlsFiles { cert: self.dir.path().join("cert"), key: self.dir.path().join("key"), client_ca: None }
         }
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_and_leaves_what_was_in_force() {
+    fn invalid_files_are_named_and_the_previous_configuration_stays() {
         let files = Files::new();
-        let tls = Tls::read(files.named()).expect("good");
-        let before = Arc::as_ptr(&tls.current.read().expect("not poisoned"));
-        let old_key = std::fs::read_to_string(files.named().key).expect("readable");
+        let tls = Tls::read(files.paths()).expect("good");
+        let before = Arc::as_ptr(&tls.current.read());
+        let old_key = std::fs::read_to_string(files.paths().key).expect("readable");
         files.renew();
         for (name, text, word) in
             [("key", old_key.as_str(), "cannot be used"), ("key", "", "no private key"), ("cert", "", "no certificate")]
@@ -190,14 +190,14 @@ mod tests {
             files.write(name, text);
             let error = tls.reload().expect_err(name).to_string();
             assert!(error.contains(word) && !error.contains("PRIVATE"), "{error}");
-            assert_eq!(before, Arc::as_ptr(&tls.current.read().expect("not poisoned")));
+            assert_eq!(before, Arc::as_ptr(&tls.current.read()));
         }
         files.renew();
         tls.reload().expect("good again");
-        assert_ne!(before, Arc::as_ptr(&tls.current.read().expect("not poisoned")));
-        let gone = TlsFiles { cert: "/nowhere/cert".into(), ..files.named() };
+        assert_ne!(before, Arc::as_ptr(&tls.current.read()));
+        let gone = TlsFiles { cert: "/nowhere/cert".into(), ..files.paths() };
         assert!(Tls::read(gone).expect_err("not there").to_string().contains("/nowhere/cert"));
-        let no_ca = TlsFiles { client_ca: Some(files.named().key), ..files.named() };
+        let no_ca = TlsFiles { client_ca: Some(files.paths().key), ..files.paths() };
         assert!(Tls::read(no_ca).expect_err("a key is no authority").to_string().contains("no certificate"));
     }
 }

@@ -21,7 +21,7 @@ async fn t19_a_failed_extend_keeps_the_key_on_every_node() {
     let failed = holder.client().extend("x", &lease.token(), &[]).await.expect_problem(503, "quorum-unavailable");
     let left = failed.json()["valid_for_ms"].as_u64().expect("what is left of the old promise");
     assert!((1..=39_598).contains(&left), "{failed:?}");
-    assert!(failed.json()["detail"].as_str().is_some_and(|d| d.contains("old deadline stands")));
+    assert!(failed.json()["detail"].as_str().is_some_and(|d| d.contains("old deadline is valid")));
     assert_eq!(cluster.has("x").await, [true; 3], "a failed extend has released something");
     other.client().acquire("x", &[]).await.expect_problem(423, "locked");
     holder.proxies.iter().for_each(heal);

@@ -1,5 +1,5 @@
-//! Callers that hang up: in the queue, while they are granted, and at any moment in between. Nothing
-//! is left of them on the nodes, and the next one is served.
+//! Clients that disconnect: in the queue, while they are granted, and at any time between. Nothing is left on the nodes,
+//! and the next waiter is served.
 
 use futures_util::future::join_all;
 use redlockd::redlock::entropy::Entropy;
@@ -11,7 +11,7 @@ use crate::support::poll;
 use crate::support::seeded::Seeded;
 use crate::support::service::Service;
 
-/// Sends an acquire and gives the connection, the answer to which nobody reads.
+/// Sends an acquire and returns the connection without reading the answer.
 async fn call(service: &Service, resource: &str, query: &str) -> TcpStream {
     let mut stream = TcpStream::connect(service.address()).await.expect("it listens");
     let request = format!("POST /locks/{resource}?{query} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
@@ -20,7 +20,7 @@ async fn call(service: &Service, resource: &str, query: &str) -> TcpStream {
 }
 
 #[tokio::test]
-async fn in_the_queue_the_place_is_free_at_once() {
+async fn a_disconnected_waiter_leaves_the_queue_at_once() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let client = over.client();
@@ -46,9 +46,9 @@ async fn in_the_queue_the_place_is_free_at_once() {
     cluster.until_nowhere("x").await;
 }
 
-/// Two of three nodes have set the key, and their answers are under way when the caller goes.
+/// Two of three nodes have set the key, and their replies are delayed when the client disconnects.
 #[tokio::test]
-async fn while_being_granted_everything_is_undone_and_the_next_is_served() {
+async fn a_grant_in_progress_is_undone_and_the_next_is_served() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let client = over.client();
@@ -68,10 +68,10 @@ async fn while_being_granted_everything_is_undone_and_the_next_is_served() {
     }
 }
 
-/// Whatever moment they choose: before, in or after the grant. Where the answer was written before
-/// the caller went, the lease is theirs until its short TTL; all else is undone.
+/// Before, during or after the grant. If the answer was written before the client disconnected, it keeps the lease until
+/// its short TTL; otherwise everything is undone.
 #[tokio::test]
-async fn at_any_moment_nothing_stays_and_the_next_is_served() {
+async fn a_disconnect_at_any_time_leaves_nothing_and_the_next_is_served() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let client = over.client();

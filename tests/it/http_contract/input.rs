@@ -1,4 +1,4 @@
-//! What is sent: names, fields, types, sizes, headers; and what every answer carries.
+//! Input: names, fields, types, sizes, headers; and the headers of every answer.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -100,7 +100,7 @@ async fn a_token_in_a_url_is_refused_and_never_logged() {
 }
 
 #[tokio::test]
-async fn a_lock_token_is_needed_and_must_be_one() {
+async fn a_lock_token_is_required_and_checked() {
     let service = Service::embedded(&[]).await;
     let client = service.client();
     for method in ["PATCH", "DELETE"] {
@@ -113,7 +113,7 @@ async fn a_lock_token_is_needed_and_must_be_one() {
 }
 
 #[tokio::test]
-async fn methods_types_and_sizes_have_their_codes() {
+async fn methods_types_and_sizes_have_their_status_codes() {
     let service = Service::embedded(&[]).await;
     let client = service.client();
     let put = send(client.request("PUT", "/locks/x")).await.expect_problem(405, "method-not-allowed");
@@ -148,7 +148,7 @@ async fn methods_types_and_sizes_have_their_codes() {
 }
 
 #[tokio::test]
-async fn every_answer_is_named_and_kept_by_nobody() {
+async fn every_answer_has_a_request_id_and_is_not_cached() {
     let service = Service::embedded(&[]).await;
     let client = service.client();
     client.acquired("x", &[]).await;
@@ -184,7 +184,7 @@ async fn every_answer_is_named_and_kept_by_nobody() {
     assert!(root.starts_with("HTTP/1.1 307 ") && root.to_lowercase().contains("location: /ui/\r\n"), "{root}");
 }
 
-/// Each `type` that a problem names is a page that the service has.
+/// Each `type` of a problem is a page of the service.
 #[tokio::test]
 async fn problems_are_pages() {
     let service = Service::embedded(&[]).await;

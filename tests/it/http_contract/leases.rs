@@ -21,7 +21,7 @@ fn is_time(value: &Value) -> bool {
 }
 
 #[tokio::test]
-async fn an_acquire_answers_the_whole_lease_and_json_form_and_query_say_the_same() {
+async fn an_acquire_answers_the_lease_and_accepts_json_form_and_query() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let client = over.client();
@@ -92,7 +92,7 @@ async fn defaults_apply_and_fences_rise() {
 }
 
 #[tokio::test]
-async fn a_replay_by_its_own_token_gets_the_same_lease() {
+async fn a_replay_with_the_same_token_gets_the_same_lease() {
     let cluster = Cluster::start(3).await;
     let (one, two) = (cluster.service().await, cluster.service().await);
     let fields = [("ttl", "20s"), ("token", OWN_TOKEN)];
@@ -128,7 +128,7 @@ async fn a_replay_by_its_own_token_gets_the_same_lease() {
 }
 
 #[tokio::test]
-async fn text_plain_is_for_shells() {
+async fn text_plain_answers_the_bare_token() {
     let service = Service::embedded(&[]).await;
     let client = service.client();
     let plain = |method: &str, path: &str| client.request(method, path).header("Accept", "text/plain");
@@ -147,7 +147,7 @@ async fn text_plain_is_for_shells() {
 }
 
 #[tokio::test]
-async fn a_held_lock_says_by_whom_until_when_and_what_each_node_says() {
+async fn a_held_lock_shows_holder_remaining_time_and_nodes() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let client = over.client();
@@ -187,7 +187,7 @@ async fn a_held_lock_says_by_whom_until_when_and_what_each_node_says() {
 }
 
 #[tokio::test]
-async fn the_last_lease_has_run_out_and_its_safety_margin_is_passing() {
+async fn an_expired_lease_is_in_its_lock_delay() {
     let cluster = Cluster::blank(3).await;
     let long_delay =
         ["--set", "node_timeout=200ms", "--set", "min_ttl=400ms", "--set", "guard=5s", "--set", "lock_delay=10s"];
@@ -239,7 +239,7 @@ async fn an_extend_renews_or_edits_and_keeps_fence_and_etag() {
 }
 
 #[tokio::test]
-async fn others_are_told_apart_from_those_whose_lease_is_gone() {
+async fn a_foreign_token_is_409_and_an_ended_lease_410() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let client = over.client();
@@ -259,7 +259,7 @@ async fn others_are_told_apart_from_those_whose_lease_is_gone() {
 }
 
 #[tokio::test]
-async fn a_token_serves_on_every_instance() {
+async fn a_token_is_valid_on_every_instance() {
     let cluster = Cluster::start(3).await;
     let (one, two) = (cluster.service().await, cluster.service().await);
     let lease = one.client().acquired("x", &[("ttl", "20s")]).await;

@@ -71,7 +71,7 @@ async fn a_service_is_ready_with_a_quorum_and_alive_without() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_was_not_declared_says_so_with_seconds_and_the_command() {
+async fn an_undeclared_cluster_reports_seconds_and_the_command() {
     let cluster = Cluster::blank(3).await;
     let over = cluster.service_at_once(&[]).await;
     let client = over.client();

@@ -1,11 +1,11 @@
-//! `GET /locks` and `GET /nodes`: the whole cluster at a overview, and how far it can be trusted.
+//! `GET /locks` and `GET /nodes`: the whole cluster, and how complete the answer is.
 
 use serde_json::{Value, json};
 
 use crate::support::cluster::{Cluster, REFUSING};
 use crate::support::poll;
 
-/// The list is read anew at each look.
+/// Reads the list until the condition holds.
 const FRESH: [&str; 2] = ["--set", "list_refresh=100ms"];
 
 fn names(list: &Value) -> Vec<&str> {
@@ -77,7 +77,7 @@ async fn waiters_are_listed_and_filtered() {
 }
 
 #[tokio::test]
-async fn a_list_says_whether_a_quorum_stands_behind_it_and_nodes_say_why_they_do_not() {
+async fn a_list_shows_whether_a_quorum_answered_and_nodes_why_they_have_no_vote() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service_with(&FRESH).await;
     let client = over.client();

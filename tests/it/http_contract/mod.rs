@@ -1,5 +1,5 @@
-//! The HTTP contract against the running binary, with real sockets: who asks what gets which code,
-//! headers and members, and what is then on the nodes.
+//! The HTTP contract against the running binary, with real sockets: status codes, headers and members of
+//! the answers, and the state of the nodes afterwards.
 
 mod hang_up;
 mod input;

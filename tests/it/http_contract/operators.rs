@@ -1,4 +1,4 @@
-//! Ending somebody else's lease: `force=revoke` and `force=now`, and what the holder and others see.
+//! Ending another client's lease: `force=revoke` and `force=now`, and what the holder and others see.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ async fn force(client: &Client, resource: &str, mode: &str, if_match: Option<&st
 }
 
 #[tokio::test]
-async fn revoke_refuses_renewals_and_frees_with_the_lease() {
+async fn revoke_refuses_renewals_and_frees_when_the_lease_ends() {
     let cluster = Cluster::start(3).await;
     let (one, two) = (cluster.service().await, cluster.service().await);
     let lease = one.client().acquired("x", &[("ttl", "2s")]).await;
@@ -36,7 +36,7 @@ async fn revoke_refuses_renewals_and_frees_with_the_lease() {
 }
 
 #[tokio::test]
-async fn now_frees_at_once_and_says_that_it_is_unsafe() {
+async fn force_now_frees_at_once_and_warns() {
     let cluster = Cluster::start(3).await;
     let (one, two) = (cluster.service().await, cluster.service().await);
     let lease = one.client().acquired("x", &[("ttl", "1m")]).await;
@@ -53,7 +53,7 @@ async fn now_frees_at_once_and_says_that_it_is_unsafe() {
 }
 
 #[tokio::test]
-async fn now_serves_the_next_waiter() {
+async fn force_now_serves_the_next_waiter() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let client = over.client();
@@ -84,7 +84,7 @@ async fn only_the_holder_that_the_operator_saw_is_ended() {
 }
 
 #[tokio::test]
-async fn a_reason_is_needed_and_force_is_a_known_word() {
+async fn a_reason_is_required_and_force_has_two_values() {
     let service = Service::embedded(&[]).await;
     let client = service.client();
     client.acquired("x", &[]).await;

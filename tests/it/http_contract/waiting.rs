@@ -1,4 +1,4 @@
-//! The queue: its order, what wakes a waiter, what a waiter that gives up is told.
+//! The queue: its order, what wakes a waiter, and the answer to a wait that times out.
 
 use std::sync::{Arc, Mutex};
 
@@ -49,12 +49,12 @@ async fn a_waiter_is_woken_by_the_expiry() {
     client.acquired("x", &[("ttl", "500ms")]).await;
     let next = client.acquired("x", &[("ttl", "20s"), ("wait", "50s")]).await.json();
     let waited = next["waited_ms"].as_u64().expect("a number");
-    // 500 ms and the lock delay of 600 ms; the rest is room for a busy machine.
+    // 500 ms and the lock delay of 600 ms; the rest is margin for a busy machine.
     assert!((200..5_000).contains(&waited), "{next}");
 }
 
 #[tokio::test]
-async fn a_wait_that_runs_out_says_how_long_and_where_it_stood() {
+async fn a_wait_timeout_has_duration_and_queue_position() {
     let cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let client = over.client();
@@ -77,7 +77,7 @@ async fn a_wait_that_runs_out_says_how_long_and_where_it_stood() {
 }
 
 #[tokio::test]
-async fn prefer_wait_is_an_alias_and_said_to_be_applied() {
+async fn prefer_wait_is_an_alias_and_confirmed() {
     let service = Service::embedded(&[]).await;
     let client = service.client();
     let lease = client.acquired("x", &[]).await;
@@ -91,7 +91,7 @@ async fn prefer_wait_is_an_alias_and_said_to_be_applied() {
 }
 
 #[tokio::test]
-async fn the_queue_is_bounded_and_nobody_overtakes_it() {
+async fn the_queue_is_limited_and_cannot_be_overtaken() {
     let service = Service::embedded(&["--set", "waiters_per_resource=2", "--set", "waiters_total=3"]).await;
     let client = service.client();
     let lease = client.acquired("x", &[("ttl", "4m")]).await;
@@ -113,7 +113,7 @@ async fn the_queue_is_bounded_and_nobody_overtakes_it() {
     // Who does not wait does not jump the queue either.
     client.acquire("x", &[]).await.expect_problem(423, "locked");
     client.release("y", &other.token()).await.expect_status(204);
-    poll::until("a seat is free", || async { (client.waiting("y").await == 0).then_some(()) }).await;
+    poll::until("a queue position is free", || async { (client.waiting("y").await == 0).then_some(()) }).await;
     let full = client.acquire("x", &[("wait", "5s")]).await.expect_problem(429, "too-many-waiters");
     assert_eq!((&full.json()["scope"], &full.json()["limit"]), (&json!("resource"), &json!(2)));
     client.release("x", &lease.token()).await.expect_status(204);
@@ -122,9 +122,9 @@ async fn the_queue_is_bounded_and_nobody_overtakes_it() {
     }
 }
 
-/// Waiters of different instances know nothing of each other and still all get their turn.
+/// Waiters of different instances do not know of each other, and all are served.
 #[tokio::test]
-async fn a_release_on_another_instance_is_found() {
+async fn a_waiter_is_served_after_a_release_on_another_instance() {
     let cluster = Cluster::start(3).await;
     let (one, two) = (cluster.service().await, cluster.service().await);
     let lease = one.client().acquired("x", &[("ttl", "4m")]).await;

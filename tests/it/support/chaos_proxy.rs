@@ -37,7 +37,7 @@ pub struct Weather {
     pub to_client: Flow,
     /// Whether new connections are taken.
     pub accepts: bool,
-    /// Whether one end is told when the other closes.
+    /// Whether one end is closed when the other closes.
     pub tells_close: bool,
     /// The resets so far: [`ChaosProxy::set`] keeps its own count.
     pub resets: u64,
@@ -281,7 +281,7 @@ mod tests {
         tokio::time::timeout(Duration::from_millis(50), node.read_u8()).await.expect_err("held");
         proxy.reset();
         let mut byte = [0];
-        assert!(matches!(stream.read(&mut byte).await, Ok(0) | Err(_)), "the client is told");
+        assert!(matches!(stream.read(&mut byte).await, Ok(0) | Err(_)), "the client sees the end");
         proxy.set(FAIR);
         let mut late = Vec::new();
         node.read_to_end(&mut late).await.expect("closed by the proxy");

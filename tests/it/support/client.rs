@@ -82,7 +82,7 @@ impl Client {
         self.get(&lock(resource)).await
     }
 
-    /// How many queue for it, as `GET` says (also of what nobody holds).
+    /// The number of waiters as `GET` reports it, also for a free lock.
     pub async fn waiting(&self, resource: &str) -> usize {
         let answer = self.inspect(resource).await.json();
         let waiters = answer["waiters"].as_array().map(Vec::len);

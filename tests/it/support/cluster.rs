@@ -29,7 +29,7 @@ use super::service::{SHORT_TIMES, Service, redlockd};
 
 /// Nothing comes back: what is sent arrives. Ended by [`heal`].
 pub const MUTE: Weather = Weather { to_client: Flow::Silent, ..FAIR };
-/// Nothing arrives and nothing comes back, and no connection is told. Ended by [`heal`].
+/// Drops all traffic in both directions without closing connections. Ended by [`heal`].
 pub const SILENT: Weather = Weather { to_node: Flow::Silent, to_client: Flow::Silent, ..FAIR };
 /// No new connections; [`ChaosProxy::reset`] ends those that are there.
 pub const REFUSING: Weather = Weather { accepts: false, ..FAIR };
@@ -121,17 +121,17 @@ impl Cluster {
             tasks.push(tokio::spawn(supervisor));
         }
         let engine = Redlock::new(nodes, clock, SystemEntropy, tempo.settings(params));
-        let warden = NodeMonitor::new(engine.clone());
+        let monitor = NodeMonitor::new(engine.clone());
         let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
-        let manager = LockManager::new(engine.clone(), warden.clone(), limits, Duration::from_secs(2));
+        let manager = LockManager::new(engine.clone(), monitor.clone(), limits, Duration::from_secs(2));
         poll::until("all nodes vote", || async {
             // Refused until all are connected, and once they are declared.
-            let _ = warden.init().await;
-            warden.probe_round().await;
+            let _ = monitor.init().await;
+            monitor.probe_round().await;
             manager.nodes().iter().all(|node| node.votes).then_some(())
         })
         .await;
-        tasks.push(tokio::spawn(warden.watch()));
+        tasks.push(tokio::spawn(monitor.watch()));
         Instance { proxies, engine, manager, tasks }
     }
 
@@ -239,7 +239,7 @@ impl Tempo {
     }
 }
 
-/// An instance of the service without its door; stops when dropped.
+/// An instance of the service without HTTP; stops when dropped.
 pub struct Instance<C: Clock = SystemClock> {
     pub proxies: Vec<ChaosProxy>,
     pub engine: Redlock<RedisNode, C, SystemEntropy>,

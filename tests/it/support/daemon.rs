@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::poll;
 use super::redis_server::RedisServer;
 
-/// Between choosing a free port and binding it somebody else may take it.
+/// Another process may take a free port before it is bound.
 const PORT_TRIES: usize = 5;
 
 /// What ended, and what it said.

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::client::{Client, send};
 use super::poll;
 
-/// Between choosing a free port and binding it somebody else may take it.
+/// Another process may take a free port before it is bound.
 const PORT_TRIES: usize = 5;
 /// Between scrapes and between evaluations: short, so that a test need not wait.
 const INTERVAL: &str = "500ms";

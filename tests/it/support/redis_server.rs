@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::poll;
 
-/// Between choosing a free port and binding it somebody else may take it.
+/// Another process may take a free port before it is bound.
 const PORT_TRIES: usize = 5;
 
 /// What to start it with.
