@@ -3,14 +3,21 @@
 //! broken variants, and the test fails if the checker does not find each of them. Apart from the
 //! simulation, which runs the real code: a model is what the code is meant to do, and can be read.
 //!
-//! `make model` walks larger bounds than the ordinary suite and prints the table of `docs/verification.md`.
+//! `make model` walks larger bounds than the ordinary suite and prints the tables of `docs/verification.md` and of
+//! `docs/views.md`.
 
 #[path = "model/fence.rs"]
 mod fence;
+#[path = "model/healing.rs"]
+mod healing;
 #[path = "model/late.rs"]
 mod late;
 #[path = "model/lease.rs"]
 mod lease;
+#[path = "model/membership.rs"]
+mod membership;
+#[path = "model/views.rs"]
+mod views;
 #[path = "model/wake.rs"]
 mod wake;
 
@@ -28,6 +35,8 @@ enum Expect {
     Broken,
     /// What no lease over quorums can promise, and the documentation says so: a bad state is reachable.
     Limit,
+    /// A good state is reachable: the property denies it.
+    Reached,
 }
 
 /// More transitions than any of the models has: a mistake in one must not eat the machine.
@@ -64,7 +73,9 @@ where
                 panic!("{name}: `{property}` is violated by {steps:#?}");
             }
         }
-        Expect::Broken | Expect::Limit => assert!(!found.is_empty(), "{name}: no counterexample in {states} states"),
+        Expect::Broken | Expect::Limit | Expect::Reached => {
+            assert!(!found.is_empty(), "{name}: nothing found in {states} states")
+        }
     }
 }
 
