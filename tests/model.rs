@@ -3,14 +3,21 @@
 //! and the test fails if the checker does not find each of them. The simulation runs the real code; a
 //! model is a specification of what the code should do.
 //!
-//! `make model` explores larger bounds than the ordinary suite and prints the table of `docs/verification.md`.
+//! `make model` explores larger bounds than the ordinary suite and prints the tables of `docs/verification.md` and of
+//! `docs/views.md`.
 
 #[path = "model/fence.rs"]
 mod fence;
+#[path = "model/healing.rs"]
+mod healing;
 #[path = "model/late.rs"]
 mod late;
 #[path = "model/lease.rs"]
 mod lease;
+#[path = "model/membership.rs"]
+mod membership;
+#[path = "model/views.rs"]
+mod views;
 #[path = "model/wake.rs"]
 mod wake;
 
@@ -28,6 +35,8 @@ enum Expect {
     Broken,
     /// A documented limit of any lease over quorums: a bad state is reachable.
     Limit,
+    /// A good state is reachable: the property denies it.
+    Reached,
 }
 
 /// More transitions than any model has, so that a mistake in one does not exhaust the memory.
@@ -64,7 +73,9 @@ where
                 panic!("{name}: `{property}` is violated by {steps:#?}");
             }
         }
-        Expect::Broken | Expect::Limit => assert!(!found.is_empty(), "{name}: no counterexample in {states} states"),
+        Expect::Broken | Expect::Limit | Expect::Reached => {
+            assert!(!found.is_empty(), "{name}: nothing found in {states} states")
+        }
     }
 }
 

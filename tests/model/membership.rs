@@ -1,0 +1,92 @@
+//! Membership: which process a name is, and which names there are. Rows for `views.rs`. Here processes that a view
+//! displaced live on, so a change takes promises first.
+
+use super::views::{Bug, Deny, PROTOCOL, Rules};
+use super::{Expect, check, in_depth};
+
+/// Nothing ends and nobody releases; each change takes promises.
+fn base() -> Rules {
+    Rules { promise: true, coarse: true, wipes: 0, releases: false, ..PROTOCOL.calm() }
+}
+
+fn by_effect(rules: Rules, bug: Bug) -> Rules {
+    Rules { invariant: false, bug, ..rules }
+}
+
+/// The first name has a second process, which is blank; the first one lives.
+fn zombie() -> Rules {
+    Rules { processes: 4, name_of: [0, 1, 2, 0, 4], alike: &[&[1, 2]], blank: 0b1000, ..base() }
+}
+
+/// Each of the first two names has a second process, which a monitor puts in the place of the first.
+fn two_live() -> Rules {
+    let processes = Rules { processes: 5, name_of: [0, 1, 2, 0, 1], blank: 0b11000, replace: 0b11000, ..base() };
+    Rules { alike: &[], changes: [2, 0], ..processes }
+}
+
+#[test]
+fn a_second_process_under_a_name_has_no_vote_until_it_is_filled() {
+    let zombie = zombie();
+    let fine = Rules { promise: false, coarse: false, releases: true, gives_up: true, ends: true, ..zombie };
+    check(in_depth(fine, zombie), "name: a second process is filled, the first lives", Expect::Holds);
+    if in_depth(true, false) {
+        check(fine.extends(), "name: the same, extends", Expect::Holds);
+    }
+    let any = by_effect(zombie, Bug::RosterNotCompared);
+    check(any, "name: a view is installed whatever it names", Expect::Broken);
+    let back = Rules { replace: 0b1001, changes: [2, 0], ..zombie };
+    check(back, "name: there and back", Expect::Holds);
+    let two = Rules { changes: [1, 1], ..back };
+    if in_depth(true, false) {
+        check(two, "name: there and back, two monitors", Expect::Holds);
+    }
+    let no_since = by_effect(Rules { promise: false, ..back }, Bug::NoSince);
+    check(no_since, "name: there and back, a roster without `since`", Expect::Broken);
+}
+
+#[test]
+fn living_processes_are_replaced_by_promise_and_install() {
+    let live = two_live();
+    if in_depth(true, false) {
+        check(live, "replace: two names, one after the other", Expect::Holds);
+        check(Rules { changes: [1, 1], ..live }, "replace: two names, two monitors", Expect::Holds);
+    }
+    let unpromised = Rules { promise: false, invariant: false, ..live };
+    check(unpromised, "replace: two names without a promise", Expect::Broken);
+    check(by_effect(live, Bug::BaseAsBelieved), "replace: made from a lower view than was reported", Expect::Broken);
+    check(by_effect(live, Bug::PromiseOfMinority), "replace: promises of a minority", Expect::Broken);
+}
+
+#[test]
+fn seeding_by_the_clock_needs_to_know_that_no_process_was_displaced() {
+    let forgets = Rules { wipes: 1, changes: [2, 0], cold: true, ..base() };
+    check(forgets, "clock: a process that forgot counts once its leases are over", Expect::Holds);
+    let displaced = Rules { processes: 4, name_of: [0, 1, 2, 0, 4], alike: &[&[1, 2]], ..forgets };
+    let displaced = Rules { blank: 0b1000, replace: 0b1000, invariant: false, ..displaced };
+    check(displaced, "clock: the same beside a process that was displaced and lives", Expect::Limit);
+}
+
+#[test]
+fn the_list_changes_by_one_name_at_a_time() {
+    let p = base();
+    let grow = Rules { names: 4, processes: 4, blank: 0b1000, lists: &[0b1111], ..p };
+    let shrink = Rules { names: 4, processes: 4, list: 0b1111, lists: &[0b0111], ..p };
+    let down = Rules { alike: &[], lists: &[0b011, 0b001], changes: [2, 0], ..p };
+    let up = Rules { list: 0b001, blank: 0b110, lists: &[0b011, 0b111], ..down };
+    let beside = Rules { lists: &[0b011, 0b110], changes: [1, 1], ..down };
+    check(Rules { deny: Deny::ListChanged, ..grow }, "list: 012 to 0123 is reached", Expect::Reached);
+    check(grow, "list: 012 to 0123", Expect::Holds);
+    check(shrink, "list: 0123 to 012", Expect::Holds);
+    check(up, "list: 0 to 01 to 012", Expect::Holds);
+    if in_depth(true, false) {
+        check(down, "list: 012 to 01 to 0", Expect::Holds);
+        check(Rules { lists: &[0b011, 0b111], ..down }, "list: 012 to 01 and back", Expect::Holds);
+        check(beside, "list: 012 to 01 beside 012 to 12, two monitors", Expect::Holds);
+        check(Rules { changes: [1, 1], ..up }, "list: 0 to 01 to 012, two monitors", Expect::Holds);
+    }
+    check(by_effect(up, Bug::NewNotFilled), "list: a new name is not filled", Expect::Broken);
+    check(by_effect(down, Bug::CommonNotFilled), "list: names of both lists are not filled", Expect::Broken);
+    let jump = Rules { names: 4, processes: 4, list: 0b0011, blank: 0b1100, lists: &[0b0100, 0b1000], ..p };
+    let jump = Rules { alike: &[&[0, 1]], changes: [3, 0], ..jump };
+    check(by_effect(jump, Bug::SeveralNames), "list: 01 to 2 to 3, several names at once", Expect::Broken);
+}
