@@ -132,7 +132,7 @@ pub(super) fn unknown(name: &str, origin: Origin) -> ConfigError {
     match renamed(name) {
         Some(present) => ConfigError::Renamed { key: name.to_owned(), origin, present },
         None => {
-            let nearest = nearest(name, super::SETTINGS.iter().map(|setting| setting.name));
+            let nearest = nearest(name, super::settings::SETTINGS.iter().map(|setting| setting.name));
             ConfigError::UnknownKey { key: name.to_owned(), origin, nearest }
         }
     }

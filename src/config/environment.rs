@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use super::SETTINGS;
 use super::declaration::{Setting, VARIABLE_PREFIX, nearest, renamed};
 use super::error::{ConfigError, Origin, Warning};
 use super::raw::{Layer, RawValue};
+use super::settings::SETTINGS;
 
 /// Path of the configuration file, unless `--config` names it.
 pub(super) const FILE_VARIABLE: &str = "REDLOCKD_CONFIG";

@@ -90,7 +90,12 @@ fn times(c: &Config, errors: &mut Vec<ConfigError>) {
     for Limited { key, value, must, .. } in rules.into_iter().filter(|rule| !rule.holds) {
         errors.push(ConfigError::rule(key, format!("`{key}` is {}, but must be {must}", show(value))));
     }
-    // A grant with the minimum TTL must still have its minimum validity after one slow node.
+    least_lease(c, errors);
+}
+
+/// A grant with the minimum TTL must still have its minimum validity after one slow node.
+fn least_lease(c: &Config, errors: &mut Vec<ConfigError>) {
+    let (show, half_min_ttl) = (format_duration, c.min_ttl / NODE_TIMEOUT_PARTS_OF_MIN_TTL);
     let least = c.drift(c.min_ttl).saturating_add(c.min_ttl * c.min_validity_percent / 100);
     if c.node_timeout <= half_min_ttl && c.node_timeout.saturating_add(least) > c.min_ttl {
         errors.push(ConfigError::rule(

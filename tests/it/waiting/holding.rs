@@ -112,7 +112,7 @@ async fn a_waiter_is_told_its_place_and_then_the_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn t29_a_loss_is_told_and_breaks_the_body_off() {
+async fn t29_a_loss_is_reported_and_aborts_the_body() {
     let mut cluster = Cluster::of(3).await;
     let here = cluster.instance(&[("max_hold", "1s")]).await;
     let there = cluster.instance(&[]).await;
