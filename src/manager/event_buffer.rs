@@ -82,7 +82,7 @@ impl EventBuffer {
         self.events.iter().rev().filter(|kept| !kept.is_renewal()).map(|kept| &kept.event)
     }
 
-    /// Events of other instances are not received from here on: whoever resumes later has a gap.
+    /// Events of other instances are not received from here on: a stream that resumes later has a gap.
     pub fn interrupt(&mut self) {
         self.events.retain(|kept| !kept.is_renewal());
         self.renewals = 0;

@@ -32,7 +32,7 @@ pub struct HeldLeases {
 }
 
 impl HeldLeases {
-    /// A lease may have ended: whoever holds it checks.
+    /// A lease may have ended: the connections that hold it check.
     pub fn lease_ended(&self, lease: LeaseTag) {
         for ended in self.by_lease.lock().get(&lease).into_iter().flatten() {
             ended.notify_one();

@@ -15,7 +15,7 @@ async fn until_waiting(client: &Client, resource: &str, count: usize) {
     poll::until(&what, || async { (client.waiting(resource).await == count).then_some(()) }).await;
 }
 
-/// `waiting/hand_over.rs` counts the requests of a hand-over, which shows that the release wakes a waiter.
+/// `waiting/handover.rs` counts the requests of a hand-over, which shows that the release wakes a waiter.
 #[tokio::test]
 async fn waiters_are_served_in_order() {
     const WAITERS: usize = 12;

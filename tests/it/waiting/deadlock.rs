@@ -1,4 +1,4 @@
-//! Owners who wait for each other: the one that asked last is refused, and nobody by mistake.
+//! Deadlocks: of owners that wait for each other the newest request is refused, and no other.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn hold(instance: &Instance, resource: &str, owner: &str) -> Lease {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_closes_the_circle_is_refused_with_it_and_the_others_go_on() {
+async fn the_request_that_closes_a_cycle_is_refused_and_the_others_go_on() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let mut held = Vec::new();
@@ -28,7 +28,7 @@ async fn whoever_closes_the_circle_is_refused_with_it_and_the_others_go_on() {
     here.until_waiting(1).await;
     let b = wait(&here, "z", "b");
     here.until_waiting(2).await;
-    // One more for the same, who is in no circle, and one who has no name.
+    // One more waiter for the same resource, in no cycle, and one without an owner.
     let bystander = wait(&here, "z", "d");
     here.until_waiting(3).await;
     let nameless = here.queue("x", &[("wait", "60s"), ("ttl", "60s")]);
@@ -42,7 +42,7 @@ async fn whoever_closes_the_circle_is_refused_with_it_and_the_others_go_on() {
         steps.iter().map(|s| ["owner", "waits_for", "held_by"].map(|k| s[k].as_str().expect("text"))).collect();
     assert_eq!(steps, [["c", "x", "a"], ["a", "y", "b"], ["b", "z", "c"]]);
     assert_eq!(refused.body["cycle"][0]["token_id"], held[0].body["token_id"]);
-    assert!(!refused.body.to_string().contains(&held[0].token), "no token is told");
+    assert!(!refused.body.to_string().contains(&held[0].token), "no token is disclosed");
     assert_eq!(here.waiting().await, 4, "everybody else waits on");
     // It gives back what it has, and all is well.
     assert_eq!(here.release("z", &held[2]).await, 204);
@@ -57,7 +57,7 @@ async fn whoever_closes_the_circle_is_refused_with_it_and_the_others_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_that_another_instance_gave_is_known_as_well() {
+async fn a_lease_granted_by_another_instance_counts() {
     let cluster = Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     hold(&there, "x", "a").await;
@@ -71,9 +71,9 @@ async fn a_lease_that_another_instance_gave_is_known_as_well() {
 }
 
 /// One owner with two requests at once: it waits for `y`, and is then granted `x`, for which the owner
-/// of `y` waits. That closes the circle, and who sat down last gives way.
+/// of `y` waits. That closes the cycle, and the newest request is refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_may_close_the_circle() {
+async fn a_grant_may_close_the_cycle() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let first = hold(&here, "x", "somebody").await;
@@ -95,7 +95,7 @@ async fn a_grant_may_close_the_circle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_refused_without_a_circle_without_a_name_or_where_it_is_off() {
+async fn no_request_is_refused_without_a_cycle_without_owners_or_with_detection_off() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     // Two of one name for one thing: two callers who share a name.

@@ -1,4 +1,4 @@
-//! `GET /events` over two instances, as curl and other readers see it.
+//! `GET /events` over two instances, as curl and other clients see it.
 
 use std::time::Duration;
 
@@ -68,9 +68,9 @@ impl Reader {
     }
 }
 
-/// Acts until it is heard: an instance learns within a second that somebody listens elsewhere.
-async fn until_heard(acting: &Instance, reader: &mut Reader) {
-    let acts = poll::until::<(), _>("an event is heard", || async {
+/// Acquires and releases until an event arrives: an instance learns within a second that another one has a stream.
+async fn until_received(acting: &Instance, reader: &mut Reader) {
+    let acts = poll::until::<(), _>("an event is received", || async {
         let lease = acting.acquire("warm-up", &[("ttl", "60s")]).await;
         acting.release("warm-up", &lease).await;
         None
@@ -82,12 +82,12 @@ async fn until_heard(acting: &Instance, reader: &mut Reader) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_instance_does_is_heard_in_the_other_once_and_without_a_token() {
+async fn events_of_one_instance_reach_the_other_once_and_without_a_token() {
     let cluster = Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let mut reader = Reader::open(&there, "?prefix=team/", None).await;
     let mut all = Reader::open(&there, "", None).await;
-    until_heard(&here, &mut all).await;
+    until_received(&here, &mut all).await;
     let lease = here.acquire("team/x", &[("ttl", "60s"), ("owner", "me")]).await;
     let extend = here.client.patch(here.url("/locks/team/x")).header("lock-token", &lease.token);
     assert_eq!(extend.send().await.expect("an answer").status().as_u16(), 200);
@@ -105,12 +105,12 @@ async fn what_one_instance_does_is_heard_in_the_other_once_and_without_a_token()
     let mut again = Reader::open(&there, "?prefix=team/", Some(&acquired.id)).await;
     let next = again.next().await;
     assert_eq!((next.id, next.name), (released.id, "released".to_owned()));
-    let mut stranger = Reader::open(&here, "", Some(&acquired.id)).await;
-    assert_eq!(stranger.next().await.name, "gap");
+    let mut foreign = Reader::open(&here, "", Some(&acquired.id)).await;
+    assert_eq!(foreign.next().await.name, "gap");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn renewals_forced_ends_losses_and_expiries_are_told() {
+async fn renewals_forced_ends_and_expiries_are_published() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let mut reader = Reader::open(&here, "?renewals=true", None).await;
@@ -126,7 +126,7 @@ async fn renewals_forced_ends_losses_and_expiries_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nodes_that_come_and_go_are_told() {
+async fn nodes_that_change_state_are_published() {
     let mut cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let mut reader = Reader::open(&here, "?prefix=anything", None).await;
@@ -138,7 +138,7 @@ async fn nodes_that_come_and_go_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_questions_are_refused_and_the_end_is_told() {
+async fn invalid_requests_are_refused_and_shutdown_is_announced() {
     let cluster = Cluster::of(1).await;
     let here = cluster.instance(&[]).await;
     let refused = here.client.get(here.url("/events?tail=5")).send().await.expect("an answer");
@@ -153,11 +153,11 @@ async fn wrong_questions_are_refused_and_the_end_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_reader_is_let_go_with_a_notice() {
+async fn a_slow_stream_is_ended_with_the_number_of_missed_events() {
     let cluster = Cluster::of(1).await;
     let here = cluster.instance(&[]).await;
     let reader = Reader::open(&here, "", None).await;
-    poll::until("it listens to the node", || async {
+    poll::until("it subscribes to the node", || async {
         let (_, count): (String, usize) = cluster.servers[0].ask(&["PUBSUB", "NUMSUB", "redlockd:events"]).await;
         (count == 1).then_some(())
     })

@@ -59,7 +59,7 @@ async fn delete(instance: &Instance, resource: &str, token: &Value) -> u16 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_lives_as_long_as_its_curl_and_goes_with_it() {
+async fn a_held_lease_ends_with_its_curl() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let mut curl = Curl::hold(&here, "deploy/prod", &["-d", "ttl=1s"]);
@@ -79,7 +79,7 @@ async fn a_lease_lives_as_long_as_its_curl_and_goes_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delete_with_the_token_ends_it_well_from_either_instance() {
+async fn a_release_with_the_token_ends_it_with_success_from_either_instance() {
     let cluster = Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     for (resource, ends) in [("a", &here), ("b", &there)] {
@@ -92,7 +92,7 @@ async fn a_delete_with_the_token_ends_it_well_from_either_instance() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_is_told_its_place_and_then_the_lease() {
+async fn a_waiter_gets_its_position_and_then_the_lease() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let held = here.acquire("x", &[("ttl", "60s")]).await;
@@ -145,7 +145,7 @@ async fn t29_a_loss_is_reported_and_aborts_the_body() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_end_of_the_service_a_held_lease_is_given_back_and_told_lost() {
+async fn at_shutdown_a_held_lease_is_released_and_reported_lost() {
     let cluster = Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let mut curl = Curl::hold(&here, "x", &["-d", "ttl=60s"]);
@@ -161,7 +161,7 @@ async fn at_the_end_of_the_service_a_held_lease_is_given_back_and_told_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_held_is_a_problem_before_the_stream_and_an_event_in_it() {
+async fn a_refusal_is_a_problem_before_the_stream_and_an_event_in_it() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let _held = here.acquire("x", &[("ttl", "60s")]).await;
@@ -175,7 +175,7 @@ async fn what_cannot_be_held_is_a_problem_before_the_stream_and_an_event_in_it()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_prefers_them_gets_server_sent_events() {
+async fn server_sent_events_are_sent_where_preferred() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let mut curl = Curl::hold(&here, "x", &["-H", "Accept: text/event-stream", "-d", "ttl=30s"]);

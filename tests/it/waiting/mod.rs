@@ -1,9 +1,9 @@
 //! Waiting, on real sockets: instances in this process over Redis servers of their own.
 
 mod deadlock;
+mod disconnects;
 mod events;
-mod hand_over;
-mod hang_ups;
+mod handover;
 mod holding;
 mod replays;
 

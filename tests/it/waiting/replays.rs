@@ -41,7 +41,7 @@ async fn a_replay_of_a_queued_request_joins_it_when_it_is_granted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_who_asks_without_waiting_does_not_pass_the_queue() {
+async fn a_request_without_waiting_does_not_pass_the_queue() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let held = here.acquire("x", &[("ttl", "60s")]).await;

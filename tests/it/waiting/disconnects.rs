@@ -1,4 +1,4 @@
-//! Callers that go away, in each state, on real sockets; and the end of the service with waiters.
+//! Clients that disconnect in each state, on real sockets; and shutdown with waiters.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn caller(instance: &Instance, resource: &str, form: &str) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_who_hangs_up_in_the_queue_leaves_it_at_once_and_the_next_is_served() {
+async fn a_waiter_that_disconnects_leaves_the_queue_at_once() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let held = here.acquire("x", &[("ttl", "60s")]).await;
@@ -41,7 +41,7 @@ async fn one_who_hangs_up_in_the_queue_leaves_it_at_once_and_the_next_is_served(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_who_hangs_up_while_it_is_granted_leaves_nothing_behind() {
+async fn a_client_that_disconnects_during_its_grant_leaves_nothing_behind() {
     let cluster = Cluster::of(3).await;
     let mut proxies = Vec::new();
     for server in &cluster.servers {
@@ -74,7 +74,7 @@ async fn one_who_hangs_up_while_it_is_granted_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_cut_off_unanswered_is_followed_by_the_next() {
+async fn the_next_waiter_follows_a_grant_that_could_not_be_answered() {
     // Many callers that may be gone at any moment, the moment of the grant among them: nobody who
     // stays waits longer than the hand-over takes.
     let cluster = Cluster::of(3).await;
@@ -102,7 +102,7 @@ async fn whoever_is_cut_off_unanswered_is_followed_by_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_end_of_the_service_all_waiters_are_answered() {
+async fn at_shutdown_all_waiters_are_answered() {
     let cluster = Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let held = here.acquire("x", &[("ttl", "60s")]).await;
@@ -123,10 +123,10 @@ async fn at_the_end_of_the_service_all_waiters_are_answered() {
     assert_eq!(staying.await.expect("no panic").status, 201, "another instance's end stops nobody");
 }
 
-/// A caller behind a network that drops everything and tells nobody: in the queue, while it is granted,
+/// A client behind a network that drops everything silently: in the queue, while it is granted,
 /// and after the grant. Nobody can know, so it keeps its turn; the next is served when its lease is over.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_who_is_half_open_costs_the_next_its_ttl_and_no_more() {
+async fn a_half_open_connection_delays_the_next_waiter_by_its_ttl_at_most() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     let proxy = ChaosProxy::start(here.address.port()).await;

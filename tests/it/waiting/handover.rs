@@ -1,4 +1,4 @@
-//! A released lock goes to the oldest waiter, here or in another instance, and nobody polls for it.
+//! A released lock goes to the oldest waiter of this or another instance, without polling.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{Cluster, Instance, config, timed};
 use crate::support::poll;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_in_one_instance_wakes_the_waiter_of_another_and_nobody_polls() {
+async fn waiter_is_woken_by_release_of_another_instance_without_polling() {
     let cluster = Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let held = here.acquire("a/b", &[("ttl", "60s")]).await;
@@ -30,7 +30,7 @@ async fn a_release_in_one_instance_wakes_the_waiter_of_another_and_nobody_polls(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_dies_with_the_subscription_on_it_stops_nobody() {
+async fn waiters_are_served_when_a_node_dies_with_its_subscriptions() {
     let mut cluster = Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let held = here.acquire("x", &[("ttl", "60s")]).await;
@@ -45,7 +45,7 @@ async fn a_node_that_dies_with_the_subscription_on_it_stops_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instance_that_may_not_listen_looks_for_itself() {
+async fn an_instance_that_may_not_subscribe_polls() {
     let cluster = Cluster::of(3).await;
     let mut urls = Vec::new();
     for (i, server) in cluster.servers.iter().enumerate() {
@@ -65,7 +65,7 @@ async fn an_instance_that_may_not_listen_looks_for_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_holder_that_dies_is_followed_at_its_end_and_not_by_polling() {
+async fn the_next_waiter_follows_an_expired_lease_without_polling() {
     let cluster = Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let held = here.acquire("x", &[("ttl", "2s")]).await;
@@ -79,7 +79,7 @@ async fn a_holder_that_dies_is_followed_at_its_end_and_not_by_polling() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreign_clients_lock_is_looked_at_now_and_then() {
+async fn a_lock_of_another_client_is_polled() {
     let cluster = Cluster::of(3).await;
     let here = cluster.instance(&[]).await;
     for server in &cluster.servers {
@@ -98,7 +98,7 @@ async fn a_foreign_clients_lock_is_looked_at_now_and_then() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_over_two_instances_is_served_in_order_within_each() {
+async fn many_waiters_of_two_instances_are_served_in_order_within_each() {
     const CROWD: usize = 24;
     let cluster = Cluster::of(3).await;
     let instances = [cluster.instance(&[]).await, cluster.instance(&[]).await];
