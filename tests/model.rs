@@ -1,9 +1,9 @@
-//! The protocol as small models that a checker walks exhaustively (crate `stateright`): every order
-//! of messages, losses, restarts and clock steps within small bounds. Each model stands beside its
-//! broken variants, and the test fails if the checker does not find each of them. Apart from the
-//! simulation, which runs the real code: a model is what the code is meant to do, and can be read.
+//! The protocol as small models that a checker explores exhaustively (crate `stateright`): every order
+//! of messages, losses, restarts and clock steps within small bounds. Each model has broken variants,
+//! and the test fails if the checker does not find each of them. The simulation runs the real code; a
+//! model is a specification of what the code should do.
 //!
-//! `make model` walks larger bounds than the ordinary suite and prints the table of `docs/verification.md`.
+//! `make model` explores larger bounds than the ordinary suite and prints the table of `docs/verification.md`.
 
 #[path = "model/fence.rs"]
 mod fence;
@@ -19,29 +19,29 @@ use std::hash::Hash;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// What the checker is to find.
+/// What the checker must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
     /// Every reachable state is good.
     Holds,
-    /// A planted bug: a bad state is reachable.
+    /// A broken variant: a bad state is reachable.
     Broken,
-    /// What no lease over quorums can promise, and the documentation says so: a bad state is reachable.
+    /// A documented limit of any lease over quorums: a bad state is reachable.
     Limit,
 }
 
-/// More transitions than any of the models has: a mistake in one must not eat the machine.
+/// More transitions than any model has, so that a mistake in one does not exhaust the memory.
 const TRANSITIONS_MAX: usize = 100_000_000;
-/// Asks for the larger bounds.
+/// Environment variable that selects the larger bounds.
 const IN_DEPTH: &str = "REDLOCKD_MODEL_IN_DEPTH";
 
-/// A bound: the larger one takes minutes in all and is for a run by command, the smaller one seconds.
+/// A bound: the larger one is for `make model` and takes minutes in all, the smaller one seconds.
 /// Every broken variant is found within the smaller one.
 fn in_depth<T>(larger: T, smaller: T) -> T {
     if std::env::var_os(IN_DEPTH).is_some() { larger } else { smaller }
 }
 
-/// Explores breadth first, so that a counterexample is a shortest one. A broken variant is left at
+/// Explores breadth first, so that a counterexample is a shortest one. A broken variant ends at
 /// its first bad state.
 ///
 /// Panics: where the checker finds something else than `expect`.
@@ -55,7 +55,7 @@ where
     let checked = builder.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let states = checked.unique_state_count();
     let found = checked.discoveries();
-    say(&format!("| {name} | {expect:?} | {states} |"));
+    print_row(&format!("| {name} | {expect:?} | {states} |"));
     assert!(checked.state_count() < TRANSITIONS_MAX, "{name}: not exhausted within {TRANSITIONS_MAX} transitions");
     match expect {
         Expect::Holds => {
@@ -69,6 +69,6 @@ where
 }
 
 #[expect(clippy::print_stdout, reason = "the table, where it is asked for with --nocapture")]
-fn say(line: &str) {
+fn print_row(line: &str) {
     println!("{line}");
 }

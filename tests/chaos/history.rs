@@ -1,11 +1,11 @@
-//! What happened, as the clients saw it, on one clock (CLOCK_BOOTTIME, microseconds); and the checker
-//! that judges it afterwards. Knows neither HTTP nor Redis, so that made-up histories test it.
+//! The history of a run as its clients saw it, on one clock (CLOCK_BOOTTIME, microseconds), and the
+//! checker that examines it afterwards. Independent of HTTP and Redis, so that artificial histories test it.
 
 use std::collections::BTreeMap;
 
-use super::locks::No;
+use super::locks::Refused;
 
-/// A lease as its client believed in it.
+/// A lease, as its client knows it.
 #[derive(Debug, Clone, Default)]
 pub struct Grant {
     pub resource: usize,
@@ -15,12 +15,12 @@ pub struct Grant {
     pub answered: u64,
     /// Of the grant, or of the last extend that succeeded.
     pub deadline: u64,
-    /// When the client stopped believing in it: at its deadline, or when it sent the release.
+    /// When the client stopped relying on it: at its deadline, or when it sent the release.
     pub end: u64,
     pub extends: u32,
 }
 
-/// Somebody asked for a resource: until `gone` at the latest it may stand in another's way.
+/// An acquire that was sent: until `gone` it may block other clients.
 #[derive(Debug, Clone, Default)]
 pub struct Claim {
     pub resource: usize,
@@ -36,12 +36,12 @@ pub struct Refusal {
     pub token: String,
     pub sent: u64,
     pub answered: u64,
-    pub no: No,
+    pub no: Refused,
 }
 
-/// What kind of truth a fault makes.
+/// Kind of effect of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Harm {
+pub enum Effect {
     /// The node lost its memory, or its process.
     Memory,
     /// Its clock was stepped.
@@ -50,26 +50,26 @@ pub enum Harm {
     Late,
 }
 
-/// A holder was told before its deadline that its lease is lost.
+/// A lease was reported as lost to its holder before its deadline.
 #[derive(Debug, Clone)]
 pub struct Loss {
     pub grant: Grant,
-    pub verb: &'static str,
+    pub operation: &'static str,
     pub at: u64,
-    pub no: No,
+    pub no: Refused,
 }
 
-/// A fault while it lasted; `node` is `None` where all are concerned.
+/// A fault while it lasted; `node` is `None` where it affects all.
 #[derive(Debug, Clone)]
 pub struct Fault {
     pub name: &'static str,
-    pub harm: Harm,
+    pub effect: Effect,
     pub node: Option<usize>,
     pub from: u64,
     pub to: u64,
 }
 
-/// Everything.
+/// Everything that happened in a run.
 #[derive(Debug, Default)]
 pub struct History {
     pub grants: Vec<Grant>,
@@ -81,22 +81,22 @@ pub struct History {
     pub violations: Vec<String>,
     /// Writes after the deadline that the fenced register refused.
     pub late_writes_stopped: u64,
-    /// Writes of holders that it took.
+    /// Writes of holders that it accepted.
     pub writes: u64,
     pub hang_ups: u64,
     pub lost_answers: u64,
 }
 
-/// How long after a fault its effects may be named, microseconds.
+/// How long after a fault refusals may name its effects, microseconds.
 pub struct Reach {
-    /// Quarantine, the seeding after it, and the looks in between.
+    /// Quarantine, the seeding after it, and the probe rounds in between.
     pub memory: u64,
     /// A late request, and the answer to it.
     pub late: u64,
 }
 
 impl History {
-    /// All that is wrong, in words.
+    /// All violations, described.
     pub fn check(&self, reach: &Reach) -> Vec<String> {
         let mut wrong = self.violations.clone();
         let mut by_resource: BTreeMap<usize, Vec<&Grant>> = BTreeMap::new();
@@ -113,26 +113,26 @@ impl History {
         wrong
     }
 
-    /// Nobody is told before the deadline that the lease is gone: of that only nodes that may vote are
-    /// believed, and a quorum of those still has it.
+    /// No lease is reported as lost before its deadline: only nodes with a vote count for that, and a quorum
+    /// of these still has it.
     fn losses(&self, wrong: &mut Vec<String>) {
         for loss in &self.losses {
-            wrong.push(format!("{} answers {} before the deadline: {loss:?}", loss.verb, loss.no.status));
+            wrong.push(format!("{} answers {} before the deadline: {loss:?}", loss.operation, loss.no.status));
         }
     }
 
-    /// What happened shortly before, for whoever looks into a violation.
+    /// Faults shortly before, to explain a violation.
     pub fn faults_before(&self, at: u64, within: u64) -> Vec<&Fault> {
         self.faults.iter().filter(|f| f.from <= at && f.to + within >= at).collect()
     }
 
-    /// Every refusal names a cause that was there.
+    /// Every refusal names a cause that existed.
     fn causes(&self, reach: &Reach, wrong: &mut Vec<String>) {
         let mut claims: Vec<&Claim> = self.claims.iter().collect();
         claims.sort_by_key(|c| c.sent);
         let longest = claims.iter().map(|c| c.gone - c.sent).max().unwrap_or(0);
         for refusal in &self.refusals {
-            let No { status, reason, nodes } = &refusal.no;
+            let Refused { status, reason, nodes } = &refusal.no;
             let asked = |c: &Claim| c.resource == refusal.resource && c.token != refusal.token;
             let stands = |c: &Claim| asked(c) && c.sent <= refusal.answered && c.gone >= refusal.sent;
             let first = claims.partition_point(|c| c.sent < refusal.sent.saturating_sub(longest));
@@ -146,16 +146,16 @@ impl History {
                 _ => wrong.push(format!("an unexpected answer: {refusal:?}")),
             }
             for (node, outcome) in nodes {
-                let recent = |harm: Harm, reach: u64| {
+                let recent = |effect: Effect, reach: u64| {
                     self.faults.iter().any(|f| {
                         let here = f.node.is_none_or(|n| n == *node);
-                        f.harm == harm && here && f.from <= refusal.answered && f.to + reach >= refusal.sent
+                        f.effect == effect && here && f.from <= refusal.answered && f.to + reach >= refusal.sent
                     })
                 };
-                let forgot = recent(Harm::Memory, reach.memory) || recent(Harm::Clock, reach.memory);
+                let forgot = recent(Effect::Memory, reach.memory) || recent(Effect::Clock, reach.memory);
                 let is_true = match outcome.as_str() {
                     "quarantined" | "awaiting-seed" => forgot,
-                    "clock-off" => recent(Harm::Clock, reach.late) || recent(Harm::Late, reach.late),
+                    "clock-off" => recent(Effect::Clock, reach.late) || recent(Effect::Late, reach.late),
                     "other-cluster" => false,
                     _ => true,
                 };
@@ -167,7 +167,7 @@ impl History {
     }
 }
 
-/// No two leases at a time. An extend that succeeded vouches for all the time since the grant.
+/// No two leases at a time. A successful extend confirms the whole time since the grant.
 fn exclusion(grants: &[&Grant], wrong: &mut Vec<String>) {
     let mut running: Vec<&Grant> = Vec::new();
     for grant in grants {
@@ -180,7 +180,7 @@ fn exclusion(grants: &[&Grant], wrong: &mut Vec<String>) {
     }
 }
 
-/// Unique, and larger than that of every grant that was answered before this one was asked for.
+/// Fences are unique, and larger than that of every grant that was answered before this one was requested.
 fn fences(grants: &[&Grant], wrong: &mut Vec<String>) {
     let fenced = grants.iter().filter_map(|g| g.fence.map(|fence| (fence, *g)));
     let mut seen: BTreeMap<u64, &Grant> = BTreeMap::new();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn refusal(status: u16, reason: &str, nodes: Vec<(usize, String)>) -> Refusal {
-        let no = No { status, reason: reason.to_owned(), nodes };
+        let no = Refused { status, reason: reason.to_owned(), nodes };
         Refusal { resource: 0, token: "b".into(), sent: 10_000, answered: 10_100, no }
     }
 
@@ -254,7 +254,7 @@ mod tests {
         assert!(matches!(&twice[..], [only] if only.starts_with("one fence for two")), "{twice:?}");
         let fell = judge(vec![grant("a", 0, 10, 20, 7), grant("b", 25, 30, 40, 6)]);
         assert!(matches!(&fell[..], [only] if only.starts_with("a fence fell")), "{fell:?}");
-        // Asked before the other was answered: any order will do.
+        // Requested before the other was answered: any order is correct.
         assert_eq!(judge(vec![grant("a", 0, 10, 20, 7), grant("b", 5, 30, 40, 6)]), [""; 0]);
     }
 
@@ -265,11 +265,11 @@ mod tests {
 
     #[test]
     fn a_loss_before_the_deadline_is_found() {
-        let no = No { status: 410, reason: "lease-expired/expired".into(), nodes: vec![] };
-        for verb in ["release", "extend"] {
-            let loss = Loss { grant: grant("a", 0, 10, 100, 1), verb, at: 50, no: no.clone() };
+        let no = Refused { status: 410, reason: "lease-expired/expired".into(), nodes: vec![] };
+        for operation in ["release", "extend"] {
+            let loss = Loss { grant: grant("a", 0, 10, 100, 1), operation, at: 50, no: no.clone() };
             let history = History { losses: vec![loss], ..History::default() };
-            assert_eq!(history.check(&REACH).len(), 1, "{verb}");
+            assert_eq!(history.check(&REACH).len(), 1, "{operation}");
         }
     }
 
@@ -291,11 +291,11 @@ mod tests {
 
     #[test]
     fn causes_that_were_there_are_taken() {
-        let fault = |harm, node| Fault { name: "", harm, node: Some(node), from: 8_000, to: 9_500 };
+        let fault = |effect, node| Fault { name: "", effect, node: Some(node), from: 8_000, to: 9_500 };
         let claim = Claim { resource: 0, token: "a".into(), sent: 0, gone: 10_050 };
         let nodes = vec![(1, "quarantined".into()), (2, "clock-off".into()), (3, "timeout".into())];
         let refusals = vec![refusal(423, "locked/held", vec![]), refusal(503, "quorum-unavailable", nodes)];
-        let faults = vec![fault(Harm::Memory, 1), fault(Harm::Late, 2)];
+        let faults = vec![fault(Effect::Memory, 1), fault(Effect::Late, 2)];
         let mut history = History { refusals, faults, claims: vec![claim], ..History::default() };
         assert_eq!(history.check(&REACH), [""; 0]);
         history.faults[0].node = Some(2);

@@ -1,6 +1,6 @@
-//! The two locks that are put through the same faults: redlockd over HTTP, and plain Redlock as the
-//! Redis manual has it (SET NX PX, compare and delete), spoken by the test itself through the same
-//! proxies. One vocabulary for both, so that the workload does not know which it has.
+//! The two locks that are tested under the same faults: redlockd over HTTP, and plain Redlock as in the
+//! Redis manual (SET NX PX, compare and delete), implemented here over the same proxies. Both have one
+//! interface, so that the workload is the same.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-use super::rig::{NODES, Rig};
+use super::cluster::{ChaosCluster, NODES};
 
 /// How long a client waits for an answer: longer than the longest freeze, so that answers are late
 /// rather than lost.
@@ -25,48 +25,48 @@ const EXTEND: &str =
 
 /// Granted or extended.
 #[derive(Debug, Clone)]
-pub struct Yes {
+pub struct Granted {
     /// Plain Redlock has none.
     pub fence: Option<u64>,
     /// Until when the client may rely on it.
     pub deadline: BootTime,
 }
 
-/// Refused; status and nodes as the service gave them.
+/// Refused, with the service's status and nodes.
 #[derive(Debug, Clone)]
-pub struct No {
+pub struct Refused {
     pub status: u16,
     pub reason: String,
     /// Node and outcome.
     pub nodes: Vec<(usize, String)>,
 }
 
-impl No {
+impl Refused {
     fn quiet(status: u16, reason: &str) -> Self {
         Self { status, reason: reason.to_owned(), nodes: Vec::new() }
     }
 }
 
-/// Either; see the module. The first argument of each call is the instance that is asked.
+/// Either lock. The first argument of each call is the instance to ask.
 pub enum Locks {
     Service { http: reqwest::Client, urls: Vec<String> },
     Plain { connections: Vec<Vec<Mutex<Option<MultiplexedConnection>>>>, urls: Vec<Vec<String>> },
 }
 
 impl Locks {
-    /// redlockd, as the rig serves it.
-    pub fn service(rig: &Rig) -> Self {
-        // Whoever was first has chosen the provider; all of them serve.
+    /// redlockd on this cluster.
+    pub fn service(cluster: &ChaosCluster) -> Self {
+        // Fails where a provider was installed before, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = reqwest::Client::builder().timeout(CLIENT_TIMEOUT).build().expect("a plain client");
-        Self::Service { http, urls: rig.instances.iter().map(|i| i.url.clone()).collect() }
+        Self::Service { http, urls: cluster.instances.iter().map(|i| i.url.clone()).collect() }
     }
 
-    /// Plain Redlock on the rig's nodes.
-    pub fn plain(rig: &Rig) -> Self {
-        let urls = rig.proxies.iter().map(|row| row.iter().map(|p| format!("redis://{}", p.address())).collect());
+    /// Plain Redlock on the cluster's nodes.
+    pub fn plain(cluster: &ChaosCluster) -> Self {
+        let urls = cluster.proxies.iter().map(|row| row.iter().map(|p| format!("redis://{}", p.address())).collect());
         let row = || (0..NODES).map(|_| Mutex::new(None)).collect();
-        Self::Plain { connections: rig.proxies.iter().map(|_| row()).collect(), urls: urls.collect() }
+        Self::Plain { connections: cluster.proxies.iter().map(|_| row()).collect(), urls: urls.collect() }
     }
 
     /// Draws a token.
@@ -75,7 +75,14 @@ impl Locks {
     }
 
     /// Acquires; `wait` counts for the service only.
-    pub async fn acquire(&self, at: usize, name: &str, token: &str, ttl: Duration, wait: Duration) -> Result<Yes, No> {
+    pub async fn acquire(
+        &self,
+        at: usize,
+        name: &str,
+        token: &str,
+        ttl: Duration,
+        wait: Duration,
+    ) -> Result<Granted, Refused> {
         let sent = SystemClock.now();
         match self {
             Self::Service { http, urls } => {
@@ -104,7 +111,7 @@ impl Locks {
     }
 
     /// Extends by `ttl` from now.
-    pub async fn extend(&self, at: usize, name: &str, token: &str, ttl: Duration) -> Result<Yes, No> {
+    pub async fn extend(&self, at: usize, name: &str, token: &str, ttl: Duration) -> Result<Granted, Refused> {
         let sent = SystemClock.now();
         match self {
             Self::Service { http, urls } => {
@@ -118,15 +125,15 @@ impl Locks {
         }
     }
 
-    /// Gives it back.
-    pub async fn release(&self, at: usize, name: &str, token: &str) -> Result<(), No> {
+    /// Releases it.
+    pub async fn release(&self, at: usize, name: &str, token: &str) -> Result<(), Refused> {
         match self {
             Self::Service { http, urls } => {
                 let request = http.delete(format!("{}/locks/{name}", urls[at])).header("Lock-Token", token);
                 match request.send().await {
                     Ok(answer) if answer.status() == 204 => Ok(()),
                     Ok(answer) => Err(refused(answer).await),
-                    Err(_) => Err(No::quiet(0, "no answer")),
+                    Err(_) => Err(Refused::quiet(0, "no answer")),
                 }
             }
             Self::Plain { .. } => {
@@ -148,7 +155,7 @@ impl Locks {
         self.ask(at, run).await
     }
 
-    /// How many nodes say yes in time. A connection that fails is made anew next time.
+    /// Number of nodes that agree in time. A failed connection is replaced next time.
     async fn ask<F>(&self, at: usize, call: impl Fn(MultiplexedConnection) -> F) -> usize
     where
         F: Future<Output = Result<bool, deadpool_redis::redis::RedisError>>,
@@ -177,11 +184,11 @@ impl Locks {
     }
 }
 
-fn plain_outcome(votes: usize, sent: BootTime, ttl: Duration) -> Result<Yes, No> {
+fn plain_outcome(votes: usize, sent: BootTime, ttl: Duration) -> Result<Granted, Refused> {
     let deadline = sent.plus(ttl.saturating_sub(ttl / 100 + Duration::from_millis(2)));
     match votes > NODES / 2 && SystemClock.now() < deadline {
-        true => Ok(Yes { fence: None, deadline }),
-        false => Err(No::quiet(423, "plain")),
+        true => Ok(Granted { fence: None, deadline }),
+        false => Err(Refused::quiet(423, "plain")),
     }
 }
 
@@ -189,22 +196,21 @@ fn ms(duration: Duration) -> String {
     format!("{}ms", duration.as_millis())
 }
 
-/// The deadline counts from before the request was sent; what was waited in the queue was not yet
-/// part of the lease.
-async fn granted(answer: reqwest::Result<reqwest::Response>, sent: BootTime) -> Result<Yes, No> {
-    let Ok(answer) = answer else { return Err(No::quiet(0, "no answer")) };
+/// The deadline counts from before the request was sent, plus the time that was waited in the queue.
+async fn granted(answer: reqwest::Result<reqwest::Response>, sent: BootTime) -> Result<Granted, Refused> {
+    let Ok(answer) = answer else { return Err(Refused::quiet(0, "no answer")) };
     if !answer.status().is_success() {
         return Err(refused(answer).await);
     }
-    let Ok(body) = answer.json::<Value>().await else { return Err(No::quiet(0, "no answer")) };
+    let Ok(body) = answer.json::<Value>().await else { return Err(Refused::quiet(0, "no answer")) };
     let number = |field: &str| body[field].as_u64();
     let valid_for = number("valid_for_ms").expect("valid_for_ms").saturating_add(number("waited_ms").unwrap_or(0));
-    Ok(Yes { fence: number("fence"), deadline: sent.plus(Duration::from_millis(valid_for)) })
+    Ok(Granted { fence: number("fence"), deadline: sent.plus(Duration::from_millis(valid_for)) })
 }
 
-async fn refused(answer: reqwest::Response) -> No {
+async fn refused(answer: reqwest::Response) -> Refused {
     let status = answer.status().as_u16();
-    let Ok(body) = answer.json::<Value>().await else { return No::quiet(0, "no answer") };
+    let Ok(body) = answer.json::<Value>().await else { return Refused::quiet(0, "no answer") };
     let slug = body["type"].as_str().unwrap_or_default().trim_start_matches("/problems/").to_owned();
     let nodes = body["nodes"].as_array().map(Vec::as_slice).unwrap_or_default().iter().filter_map(|node| {
         let number = node["node"].as_str()?.trim_start_matches('n').parse().ok()?;
@@ -212,5 +218,5 @@ async fn refused(answer: reqwest::Response) -> No {
     });
     let nodes = nodes.collect();
     let reason = body["reason"].as_str().map(|why| format!("{slug}/{why}")).unwrap_or(slug);
-    No { status, reason, nodes }
+    Refused { status, reason, nodes }
 }

@@ -1,14 +1,14 @@
 //! Chaos: five real redis-servers and two instances of the real binary, under faults of processes,
-//! memory, clocks and network; a checker reads the history afterwards. Apart from the simulation,
-//! which has far more runs but its own nodes and time: here are the real ones.
+//! memory, clocks and network; a checker reads the history afterwards. The simulation has far more runs,
+//! but its own nodes and time; here they are real.
 //!
-//! `make chaos SECONDS=600 SEED=1` runs longer, and puts plain Redlock through the same faults.
+//! `make chaos SECONDS=600 SEED=1` runs longer, and runs plain Redlock under the same faults.
 
+mod cluster;
 mod faults;
 mod history;
 mod locks;
 mod report;
-mod rig;
 #[path = "../it/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the integration tests, which use the rest")]
 mod support;
@@ -19,17 +19,17 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redlockd::redlock::clock::{Clock, SystemClock};
 
+use cluster::{ChaosCluster, INSTANCES, NODES, QUARANTINE};
 use history::{History, Reach};
 use locks::Locks;
-use rig::{INSTANCES, NODES, QUARANTINE, Rig};
 use support::{poll, seeded::Seeded};
-use workload::{CLIENTS, Floor, RESOURCES, client};
+use workload::{CLIENTS, RESOURCES, Workload, client};
 
 /// How long faults happen within the ordinary suite.
 const SECONDS: &str = "15";
-/// Effects of a lost memory: the quarantine, then the seeding, which wants other nodes that vote.
+/// Maximum duration of the effects of lost memory: the quarantine, then the seeding, which needs voting nodes.
 const MEMORY_REACH: Duration = Duration::from_secs(25);
-/// Effects of late requests: a client's longest patience and the longest freeze.
+/// Maximum duration of the effects of late requests: a client's longest timeout and the longest freeze.
 const LATE_REACH: Duration = Duration::from_secs(6);
 
 fn setting(name: &str, default: &str) -> u64 {
@@ -45,38 +45,38 @@ fn seed() -> u64 {
     setting("REDLOCKD_CHAOS_SEED", "1")
 }
 
-/// Faults and clients together; what happened.
-async fn torment(rig: &mut Rig, locks: Locks) -> (History, Locks) {
+/// Runs faults and clients together; returns what happened.
+async fn run_with_faults(cluster: &mut ChaosCluster, locks: Locks) -> (History, Locks) {
     let end = SystemClock.now().plus(seconds());
-    let floor = Floor::new(locks, end);
-    let clients = (0..CLIENTS).map(|c| client(&floor, Seeded::new(seed(), 100 + c)));
-    let (faults, _) = tokio::join!(faults::run(rig, faults::plan(seed(), seconds()), end), join_all(clients));
-    let (mut history, locks) = floor.into_parts();
+    let workload = Workload::new(locks, end);
+    let clients = (0..CLIENTS).map(|c| client(&workload, Seeded::new(seed(), 100 + c)));
+    let (faults, _) = tokio::join!(faults::run(cluster, faults::plan(seed(), seconds()), end), join_all(clients));
+    let (mut history, locks) = workload.into_parts();
     history.faults = faults;
     (history, locks)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_service_keeps_its_promises() {
-    let mut rig = Rig::start().await;
-    rig.serve();
-    let locks = Locks::service(&rig);
-    everybody_gets_in(&locks).await;
-    let (history, locks) = torment(&mut rig, locks).await;
+async fn the_service_keeps_its_guarantees_under_faults() {
+    let mut cluster = ChaosCluster::start().await;
+    cluster.serve();
+    let locks = Locks::service(&cluster);
+    all_resources_can_be_acquired(&locks).await;
+    let (history, locks) = run_with_faults(&mut cluster, locks).await;
     let healed = SystemClock.now();
-    everybody_gets_in(&locks).await;
+    all_resources_can_be_acquired(&locks).await;
     let recovery = SystemClock.now().since(healed);
-    nothing_is_left(&rig).await;
+    no_keys_are_left(&cluster).await;
     let reach = Reach { memory: micros(MEMORY_REACH), late: micros(LATE_REACH) };
     let wrong = history.check(&reach);
     report::print("redlockd", seed(), seconds(), &history, wrong.len(), Some(recovery));
     history.losses.iter().for_each(|loss| report::print_loss(loss, &history));
     assert!(wrong.is_empty(), "seed {}: {} violations: {wrong:#?}", seed(), wrong.len());
-    assert!(!history.grants.is_empty(), "nobody was granted anything: the run shows nothing");
+    assert!(!history.grants.is_empty(), "nothing was granted: the run shows nothing");
 }
 
-/// Every resource can be had, through every instance: at the latest when the last quarantine is over.
-async fn everybody_gets_in(locks: &Locks) {
+/// Every resource can be acquired through every instance, at the latest when the last quarantine is over.
+async fn all_resources_can_be_acquired(locks: &Locks) {
     for at in 0..INSTANCES {
         for name in RESOURCES {
             poll::until("the resource is granted after healing", async || {
@@ -89,10 +89,10 @@ async fn everybody_gets_in(locks: &Locks) {
     }
 }
 
-/// Locks end with their TTL and the lock delay; what else the service keeps has an end of its own,
-/// save the marker and the index.
-async fn nothing_is_left(rig: &Rig) {
-    for (n, node) in rig.nodes.iter().enumerate() {
+/// Lock keys expire after the TTL and the lock delay; all other keys have a TTL, except the marker and the
+/// index.
+async fn no_keys_are_left(cluster: &ChaosCluster) {
+    for (n, node) in cluster.nodes.iter().enumerate() {
         poll::until(&format!("no lock is left on node {n}"), async || {
             let mut exists = vec!["EXISTS"];
             exists.extend(RESOURCES);
@@ -114,18 +114,18 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).expect("short")
 }
 
-/// The simplest harm of all, without any race: a quorum forgets a lease while its holder works.
+/// The simplest fault, without any race: a quorum forgets a lease while its holder works.
 /// Plain Redlock grants it again; the service refuses until no lease can depend on what was lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quorum_that_forgets_breaks_plain_redlock_and_not_the_service() {
-    let mut rig = Rig::start().await;
-    rig.serve();
-    let (plain, service) = (Locks::plain(&rig), Locks::service(&rig));
-    everybody_gets_in(&service).await;
-    let (ttl, now) = (rig::MAX_TTL, Duration::ZERO);
+    let mut cluster = ChaosCluster::start().await;
+    cluster.serve();
+    let (plain, service) = (Locks::plain(&cluster), Locks::service(&cluster));
+    all_resources_can_be_acquired(&service).await;
+    let (ttl, now) = (cluster::MAX_TTL, Duration::ZERO);
     let ours = service.acquire(0, "a", &service.token(), ttl, now).await.expect("free");
     plain.acquire(0, "b", "first", Duration::from_secs(60), now).await.expect("free");
-    for node in &mut rig.nodes[..NODES / 2 + 1] {
+    for node in &mut cluster.nodes[..NODES / 2 + 1] {
         node.server.kill();
         node.server.restart_empty().await;
     }
@@ -143,15 +143,15 @@ async fn a_quorum_that_forgets_breaks_plain_redlock_and_not_the_service() {
     assert!(QUARANTINE > ttl);
 }
 
-/// The same faults, with nothing asserted about exclusion: it says whether they are hard enough.
+/// The same faults without assertions about exclusion: shows whether they are hard enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement for docs/verification.md: `make chaos` runs it"]
 async fn plain_redlock_under_the_same_faults() {
-    let mut rig = Rig::start().await;
-    let locks = Locks::plain(&rig);
-    let (history, _) = torment(&mut rig, locks).await;
+    let mut cluster = ChaosCluster::start().await;
+    let locks = Locks::plain(&cluster);
+    let (history, _) = run_with_faults(&mut cluster, locks).await;
     let overlaps = history.check(&Reach { memory: u64::MAX / 4, late: u64::MAX / 4 });
     let overlaps = overlaps.iter().filter(|wrong| wrong.starts_with("two leases"));
     report::print("plain Redlock", seed(), seconds(), &history, overlaps.count(), None);
-    assert!(!history.grants.is_empty(), "nobody was granted anything: the run shows nothing");
+    assert!(!history.grants.is_empty(), "nothing was granted: the run shows nothing");
 }

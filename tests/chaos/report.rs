@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::history::{History, Loss};
 
 /// One run. `--nocapture` shows it.
-#[expect(clippy::print_stdout, reason = "figures, for who asks for them")]
+#[expect(clippy::print_stdout, reason = "figures are its output")]
 pub fn print(who: &str, seed: u64, ran: Duration, history: &History, violations: usize, recovery: Option<Duration>) {
     let mut faults: BTreeMap<&str, u32> = BTreeMap::new();
     for fault in &history.faults {
@@ -28,8 +28,8 @@ pub fn print(who: &str, seed: u64, ran: Duration, history: &History, violations:
     println!("  violations {violations}");
 }
 
-/// A lease that its holder was told is gone, and what had happened to the nodes since it was asked for.
-#[expect(clippy::print_stdout, reason = "figures, for who asks for them")]
+/// A lease that was reported as lost, and the faults since it was requested.
+#[expect(clippy::print_stdout, reason = "figures are its output")]
 pub fn print_loss(loss: &Loss, history: &History) {
     println!("  told that it is lost: {loss:?}");
     for fault in history.faults_before(loss.at, loss.at.saturating_sub(loss.grant.sent)) {

@@ -1,22 +1,22 @@
-//! What the clients do: acquire, work, extend, release, hang up, come back with the same token, and
-//! go on writing after their deadline to a register that looks at fences. Knows no fault.
+//! The clients: they acquire, work, extend, release, hang up, retry with the same token, and go on writing
+//! after their deadline to a register that checks fences.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 
+use super::cluster::{GUARD, INSTANCES, LOCK_DELAY, MAX_TTL};
 use super::history::{Claim, Grant, History, Loss, Refusal};
-use super::locks::{Locks, No, Yes};
-use super::rig::{GUARD, INSTANCES, LOCK_DELAY, MAX_TTL};
+use super::locks::{Granted, Locks, Refused};
 use super::support::seeded::Seeded;
 use redlockd::redlock::entropy::Entropy;
 
-/// Names that are fought over.
+/// Resources that all clients use.
 pub const RESOURCES: [&str; 4] = ["jobs/1", "jobs/2", "jobs/3", "jobs/4"];
 /// Clients at the same time.
 pub const CLIENTS: u64 = 10;
-/// Beyond a lease's own end its keys stand in the way for the lock delay; clocks may differ by the guard.
+/// After a lease's end its keys remain for the lock delay; clocks may differ by the guard.
 const IN_THE_WAY: Duration = Duration::from_millis(3_000);
 
 /// A store that accepts no fence below the highest that it has seen.
@@ -32,21 +32,21 @@ impl Register {
     }
 }
 
-/// All clients of a run share it.
-pub struct Floor {
+/// Shared by all clients of a run.
+pub struct Workload {
     pub locks: Locks,
     register: Register,
     history: Mutex<History>,
     end: BootTime,
 }
 
-impl Floor {
+impl Workload {
     /// Clients stop at `end`.
     pub fn new(locks: Locks, end: BootTime) -> Self {
         Self { locks, register: Register::default(), history: Mutex::default(), end }
     }
 
-    /// What happened, and the locks.
+    /// The history, and the locks.
     pub fn into_parts(self) -> (History, Locks) {
         (self.history.into_inner().unwrap_or_else(PoisonError::into_inner), self.locks)
     }
@@ -61,15 +61,15 @@ fn us(at: BootTime) -> u64 {
 }
 
 /// One client, until the end.
-pub async fn client(floor: &Floor, random: Seeded) {
-    while SystemClock.now() < floor.end {
+pub async fn client(workload: &Workload, random: Seeded) {
+    while SystemClock.now() < workload.end {
         let resource = *random.pick(&[0, 0, 0, 1, 1, 2, 2, 3]);
         let ttl = Duration::from_millis(random.between(300, 1_500)).min(MAX_TTL);
         let wait = if random.percent(40) { random.between(100, 1_500) } else { 0 };
-        let (token, at) = (floor.locks.token(), place(&random));
+        let (token, at) = (workload.locks.token(), place(&random));
         let mut ask = Ask { resource, token, ttl, wait: Duration::from_millis(wait), replays: false };
-        if let Some(grant) = acquire(floor, &random, &mut ask, at).await {
-            hold(floor, &random, &ask, grant).await;
+        if let Some(grant) = acquire(workload, &random, &mut ask, at).await {
+            hold(workload, &random, &ask, grant).await;
         }
         SystemClock.sleep(Duration::from_millis(random.between(5, 60))).await;
     }
@@ -80,7 +80,7 @@ struct Ask {
     token: String,
     ttl: Duration,
     wait: Duration,
-    /// The same token is asked for twice: by a client that hung up and came back elsewhere.
+    /// The same token is requested twice: by a client that hung up and retried elsewhere.
     replays: bool,
 }
 
@@ -88,12 +88,12 @@ fn place(random: &Seeded) -> usize {
     usize::try_from(random.below(INSTANCES as u64)).expect("small")
 }
 
-/// Some clients hang up, and some of these ask elsewhere with the same token.
-async fn acquire(floor: &Floor, random: &Seeded, ask: &mut Ask, at: usize) -> Option<Grant> {
+/// Some clients hang up, and some of these retry elsewhere with the same token.
+async fn acquire(workload: &Workload, random: &Seeded, ask: &mut Ask, at: usize) -> Option<Grant> {
     let sent = SystemClock.now();
     let name = RESOURCES[ask.resource];
     let patience = if random.percent(10) { Duration::from_millis(random.between(1, 60)) } else { Duration::MAX };
-    let request = floor.locks.acquire(at, name, &ask.token, ask.ttl, ask.wait);
+    let request = workload.locks.acquire(at, name, &ask.token, ask.ttl, ask.wait);
     let outcome = tokio::select! {
         biased;
         outcome = request => Some(outcome),
@@ -101,24 +101,24 @@ async fn acquire(floor: &Floor, random: &Seeded, ask: &mut Ask, at: usize) -> Op
     };
     let answered = SystemClock.now();
     let gone = us(answered.plus(ask.ttl).plus(LOCK_DELAY).plus(GUARD).plus(IN_THE_WAY));
-    floor.note(|h| h.claims.push(Claim { resource: ask.resource, token: ask.token.clone(), sent: us(sent), gone }));
+    workload.note(|h| h.claims.push(Claim { resource: ask.resource, token: ask.token.clone(), sent: us(sent), gone }));
     match outcome {
         None => {
-            floor.note(|h| h.hang_ups += 1);
+            workload.note(|h| h.hang_ups += 1);
             if at > 0 || random.percent(50) {
                 return None;
             }
             ask.replays = true;
-            Box::pin(acquire(floor, random, ask, at + 1)).await
+            Box::pin(acquire(workload, random, ask, at + 1)).await
         }
         Some(Err(no)) => {
             let (token, lost) = (ask.token.clone(), no.status == 0);
             let refusal = Refusal { resource: ask.resource, token, sent: us(sent), answered: us(answered), no };
-            floor.note(|h| h.lost_answers += u64::from(lost));
-            floor.note(|h| h.refusals.push(refusal));
+            workload.note(|h| h.lost_answers += u64::from(lost));
+            workload.note(|h| h.refusals.push(refusal));
             None
         }
-        Some(Ok(Yes { fence, deadline })) => Some(Grant {
+        Some(Ok(Granted { fence, deadline })) => Some(Grant {
             resource: ask.resource,
             token: ask.token.clone(),
             fence,
@@ -131,9 +131,9 @@ async fn acquire(floor: &Floor, random: &Seeded, ask: &mut Ask, at: usize) -> Op
     }
 }
 
-/// Works under the lease: writes, extends, and at the end releases, walks away, or writes on.
-async fn hold(floor: &Floor, random: &Seeded, ask: &Ask, mut grant: Grant) {
-    write(floor, &grant);
+/// Works under the lease: writes, extends, and at the end releases, leaves without release, or writes on.
+async fn hold(workload: &Workload, random: &Seeded, ask: &Ask, mut grant: Grant) {
+    write(workload, &grant);
     let name = RESOURCES[ask.resource];
     loop {
         let now = us(SystemClock.now());
@@ -141,25 +141,25 @@ async fn hold(floor: &Floor, random: &Seeded, ask: &Ask, mut grant: Grant) {
         // Some extends come late, within the lock delay.
         let nap = if random.percent(15) { left / 1_000 + random.below(300) } else { random.between(5, 150) };
         SystemClock.sleep(Duration::from_millis(nap)).await;
-        write(floor, &grant);
-        if random.percent(50) || SystemClock.now() >= floor.end || !extend(floor, random, ask, &mut grant).await {
+        write(workload, &grant);
+        if random.percent(50) || SystemClock.now() >= workload.end || !extend(workload, random, ask, &mut grant).await {
             break;
         }
     }
     let stopped = us(SystemClock.now());
     grant.end = grant.deadline.min(stopped);
     let gone = grant.deadline + micros(LOCK_DELAY + GUARD + IN_THE_WAY);
-    floor.note(|h| {
+    workload.note(|h| {
         h.claims.push(Claim { resource: grant.resource, token: grant.token.clone(), sent: grant.sent, gone });
         h.grants.push(grant.clone());
     });
     match random.below(100) {
         0..82 => {
-            if let Err(no) = floor.locks.release(place(random), name, &ask.token).await {
-                lost_early(floor, &grant, "release", &no, us(SystemClock.now()));
+            if let Err(no) = workload.locks.release(place(random), name, &ask.token).await {
+                lost_early(workload, &grant, "release", &no, us(SystemClock.now()));
             }
         }
-        82..93 => zombie(floor, random, &grant).await,
+        82..93 => zombie(workload, random, &grant).await,
         _ => {}
     }
 }
@@ -168,8 +168,8 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-async fn extend(floor: &Floor, random: &Seeded, ask: &Ask, grant: &mut Grant) -> bool {
-    match floor.locks.extend(place(random), RESOURCES[ask.resource], &ask.token, ask.ttl).await {
+async fn extend(workload: &Workload, random: &Seeded, ask: &Ask, grant: &mut Grant) -> bool {
+    match workload.locks.extend(place(random), RESOURCES[ask.resource], &ask.token, ask.ttl).await {
         Ok(yes) if yes.fence == grant.fence => {
             grant.deadline = grant.deadline.max(us(yes.deadline));
             grant.extends += 1;
@@ -178,7 +178,7 @@ async fn extend(floor: &Floor, random: &Seeded, ask: &Ask, grant: &mut Grant) ->
         // The request that was hung up may have been granted after this one: not known whether the lease was lost
         // in between, so the client stops.
         Ok(yes) if ask.replays && yes.fence > grant.fence => false,
-        // A node outside of the grant's quorum had a counter that was ahead. The lease is the same, and vouched for;
+        // A node outside of the grant's quorum had a counter that was ahead. The lease is the same, and confirmed;
         // from now on it has the larger fence.
         Ok(yes) if yes.fence > grant.fence => {
             (grant.fence, grant.deadline) = (yes.fence, grant.deadline.max(us(yes.deadline)));
@@ -186,33 +186,34 @@ async fn extend(floor: &Floor, random: &Seeded, ask: &Ask, grant: &mut Grant) ->
             true
         }
         Ok(yes) => {
-            floor.note(|h| h.violations.push(format!("an extend answers another fence, {:?}: {grant:?}", yes.fence)));
+            workload
+                .note(|h| h.violations.push(format!("an extend answers another fence, {:?}: {grant:?}", yes.fence)));
             false
         }
         Err(no) => {
-            lost_early(floor, grant, "extend", &no, us(SystemClock.now()));
-            // Not known: the old deadline stands, and the client may ask again.
+            lost_early(workload, grant, "extend", &no, us(SystemClock.now()));
+            // Unknown: the old deadline remains, and the client may retry.
             no.status == 503 || no.status == 0
         }
     }
 }
 
-/// 409 and 410 say that the lease is lost: before its deadline that wants a reason.
-fn lost_early(floor: &Floor, grant: &Grant, verb: &'static str, no: &No, at: u64) {
+/// 409 and 410 report a lost lease: before its deadline that requires a cause.
+fn lost_early(workload: &Workload, grant: &Grant, operation: &'static str, no: &Refused, at: u64) {
     if matches!(no.status, 409 | 410) && at < grant.deadline {
-        floor.note(|h| h.losses.push(Loss { grant: grant.clone(), verb, at, no: no.clone() }));
+        workload.note(|h| h.losses.push(Loss { grant: grant.clone(), operation, at, no: no.clone() }));
     }
     if !matches!(no.status, 0 | 409 | 410 | 423 | 503) {
-        floor.note(|h| h.violations.push(format!("{verb} at {at} answers {no:?}: {grant:?}")));
+        workload.note(|h| h.violations.push(format!("{operation} at {at} answers {no:?}: {grant:?}")));
     }
 }
 
-/// A write under the lease: until the deadline the register must take it.
-fn write(floor: &Floor, grant: &Grant) {
+/// A write under the lease: until the deadline the register must accept it.
+fn write(workload: &Workload, grant: &Grant) {
     let Some(fence) = grant.fence else { return };
-    let taken = floor.register.write(grant.resource, fence);
+    let taken = workload.register.write(grant.resource, fence);
     let in_time = us(SystemClock.now()) < grant.deadline;
-    floor.note(|h| {
+    workload.note(|h| {
         h.writes += u64::from(taken);
         h.late_writes_stopped += u64::from(!taken && !in_time);
         if !taken && in_time {
@@ -221,10 +222,10 @@ fn write(floor: &Floor, grant: &Grant) {
     });
 }
 
-/// Writes on after its deadline, as a process does that was stopped and does not know.
-async fn zombie(floor: &Floor, random: &Seeded, grant: &Grant) {
+/// Writes on after its deadline, as a process that was stopped and does not know it.
+async fn zombie(workload: &Workload, random: &Seeded, grant: &Grant) {
     for _ in 0..random.between(2, 8) {
         SystemClock.sleep(Duration::from_millis(random.between(50, 500))).await;
-        write(floor, grant);
+        write(workload, grant);
     }
 }

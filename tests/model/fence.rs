@@ -1,6 +1,6 @@
 //! Fences over three counters, without any clock: a lease may be lost on a node at any moment, and
-//! messages take any time. Claims: fences are never equal, and whoever asked after another was
-//! answered has a larger one. Nodes that forget their counters learn them again; counters expire.
+//! messages take any time. Claims: fences are never equal, and a client that asked after another was
+//! answered gets a larger one. Nodes that forget their counters are seeded again; counters expire.
 
 use std::array::from_fn;
 
@@ -12,7 +12,7 @@ const NODES: usize = 3;
 const ALL: u8 = (1 << NODES) - 1;
 const QUORUM: u32 = 2;
 
-/// How one number comes out of several.
+/// How one fence is chosen from several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Settle {
     /// The protocol: the highest, if a quorum said it; otherwise it is written back, and only nodes
@@ -24,7 +24,7 @@ enum Settle {
     HighestOnly,
 }
 
-/// What a node that forgot is told before it votes again.
+/// What a node that forgot is seeded with before it votes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seed {
     /// The protocol: the highest of a quorum of others, read after its quarantine.
@@ -48,7 +48,7 @@ struct Rules<const C: usize> {
     base: bool,
     /// How often a lease is lost on a node.
     losses: u8,
-    /// Requests carry stamps of clocks that differ without bound.
+    /// Requests carry times of clocks that differ without bound.
     stamps: bool,
 }
 
@@ -126,7 +126,7 @@ impl<const C: usize> Rules<C> {
         s.clients[c].phase = Phase::Granted;
     }
 
-    /// What a node that does not vote may be told now.
+    /// What a node without a vote may be seeded with now.
     fn seeds(&self, s: &State<C>, n: usize) -> Vec<u8> {
         let counts_it =
             |c: &Client| matches!(c.phase, Phase::Acquiring | Phase::WritingBack) && (c.forgotten >> n & 1 == 1);

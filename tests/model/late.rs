@@ -1,6 +1,6 @@
-//! The request that arrives after everybody has given it up: one node, one caller who retries with
-//! the same token through another instance, then releases. A ghost is a key that stays although its
-//! caller is done and nothing is under way.
+//! Requests that arrive after they were abandoned: one node, one caller that retries with the same token
+//! through another instance, then releases. A ghost is a key that remains although its caller is done
+//! and no message is in flight.
 
 use stateright::{Model, Property};
 
@@ -22,9 +22,9 @@ enum Cancel {
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     cancel: Cancel,
-    /// How long a tombstone stays.
+    /// Lifetime of a tombstone.
     tombstone: u8,
-    /// How late an acquire may be.
+    /// Maximum age of an acquire.
     staleness: Option<u8>,
     /// Connections break, so that a cancel may overtake its acquire; instances die before they cancel.
     faults: bool,

@@ -1,4 +1,4 @@
-//! Mutual exclusion of a lease on three nodes, and what an extend may promise: two clients, whole
+//! Mutual exclusion of a lease on three nodes, and what a successful extend guarantees: two clients, whole
 //! ticks of time, messages that are late or never arrive, nodes that forget everything or the last
 //! second, clocks that step. Fences and waiting have models of their own.
 //!
@@ -14,7 +14,7 @@ const NODES: usize = 3;
 const ALL: u8 = (1 << NODES) - 1;
 const TTL: u8 = 2;
 
-/// What befalls nodes, once or twice.
+/// A fault of a node, once or twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
@@ -24,13 +24,13 @@ enum Fault {
     LoseTail,
     /// The wall clock steps ahead by so much, and stays.
     Step(u8),
-    /// It steps ahead by two, and back before anybody looked.
+    /// It steps ahead by two, and back before it is detected.
     StepAndBack,
     /// Redis evicts the lock's key.
     Evict,
 }
 
-/// How a node finds out that it forgot.
+/// How a node detects that it forgot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
     /// It does not: plain Redlock.
@@ -44,7 +44,7 @@ enum Memory {
 /// What an extend does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extend {
-    /// Nobody extends.
+    /// There are no extends.
     Off,
     /// The protocol: lengthens where the lease is, and only after a quorum has confirmed that it
     /// plants the lease where it was missing.
@@ -52,8 +52,8 @@ enum Extend {
     /// Sets the key where it is missing, and counts that.
     Creates,
     /// Sets the key where it is missing, and does not count it yet.
-    PlantsAtOnce,
-    /// Content with one node.
+    RestoresAtOnce,
+    /// One node is enough.
     Minority,
 }
 
@@ -64,7 +64,7 @@ struct Rules {
     memory: Memory,
     quarantine: u8,
     guard: u8,
-    /// `None`: a request's age is not looked at.
+    /// `None`: a request's age is not checked.
     staleness: Option<u8>,
     lock_delay: u8,
     extend: Extend,
@@ -118,7 +118,7 @@ enum Phase {
     Done,
 }
 
-/// Sets of nodes are bits: where a message is still under way, and who has said what.
+/// Sets of nodes are bits: where a message is in flight, and which nodes answered what.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 struct Client {
     phase: Phase,
@@ -172,9 +172,9 @@ struct State {
     nodes: [Node; NODES],
     clients: [Client; 2],
     faults: u8,
-    /// Who was granted last.
+    /// The client that was granted last.
     last: u8,
-    /// An extend succeeded although somebody else had been granted since.
+    /// An extend succeeded although another client had been granted since.
     revived: bool,
 }
 
@@ -205,12 +205,12 @@ impl Rules {
         self.staleness.is_none_or(|bound| now <= sent + bound)
     }
 
-    /// Who holds it on this node, by the node's clock.
+    /// The holder on this node, by the node's clock.
     fn holder(node: &Node, now: u8) -> Option<u8> {
         node.now.lock.filter(|(_, end)| *end > now + node.ahead).map(|(client, _)| client)
     }
 
-    /// The judge at the head of each script: whether this node has a vote. Notes a lost memory.
+    /// The check at the start of each script: whether this node has a vote. Records lost memory.
     fn votes(&self, node: &mut Node, now: u8) -> bool {
         if node.ahead > self.guard {
             return false;
@@ -246,7 +246,7 @@ impl Rules {
         }
     }
 
-    fn on_hold(&self, s: &mut State, c: usize, n: usize) {
+    fn on_update(&self, s: &mut State, c: usize, n: usize) {
         let (client, node) = (&mut s.clients[c], &mut s.nodes[n]);
         client.holds &= !(1 << n);
         if !self.fresh(s.now, client.started) || node.now.ended >> c & 1 == 1 {
@@ -265,13 +265,13 @@ impl Rules {
                     node.now.lock = Some((c as u8, end));
                     client.yes |= u8::from(asked) << n;
                 }
-                Extend::PlantsAtOnce if vote => node.now.lock = Some((c as u8, end)),
+                Extend::RestoresAtOnce if vote => node.now.lock = Some((c as u8, end)),
                 _ => client.missing |= u8::from(asked) << n,
             },
         }
     }
 
-    fn on_plant(&self, s: &mut State, c: usize, n: usize) {
+    fn on_restore(&self, s: &mut State, c: usize, n: usize) {
         let (client, node) = (&mut s.clients[c], &mut s.nodes[n]);
         client.plants &= !(1 << n);
         if !self.fresh(s.now, client.plants_sent) || node.now.ended >> c & 1 == 1 {
@@ -438,10 +438,10 @@ impl Model for Rules {
                 (client.phase, client.started, client.holds) = (Phase::Extending, s.now, ALL);
                 (client.yes, client.missing, client.extends) = (0, 0, client.extends + 1);
             }
-            Act::Hold(c, n) => self.on_hold(&mut s, c, n),
+            Act::Hold(c, n) => self.on_update(&mut s, c, n),
             Act::Confirm(c) => return self.confirm(&mut s, c).then(|| self.settled(s)),
             Act::FailExtend(c) => s.clients[c].phase = Phase::Holding,
-            Act::Plant(c, n) => self.on_plant(&mut s, c, n),
+            Act::Plant(c, n) => self.on_restore(&mut s, c, n),
             Act::Release(c, n) => {
                 s.clients[c].releases &= !(1 << n);
                 let data = &mut s.nodes[n].now;
@@ -544,7 +544,7 @@ fn an_extend_that_succeeds_was_never_lost() {
         check(wiped, "extend: the same with a wipe", Expect::Holds);
     }
     check(Rules { extend: Extend::Creates, ..p }, "extend: creates", Expect::Broken);
-    check(Rules { extend: Extend::PlantsAtOnce, ..p }, "extend: plants before the quorum", Expect::Broken);
+    check(Rules { extend: Extend::RestoresAtOnce, ..p }, "extend: plants before the quorum", Expect::Broken);
     check(Rules { extend: Extend::Minority, ..p }, "extend: a minority is enough", Expect::Broken);
     check(Rules { staleness: None, extends: 1, horizon: 2, ..p }, "extend: late acquires are accepted", Expect::Broken);
 }

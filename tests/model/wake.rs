@@ -1,6 +1,6 @@
-//! Waiting on one instance: who is woken when the resource is given back here, through another
-//! instance, or by nobody at all. Stuck is a resource that is free while the first in the queue
-//! sleeps and nothing will wake it.
+//! Waiting on one instance: which waiter is woken when the resource is released here, through another
+//! instance, or expires. The model is stuck if the resource is free while the head of the queue sleeps
+//! and nothing will wake it.
 
 use std::mem::take;
 
@@ -12,13 +12,13 @@ const WAITERS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 struct Rules {
-    /// A call to somebody who does not sleep yet is kept for when they do.
+    /// A wake-up of a waiter that does not sleep yet is kept until it does.
     permits: bool,
-    /// The head looks again by itself.
+    /// The head retries after a time by itself.
     timer: bool,
-    /// Whoever leaves from the head calls the next.
+    /// A waiter that leaves from the head wakes the next.
     leaver_calls: bool,
-    /// Others release through another instance, which this one does not hear.
+    /// Others release through another instance, of which this one is not notified.
     elsewhere: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What is tormented: five real redis-servers whose wall clocks can be stepped, a proxy for each
-//! pair of instance and node, and two instances of the real binary. Knows no fault schedule.
+//! The system under test: five real redis-servers whose wall clocks can be stepped, a proxy for each
+//! pair of instance and node, and two instances of the real binary.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -18,7 +18,7 @@ use super::support::redis_server::{Options, RedisServer};
 pub const NODES: usize = 5;
 /// Instances over them.
 pub const INSTANCES: usize = 2;
-/// Short, so that the quarantine (see [`QUARANTINE`]) is.
+/// Short, so that [`QUARANTINE`] is short.
 pub const MAX_TTL: Duration = Duration::from_secs(2);
 /// As in the defaults.
 pub const GUARD: Duration = Duration::from_millis(500);
@@ -97,9 +97,9 @@ impl Drop for Instance {
     }
 }
 
-fn redlockd(verb: &str, nodes: &[String]) -> Command {
+fn redlockd(operation: &str, nodes: &[String]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_redlockd"));
-    command.arg(verb).env_clear().stdin(Stdio::null());
+    command.arg(operation).env_clear().stdin(Stdio::null());
     for node in nodes {
         command.args(["--node", node]);
     }
@@ -109,8 +109,8 @@ fn redlockd(verb: &str, nodes: &[String]) -> Command {
     command
 }
 
-/// Everything, in order of who is to end first.
-pub struct Rig {
+/// All processes, in the order in which they are stopped.
+pub struct ChaosCluster {
     pub instances: Vec<Instance>,
     /// By instance, then node.
     pub proxies: Vec<Vec<ChaosProxy>>,
@@ -118,7 +118,7 @@ pub struct Rig {
     _shim: TempDir,
 }
 
-impl Rig {
+impl ChaosCluster {
     /// Servers and proxies, but no instance.
     pub async fn start() -> Self {
         let shim = tempfile::tempdir().expect("a temporary directory");
@@ -143,18 +143,18 @@ impl Rig {
         Self { instances: Vec::new(), proxies, nodes, _shim: shim }
     }
 
-    /// Declares the cluster and starts the instances, each behind proxies of its own.
+    /// Initialises the cluster and starts the instances, each behind proxies of its own.
     pub fn serve(&mut self) {
         let names = |row: &[ChaosProxy]| -> Vec<String> {
             row.iter().enumerate().map(|(n, proxy)| format!("n{n}=redis://{}", proxy.address())).collect()
         };
         let urls: Vec<Vec<String>> = self.proxies.iter().map(|row| names(row)).collect();
-        let declared = redlockd("init", &urls[0]).output().expect("the binary runs");
-        assert!(declared.status.success(), "{declared:?}");
+        let initialised = redlockd("init", &urls[0]).output().expect("the binary runs");
+        assert!(initialised.status.success(), "{initialised:?}");
         self.instances = urls.iter().map(|nodes| Instance::start(nodes)).collect();
     }
 
-    /// Fair weather, right clocks, everybody awake.
+    /// Ends all faults: network, clocks, stopped processes.
     pub fn heal(&self) {
         self.proxies.iter().flatten().for_each(|proxy| proxy.set(FAIR));
         self.instances.iter().for_each(Instance::thaw);
