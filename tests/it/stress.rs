@@ -6,11 +6,11 @@
 //! `STRESS_SECONDS=60 cargo test --test it -- --ignored --nocapture stress`
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 use redlockd::redlock::entropy::Entropy;
 
@@ -51,15 +51,15 @@ struct Observed {
 
 impl Observed {
     fn count(&self, what: impl Into<String>) {
-        *self.counts.lock().expect("not poisoned").entry(what.into()).or_default() += 1;
+        *self.counts.lock().entry(what.into()).or_default() += 1;
     }
 
     fn wrong(&self, what: String) {
-        self.wrong.lock().expect("not poisoned").push(what);
+        self.wrong.lock().push(what);
     }
 
     fn counted(&self, what: &str) -> u64 {
-        self.counts.lock().expect("not poisoned").get(what).copied().unwrap_or(0)
+        self.counts.lock().get(what).copied().unwrap_or(0)
     }
 
     fn epochs(&self) -> [u64; NODES] {
@@ -68,7 +68,7 @@ impl Observed {
 
     /// A lease was granted; `true` if it is still valid.
     fn begin(&self, at: usize, fence: u64, until: BootTime) -> bool {
-        let mut record = self.records[at].lock().expect("not poisoned");
+        let mut record = self.records[at].lock();
         let now = SystemClock.now();
         if now >= until {
             self.count("leases that arrived after their end");
@@ -87,7 +87,7 @@ impl Observed {
 
     /// A lease was extended.
     fn extended(&self, at: usize, fence: u64, until: BootTime) {
-        let mut record = self.records[at].lock().expect("not poisoned");
+        let mut record = self.records[at].lock();
         if record.holder.is_some_and(|(holder, _)| holder == fence) {
             record.holder = Some((fence, until));
         }
@@ -95,7 +95,7 @@ impl Observed {
 
     /// The holder releases its lease.
     fn end(&self, at: usize, fence: u64) {
-        let mut record = self.records[at].lock().expect("not poisoned");
+        let mut record = self.records[at].lock();
         if record.holder.is_some_and(|(holder, _)| holder == fence) {
             record.holder = None;
         }
@@ -194,7 +194,7 @@ async fn until_recovered(services: &[ServiceOver]) {
     poll::until("all nodes are well for both instances", || async {
         let votes = join_all(services.iter().map(|s| s.client().get("/nodes"))).await;
         let well = votes.iter().all(|nodes| nodes.json()["quorum"]["granted"] == NODES);
-        let mut since = well_since.lock().expect("not poisoned");
+        let mut since = well_since.lock();
         let now = SystemClock.now();
         match *since {
             _ if !well => *since = None,
@@ -260,7 +260,7 @@ async fn stress(seconds: u64) -> Observed {
     for at in 0..RESOURCES {
         let (client, resource) = (services[usize::try_from(at % 2).expect("small")].client(), format!("x/{at}"));
         let lease = client.acquired(&resource, &[("ttl", "2s"), ("wait", "15s")]).await;
-        assert!(lease.fence() > observed.records[usize::try_from(at).expect("small")].lock().expect("fine").last_fence);
+        assert!(lease.fence() > observed.records[usize::try_from(at).expect("small")].lock().last_fence);
         client.release(&resource, &lease.token()).await.expect_status(204);
         cluster.until_nowhere(&resource).await;
         for service in &services {
@@ -278,10 +278,10 @@ async fn stress(seconds: u64) -> Observed {
 
 #[expect(clippy::print_stdout, reason = "a run by hand prints its figures; in the suite they are hidden")]
 fn check(observed: &Observed, seconds: u64) {
-    for (what, count) in observed.counts.lock().expect("not poisoned").iter() {
+    for (what, count) in observed.counts.lock().iter() {
         println!("{count:8} {what}");
     }
-    let wrong = observed.wrong.lock().expect("not poisoned");
+    let wrong = observed.wrong.lock();
     assert!(wrong.is_empty(), "{} wrong: {:#?}", wrong.len(), wrong.iter().take(5).collect::<Vec<_>>());
     assert!(observed.counted("leases") >= 5 * seconds, "hardly anything was granted");
     assert!(observed.counted("extends") > 0 && observed.counted("releases") > 0);

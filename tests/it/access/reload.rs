@@ -27,13 +27,13 @@ async fn keys_rotate_under_load_without_a_failed_request() {
     let access = Access::with(&entry("ci", &["one"], &["acquire:**"], "requests_per_second = 1000000"));
     let service = Arc::new(access.service(&[]).await);
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-    let current: Arc<std::sync::Mutex<&'static str>> = Arc::new(std::sync::Mutex::new("one"));
+    let current: Arc<parking_lot::Mutex<&'static str>> = Arc::new(parking_lot::Mutex::new("one"));
     let mut workers = Vec::new();
     for worker in 0..4 {
         let (service, stop, count, current) = (service.clone(), stop.clone(), count.clone(), current.clone());
         workers.push(tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
-                let key = *current.lock().expect("not poisoned");
+                let key = *current.lock();
                 let path = format!("/locks/w/{worker}");
                 let request = service.client().request("POST", &path).bearer_auth(key);
                 let token = send(request).await.expect_status(201).token();
@@ -51,7 +51,7 @@ async fn keys_rotate_under_load_without_a_failed_request() {
         let more = "requests_per_second = 1000000";
         access.write(&entry("ci", &[old, new], &["acquire:**"], more));
         until(&service, new, 200).await;
-        *current.lock().expect("not poisoned") = new;
+        *current.lock() = new;
         let (seen, passed) = (count.load(Ordering::Relaxed), &count);
         poll::until_true("every worker has sent requests", || passed.load(Ordering::Relaxed) > seen + 8).await;
         access.write(&entry("ci", &[new], &["acquire:**"], more));

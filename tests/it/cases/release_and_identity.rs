@@ -16,7 +16,7 @@ use crate::support::service::{SHORT_MEMORY, SHORT_TIMES};
 const NO_WAIT: Duration = Duration::ZERO;
 
 #[tokio::test]
-async fn t30_an_expired_lease_is_released_with_one_request_per_node() {
+async fn t30_the_release_of_an_expired_lease_is_not_retried() {
     let cluster = Cluster::blank(3).await;
     let instance = cluster.instance(SHORT).await;
     let lease = instance.acquired("x", 200).await;
@@ -27,7 +27,8 @@ async fn t30_an_expired_lease_is_released_with_one_request_per_node() {
     for (server, monitor) in cluster.servers.iter().zip(monitors) {
         let commands = monitor.all_commands(server).await;
         let requests = commands.iter().filter(|line| is_script_call(line) && line.contains("\"x\"")).count();
-        assert!(requests <= 1, "{requests} requests for one release: {commands:#?}");
+        // The release, and an inspection that finds out why the lease is gone.
+        assert!(requests <= 2, "{requests} requests for one release: {commands:#?}");
     }
 }
 
