@@ -231,7 +231,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 Some(Ok(Reply::Status(status))) => {
                     let rtt = received.since(*sent);
                     let middle = self.engine.cluster_clock.request_time_at(sent.plus(rtt / 2));
-                    // A slow answer, or a process that was stopped in between, says too little about the clock.
+                    // A slow answer, or a process that was stopped in between, shows too little of the clock.
                     let is_quick = rtt <= self.engine.settings.params.guard / 4;
                     health.offset_us = is_quick.then(|| difference(status.now_us, middle.0));
                     (health.latency, health.answered_at, health.error) = (Some(rtt), Some(received), None);
