@@ -6,7 +6,7 @@ compile_error!("redlockd supports Linux only: it depends on CLOCK_BOOTTIME, Linu
 
 pub mod api;
 pub mod app;
-pub mod audit;
+pub(crate) mod audit;
 pub mod auth;
 pub mod cli;
 pub mod client;
@@ -19,10 +19,10 @@ pub(crate) mod mutant;
 pub mod nodes;
 pub mod protocol;
 pub mod redlock;
-pub mod shutdown;
-pub mod telemetry;
+pub(crate) mod shutdown;
+pub(crate) mod telemetry;
 pub mod types;
-pub mod views;
+pub(crate) mod views;
 
 #[cfg(test)]
 #[path = "../tests/sim/mod.rs"]

@@ -14,7 +14,7 @@ const TERMINATE: u8 = 15;
 
 /// The signals that end the service.
 #[derive(Debug)]
-pub struct Signals {
+pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
 }
@@ -24,14 +24,14 @@ impl Signals {
     /// tokio runtime.
     ///
     /// Errors: those of the operating system.
-    pub fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
     /// Cancels `token` at the first signal; resolves at the second one, to its exit code.
     ///
     /// Cancel: signals have no effect until it is called again.
-    pub async fn supervise(&mut self, token: &CancellationToken) -> u8 {
+    pub(crate) async fn supervise(&mut self, token: &CancellationToken) -> u8 {
         self.next().await;
         tracing::info!("stopping: finishing requests in progress; a second signal stops at once");
         token.cancel();

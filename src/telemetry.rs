@@ -16,7 +16,7 @@ const FILTER_VARIABLE: &str = "RUST_LOG";
 /// Starts logging, for the whole process. The warning, if any, is about an invalid `RUST_LOG`.
 ///
 /// Errors: where logging was set up before.
-pub fn init(config: &Config, env: &impl Environment) -> Result<Option<Warning>, TryInitError> {
+pub(crate) fn init(config: &Config, env: &impl Environment) -> Result<Option<Warning>, TryInitError> {
     let (filter, warning) = filter(env.get(FILTER_VARIABLE).and_then(|v| v.into_string().ok()), config.log_level);
     let has_colours = std::io::stderr().is_terminal() && env.get("NO_COLOR").is_none_or(|v| v.is_empty());
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match config.log_format {

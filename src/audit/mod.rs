@@ -16,11 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::redlock::clock::{Clock, SystemClock};
 use sink::{Sink, Written};
 
-pub use record::AuditRecord;
-pub use sink::STDOUT;
+pub(crate) use record::AuditRecord;
 
 /// Maximum number of queued records: more than a second of a busy instance, some megabytes.
-pub const QUEUE_MAX: usize = 16_384;
+pub(crate) const QUEUE_MAX: usize = 16_384;
 /// Maximum number of records per write.
 const BATCH: usize = 512;
 

@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 const FILE_MODE: u32 = 0o640;
 
 /// The name of standard output in the settings.
-pub const STDOUT: &str = "stdout";
+pub(crate) const STDOUT: &str = "stdout";
 
 /// An open destination.
 #[derive(Debug)]
-pub enum Sink {
+pub(super) enum Sink {
     /// Standard output of this process.
     Stdout,
     /// A file, open for appending.
@@ -31,7 +31,7 @@ pub enum Sink {
 
 /// The result of a write.
 #[derive(Debug)]
-pub struct Written {
+pub(super) struct Written {
     /// Number of bytes written.
     pub bytes: usize,
     /// Why not all bytes were written, or the path could not be reopened.
@@ -42,7 +42,7 @@ impl Sink {
     /// Opens a destination.
     ///
     /// Errors: the file cannot be opened for appending.
-    pub fn open(target: &Path) -> io::Result<Self> {
+    pub(super) fn open(target: &Path) -> io::Result<Self> {
         if target == Path::new(STDOUT) {
             return Ok(Self::Stdout);
         }
@@ -50,7 +50,7 @@ impl Sink {
     }
 
     /// Writes lines. Blocks while the disk or the reader of standard output blocks.
-    pub fn write(&mut self, lines: &[u8]) -> Written {
+    pub(super) fn write(&mut self, lines: &[u8]) -> Written {
         match self {
             Self::Stdout => {
                 let mut out = io::stdout().lock();

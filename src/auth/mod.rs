@@ -3,11 +3,11 @@
 //! and no tasks; the time is a parameter.
 
 pub mod access_file;
-pub mod authenticator;
+pub(crate) mod authenticator;
 pub mod key;
-pub mod principal;
-pub mod principals;
-pub mod quota;
-pub mod rate_limit;
+pub(crate) mod principal;
+pub(crate) mod principals;
+pub(crate) mod quota;
+pub(crate) mod rate_limit;
 pub mod rule;
-pub mod session;
+pub(crate) mod session;

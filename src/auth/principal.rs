@@ -8,7 +8,7 @@ use super::rule::AccessRules;
 use crate::types::Invalid;
 
 /// Maximum length of a principal's name: it is part of every line of the audit log.
-pub const NAME_MAX_BYTES: usize = 64;
+pub(crate) const NAME_MAX_BYTES: usize = 64;
 
 /// A principal's name, as shown in logs and on pages: 1 to 64 characters of `[A-Za-z0-9._~:@-]`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::redlock::clock::BootTime;
 
 /// Size of a burst after a pause, in seconds of the average rate.
-pub const BURST_SECONDS: u64 = 2;
+pub(crate) const BURST_SECONDS: u64 = 2;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// One bucket. `take` may be called concurrently.
 #[derive(Debug, Default)]
-pub struct TokenBucket {
+pub(crate) struct TokenBucket {
     /// When the bucket will be full again. Units: nanoseconds of the boot clock.
     full_at: AtomicU64,
 }
@@ -21,7 +21,7 @@ impl TokenBucket {
     /// Takes one token; `per_second` are added each second, up to [`BURST_SECONDS`] times that.
     ///
     /// Errors: how long until there is one.
-    pub fn take(&self, per_second: u32, now: BootTime) -> Result<(), Duration> {
+    pub(crate) fn take(&self, per_second: u32, now: BootTime) -> Result<(), Duration> {
         let price = NANOS_PER_SECOND / u64::from(per_second.max(1));
         let depth = BURST_SECONDS * NANOS_PER_SECOND;
         let now = u64::try_from(now.since(BootTime::default()).as_nanos()).unwrap_or(u64::MAX);

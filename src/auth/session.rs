@@ -15,9 +15,9 @@ use crate::redlock::clock::BootTime;
 use crate::redlock::entropy::Entropy;
 
 /// How long a session lasts: a working day.
-pub const SESSION_LIFE: Duration = Duration::from_hours(10);
+pub(crate) const SESSION_LIFE: Duration = Duration::from_hours(10);
 /// Maximum number of sessions; beyond it the session that ends first is removed.
-pub const SESSIONS_MAX: usize = 1_000;
+pub(crate) const SESSIONS_MAX: usize = 1_000;
 
 /// The secret of a session, which the browser has in a cookie. `Debug` hides it.
 #[derive(Clone, Default, PartialEq, Eq)]

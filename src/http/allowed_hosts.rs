@@ -46,7 +46,7 @@ impl AllowedHosts {
 }
 
 /// `name` or `name:port` of the request's target or `Host` header.
-pub fn host_of<'r>(headers: &'r HeaderMap, uri: &'r Uri) -> Option<&'r str> {
+pub(crate) fn host_of<'r>(headers: &'r HeaderMap, uri: &'r Uri) -> Option<&'r str> {
     match uri.authority() {
         Some(authority) => Some(authority.as_str()),
         None => headers.get(header::HOST)?.to_str().ok(),

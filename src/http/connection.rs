@@ -10,7 +10,7 @@ use axum::extract::Request;
 
 /// One per connection, and in the extensions of each of its requests.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     peer: SocketAddr,
     in_flight: AtomicUsize,
     begun: AtomicU64,
@@ -20,30 +20,30 @@ pub struct Connection {
 
 impl Connection {
     /// An accepted connection without requests.
-    pub fn new(peer: SocketAddr) -> Arc<Self> {
+    pub(crate) fn new(peer: SocketAddr) -> Arc<Self> {
         let (in_flight, begun, loss_timeout_ms) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU32::new(0));
         Arc::new(Self { peer, in_flight, begun, loss_timeout_ms })
     }
 
     /// The connection that a request came on; `None` in tests without one.
-    pub fn of(request: &Request) -> Option<&Arc<Self>> {
+    pub(crate) fn of(request: &Request) -> Option<&Arc<Self>> {
         request.extensions().get()
     }
 
     /// The other end: a client, or a proxy.
-    pub fn peer(&self) -> SocketAddr {
+    pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
     }
 
     /// From the next write on, the connection ends when what was sent has not been acknowledged for this long, at
     /// most the listener's own limit.
-    pub fn notice_loss_within(&self, limit: Duration) {
+    pub(crate) fn notice_loss_within(&self, limit: Duration) {
         let ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX).max(1);
         self.loss_timeout_ms.store(ms, Ordering::Relaxed);
     }
 
     /// What was asked for since the last call.
-    pub fn take_loss_timeout(&self) -> Option<Duration> {
+    pub(crate) fn take_loss_timeout(&self) -> Option<Duration> {
         if self.loss_timeout_ms.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -52,26 +52,26 @@ impl Connection {
     }
 
     /// Counts a request, whose head was read, as in flight until the guard is dropped.
-    pub fn begin_request(self: &Arc<Self>) -> RequestGuard {
+    pub(crate) fn begin_request(self: &Arc<Self>) -> RequestGuard {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.begun.fetch_add(1, Ordering::Relaxed);
         RequestGuard(Arc::clone(self))
     }
 
     /// Whether a request is in flight.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.in_flight.load(Ordering::Relaxed) > 0
     }
 
     /// How many requests have begun so far.
-    pub fn requests_begun(&self) -> u64 {
+    pub(crate) fn requests_begun(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
 }
 
 /// A request in flight.
 #[derive(Debug)]
-pub struct RequestGuard(Arc<Connection>);
+pub(crate) struct RequestGuard(Arc<Connection>);
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {

@@ -3,30 +3,30 @@
 use std::time::Duration;
 
 /// Whole milliseconds, rounded down: an answer never promises more time than is left.
-pub fn ms(duration: Duration) -> u64 {
+pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whole milliseconds, rounded up.
-pub fn ms_up(duration: Duration) -> u64 {
+pub(crate) fn ms_up(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// Whole seconds, rounded up.
-pub fn seconds_up(duration: Duration) -> u64 {
+pub(crate) fn seconds_up(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }
 
 /// RFC 3339 in UTC with milliseconds; empty for a time beyond the calendar.
 /// Units: milliseconds since 1970.
-pub fn time(wall_ms: u64) -> String {
+pub(crate) fn time(wall_ms: u64) -> String {
     let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default()
 }
 
 /// Text on one line: backslashes, control characters and Unicode line separators are escaped, so that a label cannot
 /// forge a second line.
-pub fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -42,7 +42,7 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// `key=value` lines; values are escaped by [`one_line`].
-pub fn lines<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> String {
+pub(crate) fn lines<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let mut text = String::new();
     for (key, value) in pairs {
         text.push_str(key);

@@ -2,19 +2,19 @@
 //! `negotiation` and the other files of this folder; `middleware`, which wraps every handler; `api` and `ui`, the
 //! handlers; `server`, which accepts connections.
 
-pub mod allowed_hosts;
+pub(crate) mod allowed_hosts;
 pub mod api;
-pub mod connection;
-pub mod format;
+pub(crate) mod connection;
+pub(crate) mod format;
 pub mod middleware;
 pub mod negotiation;
 pub mod path;
-pub mod problem;
-pub mod problem_kind;
+pub(crate) mod problem;
+pub(crate) mod problem_kind;
 pub mod routes;
-pub mod server;
+pub(crate) mod server;
 pub mod state;
-pub mod ui;
+pub(crate) mod ui;
 
 use std::sync::Arc;
 

@@ -16,10 +16,10 @@ use super::problem_kind::ProblemKind;
 use crate::api;
 
 /// The minimum `Retry-After`: 0 would make `curl --retry` spin. Seconds.
-pub const RETRY_AFTER_MIN: u64 = 1;
+pub(crate) const RETRY_AFTER_MIN: u64 = 1;
 /// The maximum, and the value where nothing is known: a holder may release early, so clients should not stay away for
 /// the whole of a long lease. Seconds.
-pub const RETRY_AFTER_MAX: u64 = 30;
+pub(crate) const RETRY_AFTER_MAX: u64 = 30;
 
 /// A refused request. Boxed inside, so that results which carry it stay small.
 #[derive(Debug, Clone)]
@@ -116,19 +116,19 @@ impl IntoResponse for Problem {
 }
 
 /// Writes the problem that answers one request, in the format that the request accepts.
-pub struct ProblemWriter {
+pub(crate) struct ProblemWriter {
     format: ResponseFormat,
     is_head: bool,
 }
 
 impl ProblemWriter {
     /// For this request.
-    pub fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &Request) -> Self {
         Self { format: negotiation::for_problem(request.headers()), is_head: request.method() == Method::HEAD }
     }
 
     /// Replaces the body by the problem, if the answer is one. `instance`: the request's id.
-    pub fn write(&self, instance: &str, response: &mut Response) {
+    pub(crate) fn write(&self, instance: &str, response: &mut Response) {
         let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>() else { return };
         let (kind, body) = match self.format {
             ResponseFormat::Text => ("text/plain; charset=utf-8", problem.text()),
@@ -143,7 +143,7 @@ impl ProblemWriter {
 }
 
 /// The answer where a handler panicked.
-pub fn handler_panicked() -> Response {
+pub(crate) fn handler_panicked() -> Response {
     // The panic hook has logged location and message.
     tracing::error!("a handler panicked; the request was answered with 500");
     Problem::new(ProblemKind::Internal, "internal error; the log has the details under this request's id")
@@ -152,7 +152,7 @@ pub fn handler_panicked() -> Response {
 
 /// An ETag with its quotes; `None` if the value has characters that a header cannot carry, which fences and token ids
 /// have not.
-pub fn etag(tag: &str) -> Option<HeaderValue> {
+pub(crate) fn etag(tag: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("\"{tag}\"")).ok()
 }
 

@@ -9,9 +9,9 @@ use crate::types::{ResourceName, TokenHash};
 
 /// Edges that one search visits at most, since it runs under the lock of all queues. Beyond it no cycle
 /// is found.
-pub const SEARCH_MAX: usize = 256;
+pub(crate) const SEARCH_MAX: usize = 256;
 /// Longest cycle that is reported: each of its resources costs an inspection of the nodes.
-pub const CYCLE_MAX: usize = 16;
+pub(crate) const CYCLE_MAX: usize = 16;
 
 /// Who held a resource when it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,18 +44,18 @@ pub struct WaitEdge {
 
 /// The waiters of each owner. Waiters without an owner are not in it.
 #[derive(Default)]
-pub struct WaitForGraph {
+pub(crate) struct WaitForGraph {
     by_owner: HashMap<Arc<str>, Vec<QueuedWaiter>>,
 }
 
 impl WaitForGraph {
     /// Adds a waiter. Its number is higher than all before.
-    pub fn add(&mut self, owner: &Arc<str>, waiter: QueuedWaiter) {
+    pub(crate) fn add(&mut self, owner: &Arc<str>, waiter: QueuedWaiter) {
         self.by_owner.entry(Arc::clone(owner)).or_default().push(waiter);
     }
 
     /// Removes a waiter, if it is there.
-    pub fn remove(&mut self, owner: &str, number: u64) {
+    pub(crate) fn remove(&mut self, owner: &str, number: u64) {
         let Some(waiters) = self.by_owner.get_mut(owner) else { return };
         if let Ok(index) = waiters.binary_search_by_key(&number, |w| w.number) {
             waiters.remove(index);
@@ -66,12 +66,12 @@ impl WaitForGraph {
     }
 
     /// Whether this owner waits for anything.
-    pub fn is_waiting(&self, owner: &str) -> bool {
+    pub(crate) fn is_waiting(&self, owner: &str) -> bool {
         self.by_owner.contains_key(owner)
     }
 
     /// The shortest cycle through this waiter in which no waiter is newer.
-    pub fn cycle_through<'a>(
+    pub(crate) fn cycle_through<'a>(
         &self,
         owner: &Arc<str>,
         waiter: &QueuedWaiter,
@@ -83,7 +83,7 @@ impl WaitForGraph {
     }
 
     /// The shortest cycle through any waiter of this owner. Its newest waiter is the one to refuse.
-    pub fn cycle_of_owner<'a>(
+    pub(crate) fn cycle_of_owner<'a>(
         &self,
         owner: &Arc<str>,
         holder_of: impl Fn(&ResourceName) -> Option<&'a KnownHolder>,

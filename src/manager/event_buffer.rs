@@ -9,7 +9,7 @@ use crate::api::Event;
 
 /// Events that are kept, and how far a stream may lag: some seconds of a busy cluster, a few hundred KiB.
 /// Renewals are counted apart from all others, since they would push everything else off the pages.
-pub const EVENTS_MAX: usize = 1_024;
+pub(crate) const EVENTS_MAX: usize = 1_024;
 
 /// An event with its place in this instance's sequence.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ impl NumberedEvent {
 
 /// At most [`EVENTS_MAX`] renewals and as many other events, in the order of their numbers.
 #[derive(Debug, Default)]
-pub struct EventBuffer {
+pub(super) struct EventBuffer {
     events: VecDeque<NumberedEvent>,
     renewals: usize,
     next: u64,
@@ -38,7 +38,7 @@ pub struct EventBuffer {
 
 impl EventBuffer {
     /// Adds an event and removes the oldest of its kind (renewal or not) where there are too many.
-    pub fn push(&mut self, event: Event) {
+    pub(super) fn push(&mut self, event: Event) {
         let event = NumberedEvent { number: self.next, event: Arc::new(event) };
         self.next += 1;
         let is_renewal = event.is_renewal();
@@ -56,34 +56,34 @@ impl EventBuffer {
     }
 
     /// The number of the next event.
-    pub fn next_number(&self) -> u64 {
+    pub(super) fn next_number(&self) -> u64 {
         self.next
     }
 
     /// Whether something from this number on has been removed.
-    pub fn has_gap_from(&self, number: u64) -> bool {
+    pub(super) fn has_gap_from(&self, number: u64) -> bool {
         number < self.complete_from
     }
 
     /// What is kept from this number on, oldest first.
-    pub fn from(&self, number: u64) -> impl Iterator<Item = &NumberedEvent> {
+    pub(super) fn from(&self, number: u64) -> impl Iterator<Item = &NumberedEvent> {
         self.events.range(self.index_of(number)..)
     }
 
     /// How many events from this number on have been removed.
-    pub fn missed_from(&self, number: u64) -> u64 {
+    pub(super) fn missed_from(&self, number: u64) -> u64 {
         let span = self.complete_from.saturating_sub(number);
         let kept = self.index_of(self.complete_from).saturating_sub(self.index_of(number));
         span.saturating_sub(kept as u64)
     }
 
     /// All but renewals, newest first.
-    pub fn recent(&self) -> impl Iterator<Item = &Arc<Event>> {
+    pub(super) fn recent(&self) -> impl Iterator<Item = &Arc<Event>> {
         self.events.iter().rev().filter(|kept| !kept.is_renewal()).map(|kept| &kept.event)
     }
 
     /// Events of other instances are not received from here on: a stream that resumes later has a gap.
-    pub fn interrupt(&mut self) {
+    pub(super) fn interrupt(&mut self) {
         self.events.retain(|kept| !kept.is_renewal());
         self.renewals = 0;
         self.next += 1;

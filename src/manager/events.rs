@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::event_buffer::EventBuffer;
-pub use super::event_buffer::{EVENTS_MAX, NumberedEvent};
+pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 use crate::api::Event;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::Topic;
@@ -18,7 +18,7 @@ use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{ResourceName, TokenHash};
 
 /// Streams of one instance: those of dashboards and log collectors, not one for each client.
-pub const LISTENERS_MAX: usize = 256;
+pub(crate) const LISTENERS_MAX: usize = 256;
 /// Names of received events that are remembered, so that an event which several nodes pass on counts once.
 const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
 /// Longest text that is accepted from a node's channel, in bytes: any client of Redis may publish there.
@@ -337,7 +337,7 @@ impl EventHub {
 }
 
 /// Sets the resource and the lease (the id of its token) of an event.
-pub fn set_lease(event: &mut Event, resource: &ResourceName, token: &TokenHash) {
+pub(crate) fn set_lease(event: &mut Event, resource: &ResourceName, token: &TokenHash) {
     event.resource = Some(resource.to_string());
     event.token_id = Some(token.id().to_string());
 }

@@ -11,12 +11,12 @@ use crate::redlock::clock::BootTime;
 use crate::types::NodeId;
 
 /// The time that one slot covers: a chart has sixty points.
-pub const SLOT: Duration = Duration::from_secs(15);
+pub(crate) const SLOT: Duration = Duration::from_secs(15);
 /// Slots that are kept: a quarter of an hour.
-pub const SLOTS: usize = 60;
+pub(crate) const SLOTS: usize = 60;
 /// Buckets of a histogram. Eight to each power of two of microseconds, so that a quantile is off by
 /// at most an eighth; the last one ends at 8.4 s, far beyond every timeout.
-pub const BUCKETS: usize = 168;
+pub(crate) const BUCKETS: usize = 168;
 
 const SUB_BITS: u32 = 3;
 const MICROS_MAX: u64 = (1 << 23) - 1;
@@ -33,7 +33,7 @@ fn bucket(took: Duration) -> usize {
 }
 
 /// Where a bucket begins and where the next one does. Units: microseconds.
-pub fn bounds(bucket: usize) -> (u64, u64) {
+pub(crate) fn bounds(bucket: usize) -> (u64, u64) {
     let bucket = u32::try_from(bucket).unwrap_or(u32::MAX);
     if bucket < 1 << SUB_BITS {
         return (u64::from(bucket), u64::from(bucket) + 1);

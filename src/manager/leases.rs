@@ -37,7 +37,7 @@ const OVERVIEW_LINGER: Duration = Duration::from_mins(1);
 
 /// Leases granted or extended by this instance that are still running.
 #[derive(Default)]
-pub struct OwnLeases {
+pub(crate) struct OwnLeases {
     state: Mutex<OwnState>,
 }
 
@@ -66,7 +66,7 @@ impl OwnState {
 
 /// What [`OwnLeases::sweep`] found.
 #[derive(Debug, Default)]
-pub struct ExpiredLeases {
+pub(crate) struct ExpiredLeases {
     /// Those that have run out and are remembered with their names.
     pub named: Vec<(ResourceName, TokenHash)>,
     /// When the oldest of those that still run was first granted or extended here.
@@ -88,7 +88,7 @@ fn nibble(digit: u8) -> u8 {
 impl OwnLeases {
     /// A lease was granted or extended at `now`. [`Self::sweep`] returns its name when it has run out, unless
     /// `NAMED_MAX` others are named already.
-    pub fn record(&self, token: &TokenHash, deadline: BootTime, now: BootTime, resource: &ResourceName) {
+    pub(crate) fn record(&self, token: &TokenHash, deadline: BootTime, now: BootTime, resource: &ResourceName) {
         let (mut state, key) = (self.state.lock(), key(token));
         let known = state.leases.get(&key).map(|own| (own.since, own.named.is_some()));
         if known.is_some() || state.leases.len() < OWN_LEASES_MAX {
@@ -99,7 +99,7 @@ impl OwnLeases {
     }
 
     /// The lease is over. When it was first granted or extended here, if it was.
-    pub fn remove(&self, token: &TokenHash) -> Option<BootTime> {
+    pub(crate) fn remove(&self, token: &TokenHash) -> Option<BootTime> {
         let mut state = self.state.lock();
         let own = state.leases.remove(&key(token))?;
         state.named -= usize::from(own.named.is_some());
@@ -107,18 +107,18 @@ impl OwnLeases {
     }
 
     /// Time left until its deadline, where this instance granted or extended it.
-    pub fn valid_for(&self, token: &TokenHash, now: BootTime) -> Option<Duration> {
+    pub(crate) fn valid_for(&self, token: &TokenHash, now: BootTime) -> Option<Duration> {
         self.state.lock().leases.get(&key(token)).map(|own| own.deadline.since(now))
     }
 
     /// How many are running, as of the last [`Self::sweep`].
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.state.lock().leases.len()
     }
 
     /// Removes those that have run out. `on_lapsed` gets for each the time from its first grant here to its
     /// last deadline.
-    pub fn sweep(&self, now: BootTime, mut on_lapsed: impl FnMut(Duration)) -> ExpiredLeases {
+    pub(crate) fn sweep(&self, now: BootTime, mut on_lapsed: impl FnMut(Duration)) -> ExpiredLeases {
         let (mut state, mut expired) = (self.state.lock(), ExpiredLeases::default());
         let leases = &mut state.leases;
         leases.retain(|_, own| {
@@ -193,7 +193,7 @@ impl Snapshot {
 }
 
 /// The last snapshot, and when the next one is due.
-pub struct Snapshots {
+pub(crate) struct Snapshots {
     /// Locked while one is taken.
     taking: tokio::sync::Mutex<()>,
     state: Mutex<SnapshotState>,
@@ -209,14 +209,14 @@ struct SnapshotState {
 
 impl Snapshots {
     /// A snapshot is used for `refresh`, or longer where taking it took long.
-    pub fn new(refresh: Duration) -> Self {
+    pub(crate) fn new(refresh: Duration) -> Self {
         Self { taking: tokio::sync::Mutex::new(()), state: Mutex::default(), refresh }
     }
 
     /// The current snapshot, taken now where the last one is too old. Concurrent calls share it.
     ///
     /// Cancel: the next call takes it.
-    pub async fn get<N: Node, C: Clock, E: Entropy>(&self, engine: &Redlock<N, C, E>) -> Arc<Snapshot> {
+    pub(crate) async fn get<N: Node, C: Clock, E: Entropy>(&self, engine: &Redlock<N, C, E>) -> Arc<Snapshot> {
         self.state.lock().asked_at = engine.clock.now();
         self.fresh(engine).await
     }
@@ -240,7 +240,7 @@ impl Snapshots {
     /// wait for the nodes while [`Self::keep_fresh`] runs.
     ///
     /// Cancel: as there.
-    pub async fn overview<N: Node, C: Clock, E: Entropy>(&self, engine: &Redlock<N, C, E>) -> Arc<Snapshot> {
+    pub(crate) async fn overview<N: Node, C: Clock, E: Entropy>(&self, engine: &Redlock<N, C, E>) -> Arc<Snapshot> {
         let now = engine.clock.now();
         let latest = {
             let mut state = self.state.lock();
@@ -254,7 +254,7 @@ impl Snapshots {
     }
 
     /// Takes a snapshot repeatedly while pages are read. Never returns; dropping it stops it.
-    pub async fn keep_fresh<N: Node, C: Clock, E: Entropy>(&self, engine: &Redlock<N, C, E>) {
+    pub(crate) async fn keep_fresh<N: Node, C: Clock, E: Entropy>(&self, engine: &Redlock<N, C, E>) {
         loop {
             engine.clock.sleep(self.refresh).await;
             let overview_at = self.state.lock().overview_at;
@@ -265,7 +265,7 @@ impl Snapshots {
     }
 
     /// Drops a snapshot that nobody has asked for lately.
-    pub fn sweep(&self, now: BootTime) {
+    pub(crate) fn sweep(&self, now: BootTime) {
         let mut state = self.state.lock();
         let stale = (now.since(state.asked_at) > SNAPSHOT_IDLE).then(|| state.latest.take());
         drop(state);

@@ -10,7 +10,7 @@ use crate::protocol::{LeaseRecord, ListedLease};
 use crate::types::ResourceName;
 
 /// The lists of all nodes as far as they have been read.
-pub struct ListMerge {
+pub(super) struct ListMerge {
     nodes: usize,
     names: HashMap<ResourceName, Box<Copies>>,
 }
@@ -32,13 +32,13 @@ struct LeaseCopy {
 
 impl ListMerge {
     /// For this many nodes, at most 15.
-    pub fn new(nodes: usize) -> Self {
+    pub(super) fn new(nodes: usize) -> Self {
         Self { nodes, names: HashMap::new() }
     }
 
     /// Adds a page of one node's list. A list may have a name twice: only the first entry counts, since a
     /// node has one vote.
-    pub fn add_page(&mut self, node: usize, page: Vec<ListedLease>) {
+    pub(super) fn add_page(&mut self, node: usize, page: Vec<ListedLease>) {
         let node = 1_u32 << node;
         let copy = |record, left_ms| {
             let mut lefts = Vec::with_capacity(self.nodes);
@@ -68,7 +68,11 @@ impl ListMerge {
 
     /// For each name the lease that `quorum` nodes hold; `None` where no lease is held by so many. The `silent`
     /// nodes, whose lists are incomplete, are assumed to hold it too.
-    pub fn held(self, quorum: usize, silent: usize) -> impl Iterator<Item = Option<(ResourceName, SnapshotLease)>> {
+    pub(super) fn held(
+        self,
+        quorum: usize,
+        silent: usize,
+    ) -> impl Iterator<Item = Option<(ResourceName, SnapshotLease)>> {
         self.names.into_iter().map(move |(resource, copies)| {
             let Copies { first, others, .. } = *copies;
             let most = std::iter::once(first).chain(others).max_by_key(|copy| copy.lefts.len())?;

@@ -3,24 +3,24 @@
 
 mod acquire_wait;
 mod change;
-pub mod deadlock;
+pub(crate) mod deadlock;
 mod deadlock_check;
 mod event_buffer;
-pub mod events;
+pub(crate) mod events;
 mod handover;
-pub mod latency;
-pub mod leases;
+pub(crate) mod latency;
+pub(crate) mod leases;
 mod list_merge;
 mod maintenance;
-pub mod overview;
+pub(crate) mod overview;
 pub mod queue;
-pub mod renewal;
+pub(crate) mod renewal;
 mod report;
 mod service;
 mod subscriptions;
 pub mod types;
 mod waiter;
 mod wake_filter;
-pub mod wake_timing;
+pub(crate) mod wake_timing;
 
 pub use service::{Gauges, LeaseEndObserver, LockManager, PendingGrant};

@@ -26,21 +26,21 @@ const RETRY_MIN: Duration = Duration::from_millis(10);
 
 /// The held leases of this instance, to be notified of their ends. Bounded by the connections.
 #[derive(Default)]
-pub struct HeldLeases {
+pub(crate) struct HeldLeases {
     by_lease: Mutex<HashMap<LeaseTag, Vec<Arc<Notify>>>>,
     count: AtomicUsize,
 }
 
 impl HeldLeases {
     /// A lease may have ended: the connections that hold it check.
-    pub fn lease_ended(&self, lease: LeaseTag) {
+    pub(crate) fn lease_ended(&self, lease: LeaseTag) {
         for ended in self.by_lease.lock().get(&lease).into_iter().flatten() {
             ended.notify_one();
         }
     }
 
     /// How many leases are held.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 

@@ -18,7 +18,7 @@ use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::ResourceName;
 
 /// Whether a caller may see a resource.
-pub type NameFilter<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
+pub(super) type NameFilter<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
 
 /// When asking again makes sense if no node reports a time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

@@ -27,7 +27,7 @@ enum Source {
 }
 
 /// The subscriptions to all nodes.
-pub struct ClusterSubscriptions {
+pub(super) struct ClusterSubscriptions {
     sources: Vec<Source>,
     receiver: Arc<NoticeReceiver>,
 }
@@ -48,20 +48,20 @@ struct NoticeReceiver {
 /// Whether fewer than a quorum of nodes report the ends of leases. Those who wait for a change are woken in
 /// the order in which they began to wait, so that one history follows from one seed; a `watch` channel
 /// leaves that to chance.
-pub struct SubscriptionHealth {
+pub(super) struct SubscriptionHealth {
     receiver: Arc<NoticeReceiver>,
     seen: u64,
 }
 
 impl SubscriptionHealth {
     /// As it is now.
-    pub fn is_below_quorum(&mut self) -> bool {
+    pub(super) fn is_below_quorum(&mut self) -> bool {
         self.seen = self.receiver.changes.load(Ordering::SeqCst);
         self.seen.is_multiple_of(2)
     }
 
     /// Resolves when it has changed since it was last asked for. Cancel: no change is lost.
-    pub async fn changed(&mut self) {
+    pub(super) async fn changed(&mut self) {
         loop {
             let mut changed = std::pin::pin!(self.receiver.changed.notified());
             changed.as_mut().enable();
@@ -77,7 +77,7 @@ impl SubscriptionHealth {
 
 impl ClusterSubscriptions {
     /// Receives the notices of these nodes from now on.
-    pub fn new<N: Node>(
+    pub(super) fn new<N: Node>(
         nodes: &[Arc<N>],
         queues: WaitQueues,
         held_leases: Arc<HeldLeases>,
@@ -114,14 +114,14 @@ impl ClusterSubscriptions {
     }
 
     /// Whether the ends of leases can pass without a notice.
-    pub fn health(&self) -> SubscriptionHealth {
+    pub(super) fn health(&self) -> SubscriptionHealth {
         let mut health = SubscriptionHealth { receiver: Arc::clone(&self.receiver), seen: 0 };
         health.is_below_quorum();
         health
     }
 
     /// Subscribes to the ends of this resource's leases until the guard is dropped.
-    pub fn subscribe(&self, resource: &ResourceName) -> SubscriptionGuard {
+    pub(super) fn subscribe(&self, resource: &ResourceName) -> SubscriptionGuard {
         let topic = Topic::LeaseEnded(resource.clone());
         let nodes: Vec<Arc<Subscriptions>> = self.channels().cloned().collect();
         for node in &nodes {
@@ -132,14 +132,14 @@ impl ClusterSubscriptions {
 
     /// Whether this resource is subscribed to on a quorum of nodes now. Any quorum has a node in common with
     /// the one that held a lease, so its end is reported.
-    pub fn is_subscribed(&self, resource: &ResourceName) -> bool {
+    pub(super) fn is_subscribed(&self, resource: &ResourceName) -> bool {
         self.states(resource).0 >= quorum_of(self.sources.len())
     }
 
     /// Waits until it is, for at most `limit`.
     ///
     /// Cancel: nothing is left behind.
-    pub async fn until_subscribed<C: Clock>(&self, resource: &ResourceName, limit: Duration, clock: &C) -> bool {
+    pub(super) async fn until_subscribed<C: Clock>(&self, resource: &ResourceName, limit: Duration, clock: &C) -> bool {
         let needed = quorum_of(self.sources.len());
         let (mut active, pending) = self.states(resource);
         let mut pending: FuturesUnordered<_> = pending.into_iter().collect();
@@ -181,7 +181,12 @@ impl ClusterSubscriptions {
     /// a round trip. Assumed where no node can answer.
     ///
     /// Cancel: nothing is left behind.
-    pub async fn has_other_subscribers<C: Clock>(&self, resource: &ResourceName, limit: Duration, clock: &C) -> bool {
+    pub(super) async fn has_other_subscribers<C: Clock>(
+        &self,
+        resource: &ResourceName,
+        limit: Duration,
+        clock: &C,
+    ) -> bool {
         let topic = Topic::LeaseEnded(resource.clone());
         let Some(node) = self.channels().find(|node| node.is_connected()) else {
             return self.sources.iter().any(|source| !matches!(source, Source::Local));
@@ -195,7 +200,7 @@ impl ClusterSubscriptions {
     }
 
     /// The channels of all nodes that have one.
-    pub fn channels(&self) -> impl Iterator<Item = &Arc<Subscriptions>> {
+    pub(super) fn channels(&self) -> impl Iterator<Item = &Arc<Subscriptions>> {
         self.sources.iter().filter_map(|source| match source {
             Source::Subscriptions(node) => Some(node),
             _ => None,

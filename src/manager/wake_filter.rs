@@ -33,7 +33,7 @@ pub struct NeededNotices {
 
 /// The ends of leases that one queue knows of.
 #[derive(Debug, Default)]
-pub struct WakeFilter {
+pub(super) struct WakeFilter {
     /// The latest ends; notices about several leases may be interleaved.
     ends: VecDeque<TrackedEnd>,
     /// The lease that the head's last attempt found on a quorum of nodes.
@@ -77,26 +77,26 @@ impl WakeFilter {
     }
 
     /// The head begins an attempt: what was reported before says nothing about what it will find.
-    pub fn on_attempt_started(&mut self) {
+    pub(super) fn on_attempt_started(&mut self) {
         for end in &mut self.ends {
             end.is_new = false;
         }
     }
 
     /// The head is woken for a release that is still on its way: it is woken again when it is certain.
-    pub fn on_handover(&mut self, lease: LeaseTag) {
+    pub(super) fn on_handover(&mut self, lease: LeaseTag) {
         let lease = Some(lease);
         *self.track(lease) = TrackedEnd { lease, wake: WakeState::WokenEarly, ..TrackedEnd::default() };
     }
 
     /// The end of this lease wakes nobody.
-    pub fn ignore(&mut self, lease: LeaseTag) {
+    pub(super) fn ignore(&mut self, lease: LeaseTag) {
         let lease = Some(lease);
         *self.track(lease) = TrackedEnd { lease, wake: WakeState::Done, ..TrackedEnd::default() };
     }
 
     /// The lease has certainly ended. `None`: a lock of another client.
-    pub fn on_certain_end(&mut self, lease: Option<LeaseTag>) -> Option<WakeAfter> {
+    pub(super) fn on_certain_end(&mut self, lease: Option<LeaseTag>) -> Option<WakeAfter> {
         if lease.is_some() {
             let end = self.track(lease);
             end.is_new = true;
@@ -109,7 +109,7 @@ impl WakeFilter {
     }
 
     /// A node reported an end.
-    pub fn on_notice(&mut self, node: usize, notice: Notice, needed: NeededNotices) -> Option<WakeAfter> {
+    pub(super) fn on_notice(&mut self, node: usize, notice: Notice, needed: NeededNotices) -> Option<WakeAfter> {
         // A withdrawn attempt mostly had no quorum. If the head found it on a quorum, it is a lease that ended,
         // and the nodes without a subscription may have ended it as well.
         let is_confirmed = notice.lease.is_some() && notice.lease == self.confirmed;
@@ -139,7 +139,7 @@ impl WakeFilter {
     /// The lease was found on nodes, whatever was reported of its end: an attempt of its token may have been
     /// withdrawn and another one granted, whose end counts again. What was reported during the head's attempt,
     /// which still found the lease on other nodes, counts now. `is_confirmed`: a quorum has it.
-    pub fn on_seen_held(&mut self, lease: LeaseTag, is_confirmed: bool) -> Option<WakeAfter> {
+    pub(super) fn on_seen_held(&mut self, lease: LeaseTag, is_confirmed: bool) -> Option<WakeAfter> {
         self.confirmed = is_confirmed.then_some(lease);
         let known = self.ends.iter().position(|e| e.lease == Some(lease));
         let known = known.filter(|_| !mutant::is(Mutant::EndsCountOnce));
@@ -148,7 +148,7 @@ impl WakeFilter {
     }
 
     /// The head was granted the resource: later notices about the ends that led to it wake nobody.
-    pub fn on_granted(&mut self) {
+    pub(super) fn on_granted(&mut self) {
         self.confirmed = None;
         for end in &mut self.ends {
             (end.wake, end.is_new) = (WakeState::Done, false);

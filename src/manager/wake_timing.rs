@@ -5,20 +5,20 @@ use std::time::Duration;
 
 /// Spread of the attempts at the instant at which a lease ends: instances should not collide, and a
 /// node's clock may be a millisecond behind.
-pub const WAKE_JITTER: Duration = Duration::from_millis(3);
+pub(crate) const WAKE_JITTER: Duration = Duration::from_millis(3);
 
 /// Pause of the head when fewer nodes have reported the end of a lease than a quorum needs: an attempt
 /// before that costs two rounds and cannot win. A few round trips are enough for the rest to report.
-pub const SETTLE_PAUSE: Duration = Duration::from_millis(5);
+pub(crate) const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Pause of the head when it yields to waiters of other instances: many round trips, so that a waiter
 /// woken by a notice wins on a busy machine too. The winner's own release ends the pause early.
-pub const YIELD_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const YIELD_PAUSE: Duration = Duration::from_millis(20);
 
 /// Longest pause between two attempts where no notice can be relied on: the bound on how late a lost
 /// notice is made up for, at one round per second and resource.
-pub const POLL_MAX: Duration = Duration::from_secs(1);
+pub(crate) const POLL_MAX: Duration = Duration::from_secs(1);
 
 /// Attempts in a row, with growing pauses, against a lease that fewer than a quorum of nodes confirm;
 /// after them the head polls.
-pub const UNCONFIRMED_TRIES: u32 = 10;
+pub(crate) const UNCONFIRMED_TRIES: u32 = 10;

@@ -15,7 +15,7 @@ use crate::manager::types::{
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// Outcomes of an acquire. `abandoned`: the caller hung up.
-pub const ACQUIRE_OUTCOMES: [&str; 11] = [
+pub(crate) const ACQUIRE_OUTCOMES: [&str; 11] = [
     "granted",
     "replayed",
     "locked",
@@ -29,18 +29,18 @@ pub const ACQUIRE_OUTCOMES: [&str; 11] = [
     "abandoned",
 ];
 /// The outcomes that have a round of requests to the nodes.
-pub const ROUND_OUTCOMES: [&str; 4] = ["granted", "replayed", "locked", "quorum-unavailable"];
+pub(crate) const ROUND_OUTCOMES: [&str; 4] = ["granted", "replayed", "locked", "quorum-unavailable"];
 /// Outcomes of an extend. `expired`, `released`, `forced`, `unknown`: why the lease was gone.
-pub const EXTEND_OUTCOMES: [&str; 9] =
+pub(crate) const EXTEND_OUTCOMES: [&str; 9] =
     ["extended", "not-holder", "expired", "released", "forced", "unknown", "changed", "invalid", "quorum-unavailable"];
 /// Outcomes of a release. `expired`, `forced`, `unknown`: why the lease was gone, so that its holder had been
 /// unprotected; `again`: it had been released before.
-pub const RELEASE_OUTCOMES: [&str; 7] =
+pub(crate) const RELEASE_OUTCOMES: [&str; 7] =
     ["released", "not-holder", "expired", "again", "forced", "unknown", "quorum-unavailable"];
 /// Outcomes of a forced end.
-pub const FORCE_OUTCOMES: [&str; 5] = ["forced", "not-held", "changed", "foreign", "quorum-unavailable"];
+pub(crate) const FORCE_OUTCOMES: [&str; 5] = ["forced", "not-held", "changed", "foreign", "quorum-unavailable"];
 /// Modes of a forced end.
-pub const FORCE_MODES: [&str; 2] = ["revoke", "now"];
+pub(crate) const FORCE_MODES: [&str; 2] = ["revoke", "now"];
 
 /// Seconds: a round takes a fraction of a millisecond to several node timeouts.
 const ROUND_BUCKETS: [f64; 13] =

@@ -2,11 +2,11 @@
 //! numbers. Every series exists from the start, and no label contains a resource, an owner or a token: the
 //! number of series is bounded by the configuration. `docs/metrics.md` describes them; a test compares the two.
 
-pub mod connections;
-pub mod leases;
+pub(crate) mod connections;
+pub(crate) mod leases;
 mod nodes;
 mod register;
-pub mod requests;
+pub(crate) mod requests;
 
 use std::sync::Arc;
 use std::time::Duration;

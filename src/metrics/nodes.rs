@@ -30,7 +30,7 @@ struct NodeSeries {
 }
 
 /// The handles of all nodes.
-pub struct NodeMetrics {
+pub(super) struct NodeMetrics {
     series: HashMap<NodeId, NodeSeries>,
     info: IntGaugeVec,
     configured: IntGauge,
@@ -40,7 +40,7 @@ pub struct NodeMetrics {
 
 impl NodeMetrics {
     /// Registers the series of these nodes.
-    pub fn new(r: &Registry, nodes: &[NodeId]) -> Self {
+    pub(super) fn new(r: &Registry, nodes: &[NodeId]) -> Self {
         let help = "Calls to a node by operation.";
         let durations = histograms(r, "node_request_duration_seconds", help, &BUCKETS, &["node", "op"]);
         let errors =
@@ -83,7 +83,7 @@ impl NodeMetrics {
     }
 
     /// Counts a call. An unknown node or operation is ignored.
-    pub fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
+    pub(super) fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
         let Some(series) = self.series.get(node) else { return };
         if let Some(durations) = series.durations.get(operation) {
             durations.observe(took.as_secs_f64());
@@ -96,7 +96,7 @@ impl NodeMetrics {
     }
 
     /// Sets the gauges from the reports of all nodes. One caller at a time.
-    pub fn set(&self, reports: &[NodeSummary]) {
+    pub(super) fn set(&self, reports: &[NodeSummary]) {
         for report in reports {
             let Some(series) = self.series.get(&report.node) else { continue };
             series.up.set(i64::from(report.state != "down"));

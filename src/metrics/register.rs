@@ -22,47 +22,47 @@ fn add<M: Collector + Clone + 'static>(registry: &Registry, metric: prometheus::
 }
 
 /// A gauge with whole numbers.
-pub fn gauge(registry: &Registry, metric_name: &str, help: &str) -> IntGauge {
+pub(super) fn gauge(registry: &Registry, metric_name: &str, help: &str) -> IntGauge {
     add(registry, IntGauge::new(prefixed(metric_name), help))
 }
 
 /// The same with labels.
-pub fn gauges(registry: &Registry, metric_name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+pub(super) fn gauges(registry: &Registry, metric_name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
     add(registry, IntGaugeVec::new(Opts::new(prefixed(metric_name), help), labels))
 }
 
 /// A gauge in base units, such as seconds.
-pub fn quantity(registry: &Registry, metric_name: &str, help: &str) -> Gauge {
+pub(super) fn quantity(registry: &Registry, metric_name: &str, help: &str) -> Gauge {
     add(registry, Gauge::new(prefixed(metric_name), help))
 }
 
 /// The same with labels.
-pub fn quantities(registry: &Registry, metric_name: &str, help: &str, labels: &[&str]) -> GaugeVec {
+pub(super) fn quantities(registry: &Registry, metric_name: &str, help: &str, labels: &[&str]) -> GaugeVec {
     add(registry, GaugeVec::new(Opts::new(prefixed(metric_name), help), labels))
 }
 
 /// A counter.
-pub fn counter(registry: &Registry, metric_name: &str, help: &str) -> IntCounter {
+pub(super) fn counter(registry: &Registry, metric_name: &str, help: &str) -> IntCounter {
     add(registry, IntCounter::new(prefixed(metric_name), help))
 }
 
 /// A counter in base units, such as seconds.
-pub fn sum(registry: &Registry, metric_name: &str, help: &str) -> Counter {
+pub(super) fn sum(registry: &Registry, metric_name: &str, help: &str) -> Counter {
     add(registry, Counter::new(prefixed(metric_name), help))
 }
 
 /// A counter with labels.
-pub fn counters(registry: &Registry, metric_name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+pub(super) fn counters(registry: &Registry, metric_name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
     add(registry, IntCounterVec::new(Opts::new(prefixed(metric_name), help), labels))
 }
 
 /// A histogram.
-pub fn histogram(registry: &Registry, metric_name: &str, help: &str, buckets: &[f64]) -> Histogram {
+pub(super) fn histogram(registry: &Registry, metric_name: &str, help: &str, buckets: &[f64]) -> Histogram {
     add(registry, Histogram::with_opts(HistogramOpts::new(prefixed(metric_name), help).buckets(buckets.to_vec())))
 }
 
 /// The same with labels.
-pub fn histograms(
+pub(super) fn histograms(
     registry: &Registry,
     metric_name: &str,
     help: &str,
@@ -73,6 +73,6 @@ pub fn histograms(
 }
 
 /// Raises a counter to a total that is kept elsewhere. One caller at a time.
-pub fn raise(counter: &IntCounter, total: u64) {
+pub(super) fn raise(counter: &IntCounter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
 }

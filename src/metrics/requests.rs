@@ -11,13 +11,13 @@ use super::register::{counters, gauges, histograms};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// The route label of a path without a route: raw paths would be an unbounded number of labels.
-pub const UNMATCHED: &str = "unmatched";
+pub(crate) const UNMATCHED: &str = "unmatched";
 /// The method label of a method that the route does not have.
-pub const OTHER_METHOD: &str = "other";
+pub(crate) const OTHER_METHOD: &str = "other";
 /// The code label of a request whose caller hung up.
-pub const CODE_ABANDONED: &str = "abandoned";
+pub(crate) const CODE_ABANDONED: &str = "abandoned";
 /// The code label of an answer that is not declared for its route: a defect.
-pub const CODE_OTHER: &str = "other";
+pub(crate) const CODE_OTHER: &str = "other";
 
 /// The code that every route may answer with, after an internal error.
 const INTERNAL_ERROR: u16 = 500;
@@ -156,14 +156,14 @@ impl Drop for InFlightGuard {
 }
 
 /// Counts a request as waiting instead of normal until dropped.
-pub struct WaitingGuard {
+pub(crate) struct WaitingGuard {
     _wait: InFlightGuard,
     normal: IntGauge,
 }
 
 impl WaitingGuard {
     /// Starts counting it as waiting.
-    pub fn begin(requests: &RequestMetrics) -> Self {
+    pub(crate) fn begin(requests: &RequestMetrics) -> Self {
         let normal = requests.in_flight[RequestKind::Normal as usize].clone();
         normal.dec();
         Self { _wait: requests.in_flight(RequestKind::Wait), normal }

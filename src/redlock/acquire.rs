@@ -23,7 +23,7 @@ use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
 /// Attempts for a caller that does not wait, as long as votes are split: a split vote does not show
 /// whether the resource is free.
-pub const SPLIT_ATTEMPTS: u32 = 6;
+pub(crate) const SPLIT_ATTEMPTS: u32 = 6;
 /// Random delay after the end of a lease, so that waiters do not retry at the same instant.
 const WAKE_JITTER: Duration = Duration::from_millis(3);
 /// Maximum number of rounds to write one fence on a quorum.

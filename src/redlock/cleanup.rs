@@ -14,7 +14,7 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::Request;
 
 /// Maximum duration of a clean-up. By then the TTL of most leases has ended what a node missed.
-pub const CLEANUP_MAX: Duration = Duration::from_secs(30);
+pub(super) const CLEANUP_MAX: Duration = Duration::from_secs(30);
 /// Timeout of one try per node: longer than the node timeout, since no caller waits for it.
 const TRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Delays between tries.

@@ -12,21 +12,21 @@
 //! - **Failed and dropped attempts are cancelled** on all nodes, also those that did not answer, in a
 //!   task of its own.
 
-pub mod acquire;
+pub(crate) mod acquire;
 pub mod backoff;
 mod cleanup;
 pub mod clock;
-pub mod cluster_clock;
+pub(crate) mod cluster_clock;
 pub mod engine;
 pub mod entropy;
-pub mod extend;
-pub mod inspect;
-pub mod list;
+pub(crate) mod extend;
+pub(crate) mod inspect;
+pub(crate) mod list;
 pub mod monitor;
 pub mod node;
-pub mod notifications;
-pub mod quorum;
-pub mod release;
-pub mod renewal;
+pub(crate) mod notifications;
+pub(crate) mod quorum;
+pub(crate) mod release;
+pub(crate) mod renewal;
 mod round;
-pub mod subscriptions;
+pub(crate) mod subscriptions;

@@ -9,7 +9,7 @@ use crate::protocol::{EndReason, Found, NoVote, NodeResult, Released, Reply, Unr
 use crate::types::{Fence, NodeId, TokenHash, Ttl};
 
 /// The quorum: N/2 + 1 of the *configured* nodes, whether or not they can be reached.
-pub fn quorum_of(nodes: usize) -> usize {
+pub(crate) fn quorum_of(nodes: usize) -> usize {
     if mutant::is(Mutant::QuorumHalf) {
         return (nodes / 2).max(1);
     }
@@ -17,7 +17,7 @@ pub fn quorum_of(nodes: usize) -> usize {
 }
 
 /// Allowance for clocks that run at different rates: `ttl · ppm / 10^6`, rounded up, + `floor`.
-pub fn drift(ttl: Ttl, ppm: u32, floor: Duration) -> Duration {
+pub(crate) fn drift(ttl: Ttl, ppm: u32, floor: Duration) -> Duration {
     if mutant::is(Mutant::NoDrift) {
         return Duration::ZERO;
     }
@@ -28,13 +28,13 @@ pub fn drift(ttl: Ttl, ppm: u32, floor: Duration) -> Duration {
 
 /// validity = TTL - elapsed - drift, at least zero.
 /// `elapsed` counts from before the attempt's first node call.
-pub fn validity(ttl: Ttl, elapsed: Duration, drift: Duration) -> Duration {
+pub(crate) fn validity(ttl: Ttl, elapsed: Duration, drift: Duration) -> Duration {
     ttl.as_duration().saturating_sub(elapsed).saturating_sub(drift)
 }
 
 /// State of a vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// A quorum said yes.
     Reached,
     /// A quorum can no longer be reached.
@@ -45,7 +45,7 @@ pub enum Decision {
 
 /// Counts the answers of one round, by node index.
 #[derive(Debug, Clone)]
-pub struct Tally {
+pub(crate) struct Tally {
     answers: Vec<Option<NodeResult>>,
     yes: usize,
     no: usize,
@@ -53,12 +53,12 @@ pub struct Tally {
 
 impl Tally {
     /// For a round over `nodes` nodes.
-    pub fn new(nodes: usize) -> Self {
+    pub(crate) fn new(nodes: usize) -> Self {
         Self { answers: vec![None; nodes], yes: 0, no: 0 }
     }
 
     /// Records one node's answer; only its first one counts.
-    pub fn record(&mut self, index: usize, answer: NodeResult, is_yes: bool) {
+    pub(crate) fn record(&mut self, index: usize, answer: NodeResult, is_yes: bool) {
         let Some(slot @ None) = self.answers.get_mut(index) else { return };
         *slot = Some(answer);
         if is_yes {
@@ -69,7 +69,7 @@ impl Tally {
     }
 
     /// State of the vote.
-    pub fn decision(&self) -> Decision {
+    pub(crate) fn decision(&self) -> Decision {
         let quorum = quorum_of(self.answers.len());
         if self.yes >= quorum {
             Decision::Reached
@@ -81,29 +81,29 @@ impl Tally {
     }
 
     /// Number of yes-votes so far.
-    pub fn yes(&self) -> usize {
+    pub(crate) fn yes(&self) -> usize {
         self.yes
     }
 
     /// The answers so far, by node index.
-    pub fn answers(&self) -> &[Option<NodeResult>] {
+    pub(crate) fn answers(&self) -> &[Option<NodeResult>] {
         &self.answers
     }
 
     /// Takes one node's answer out.
-    pub fn take(&mut self, index: usize) -> Option<NodeResult> {
+    pub(crate) fn take(&mut self, index: usize) -> Option<NodeResult> {
         self.answers.get_mut(index).and_then(Option::take)
     }
 
     /// The answers received so far, with their node indexes.
-    pub fn received(&self) -> impl Iterator<Item = (usize, &NodeResult)> {
+    pub(crate) fn received(&self) -> impl Iterator<Item = (usize, &NodeResult)> {
         self.answers.iter().enumerate().filter_map(|(i, a)| a.as_ref().map(|a| (i, a)))
     }
 }
 
 /// The earliest time after which a quorum can be free, given how long the resource is still held on
 /// each node: the q-th smallest. `None`: unknown, of a node as of the result.
-pub fn quorum_free_in(held: impl IntoIterator<Item = Option<Duration>>) -> Option<Duration> {
+pub(crate) fn quorum_free_in(held: impl IntoIterator<Item = Option<Duration>>) -> Option<Duration> {
     let (mut known, mut nodes) = (Vec::new(), 0);
     for left in held {
         nodes += 1;

@@ -6,6 +6,6 @@ use std::time::Duration;
 const RENEWALS_PER_TTL: u32 = 3;
 
 /// Time from a grant or a renewal to the next renewal.
-pub fn renewal_interval(ttl: Duration) -> Duration {
+pub(crate) fn renewal_interval(ttl: Duration) -> Duration {
     ttl / RENEWALS_PER_TTL
 }

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 /// One static file.
 #[derive(Debug)]
-pub struct Asset {
+pub(crate) struct Asset {
     /// File name with the hash, as used in URLs.
     pub name: String,
     /// Media type.
@@ -18,7 +18,7 @@ pub struct Asset {
 
 /// The static files of all pages.
 #[derive(Debug)]
-pub struct Assets {
+pub(crate) struct Assets {
     /// The style sheet.
     pub style: Asset,
     /// The script that refreshes pages.
@@ -39,12 +39,12 @@ fn asset(stem: &str, extension: &str, media_type: &'static str, bytes: &'static 
 }
 
 /// All static files.
-pub fn all() -> &'static Assets {
+pub(crate) fn all() -> &'static Assets {
     &ASSETS
 }
 
 /// The file with this name, including the hash.
-pub fn find(name: &str) -> Option<&'static Asset> {
+pub(crate) fn find(name: &str) -> Option<&'static Asset> {
     [&ASSETS.style, &ASSETS.live, &ASSETS.icon].into_iter().find(|asset| asset.name == name)
 }
 

@@ -5,7 +5,7 @@ use crate::manager::types::NodeSummary;
 
 /// How much attention a state needs. Its class in the style sheet decides colour and shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
+pub(crate) enum Severity {
     /// As it should be.
     Good,
     /// Neither good nor bad, or not known yet.
@@ -18,7 +18,7 @@ pub enum Severity {
 
 impl Severity {
     /// The class in `static/style.css`.
-    pub fn class(self) -> &'static str {
+    pub(crate) fn class(self) -> &'static str {
         match self {
             Self::Good => "good",
             Self::Neutral => "quiet",
@@ -30,7 +30,7 @@ impl Severity {
 
 /// A short text with its severity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Badge {
+pub(crate) struct Badge {
     /// At most a few words.
     pub text: String,
     /// Decides colour and shape.
@@ -38,12 +38,12 @@ pub struct Badge {
 }
 
 /// Makes a [`Badge`].
-pub fn badge(text: &str, severity: Severity) -> Badge {
+pub(crate) fn badge(text: &str, severity: Severity) -> Badge {
     Badge { text: text.to_owned(), severity }
 }
 
 /// The state of a node, for operators.
-pub fn node_badge(report: &NodeSummary) -> Badge {
+pub(crate) fn node_badge(report: &NodeSummary) -> Badge {
     match report.state.as_str() {
         // Findings that do not cost the vote are shown on the page of the nodes only.
         "up" if report.votes => badge("votes", Severity::Good),
@@ -59,7 +59,7 @@ pub fn node_badge(report: &NodeSummary) -> Badge {
 }
 
 /// The quorum as a badge and a sentence. Units: nodes.
-pub fn quorum(voting: usize, needed: usize, nodes: usize) -> (Badge, String) {
+pub(crate) fn quorum(voting: usize, needed: usize, nodes: usize) -> (Badge, String) {
     let vote = format!("{voting} of {nodes} nodes vote, {needed} are needed");
     match (voting.checked_sub(needed), nodes - voting.min(nodes)) {
         (None, _) => (badge("no quorum", Severity::Bad), format!("No lock can be granted: {vote}.")),

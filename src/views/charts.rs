@@ -8,13 +8,13 @@ use super::format;
 use crate::manager::latency::{BUCKETS, Histogram, LatencyWindow, SLOT, SLOTS, TimeSlot, bounds};
 
 /// Width of the large charts. Units: of the SVG's view box.
-pub const WIDTH: f64 = 960.0;
+pub(crate) const WIDTH: f64 = 960.0;
 /// Height of the large charts.
-pub const HEIGHT: f64 = 220.0;
+pub(crate) const HEIGHT: f64 = 220.0;
 /// Width of a sparkline.
-pub const SPARK_WIDTH: f64 = 240.0;
+pub(crate) const SPARK_WIDTH: f64 = 240.0;
 /// Height of a sparkline.
-pub const SPARK_HEIGHT: f64 = 36.0;
+pub(crate) const SPARK_HEIGHT: f64 = 36.0;
 
 fn micros(took: Duration) -> f64 {
     took.as_secs_f64() * 1e6
@@ -54,7 +54,7 @@ fn step_line(values: &[Option<f64>], maximum: f64, width: f64, height: f64) -> S
 
 /// Medians and 99th percentiles over time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sparkline {
+pub(crate) struct Sparkline {
     /// Medians, as a path.
     pub median: String,
     /// 99th percentiles, as a path.
@@ -69,7 +69,7 @@ fn quantiles(window: &LatencyWindow, share: f64) -> Vec<Option<f64>> {
 }
 
 /// Draws a sparkline of this size.
-pub fn sparkline(window: &LatencyWindow, width: f64, height: f64) -> Sparkline {
+pub(crate) fn sparkline(window: &LatencyWindow, width: f64, height: f64) -> Sparkline {
     let (median, slow) = (quantiles(window, 0.5), quantiles(window, 0.99));
     let maximum = slow.iter().flatten().fold(0.0_f64, |a, b| a.max(*b));
     let top = if maximum > 0.0 { format::latency(Duration::from_secs_f64(maximum / 1e6)) } else { String::new() };
@@ -82,7 +82,7 @@ pub fn sparkline(window: &LatencyWindow, width: f64, height: f64) -> Sparkline {
 
 /// One time slot of a heat strip.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeatCell {
+pub(crate) struct HeatCell {
     /// Index, from the left.
     pub x: usize,
     /// 0: no answer; 1: fast; 4: close to the node timeout.
@@ -97,7 +97,7 @@ pub struct HeatCell {
 const LEVELS: [(u32, u8); 3] = [(20, 1), (5, 2), (2, 3)];
 
 /// One cell per time slot, relative to the node timeout.
-pub fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<HeatCell> {
+pub(crate) fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<HeatCell> {
     let cell = |(i, slot): (usize, &Option<TimeSlot>)| {
         let slow = slot.as_ref().and_then(|s| s.took.quantile(0.99));
         let failures = slot.as_ref().map_or(0, TimeSlot::failures);
@@ -120,7 +120,7 @@ pub fn heat(window: &LatencyWindow, node_timeout: Duration) -> Vec<HeatCell> {
 
 /// One bar of a histogram.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bar {
+pub(crate) struct Bar {
     /// Left edge.
     pub x: String,
     /// Upper edge.
@@ -135,7 +135,7 @@ pub struct Bar {
 
 /// A tick below the distribution, or a vertical line across it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tick {
+pub(crate) struct Tick {
     /// Position.
     pub x: String,
     /// Text beside it.
@@ -148,7 +148,7 @@ pub struct Tick {
 
 /// A distribution of times.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Distribution {
+pub(crate) struct Distribution {
     /// From the shortest to the longest time, on a logarithmic scale.
     pub bars: Vec<Bar>,
     /// The scale below the bars.
@@ -158,10 +158,10 @@ pub struct Distribution {
 }
 
 /// The quantiles that are shown.
-pub const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)];
+pub(crate) const QUANTILES: [(&str, f64); 3] = [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)];
 
 /// Draws the distribution; `None` if there are no times.
-pub fn distribution(times: &Histogram) -> Option<Distribution> {
+pub(crate) fn distribution(times: &Histogram) -> Option<Distribution> {
     let first = times.counts.iter().position(|n| *n > 0)?;
     let last = times.counts.iter().rposition(|n| *n > 0)?;
     // Space at both sides, so that the scale does not change with every new time.

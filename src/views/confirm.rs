@@ -10,7 +10,7 @@ use crate::manager::types::{ForceMode, Inspection, LockState};
 
 /// Why a submitted form was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FormError {
+pub(crate) enum FormError {
     /// The reason is empty.
     NoReason,
     /// The reason is longer than this. Units: bytes.
@@ -27,7 +27,7 @@ pub enum FormError {
 
 impl FormError {
     /// The message for the operator.
-    pub fn message(self) -> String {
+    pub(crate) fn message(self) -> String {
         match self {
             Self::NoReason => "A reason is required: it is recorded in the audit log.".to_owned(),
             Self::ReasonTooLong(maximum) => format!("The reason is too long: at most {maximum} bytes are allowed."),
@@ -43,7 +43,7 @@ impl FormError {
 
 /// The operator's last form, if it was rejected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RejectedForm {
+pub(crate) struct RejectedForm {
     /// Tag of the lease that the operator saw.
     pub tag: String,
     /// The reason as typed.
@@ -55,7 +55,7 @@ pub struct RejectedForm {
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "confirm.html")]
-pub struct ConfirmPage {
+pub(crate) struct ConfirmPage {
     layout: Layout,
     resource: String,
     is_now: bool,
@@ -69,7 +69,7 @@ pub struct ConfirmPage {
 
 impl ConfirmPage {
     /// `inspection`: the present state of the lock.
-    pub fn new(layout: Layout, mode: ForceMode, inspection: &Inspection, rejected: RejectedForm) -> Self {
+    pub(crate) fn new(layout: Layout, mode: ForceMode, inspection: &Inspection, rejected: RejectedForm) -> Self {
         let (held, foreign) = match &inspection.state {
             LockState::Held(view) => (Some(lock::holder(view, 0)), None),
             LockState::Foreign { left, .. } => (None, Some(left.map(format::time))),

@@ -25,7 +25,7 @@ impl ErrorPage<'_> {
 }
 
 /// Renders the page. `is_open`: see [`super::layout::Layout::is_open`]. Errors: those of the template.
-pub fn page(problem: &ProblemDetails, is_open: bool) -> Result<String, askama::Error> {
+pub(crate) fn page(problem: &ProblemDetails, is_open: bool) -> Result<String, askama::Error> {
     let nodes = problem.members.nodes.as_deref().unwrap_or_default();
     let page = ErrorPage {
         title: &problem.title,

@@ -11,7 +11,7 @@ use super::paging::Paging;
 use crate::api::Event;
 
 /// The kinds of events that can be filtered by, with their text.
-pub const KINDS: [(&str, &str); 8] = [
+pub(crate) const KINDS: [(&str, &str); 8] = [
     ("acquired", "acquired"),
     ("released", "released"),
     ("expired", "expired"),
@@ -24,7 +24,7 @@ pub const KINDS: [(&str, &str); 8] = [
 
 /// The filters of the page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct EventsQuery {
+pub(crate) struct EventsQuery {
     /// One of [`KINDS`], or empty for all kinds.
     pub kind: &'static str,
     /// Prefix of the resource's name.
@@ -47,7 +47,7 @@ impl EventsQuery {
     }
 
     /// Whether the list is filtered by this kind.
-    pub fn has_kind(&self, kind: &str) -> bool {
+    pub(crate) fn has_kind(&self, kind: &str) -> bool {
         self.kind == kind
     }
 
@@ -57,14 +57,14 @@ impl EventsQuery {
     }
 
     /// Whether a filter is set.
-    pub fn is_filtered(&self) -> bool {
+    pub(crate) fn is_filtered(&self) -> bool {
         *self != Self { page: self.page, ..Self::default() }
     }
 }
 
 /// The row of one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EventRow {
+pub(crate) struct EventRow {
     /// When, as RFC 3339.
     pub stamp: String,
     /// When, as shown.
@@ -82,7 +82,7 @@ pub struct EventRow {
 }
 
 /// Formats an event.
-pub fn row(event: &Event) -> EventRow {
+pub(crate) fn row(event: &Event) -> EventRow {
     let text = KINDS.iter().find(|(kind, _)| *kind == event.event).map_or(event.event.as_str(), |(_, text)| text);
     let (text, severity) = match (event.event.as_str(), event.reason.as_deref()) {
         ("forced", Some("now")) => ("released by an operator", Severity::Bad),
@@ -116,7 +116,7 @@ pub fn row(event: &Event) -> EventRow {
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "events.html")]
-pub struct EventsPage {
+pub(crate) struct EventsPage {
     layout: Layout,
     query: EventsQuery,
     rows: Vec<EventRow>,
@@ -125,7 +125,7 @@ pub struct EventsPage {
 
 impl EventsPage {
     /// `recent`: newest first.
-    pub fn new(layout: Layout, recent: &[Arc<Event>], query: EventsQuery) -> Self {
+    pub(crate) fn new(layout: Layout, recent: &[Arc<Event>], query: EventsQuery) -> Self {
         let matching: Vec<&Arc<Event>> = recent.iter().filter(|event| query.matches(event)).collect();
         let paging = Paging::new(matching.len(), query.page, query.link());
         let rows = matching[paging.from..paging.to].iter().map(|event| row(event)).collect();

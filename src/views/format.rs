@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
 /// A duration in at most two units, rounded down: `450 ms`, `28 s`, `4 m 12 s`, `3 h 05 m`, `2 d 3 h`.
-pub fn time(period: Duration) -> String {
+pub(crate) fn time(period: Duration) -> String {
     let (s, ms) = (period.as_secs(), period.as_millis());
     match s {
         0 if ms > 0 => format!("{ms} ms"),
@@ -21,17 +21,17 @@ pub fn time(period: Duration) -> String {
 }
 
 /// The same in whole seconds, for counters that the script continues: `0 s` below one second.
-pub fn clock(period: Duration) -> String {
+pub(crate) fn clock(period: Duration) -> String {
     time(Duration::from_secs(period.as_secs()))
 }
 
 /// Whole milliseconds, for the script.
-pub fn ms(period: Duration) -> u64 {
+pub(crate) fn ms(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A latency with at most three digits: `850 µs`, `1.25 ms`, `48 ms`, `1.2 s`.
-pub fn latency(took: Duration) -> String {
+pub(crate) fn latency(took: Duration) -> String {
     let us = took.as_micros();
     match us {
         0..1_000 => format!("{us} µs"),
@@ -42,7 +42,7 @@ pub fn latency(took: Duration) -> String {
 }
 
 /// An unsigned integer or a reference to one, since templates pass either.
-pub trait IntoCount {
+pub(crate) trait IntoCount {
     /// The number as `u64`.
     fn into_count(self) -> u64;
 }
@@ -65,7 +65,7 @@ macro_rules! into_count {
 into_count!(u8, u32, u64, usize);
 
 /// A number with a thin space between thousands.
-pub fn number(n: impl IntoCount) -> String {
+pub(crate) fn number(n: impl IntoCount) -> String {
     let digits = n.into_count().to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3 * 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -79,13 +79,13 @@ pub fn number(n: impl IntoCount) -> String {
 
 /// RFC 3339 in UTC with milliseconds, for `datetime`; empty if out of range.
 /// Units: milliseconds since 1970.
-pub fn stamp(wall_ms: u64) -> String {
+pub(crate) fn stamp(wall_ms: u64) -> String {
     let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default()
 }
 
 /// The same as shown: `2026-11-20 18:07:03 UTC`, or `-` if it is not known.
-pub fn moment(wall_ms: u64) -> String {
+pub(crate) fn moment(wall_ms: u64) -> String {
     match stamp(wall_ms).split_once('.') {
         Some((text, _)) if wall_ms > 0 => format!("{} UTC", text.replace('T', " ")),
         _ => "-".to_owned(),
@@ -93,7 +93,7 @@ pub fn moment(wall_ms: u64) -> String {
 }
 
 /// Time between two readings of wall clocks; zero if the clocks disagree about the order.
-pub fn since(now_ms: u64, then_ms: u64) -> Duration {
+pub(crate) fn since(now_ms: u64, then_ms: u64) -> Duration {
     Duration::from_millis(now_ms.saturating_sub(then_ms))
 }
 
@@ -108,7 +108,7 @@ fn is_hidden(c: char) -> bool {
 }
 
 /// An untrusted text with invisible characters replaced by escapes. The template escapes HTML.
-pub fn visible(text: &str) -> String {
+pub(crate) fn visible(text: &str) -> String {
     if !text.chars().any(is_hidden) {
         return text.to_owned();
     }
@@ -124,12 +124,12 @@ pub fn visible(text: &str) -> String {
 }
 
 /// Percent-encodes the value of a query.
-pub fn query(value: &str) -> String {
+pub(crate) fn query(value: &str) -> String {
     utf8_percent_encode(value, QUERY).to_string()
 }
 
 /// `1 waiter`, `3 waiters`.
-pub fn count(n: impl IntoCount, one: &str, many: &str) -> String {
+pub(crate) fn count(n: impl IntoCount, one: &str, many: &str) -> String {
     let n = n.into_count();
     if n == 1 { format!("1 {one}") } else { format!("{} {many}", number(n)) }
 }

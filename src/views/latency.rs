@@ -10,7 +10,7 @@ use crate::manager::latency::LatencyWindow;
 
 /// A quantile as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Quantile {
+pub(crate) struct Quantile {
     /// `p50`.
     pub name: &'static str,
     /// What the quantile means.
@@ -22,7 +22,7 @@ pub struct Quantile {
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "latency.html")]
-pub struct LatencyPage {
+pub(crate) struct LatencyPage {
     layout: Layout,
     total: u64,
     quantiles: Vec<Quantile>,
@@ -32,7 +32,7 @@ pub struct LatencyPage {
 
 impl LatencyPage {
     /// `rounds`: the latencies of the last 15 minutes.
-    pub fn new(layout: Layout, rounds: &LatencyWindow) -> Self {
+    pub(crate) fn new(layout: Layout, rounds: &LatencyWindow) -> Self {
         let all = &rounds.all.took;
         let meanings = ["half were faster", "19 of 20 were faster", "99 of 100 were faster"];
         let quantile = |((name, share), meaning): (&(&'static str, f64), &'static str)| Quantile {

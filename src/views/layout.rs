@@ -6,7 +6,7 @@ use crate::manager::overview::ClusterStatus;
 
 /// The page that is marked in the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tab {
+pub(crate) enum Tab {
     /// Held leases.
     Locks,
     /// Waiters.
@@ -25,7 +25,7 @@ pub enum Tab {
 
 /// One entry of the navigation.
 #[derive(Debug, Clone, Copy)]
-pub struct NavLink {
+pub(crate) struct NavLink {
     /// The page.
     pub tab: Tab,
     /// Its path.
@@ -45,7 +45,7 @@ const LINKS: [NavLink; 6] = [
 
 /// The data of the layout.
 #[derive(Debug, Clone)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// Title of the browser's tab.
     pub title: String,
     /// The page in the navigation.
@@ -68,7 +68,7 @@ pub struct Layout {
 
 impl Layout {
     /// For a page with this title, path and query.
-    pub fn new(status: &ClusterStatus, tab: Tab, title: &str, path: &str) -> Self {
+    pub(crate) fn new(status: &ClusterStatus, tab: Tab, title: &str, path: &str) -> Self {
         let (quorum, quorum_text) = badges::quorum(status.quorum.granted, status.quorum.needed, status.quorum.nodes);
         Self {
             title: title.to_owned(),
@@ -85,33 +85,33 @@ impl Layout {
 
     /// For a page that must not change while an operator reads it.
     #[must_use]
-    pub fn without_refresh(self) -> Self {
+    pub(crate) fn without_refresh(self) -> Self {
         Self { auto_refresh: false, ..self }
     }
 
     /// Sets [`Layout::is_open`].
     #[must_use]
-    pub fn with_open_access(self, is_open: bool) -> Self {
+    pub(crate) fn with_open_access(self, is_open: bool) -> Self {
         Self { is_open, ..self }
     }
 
     /// The entries of the navigation.
-    pub fn links(&self) -> &'static [NavLink] {
+    pub(crate) fn links(&self) -> &'static [NavLink] {
         &LINKS
     }
 
     /// Style, script and icon.
-    pub fn assets(&self) -> &'static Assets {
+    pub(crate) fn assets(&self) -> &'static Assets {
         assets::all()
     }
 
     /// The program's version.
-    pub fn version(&self) -> &'static str {
+    pub(crate) fn version(&self) -> &'static str {
         env!("CARGO_PKG_VERSION")
     }
 
     /// Whether every page shows an alarm at its top.
-    pub fn is_alarming(&self) -> bool {
+    pub(crate) fn is_alarming(&self) -> bool {
         self.quorum.severity == Severity::Bad
     }
 }

@@ -22,7 +22,7 @@ const WAITERS_SHOWN: usize = 200;
 
 /// What the operator has just done to the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CompletedAction {
+pub(crate) enum CompletedAction {
     /// The lease was revoked: renewals are refused.
     Revoked,
     /// The lock was released at once.
@@ -31,10 +31,10 @@ pub enum CompletedAction {
 
 impl CompletedAction {
     /// The values of the query's field `done`.
-    pub const NAMES: [&'static str; 2] = ["revoked", "released"];
+    pub(crate) const NAMES: [&'static str; 2] = ["revoked", "released"];
 
     /// The value in the query.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Revoked => Self::NAMES[0],
             Self::Released => Self::NAMES[1],
@@ -42,14 +42,14 @@ impl CompletedAction {
     }
 
     /// Parses the value of the query.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         [Self::Revoked, Self::Released].into_iter().find(|action| action.as_str() == text)
     }
 }
 
 /// The holder as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HolderDetails {
+pub(crate) struct HolderDetails {
     /// Owner label; empty if it gave none.
     pub owner: String,
     /// The owner label, encoded for a query.
@@ -79,7 +79,7 @@ pub struct HolderDetails {
 }
 
 /// Formats a holder. Units of `wall_ms`: milliseconds since 1970.
-pub fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
+pub(crate) fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
     let held = format::since(wall_ms, view.labels.acquired_at_ms);
     let pair = |(k, v): (&String, &String)| (format::visible(k), format::visible(v));
     HolderDetails {
@@ -101,7 +101,7 @@ pub fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
 
 /// The state of the lock on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeAnswerRow {
+pub(crate) struct NodeAnswerRow {
     /// Name of the node.
     pub node: String,
     /// Whether the node answered and votes.
@@ -164,7 +164,7 @@ fn unreachable_row(outcome: &NodeOutcome) -> NodeAnswerRow {
 
 /// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LockWaiterRow {
+pub(crate) struct LockWaiterRow {
     /// Position in the queue, from 1.
     pub position: usize,
     /// Owner label; empty if it gave none.
@@ -187,7 +187,7 @@ fn waiter_row(view: &WaiterInfo) -> LockWaiterRow {
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "lock.html")]
-pub struct LockPage {
+pub(crate) struct LockPage {
     layout: Layout,
     resource: String,
     url: String,
@@ -206,7 +206,7 @@ pub struct LockPage {
 
 impl LockPage {
     /// `recent`: newest first. `base_url`: scheme and host, for the commands to copy.
-    pub fn new(
+    pub(crate) fn new(
         layout: Layout,
         resource: &ResourceName,
         inspection: Result<&Inspection, &NoQuorum>,

@@ -16,7 +16,7 @@ use crate::types::ResourceName;
 
 /// A column to sort by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sort {
+pub(crate) enum Sort {
     /// Name of the resource.
     #[default]
     Resource,
@@ -34,7 +34,7 @@ pub enum Sort {
 
 impl Sort {
     /// All columns with their names in queries.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub(crate) const ALL: [(Self, &'static str); 6] = [
         (Self::Resource, "resource"),
         (Self::Owner, "owner"),
         (Self::Held, "held"),
@@ -44,14 +44,14 @@ impl Sort {
     ];
 
     /// The name in queries.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         Self::ALL.iter().find(|(sort, _)| *sort == self).map_or("resource", |(_, name)| name)
     }
 }
 
 /// The state of a resource in the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ListedState {
+pub(crate) enum ListedState {
     /// A lease is active.
     Held,
     /// The last lease has expired, and its safety margin has not passed yet.
@@ -62,7 +62,7 @@ pub enum ListedState {
 
 impl ListedState {
     /// All states with their names in queries and on the page.
-    pub const ALL: [(Self, &'static str, &'static str); 3] = [
+    pub(crate) const ALL: [(Self, &'static str, &'static str); 3] = [
         (Self::Held, "held", "held"),
         (Self::LockDelay, "lock-delay", "expired"),
         (Self::Waited, "waited", "waited for"),
@@ -71,7 +71,7 @@ impl ListedState {
 
 /// Filters and order of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LocksQuery {
+pub(crate) struct LocksQuery {
     /// Prefix of the name.
     pub prefix: String,
     /// Part of the owner label; case is ignored.
@@ -109,14 +109,14 @@ impl LocksQuery {
     }
 
     /// Whether a filter is set.
-    pub fn is_filtered(&self) -> bool {
+    pub(crate) fn is_filtered(&self) -> bool {
         !self.prefix.is_empty() || !self.owner.is_empty() || self.state.is_some()
     }
 }
 
 /// A column heading with a link that sorts by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Column {
+pub(crate) struct Column {
     /// The heading.
     pub text: &'static str,
     /// The link.
@@ -127,7 +127,7 @@ pub struct Column {
 
 /// The row of one resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LockRow {
+pub(crate) struct LockRow {
     /// Name of the resource.
     pub resource: String,
     /// State of the resource.
@@ -169,7 +169,7 @@ impl LockRow {
 
 /// The figures above the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LocksSummary {
+pub(crate) struct LocksSummary {
     /// Number of active leases in the whole cluster.
     pub held: usize,
     /// Number of waiters at this instance.
@@ -187,7 +187,7 @@ pub struct LocksSummary {
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "locks.html")]
-pub struct LocksPage {
+pub(crate) struct LocksPage {
     layout: Layout,
     summary: LocksSummary,
     query: LocksQuery,
@@ -379,7 +379,7 @@ fn columns(query: &LocksQuery) -> Vec<Column> {
 
 impl LocksPage {
     /// Units of `wall_ms`: milliseconds since 1970.
-    pub fn new(layout: Layout, overview: &Overview, query: LocksQuery, wall_ms: u64) -> Self {
+    pub(crate) fn new(layout: Layout, overview: &Overview, query: LocksQuery, wall_ms: u64) -> Self {
         let list = LockList { overview, wall_ms };
         let all = list.candidates(&query);
         let paging = Paging::new(all.len(), query.page, query.link(query.sort, query.descending));

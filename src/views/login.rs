@@ -7,7 +7,7 @@ use super::assets::{self, Assets};
 /// The data of the page.
 #[derive(Template)]
 #[template(path = "login.html")]
-pub struct LoginPage {
+pub(crate) struct LoginPage {
     /// The principal that is logged in; empty: none.
     pub principal: String,
     /// Whether the last key was rejected.

@@ -2,19 +2,19 @@
 //! number and text can be tested without a request. The templates in `templates/` escape every string, since
 //! names, owners and notes are chosen by callers.
 
-pub mod assets;
-pub mod badges;
-pub mod charts;
-pub mod confirm;
-pub mod error_page;
-pub mod events;
-pub mod format;
-pub mod latency;
-pub mod layout;
-pub mod lock;
-pub mod locks;
-pub mod login;
-pub mod nodes;
-pub mod owners;
-pub mod paging;
-pub mod waiters;
+pub(crate) mod assets;
+pub(crate) mod badges;
+pub(crate) mod charts;
+pub(crate) mod confirm;
+pub(crate) mod error_page;
+pub(crate) mod events;
+pub(crate) mod format;
+pub(crate) mod latency;
+pub(crate) mod layout;
+pub(crate) mod lock;
+pub(crate) mod locks;
+pub(crate) mod login;
+pub(crate) mod nodes;
+pub(crate) mod owners;
+pub(crate) mod paging;
+pub(crate) mod waiters;

@@ -16,7 +16,7 @@ use crate::types::NodeId;
 
 /// One node.
 #[derive(Debug, Clone)]
-pub struct NodeCard {
+pub(crate) struct NodeCard {
     /// Name of the node.
     pub node: String,
     /// State of the node.
@@ -61,7 +61,7 @@ pub struct NodeCard {
 
 /// A finding as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FindingRow {
+pub(crate) struct FindingRow {
     /// Its code; bad if it costs the vote.
     pub badge: Badge,
     /// What is wrong and what to do.
@@ -109,7 +109,7 @@ fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration) ->
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "nodes.html")]
-pub struct NodesPage {
+pub(crate) struct NodesPage {
     layout: Layout,
     nodes: Vec<NodeCard>,
     node_timeout: String,
@@ -117,7 +117,7 @@ pub struct NodesPage {
 
 impl NodesPage {
     /// `window`: the latencies of a node in the last 15 minutes.
-    pub fn new(
+    pub(crate) fn new(
         layout: Layout,
         status: &ClusterStatus,
         window: impl Fn(&NodeId) -> LatencyWindow,

@@ -15,7 +15,7 @@ const NAMED: usize = 3;
 
 /// One owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnerRow {
+pub(crate) struct OwnerRow {
     /// Owner label; empty for leases without one.
     pub owner: String,
     /// The owner label, encoded for a query.
@@ -37,7 +37,7 @@ pub struct OwnerRow {
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "owners.html")]
-pub struct OwnersPage {
+pub(crate) struct OwnersPage {
     layout: Layout,
     rows: Vec<OwnerRow>,
     paging: Paging,
@@ -57,7 +57,13 @@ struct Sum<'a> {
 
 impl OwnersPage {
     /// The owner with the most leases comes first. Units of `wall_ms`: milliseconds since 1970.
-    pub fn new(layout: Layout, overview: &Overview, waiters: &[ListedWaiter], page: usize, wall_ms: u64) -> Self {
+    pub(crate) fn new(
+        layout: Layout,
+        overview: &Overview,
+        waiters: &[ListedWaiter],
+        page: usize,
+        wall_ms: u64,
+    ) -> Self {
         let snapshot = &overview.leases;
         let mut sums: HashMap<&str, Sum<'_>> = HashMap::new();
         let held = snapshot.leases.iter().zip(snapshot.labels()).filter(|((_, lease), _)| lease.left > overview.age);

@@ -3,11 +3,11 @@
 use super::format;
 
 /// Rows per page: what a person scrolls through, and at most a tenth of a second of rendering.
-pub const PAGE_ROWS: usize = 100;
+pub(crate) const PAGE_ROWS: usize = 100;
 
 /// The position of a page in its table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Paging {
+pub(crate) struct Paging {
     /// Number of rows of the table.
     pub total: usize,
     /// Index of the first row shown, from 0.
@@ -23,7 +23,7 @@ pub struct Paging {
 
 impl Paging {
     /// The requested page, or the last one if there are fewer. `link`: path and query, to which `page=` is added.
-    pub fn new(total: usize, page: usize, link: String) -> Self {
+    pub(crate) fn new(total: usize, page: usize, link: String) -> Self {
         let pages = total.div_ceil(PAGE_ROWS).max(1);
         let page = page.clamp(1, pages);
         let from = (page - 1) * PAGE_ROWS;
@@ -31,7 +31,7 @@ impl Paging {
     }
 
     /// The range as text: `1 to 100 of 4 711`.
-    pub fn range_text(&self) -> String {
+    pub(crate) fn range_text(&self) -> String {
         let n = |n: usize| format::number(n);
         match self.total {
             0 => "none".to_owned(),
@@ -46,12 +46,12 @@ impl Paging {
     }
 
     /// Link to the previous page.
-    pub fn previous(&self) -> Option<String> {
+    pub(crate) fn previous(&self) -> Option<String> {
         (self.page > 1).then(|| self.link_to(self.page - 1))
     }
 
     /// Link to the next page.
-    pub fn next(&self) -> Option<String> {
+    pub(crate) fn next(&self) -> Option<String> {
         (self.page < self.pages).then(|| self.link_to(self.page + 1))
     }
 }

@@ -9,7 +9,7 @@ use crate::manager::overview::{ListedWaiter, Overview};
 
 /// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WaiterRow {
+pub(crate) struct WaiterRow {
     /// Name of the resource.
     pub resource: String,
     /// Position in the queue, from 1.
@@ -29,7 +29,7 @@ pub struct WaiterRow {
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "waiters.html")]
-pub struct WaitersPage {
+pub(crate) struct WaitersPage {
     layout: Layout,
     rows: Vec<WaiterRow>,
     resources: usize,
@@ -38,7 +38,7 @@ pub struct WaitersPage {
 
 impl WaitersPage {
     /// `waiting`: oldest first.
-    pub fn new(layout: Layout, overview: &Overview, waiting: &[ListedWaiter], page: usize) -> Self {
+    pub(crate) fn new(layout: Layout, overview: &Overview, waiting: &[ListedWaiter], page: usize) -> Self {
         let paging = Paging::new(waiting.len(), page, "/ui/waiters".to_owned());
         let row = |q: &ListedWaiter| {
             let lease = overview.leases.leases.get(&q.resource).filter(|lease| lease.left > overview.age);

@@ -24,7 +24,7 @@ const KEYS_MAX: usize = 100_000;
 const VALUE_MAX_BYTES: isize = 8 * 1024;
 
 /// The nodes, and what is needed to connect.
-pub struct CheckSettings {
+pub(super) struct CheckSettings {
     pub nodes: Vec<(String, Secret)>,
     pub ca: Option<Vec<u8>>,
     pub client: Option<(Vec<u8>, Vec<u8>)>,
@@ -35,14 +35,14 @@ pub struct CheckSettings {
 
 /// The result of checking one node.
 #[derive(Debug, Clone)]
-pub struct NodeCheck {
+pub(super) struct NodeCheck {
     pub node: String,
     pub result: Result<NodeObservation, String>,
 }
 
 /// What was read from a node.
 #[derive(Debug, Clone, Default)]
-pub struct NodeObservation {
+pub(super) struct NodeObservation {
     /// Median round trip of a command.
     pub latency: Duration,
     /// The node's clock minus this machine's. Microseconds.
@@ -57,7 +57,7 @@ pub struct NodeObservation {
 
 /// The node's marker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ObservedMarker {
+pub(super) struct ObservedMarker {
     pub run: String,
     /// `a`: the node votes; anything else: it does not.
     pub state: String,
@@ -71,7 +71,7 @@ pub struct ObservedMarker {
 
 /// A lease of the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObservedLease {
+pub(super) struct ObservedLease {
     pub key: String,
     pub token_id: String,
     pub left_ms: i64,
@@ -79,14 +79,14 @@ pub struct ObservedLease {
 
 /// A key that matches the key template but is not a lease of the service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ForeignKey {
+pub(super) struct ForeignKey {
     pub key: String,
     /// It has no TTL: this resource can never be acquired.
     pub without_ttl: bool,
 }
 
 /// Checks all nodes concurrently. Cancel: nothing is left behind.
-pub async fn check_all(settings: &CheckSettings) -> Vec<NodeCheck> {
+pub(super) async fn check_all(settings: &CheckSettings) -> Vec<NodeCheck> {
     let checks = settings.nodes.iter().map(|(node, url)| async move {
         let result = observe(url.reveal(), settings).await.map_err(|error| reason(&error));
         NodeCheck { node: node.clone(), result }

@@ -16,7 +16,7 @@ const SLOWISH: u32 = 5;
 
 /// The settings that observations are compared with.
 #[derive(Debug, Clone, Copy)]
-pub struct Thresholds {
+pub(super) struct Thresholds {
     /// The setting `node_timeout`.
     pub node_timeout: Duration,
     /// The setting `guard`: maximum clock offset.
@@ -25,7 +25,7 @@ pub struct Thresholds {
 
 /// The findings.
 #[derive(Debug, Default)]
-pub struct Diagnosis {
+pub(super) struct Diagnosis {
     /// One line per node.
     pub lines: Vec<String>,
     /// An operator should act.
@@ -35,7 +35,7 @@ pub struct Diagnosis {
 }
 
 /// Diagnoses each node, then all together.
-pub fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds) -> Diagnosis {
+pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds) -> Diagnosis {
     let mut all = Diagnosis::default();
     for check in checks {
         match &check.result {

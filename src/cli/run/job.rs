@@ -13,7 +13,7 @@ use crate::cli::exit;
 
 /// The state of the command's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CommandState {
+pub(super) enum CommandState {
     /// It runs, or is stopped.
     Alive,
     /// It was stopped since the last check.
@@ -24,7 +24,7 @@ pub enum CommandState {
 
 /// A command in a process group of its own.
 #[derive(Debug)]
-pub struct Job {
+pub(super) struct Job {
     child: Child,
     group: Pid,
     ended: Option<u8>,
@@ -35,7 +35,7 @@ impl Job {
     /// output and error are this process' own.
     ///
     /// Errors: the operating system's.
-    pub fn start(command: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
+    pub(super) fn start(command: &[OsString], env: &[(&str, OsString)]) -> io::Result<Self> {
         let (program, args) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut start = Command::new(program);
         start.args(args).envs(env.iter().map(|(k, v)| (k, v))).process_group(0);
@@ -45,30 +45,30 @@ impl Job {
     }
 
     /// Its process group, whose id is the command's process id.
-    pub fn group(&self) -> Pid {
+    pub(super) fn group(&self) -> Pid {
         self.group
     }
 
     /// Signals every process of the group; an empty group is no error.
-    pub fn signal_group(&self, signal: Signal) {
+    pub(super) fn signal_group(&self, signal: Signal) {
         let _ = kill_process_group(self.group, signal);
     }
 
     /// Signals only the command, unless it has ended.
-    pub fn signal_command(&self, signal: Signal) {
+    pub(super) fn signal_command(&self, signal: Signal) {
         if self.ended.is_none() {
             let _ = kill_process(self.group, signal);
         }
     }
 
     /// Sends SIGTERM to the group, and SIGCONT in case it is stopped.
-    pub fn terminate(&self) {
+    pub(super) fn terminate(&self) {
         self.signal_group(Signal::TERM);
         self.signal_group(Signal::CONT);
     }
 
     /// The command's state; reaps it when it has ended.
-    pub fn poll_state(&mut self) -> CommandState {
+    pub(super) fn poll_state(&mut self) -> CommandState {
         if let Some(code) = self.ended {
             return CommandState::Ended(code);
         }
@@ -85,7 +85,7 @@ impl Job {
     }
 
     /// Whether a process of the group is left, zombies excluded. The group's id is not reused as long as one is left.
-    pub fn has_members(&self) -> bool {
+    pub(super) fn has_members(&self) -> bool {
         test_kill_process_group(self.group).is_ok() && (self.ended.is_none() || has_living_member(self.group))
     }
 }

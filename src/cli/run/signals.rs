@@ -13,7 +13,7 @@ const TO_COMMAND: [Signal; 2] = [Signal::USR1, Signal::USR2];
 
 /// A signal that was received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SignalEvent {
+pub(super) enum SignalEvent {
     /// Forward this to the command's process group.
     ToGroup(Signal),
     /// Forward this to the command.
@@ -24,7 +24,7 @@ pub enum SignalEvent {
 
 /// The handled signals; the handlers stay for the rest of the process' life.
 #[derive(Debug)]
-pub struct RunSignals {
+pub(super) struct RunSignals {
     forwarded: Vec<(Signal, unix::Signal)>,
     child: unix::Signal,
 }
@@ -34,7 +34,7 @@ impl RunSignals {
     /// a tokio runtime.
     ///
     /// Errors: the operating system's.
-    pub fn listen() -> io::Result<Self> {
+    pub(super) fn listen() -> io::Result<Self> {
         let ignored = ignored();
         let mut forwarded = Vec::new();
         for which in TO_GROUP.into_iter().chain(TO_COMMAND) {
@@ -46,7 +46,7 @@ impl RunSignals {
     }
 
     /// The next signal. Cancel: none is lost.
-    pub async fn next(&mut self) -> SignalEvent {
+    pub(super) async fn next(&mut self) -> SignalEvent {
         let Self { forwarded, child } = self;
         std::future::poll_fn(|cx| {
             for (which, stream) in forwarded.iter_mut() {

@@ -25,7 +25,7 @@ const REPORT_BELOW: u32 = 2;
 
 /// What happens when the lease can no longer be renewed.
 #[derive(Debug, Clone, Copy)]
-pub struct LossPolicy {
+pub(super) struct LossPolicy {
     /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Between SIGKILL and the deadline.
@@ -36,7 +36,7 @@ pub struct LossPolicy {
 
 /// How `run` ends.
 #[derive(Debug, Clone, Copy)]
-pub struct RunOutcome {
+pub(super) struct RunOutcome {
     /// The exit code.
     pub code: u8,
     /// The state of the lease.
@@ -45,7 +45,7 @@ pub struct RunOutcome {
 
 /// The state of the lease when the command has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseEnd {
+pub(super) enum LeaseEnd {
     /// Held, to be released.
     Held,
     /// Not renewed in time.
@@ -55,7 +55,7 @@ pub enum LeaseEnd {
 }
 
 /// The command and what it is supervised with.
-pub struct Supervisor<'a, 'v> {
+pub(super) struct Supervisor<'a, 'v> {
     pub job: &'a mut Job,
     pub watchdog: Option<&'a mut Watchdog>,
     pub terminal: Option<&'a Terminal>,
@@ -84,7 +84,7 @@ struct SupervisorState {
 impl Supervisor<'_, '_> {
     /// Supervises until no process of the group is left.
     /// Cancel: the watchdog ends the group in time.
-    pub async fn run(&mut self, renewer: &mut LeaseRenewer) -> RunOutcome {
+    pub(super) async fn run(&mut self, renewer: &mut LeaseRenewer) -> RunOutcome {
         let notice =
             if self.policy.warn_only { Duration::ZERO } else { self.policy.grace.saturating_add(self.policy.margin) };
         self.update_watchdog();

@@ -8,31 +8,31 @@ use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 /// The controlling terminal, of which this process' group is the foreground group.
 #[derive(Debug)]
-pub struct Terminal {
+pub(super) struct Terminal {
     own: Pid,
 }
 
 impl Terminal {
     /// The terminal, if standard input and output are the terminal and this process is in its foreground. In a pipeline
     /// it is not used, because another process of the pipeline (a pager, for example) may need it.
-    pub fn find() -> Option<Self> {
+    pub(super) fn find() -> Option<Self> {
         let ours = io::stdin().is_terminal() && io::stdout().is_terminal();
         let own = getpgrp();
         (ours && tcgetpgrp(io::stdin()).ok() == Some(own)).then_some(Self { own })
     }
 
     /// Makes `group` the foreground group: it gets the keyboard and Ctrl-C.
-    pub fn hand_to(&self, group: Pid) {
+    pub(super) fn hand_to(&self, group: Pid) {
         set_foreground(group);
     }
 
     /// Makes this process' group the foreground group again.
-    pub fn take_back(&self) {
+    pub(super) fn take_back(&self) {
         set_foreground(self.own);
     }
 
     /// Stops this process' group, as Ctrl-Z does; returns when it is continued.
-    pub fn stop_self(&self) {
+    pub(super) fn stop_self(&self) {
         // Fails only if the group does not exist, and this process is in it.
         let _ = kill_current_process_group(Signal::TSTP);
     }

@@ -14,14 +14,14 @@ const MODE: u32 = 0o600;
 
 /// A file with a token; removed when dropped.
 #[derive(Debug)]
-pub struct TokenFile {
+pub(super) struct TokenFile {
     path: PathBuf,
 }
 
 /// The file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("the token file {path} cannot be written: {source}")]
-pub struct TokenFileError {
+pub(super) struct TokenFileError {
     path: PathBuf,
     #[source]
     source: io::Error,
@@ -31,7 +31,7 @@ impl TokenFile {
     /// Writes a new file with a random name in `dir`.
     ///
     /// Errors: [`TokenFileError`]; no file is left.
-    pub fn create_in(dir: &Path, token: &Token) -> Result<Self, TokenFileError> {
+    pub(super) fn create_in(dir: &Path, token: &Token) -> Result<Self, TokenFileError> {
         let path = dir.join(format!("redlockd-token-{:016x}", SystemEntropy.bits()));
         let file = Self { path };
         match write_new(&file.path, token) {
@@ -42,7 +42,7 @@ impl TokenFile {
     }
 
     /// Its path.
-    pub fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -57,7 +57,7 @@ impl Drop for TokenFile {
 /// Writes the token and a newline into a file that must not exist yet.
 ///
 /// Errors: the operating system's; an incomplete file may be left.
-pub fn write_new(path: &Path, token: &Token) -> io::Result<()> {
+pub(crate) fn write_new(path: &Path, token: &Token) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
     // A full disk is reported here, because local file systems reserve space on write. The file need not survive a crash,
     // so there is no fsync.

@@ -21,7 +21,7 @@ use rustix::time::Timespec;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// The hidden command; its argument is the path of the token file.
-pub const COMMAND: &str = "__watchdog";
+pub(crate) const COMMAND: &str = "__watchdog";
 /// Exit code of a watchdog that ended the command.
 const ACTED: i32 = 3;
 /// Longest sleep: timers stop while the machine is suspended, leases do not.
@@ -35,7 +35,7 @@ const EXIT_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The watchdog process, as `run` controls it.
 #[derive(Debug)]
-pub struct Watchdog {
+pub(crate) struct Watchdog {
     child: Child,
     pipe: Option<ChildStdin>,
 }
@@ -44,7 +44,7 @@ impl Watchdog {
     /// Starts it, in its own process group. It removes the token file if `run` cannot.
     ///
     /// Errors: the operating system's.
-    pub fn start(token_file: &Path) -> io::Result<Self> {
+    pub(crate) fn start(token_file: &Path) -> io::Result<Self> {
         // The program's file may have been replaced since this process started.
         let mut start = Command::new("/proc/self/exe");
         start.arg(COMMAND).arg(token_file).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
@@ -54,12 +54,12 @@ impl Watchdog {
     }
 
     /// Sends the group to end.
-    pub fn set_group(&mut self, group: Pid) {
+    pub(crate) fn set_group(&mut self, group: Pid) {
         self.send(&format!("group {}\n", group.as_raw_nonzero()));
     }
 
     /// Sends the times of SIGTERM and SIGKILL; the latest ones count.
-    pub fn set_times(&mut self, terminate: BootTime, kill: BootTime) {
+    pub(crate) fn set_times(&mut self, terminate: BootTime, kill: BootTime) {
         self.send(&format!("until {} {}\n", terminate.as_micros(), kill.as_micros()));
     }
 
@@ -71,18 +71,18 @@ impl Watchdog {
     }
 
     /// Whether it still runs.
-    pub fn is_alive(&mut self) -> bool {
+    pub(crate) fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Ends it, without waiting.
-    pub fn dismiss(&mut self) {
+    pub(crate) fn dismiss(&mut self) {
         self.send("done\n");
         self.pipe = None;
     }
 
     /// Ends it; whether it had ended the command before. Blocks for at most [`EXIT_WAIT_MAX`].
-    pub fn dismiss_and_wait(&mut self) -> bool {
+    pub(crate) fn dismiss_and_wait(&mut self) -> bool {
         self.dismiss();
         let end = SystemClock.now().plus(EXIT_WAIT_MAX);
         loop {
@@ -123,7 +123,7 @@ impl Orders {
 }
 
 /// Runs the watchdog; returns its exit code. Blocks.
-pub fn main(token_file: &Path, err: &mut dyn Write) -> u8 {
+pub(crate) fn main(token_file: &Path, err: &mut dyn Write) -> u8 {
     // A supervisor that sends SIGTERM to all processes must not end the watchdog before the command.
     let mut blocked = SigSet::empty();
     [NixSignal::SIGTERM, NixSignal::SIGINT, NixSignal::SIGHUP, NixSignal::SIGQUIT]

@@ -7,12 +7,12 @@ use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 
 /// The count of votes.
-pub fn quorum(count: QuorumCount) -> api::Quorum {
+pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {
     api::Quorum { granted: count.granted, needed: count.needed, nodes: count.nodes }
 }
 
 /// A holder, without its token.
-pub fn holder(view: &HolderInfo) -> api::Holder {
+pub(crate) fn holder(view: &HolderInfo) -> api::Holder {
     api::Holder {
         token_id: view.token_id.to_string(),
         owner: view.labels.owner.clone(),
@@ -26,12 +26,12 @@ pub fn holder(view: &HolderInfo) -> api::Holder {
 }
 
 /// The state of a lease that the nodes still store.
-pub fn held_state(view: &HolderInfo) -> &'static str {
+pub(crate) fn held_state(view: &HolderInfo) -> &'static str {
     if view.valid_for.is_zero() { "lock-delay" } else { "held" }
 }
 
 /// A waiter of this instance.
-pub fn waiter(view: &WaiterInfo) -> api::Waiter {
+pub(crate) fn waiter(view: &WaiterInfo) -> api::Waiter {
     api::Waiter {
         position: view.position,
         owner: view.owner.clone(),
@@ -41,7 +41,7 @@ pub fn waiter(view: &WaiterInfo) -> api::Waiter {
 }
 
 /// What a node stores for a resource.
-pub fn node_hold(view: &ResourceOnNode) -> api::NodeHold {
+pub(crate) fn node_hold(view: &ResourceOnNode) -> api::NodeHold {
     api::NodeHold {
         node: view.node.to_string(),
         holds: view.holds.as_ref().map(ToString::to_string),
@@ -52,7 +52,7 @@ pub fn node_hold(view: &ResourceOnNode) -> api::NodeHold {
 }
 
 /// One edge of a deadlock's cycle.
-pub fn deadlock_edge(edge: &CycleEdge) -> api::DeadlockEdge {
+pub(crate) fn deadlock_edge(edge: &CycleEdge) -> api::DeadlockEdge {
     api::DeadlockEdge {
         owner: edge.owner.clone(),
         waits_for: edge.waits_for.to_string(),
@@ -62,7 +62,7 @@ pub fn deadlock_edge(edge: &CycleEdge) -> api::DeadlockEdge {
 }
 
 /// A node's vote, or why it has none.
-pub fn node_outcome(outcome: &NodeOutcome) -> api::NodeVote {
+pub(crate) fn node_outcome(outcome: &NodeOutcome) -> api::NodeVote {
     let (left_ms, holds) = match &outcome.verdict {
         Verdict::Held { left_ms, holder } => (*left_ms, holder.as_ref().map(|(hash, _)| hash.id().to_string())),
         _ => (None, None),
@@ -76,7 +76,7 @@ pub fn node_outcome(outcome: &NodeOutcome) -> api::NodeVote {
 }
 
 /// A node's state and findings.
-pub fn node_state(report: &NodeSummary) -> api::NodeState {
+pub(crate) fn node_state(report: &NodeSummary) -> api::NodeState {
     let finding = |f: &crate::manager::types::NodeFinding| api::Finding {
         code: f.code.clone(),
         detail: f.detail.clone(),

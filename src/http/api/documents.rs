@@ -9,15 +9,15 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 
 /// The contract, as it is served.
-pub const OPENAPI: &str = include_str!("../../../openapi.yaml");
+pub(crate) const OPENAPI: &str = include_str!("../../../openapi.yaml");
 
 /// `GET /openapi.yaml`.
-pub async fn openapi() -> Response {
+pub(crate) async fn openapi() -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "application/yaml")], OPENAPI).into_response()
 }
 
 /// `GET /problems/{slug}`. Errors: `not-found`.
-pub async fn problem_page(request: Request) -> Result<Response, Problem> {
+pub(crate) async fn problem_page(request: Request) -> Result<Response, Problem> {
     let name = request.uri().path().rsplit('/').next().unwrap_or_default();
     let kind = ProblemKind::parse(name)
         .ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no problem with this name"))?;

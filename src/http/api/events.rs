@@ -36,7 +36,7 @@ const GAP: &str = "event: gap\ndata: {\"detail\":\"events between your last one 
 /// `GET /events`. Cancel: the subscription ends.
 ///
 /// Errors: `invalid`, `not-acceptable`, `quota-exceeded`.
-pub async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let mut fields = Fields::of_query(request.uri())?;
     let (prefix, renewals) = (fields.text("prefix").unwrap_or_default(), fields.flag("renewals"));
     fields.finish(&["prefix", "renewals"])?;

@@ -13,7 +13,7 @@ fn action_and_outcome(mode: ForceMode) -> (&'static str, &'static str) {
 }
 
 /// Completes the audit record before anything is decided, so that refusals have action and reason too.
-pub fn note(audit_scope: &AuditScope, mode: ForceMode, reason: &str) {
+pub(crate) fn note(audit_scope: &AuditScope, mode: ForceMode, reason: &str) {
     audit_scope.note(|record| {
         record.action = action_and_outcome(mode).0.to_owned();
         record.reason = Some(reason.to_owned());
@@ -23,7 +23,7 @@ pub fn note(audit_scope: &AuditScope, mode: ForceMode, reason: &str) {
 /// Ends the lease, and records it in metrics, log and audit log.
 ///
 /// Cancel: what was sent to the nodes stays in effect; a release continues in the background.
-pub async fn end_lease(
+pub(crate) async fn end_lease(
     state: &AppState,
     audit_scope: &AuditScope,
     request: ForceRequest,

@@ -13,14 +13,14 @@ use crate::http::problem::Problem;
 use crate::http::state::AppState;
 
 /// 200 as long as the process answers.
-pub async fn live(headers: HeaderMap) -> Response {
+pub(crate) async fn live(headers: HeaderMap) -> Response {
     responses::health("live", negotiation::for_problem(&headers))
 }
 
 /// 200 if locks can be granted. Only clients with the right `metrics` learn which node is unavailable.
 ///
 /// Errors: `draining`, `quorum-unavailable`.
-pub async fn ready(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn ready(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let format = negotiation::for_problem(request.headers());
     let in_full = Access::of(&request).may_somewhere(Right::Metrics);
     responses::ready(state.manager.readiness(), &state.manager.nodes(), format, in_full)

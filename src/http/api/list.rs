@@ -11,7 +11,7 @@ use crate::http::state::AppState;
 use crate::types::ResourceName;
 
 /// Answers from the manager's snapshot, with the locks that the client may read. Cancel: nothing is left behind.
-pub async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (query, access) = (requests::list(&request)?, Access::of(&request));
     drop(request);
     let may_read = |name: &ResourceName| access.may(Right::Read, name);

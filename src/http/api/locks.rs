@@ -25,7 +25,7 @@ use crate::types::{Fence, ResourceName, Token};
 ///
 /// Cancel (the client disconnected): the manager gives up the queue position and undoes a grant; there is no await
 /// between committing the grant and the answer.
-pub fn acquire(State(state): State<AppState>, request: Request) -> impl Future<Output = Response> + Send {
+pub(crate) fn acquire(State(state): State<AppState>, request: Request) -> impl Future<Output = Response> + Send {
     // Outside the future, which would otherwise keep a copy of the request that it has lent.
     let audit_scope = AuditScope::of(&request);
     acquire_in(state, request, audit_scope)
@@ -85,7 +85,7 @@ async fn read_acquire(
 }
 
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
-pub async fn extend(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
     let ExtendParams { mut request, if_match, format } = Box::pin(requests::extend(request, &state.settings)).await?;
     let resource = request.resource.clone();
@@ -116,7 +116,7 @@ async fn expected_fence(
 }
 
 /// `DELETE`. Cancel: a release continues in the background.
-pub async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
     match Box::pin(requests::release(request, &state.settings)).await? {
         ReleaseParams::Release { resource, token, if_match } => {
@@ -177,7 +177,7 @@ async fn release_forced(
 }
 
 /// `GET` and `HEAD`. Cancel: nothing is left behind.
-pub async fn inspect(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn inspect(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (resource, format) = requests::inspect(&request)?;
     drop(request);
     let inspection = Box::pin(state.manager.inspect(&resource)).await;

@@ -11,7 +11,7 @@ use crate::manager::types::Readiness;
 use crate::metrics::{AuditTotals, Scrape};
 
 /// Answers in the Prometheus text format.
-pub async fn metrics(State(state): State<AppState>) -> Result<Response, Problem> {
+pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, Problem> {
     let draining = state.manager.readiness() == Readiness::Draining;
     let counts = state.audit.counts();
     let audit =

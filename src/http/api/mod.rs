@@ -1,20 +1,20 @@
 //! The API's handlers: parse the request, call the manager, write the answer.
 
-pub mod convert;
-pub mod documents;
-pub mod events;
+pub(crate) mod convert;
+pub(crate) mod documents;
+pub(crate) mod events;
 pub mod extract;
 pub mod fields;
-pub mod force;
-pub mod health;
-pub mod hold;
-pub mod list;
-pub mod locks;
-pub mod metrics;
-pub mod nodes;
-pub mod refusals;
-pub mod requests;
-pub mod responses;
+pub(crate) mod force;
+pub(crate) mod health;
+pub(crate) mod hold;
+pub(crate) mod list;
+pub(crate) mod locks;
+pub(crate) mod metrics;
+pub(crate) mod nodes;
+pub(crate) mod refusals;
+pub(crate) mod requests;
+pub(crate) mod responses;
 
 #[cfg(test)]
 mod openapi_tests;

@@ -8,7 +8,7 @@ use crate::http::problem::Problem;
 use crate::http::state::AppState;
 
 /// Answers from the manager's view; calls no node.
-pub async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     requests::nodes(&request)?;
     Ok(responses::nodes(&state.manager.nodes()))
 }

@@ -50,10 +50,10 @@ fn held_by(resource: &ResourceName, locked: &HeldRefusal) -> String {
 }
 
 /// What [`no_quorum`] says where the holder cannot be read.
-pub const HOLDER_UNKNOWN: &str = "the holder cannot be determined";
+pub(crate) const HOLDER_UNKNOWN: &str = "the holder cannot be determined";
 
 /// Too few votes. `consequence` begins the sentence.
-pub fn no_quorum(consequence: &str, error: &NoQuorum) -> Problem {
+pub(crate) fn no_quorum(consequence: &str, error: &NoQuorum) -> Problem {
     let count = error.quorum;
     let detail =
         format!("{consequence}: {} of {} nodes voted for it, {} are needed", count.granted, count.nodes, count.needed);
@@ -66,7 +66,7 @@ pub fn no_quorum(consequence: &str, error: &NoQuorum) -> Problem {
 }
 
 /// The instance is shutting down.
-pub fn draining() -> Problem {
+pub(crate) fn draining() -> Problem {
     Problem::new(
         ProblemKind::Draining,
         "this instance is shutting down: retry with another one, or with this one in a second",
@@ -76,7 +76,7 @@ pub fn draining() -> Problem {
 }
 
 /// A refused acquire.
-pub fn acquire(resource: &ResourceName, error: AcquireError) -> Problem {
+pub(crate) fn acquire(resource: &ResourceName, error: AcquireError) -> Problem {
     match error {
         AcquireError::Held(locked) => {
             let detail = held_by(resource, &locked);
@@ -150,7 +150,7 @@ fn not_holder(resource: &ResourceName) -> Problem {
 }
 
 /// The precondition names another holder than `current`, a tag.
-pub fn changed(resource: &ResourceName, current: &str) -> Problem {
+pub(crate) fn changed(resource: &ResourceName, current: &str) -> Problem {
     let problem = Problem::new(ProblemKind::Changed, format!("{resource} has another holder now; nothing was done"))
         .with(|m| m.resource = Some(resource.to_string()));
     match etag(current) {
@@ -160,13 +160,13 @@ pub fn changed(resource: &ResourceName, current: &str) -> Problem {
 }
 
 /// Nobody holds the resource.
-pub fn not_held(resource: &ResourceName) -> Problem {
+pub(crate) fn not_held(resource: &ResourceName) -> Problem {
     Problem::new(ProblemKind::NotHeld, format!("nobody holds {resource}"))
         .with(|m| m.resource = Some(resource.to_string()))
 }
 
 /// A refused extend.
-pub fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
+pub(crate) fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
     match error {
         ExtendError::NotHolder => not_holder(resource),
         ExtendError::Gone(reason) => gone(resource, reason),
@@ -182,7 +182,7 @@ pub fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
 }
 
 /// A refused release.
-pub fn release(resource: &ResourceName, error: ReleaseError) -> Problem {
+pub(crate) fn release(resource: &ResourceName, error: ReleaseError) -> Problem {
     match error {
         ReleaseError::NotHolder => not_holder(resource),
         ReleaseError::Gone(reason) => gone(resource, reason),
@@ -195,7 +195,7 @@ pub fn release(resource: &ResourceName, error: ReleaseError) -> Problem {
 }
 
 /// A refused forced end.
-pub fn force(resource: &ResourceName, error: ForceError) -> Problem {
+pub(crate) fn force(resource: &ResourceName, error: ForceError) -> Problem {
     match error {
         ForceError::NotHeld => not_held(resource),
         ForceError::Changed { current } => changed(resource, &current),

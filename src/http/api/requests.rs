@@ -19,13 +19,13 @@ use crate::manager::types::{
 use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl};
 
 /// The formats of answers under `/locks/{resource}`.
-pub const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
+pub(crate) const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
 /// The maximum length of the `reason` of a forced end: that of a note.
-pub const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
+pub(crate) const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
 
 /// A parsed acquire.
 #[derive(Debug)]
-pub struct AcquireParams {
+pub(crate) struct AcquireParams {
     /// For the manager.
     pub request: AcquireRequest,
     /// The format of the answer.
@@ -40,7 +40,7 @@ pub struct AcquireParams {
 ///
 /// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
-pub async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireParams, Problem> {
+pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireParams, Problem> {
     let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH);
     let (parts, mut fields) = extract::fields(request, settings, MergePatch::Refused).await?;
@@ -115,7 +115,7 @@ fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Proble
 
 /// A parsed extend. `request.fence` is set later where `if_match` has tags.
 #[derive(Debug)]
-pub struct ExtendParams {
+pub(crate) struct ExtendParams {
     /// For the manager.
     pub request: ExtendRequest,
     /// The precondition.
@@ -125,7 +125,7 @@ pub struct ExtendParams {
 }
 
 /// Parses `PATCH /locks/{resource}`, a merge-patch. Errors, Cancel: as [`acquire`].
-pub async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendParams, Problem> {
+pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendParams, Problem> {
     let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
     let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
@@ -154,7 +154,7 @@ pub async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendP
 
 /// A parsed release or forced end.
 #[derive(Debug)]
-pub enum ReleaseParams {
+pub(crate) enum ReleaseParams {
     /// By the holder.
     Release { resource: ResourceName, token: Token, if_match: IfMatch },
     /// By an operator.
@@ -163,7 +163,7 @@ pub enum ReleaseParams {
 
 /// Parses `DELETE /locks/{resource}`. A release is never refused for its answer's format, so the Accept
 /// header is ignored. Errors, Cancel: as [`acquire`].
-pub async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseParams, Problem> {
+pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseParams, Problem> {
     let resource = path::resource(request.uri())?;
     let (parts, mut fields) = extract::fields(request, settings, MergePatch::Refused).await?;
     let if_match = extract::if_match(&parts.headers)?;
@@ -200,7 +200,7 @@ pub async fn release(request: Request, settings: &HttpSettings) -> Result<Releas
 }
 
 /// Parses `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
-pub fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat), Problem> {
+pub(crate) fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat), Problem> {
     let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
     no_fields(request)?;
@@ -208,7 +208,7 @@ pub fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat), Prob
 }
 
 /// Parses `GET /nodes`. Errors: as [`inspect`].
-pub fn nodes(request: &Request) -> Result<(), Problem> {
+pub(crate) fn nodes(request: &Request) -> Result<(), Problem> {
     extract::accepted(request.headers(), &[ResponseFormat::Json])?;
     no_fields(request)
 }
@@ -218,7 +218,7 @@ fn no_fields(request: &Request) -> Result<(), Problem> {
 }
 
 /// Parses `GET /locks`. Errors: as [`inspect`].
-pub fn list(request: &Request) -> Result<ListQuery, Problem> {
+pub(crate) fn list(request: &Request) -> Result<ListQuery, Problem> {
     extract::accepted(request.headers(), &[ResponseFormat::Json])?;
     let mut fields = Fields::of_query(request.uri())?;
     let prefix = fields.text("prefix").unwrap_or_default();

@@ -26,9 +26,9 @@ use crate::redlock::quorum::quorum_of;
 use crate::types::ResourceName;
 
 /// The header that repeats the fencing token for clients that do not parse bodies.
-pub const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+pub(crate) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
 /// The header that confirms a `Prefer` header (RFC 7240).
-pub const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+pub(crate) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 /// The warning of an unsafe end.
 const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not notified and may still be working\"";
 
@@ -39,7 +39,7 @@ fn json(status: StatusCode, body: &impl Serialize) -> Response {
 }
 
 /// A text body.
-pub fn text(status: StatusCode, body: impl Into<Body>) -> Response {
+pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()
 }
 
@@ -68,7 +68,7 @@ fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
 }
 
 /// The lease with its token, for a stream that holds it.
-pub fn lease_with_token(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
+pub(crate) fn lease_with_token(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
     let token = Some(api::TokenText(lease.token.reveal().to_owned()));
     api::Lease { token, waited_ms: Some(format::ms(lease.waited)), ..lease_body(lease, time) }
 }
@@ -86,7 +86,7 @@ fn put_fence(response: &mut Response, fence: u64) {
 }
 
 /// 201, or 200 for a replay. Besides a stream's first event, the only answer with the token.
-pub fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseFormat) -> Response {
+pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseFormat) -> Response {
     let status = if lease.replay { StatusCode::OK } else { StatusCode::CREATED };
     let mut response = match format {
         ResponseFormat::Text => text(status, format!("{}\n", lease.token.reveal())),
@@ -103,13 +103,13 @@ pub fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseFormat) 
 }
 
 /// Confirms in an answer, granted or not, that `Prefer: wait` was applied. Units: seconds.
-pub fn put_preference(response: &mut Response, applied: Option<u64>) {
+pub(crate) fn put_preference(response: &mut Response, applied: Option<u64>) {
     let applied = applied.and_then(|s| HeaderValue::try_from(format!("wait={s}")).ok());
     put(response, PREFERENCE_APPLIED, applied);
 }
 
 /// 200 for an extend: the lease without its token.
-pub fn extended(extended: &ExtendedLease, time: AnswerTime, format: ResponseFormat) -> Response {
+pub(crate) fn extended(extended: &ExtendedLease, time: AnswerTime, format: ResponseFormat) -> Response {
     let renewals = Some(extended.renewals).filter(|n| *n > 0);
     let body = api::Lease { renewals, ..lease_body(&extended.lease, time) };
     let mut response = match format {
@@ -136,12 +136,12 @@ pub fn extended(extended: &ExtendedLease, time: AnswerTime, format: ResponseForm
 }
 
 /// 204 for a release.
-pub fn released() -> Response {
+pub(crate) fn released() -> Response {
     StatusCode::NO_CONTENT.into_response()
 }
 
 /// 204 with a warning if the lock was freed at once, 202 if it will be when the lease ends.
-pub fn forced(resource: &ResourceName, forced: &Forced, wall_ms: u64) -> Response {
+pub(crate) fn forced(resource: &ResourceName, forced: &Forced, wall_ms: u64) -> Response {
     match forced {
         Forced::Freed => (StatusCode::NO_CONTENT, [(header::WARNING, FORCED_NOW_WARNING)]).into_response(),
         Forced::FreesIn(left) => {
@@ -153,7 +153,7 @@ pub fn forced(resource: &ResourceName, forced: &Forced, wall_ms: u64) -> Respons
 }
 
 /// 200 with holder, waiters and votes. Errors: `not-held`.
-pub fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseFormat) -> Result<Response, Problem> {
+pub(crate) fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseFormat) -> Result<Response, Problem> {
     let (state, foreign, holder) = match &inspection.state {
         LockState::Free => {
             let problem = refusals::not_held(&inspection.resource).with(|m| m.waiting = Some(inspection.waiters.len()));
@@ -212,7 +212,7 @@ fn lock_lines(body: &api::Lock, holder: Option<&HolderInfo>) -> String {
 }
 
 /// 200 with a page of leases.
-pub fn listed(page: &ListPage) -> Response {
+pub(crate) fn listed(page: &ListPage) -> Response {
     let items = page.items.iter().map(|item| api::ListEntry {
         resource: item.resource.to_string(),
         state: item.holder.as_ref().map_or("waited", convert::held_state).to_owned(),
@@ -236,13 +236,13 @@ fn voting(reports: &[NodeSummary]) -> QuorumCount {
 }
 
 /// 200 with all nodes.
-pub fn nodes(reports: &[NodeSummary]) -> Response {
+pub(crate) fn nodes(reports: &[NodeSummary]) -> Response {
     let nodes = reports.iter().map(convert::node_state).collect();
     json(StatusCode::OK, &api::Nodes { nodes, quorum: convert::quorum(voting(reports)) })
 }
 
 /// 200 with a status.
-pub fn health(status: &'static str, format: ResponseFormat) -> Response {
+pub(crate) fn health(status: &'static str, format: ResponseFormat) -> Response {
     match format {
         ResponseFormat::Text => text(StatusCode::OK, format!("{status}\n")),
         ResponseFormat::Json => json(StatusCode::OK, &api::Health { status: status.to_owned() }),
@@ -250,7 +250,7 @@ pub fn health(status: &'static str, format: ResponseFormat) -> Response {
 }
 
 /// `; n1, n2: reason` for each reason for which nodes have no vote. A reason says what an operator can do.
-pub fn no_vote_reasons(reports: &[NodeSummary]) -> String {
+pub(crate) fn no_vote_reasons(reports: &[NodeSummary]) -> String {
     let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for report in reports.iter().filter(|r| !r.votes) {
         if let Some(why) = &report.why {
@@ -262,7 +262,7 @@ pub fn no_vote_reasons(reports: &[NodeSummary]) -> String {
 
 /// 200 if locks can be granted. Errors: `draining`, `quorum-unavailable`; with `in_full`, the latter names each node
 /// without a vote.
-pub fn ready(
+pub(crate) fn ready(
     readiness: Readiness,
     reports: &[NodeSummary],
     format: ResponseFormat,

@@ -18,7 +18,7 @@ use crate::types::ResourceName;
 
 /// The permissions of a request's client.
 #[derive(Debug, Clone)]
-pub struct Access(Permissions);
+pub(crate) struct Access(Permissions);
 
 #[derive(Debug, Clone)]
 enum Permissions {
@@ -32,27 +32,27 @@ enum Permissions {
 
 impl Access {
     /// Of a request; without permissions where the authentication layer did not see it.
-    pub fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &Request) -> Self {
         request.extensions().get::<Self>().cloned().unwrap_or_else(Self::nothing)
     }
 
     /// Everything: authentication is off.
-    pub fn everything() -> Self {
+    pub(crate) fn everything() -> Self {
         Self(Permissions::Everything)
     }
 
     /// Without permissions.
-    pub fn nothing() -> Self {
+    pub(crate) fn nothing() -> Self {
         Self(Permissions::Nothing)
     }
 
     /// What this principal may do.
-    pub fn of_principal(authenticator: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
+    pub(crate) fn of_principal(authenticator: &Arc<Authenticator>, principal: Arc<Principal>) -> Self {
         Self(Permissions::Principal { authenticator: Arc::clone(authenticator), principal })
     }
 
     /// The principal; `None` without authentication or permissions.
-    pub fn principal(&self) -> Option<&Principal> {
+    pub(crate) fn principal(&self) -> Option<&Principal> {
         match &self.0 {
             Permissions::Principal { principal, .. } => Some(principal),
             _ => None,
@@ -60,7 +60,7 @@ impl Access {
     }
 
     /// Whether the right covers this name.
-    pub fn may(&self, right: Right, name: &ResourceName) -> bool {
+    pub(crate) fn may(&self, right: Right, name: &ResourceName) -> bool {
         match &self.0 {
             Permissions::Everything => true,
             Permissions::Principal { principal, .. } => principal.rules.allow(right, name),
@@ -69,17 +69,17 @@ impl Access {
     }
 
     /// The same for a name that a node reported; text that is no resource name needs unrestricted access.
-    pub fn may_text(&self, right: Right, name: &str) -> bool {
+    pub(crate) fn may_text(&self, right: Right, name: &str) -> bool {
         matches!(self.0, Permissions::Everything) || ResourceName::parse(name).is_ok_and(|name| self.may(right, &name))
     }
 
     /// Whether everything is allowed.
-    pub fn may_all(&self) -> bool {
+    pub(crate) fn may_all(&self) -> bool {
         self.may_somewhere(Right::Admin)
     }
 
     /// Whether the right covers some name, or the service where the right has no names.
-    pub fn may_somewhere(&self, right: Right) -> bool {
+    pub(crate) fn may_somewhere(&self, right: Right) -> bool {
         match &self.0 {
             Permissions::Everything => true,
             Permissions::Principal { principal, .. } => principal.rules.allow_somewhere(right),
@@ -88,7 +88,7 @@ impl Access {
     }
 
     /// Whether the event may be shown: by its resource, or as one of the nodes.
-    pub fn may_see(&self, event: &Event) -> bool {
+    pub(crate) fn may_see(&self, event: &Event) -> bool {
         match event.resource.as_deref() {
             Some(name) => self.may_text(Right::Events, name),
             None => self.may_somewhere(Right::Metrics),
@@ -96,18 +96,18 @@ impl Access {
     }
 
     /// Errors: `forbidden`.
-    pub fn need(&self, right: Right, name: &ResourceName) -> Result<(), Problem> {
+    pub(crate) fn need(&self, right: Right, name: &ResourceName) -> Result<(), Problem> {
         if self.may(right, name) { Ok(()) } else { Err(forbidden(right, Some(name))) }
     }
 
     /// Errors: `forbidden`.
-    pub fn need_somewhere(&self, right: Right) -> Result<(), Problem> {
+    pub(crate) fn need_somewhere(&self, right: Right) -> Result<(), Problem> {
         if self.may_somewhere(right) { Ok(()) } else { Err(forbidden(right, None)) }
     }
 
     /// The same client by the rules of now; `None` if the principal no longer exists. For streams, which outlive
     /// changes of the access file.
-    pub fn renewed(&self) -> Option<Self> {
+    pub(crate) fn renewed(&self) -> Option<Self> {
         match &self.0 {
             Permissions::Principal { authenticator, principal } => {
                 authenticator.current(&principal.name).map(|current| Self::of_principal(authenticator, current))
@@ -120,7 +120,7 @@ impl Access {
     /// Reserves an acquire in the principal's quota; `None` without authentication.
     ///
     /// Errors: `quota-exceeded`.
-    pub fn reserve(&self, waits: bool) -> Result<Option<QuotaPermit>, Problem> {
+    pub(crate) fn reserve(&self, waits: bool) -> Result<Option<QuotaPermit>, Problem> {
         let Permissions::Principal { authenticator, principal } = &self.0 else { return Ok(None) };
         let limits = authenticator.limits(principal);
         let (leases, waiters) = (limits.leases.unwrap_or(usize::MAX), limits.waiters.unwrap_or(usize::MAX));
@@ -136,7 +136,7 @@ impl Access {
     }
 
     /// Updates the principal's quota; does nothing without authentication.
-    pub fn update_quota(&self, update: impl FnOnce(&Quotas)) {
+    pub(crate) fn update_quota(&self, update: impl FnOnce(&Quotas)) {
         if let Permissions::Principal { authenticator, .. } = &self.0 {
             update(authenticator.quotas());
         }

@@ -25,7 +25,7 @@ const INTERNAL: &str = "internal";
 
 /// The audit record of a request in progress. Cheap to clone; does nothing without an audit log.
 #[derive(Clone, Default)]
-pub struct AuditScope(Option<Arc<Inner>>);
+pub(crate) struct AuditScope(Option<Arc<Inner>>);
 
 struct Inner {
     audit: Audit,
@@ -35,7 +35,7 @@ struct Inner {
 
 impl AuditScope {
     /// Of a request that has passed the request layer.
-    pub fn of(request: &Request) -> Self {
+    pub(crate) fn of(request: &Request) -> Self {
         request.extensions().get::<Self>().cloned().unwrap_or_default()
     }
 
@@ -54,19 +54,19 @@ impl AuditScope {
     }
 
     /// Completes the record. `change` is not called without an audit log.
-    pub fn note(&self, change: impl FnOnce(&mut AuditRecord)) {
+    pub(crate) fn note(&self, change: impl FnOnce(&mut AuditRecord)) {
         if let Some(inner) = &self.0 {
             change(&mut inner.record.lock());
         }
     }
 
     /// Sets the authenticated principal.
-    pub fn name(&self, principal: &str) {
+    pub(crate) fn name(&self, principal: &str) {
         self.note(|record| record.principal = Some(principal.to_owned()));
     }
 
     /// Records a grant.
-    pub fn granted(&self, is_replay: bool, token: impl FnOnce() -> TokenId, fence: Fence) {
+    pub(crate) fn granted(&self, is_replay: bool, token: impl FnOnce() -> TokenId, fence: Fence) {
         self.note(|record| {
             record.outcome = if is_replay { "replayed" } else { "granted" }.to_owned();
             record.token_id = Some(token().to_string());
@@ -75,7 +75,7 @@ impl AuditScope {
     }
 
     /// Writes a further record, for what happens to a stream after the head of its answer.
-    pub fn write(&self, outcome: &str, reason: Option<&str>) {
+    pub(crate) fn write(&self, outcome: &str, reason: Option<&str>) {
         if let Some(inner) = &self.0 {
             let record = inner.record.lock().clone();
             let (outcome, reason) = (outcome.to_owned(), reason.map(str::to_owned));
@@ -115,11 +115,11 @@ impl AuditScope {
 
 /// Writes the record when the request is answered. Dropped without an answer, it records a requested change as
 /// abandoned.
-pub struct AuditGuard(AuditScope);
+pub(crate) struct AuditGuard(AuditScope);
 
 impl AuditGuard {
     /// Begins the record and leaves its [`AuditScope`] in the request's extensions.
-    pub fn begin(audit: &Audit, request: &mut Request, route: Option<MatchedRoute>) -> Self {
+    pub(crate) fn begin(audit: &Audit, request: &mut Request, route: Option<MatchedRoute>) -> Self {
         if !audit.is_on() {
             return Self(AuditScope::default());
         }
@@ -129,12 +129,12 @@ impl AuditGuard {
     }
 
     /// The request was answered.
-    pub fn answered(mut self, response: &Response) {
+    pub(crate) fn answered(mut self, response: &Response) {
         std::mem::take(&mut self.0).answered(response);
     }
 
     /// The handler panicked.
-    pub fn panicked(mut self) {
+    pub(crate) fn panicked(mut self) {
         std::mem::take(&mut self.0).dropped(INTERNAL);
     }
 }

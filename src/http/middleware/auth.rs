@@ -27,7 +27,7 @@ use crate::types::ResourceName;
 
 /// The permission that an operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Requirement {
+pub(crate) enum Requirement {
     /// None: the answer reveals nothing.
     Nothing,
     /// This right on the name in the path.
@@ -40,7 +40,7 @@ pub enum Requirement {
 
 impl Requirement {
     /// Of an operation.
-    pub fn of(operation: Operation) -> Self {
+    pub(crate) fn of(operation: Operation) -> Self {
         match operation {
             Operation::Acquire | Operation::Extend => Self::OnName(Right::Acquire),
             Operation::Release => Self::Release,
@@ -70,7 +70,7 @@ impl Requirement {
 
 /// The layer of one route. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct AuthLayer(Arc<RouteAuth>);
+pub(crate) struct AuthLayer(Arc<RouteAuth>);
 
 #[derive(Debug)]
 struct RouteAuth {
@@ -85,7 +85,7 @@ struct RouteAuth {
 
 impl AuthLayer {
     /// For one route.
-    pub fn new(authenticator: Arc<Authenticator>, settings: Arc<HttpSettings>, route: &Route) -> Self {
+    pub(crate) fn new(authenticator: Arc<Authenticator>, settings: Arc<HttpSettings>, route: &Route) -> Self {
         let requirement = Requirement::of(route.operation);
         let prefix = route.pattern.split('{').next().unwrap_or_default();
         let is_page = matches!(route.operation, Operation::Ui(_));
@@ -104,7 +104,7 @@ impl<S> Layer<S> for AuthLayer {
 /// A handler behind an [`AuthLayer`]. A service of its own: `from_fn` would clone and box each request's service once
 /// more.
 #[derive(Debug, Clone)]
-pub struct AuthService<S> {
+pub(crate) struct AuthService<S> {
     route: Arc<RouteAuth>,
     inner: S,
 }

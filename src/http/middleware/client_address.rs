@@ -15,7 +15,7 @@ const FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-for");
 const HOPS_MAX: usize = 16;
 
 /// The client's address, for the audit log only: no decision depends on it.
-pub fn of(request: &Request, trusted: &[IpNet]) -> Option<IpAddr> {
+pub(super) fn of(request: &Request, trusted: &[IpNet]) -> Option<IpAddr> {
     let peer = Connection::of(request)?.peer().ip();
     Some(resolve(peer.to_canonical(), request.headers(), trusted))
 }

@@ -15,12 +15,12 @@ use crate::http::problem_kind::ProblemKind;
 use crate::redlock::clock::{Clock, SystemClock};
 
 /// The session cookie of the pages. The API never reads it.
-pub const SESSION_COOKIE: &str = "redlockd_session";
+pub(crate) const SESSION_COOKIE: &str = "redlockd_session";
 /// The `WWW-Authenticate` header of a 401.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer");
 
 /// The session token in the cookie that the browser sent.
-pub fn session_token(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn session_token(headers: &HeaderMap) -> Option<&str> {
     let values = headers.get_all(header::COOKIE).iter().filter_map(|v| v.to_str().ok());
     let mut pairs = values.flat_map(|v| v.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(name, _)| *name == SESSION_COOKIE).map(|(_, token)| token)

@@ -24,7 +24,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
 ];
 
 /// Completes the answer to a request below `/ui`.
-pub struct HtmlResponse {
+pub(super) struct HtmlResponse {
     accepts_html: bool,
     is_open: bool,
 }
@@ -32,14 +32,14 @@ pub struct HtmlResponse {
 impl HtmlResponse {
     /// `None` for requests elsewhere. `is_open`: see
     /// [`crate::http::state::HttpSettings::is_open_to_others`].
-    pub fn of(request: &Request, is_open: bool) -> Option<Self> {
+    pub(super) fn of(request: &Request, is_open: bool) -> Option<Self> {
         let path = request.uri().path();
         let is_below = path == "/ui" || path.starts_with("/ui/");
         is_below.then(|| Self { accepts_html: accepts_html(request.headers()), is_open })
     }
 
     /// Turns a problem into a page and adds the headers. `instance`: the request's id.
-    pub fn apply(&self, instance: &str, mut response: Response) -> Response {
+    pub(super) fn apply(&self, instance: &str, mut response: Response) -> Response {
         if self.accepts_html
             && let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>()
         {

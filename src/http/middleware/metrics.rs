@@ -12,23 +12,23 @@ use crate::metrics::requests::{OTHER_METHOD, RequestWatch, UNMATCHED};
 
 /// The part of a request's duration that went into waiting for a lock. Handlers leave it in the answer's extensions.
 #[derive(Debug, Clone, Copy)]
-pub struct WaitTime(pub Duration);
+pub(crate) struct WaitTime(pub Duration);
 
 /// A request that is measured. Dropped, it counts as abandoned and is no longer in flight.
-pub struct MeasuredRequest {
+pub(crate) struct MeasuredRequest {
     route: &'static str,
     watch: RequestWatch,
 }
 
 impl MeasuredRequest {
     /// Starts the timer. Requests without a route share one label: raw paths are unbounded.
-    pub fn begin(metrics: &Metrics, request: &Request, route: Option<MatchedRoute>) -> Self {
+    pub(crate) fn begin(metrics: &Metrics, request: &Request, route: Option<MatchedRoute>) -> Self {
         let route = route.map_or(UNMATCHED, |r| r.path);
         Self { route, watch: metrics.watch_request(route, method_label(request.method())) }
     }
 
     /// Records status and duration.
-    pub fn answered(self, response: &Response) {
+    pub(crate) fn answered(self, response: &Response) {
         let waited = response.extensions().get::<WaitTime>().map(|w| w.0).unwrap_or_default();
         let status = response.status().as_u16();
         self.watch.answered(status, waited);

@@ -1,12 +1,12 @@
 //! What every request passes before and after its handler: `request_layer` outside, `auth` inside it.
 
-pub mod access;
-pub mod audit;
-pub mod auth;
+pub(crate) mod access;
+pub(crate) mod audit;
+pub(crate) mod auth;
 mod client_address;
-pub mod credentials;
+pub(crate) mod credentials;
 mod html_response;
-pub mod metrics;
+pub(crate) mod metrics;
 pub mod request_id;
-pub mod request_layer;
+pub(crate) mod request_layer;
 mod site_checks;

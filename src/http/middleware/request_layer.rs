@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 
 /// The layer of one route. Cheap to clone.
 #[derive(Clone)]
-pub struct RequestLayer {
+pub(crate) struct RequestLayer {
     context: Arc<LayerContext>,
     route: Option<MatchedRoute>,
 }
@@ -40,13 +40,13 @@ struct LayerContext {
 
 impl RequestLayer {
     /// For requests without a route. `is_open`: see [`crate::http::state::HttpSettings::is_open_to_others`].
-    pub fn new(metrics: Arc<Metrics>, audit: Audit, is_open: bool) -> Self {
+    pub(crate) fn new(metrics: Arc<Metrics>, audit: Audit, is_open: bool) -> Self {
         Self { context: Arc::new(LayerContext { metrics, audit, is_open }), route: None }
     }
 
     /// For one route, or one path whose method does not match.
     #[must_use]
-    pub fn matched(self, route: MatchedRoute) -> Self {
+    pub(crate) fn matched(self, route: MatchedRoute) -> Self {
         Self { route: Some(route), ..self }
     }
 }
@@ -61,7 +61,7 @@ impl<S> Layer<S> for RequestLayer {
 
 /// A service inside the layer.
 #[derive(Clone)]
-pub struct RequestService<S> {
+pub(crate) struct RequestService<S> {
     layer: RequestLayer,
     inner: S,
 }

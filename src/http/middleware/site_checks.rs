@@ -15,7 +15,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// comes from no browser.
 ///
 /// Errors: `forbidden`. Source: the order of checks of Go's `net/http.CrossOriginProtection`.
-pub fn check_origin(request: &Request) -> Result<(), Problem> {
+pub(super) fn check_origin(request: &Request) -> Result<(), Problem> {
     let is_safe = matches!(request.method().as_str(), "GET" | "HEAD" | "OPTIONS");
     if is_safe || is_same_origin(request.headers(), request.uri()) {
         return Ok(());
@@ -27,7 +27,7 @@ pub fn check_origin(request: &Request) -> Result<(), Problem> {
 /// Refuses a request under a foreign host name. Browsers always name a host; `allow_missing` admits other clients.
 ///
 /// Errors: `host-not-allowed`, without the name, which the client chose.
-pub fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing: bool) -> Result<(), Problem> {
+pub(super) fn check_host(hosts: &AllowedHosts, request: &Request, allow_missing: bool) -> Result<(), Problem> {
     if hosts.permit_request(request.headers(), request.uri(), allow_missing) {
         return Ok(());
     }

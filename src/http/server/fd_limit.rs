@@ -7,7 +7,7 @@ const FILES_PER_NODE: usize = 36;
 
 /// The number of connections that there are file descriptors for, at most `wanted`. Raises the soft limit to the hard
 /// one, and reserves some for nodes, files and listeners.
-pub fn connections_allowed(nodes: usize, wanted: usize) -> usize {
+pub(crate) fn connections_allowed(nodes: usize, wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -20,11 +20,11 @@ use crate::http::connection::{Connection, RequestGuard};
 
 /// How long a client may leave an answer unread. Stream readers read all the time, and other answers fit into the
 /// kernel's buffers, so only a client that has stopped reading meets this.
-pub const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const UNREAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The timeouts of a connection.
 #[derive(Debug, Clone, Copy)]
-pub struct ConnectionTimeouts {
+pub(crate) struct ConnectionTimeouts {
     /// Without a request.
     pub idle: Duration,
     /// From the first byte of a request to the end of its head; `None` for HTTP/2, where bytes need not be a head.
@@ -45,7 +45,7 @@ enum Phase {
 }
 
 /// A stream that fails with `TimedOut` when one of its timeouts passes.
-pub struct IdleTimeout<S> {
+pub(crate) struct IdleTimeout<S> {
     inner: S,
     connection: Arc<Connection>,
     timeouts: ConnectionTimeouts,
@@ -56,7 +56,7 @@ pub struct IdleTimeout<S> {
 
 impl<S> IdleTimeout<S> {
     /// A connection without a request.
-    pub fn new(inner: S, connection: Arc<Connection>, timeouts: ConnectionTimeouts) -> Self {
+    pub(crate) fn new(inner: S, connection: Arc<Connection>, timeouts: ConnectionTimeouts) -> Self {
         let timer = Box::pin(sleep(timeouts.idle));
         Self { inner, connection, timeouts, phase: Phase::Idle, timer, unread: None }
     }
@@ -151,11 +151,11 @@ impl<S: AsyncWrite + LossTimeout + Unpin> AsyncWrite for IdleTimeout<S> {
 }
 
 /// A response body whose request is in flight until the body has been sent or dropped.
-pub struct TrackedBody {
+pub(crate) struct TrackedBody {
     /// The router's body.
-    pub body: axum::body::Body,
+    pub(crate) body: axum::body::Body,
     /// Dropped with the body.
-    pub request: RequestGuard,
+    pub(crate) _request: RequestGuard,
 }
 
 impl HttpBody for TrackedBody {

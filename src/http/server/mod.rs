@@ -1,8 +1,8 @@
 //! The connection server: accepting, TLS, timeouts, reloading of certificates, and draining.
 
-pub mod fd_limit;
-pub mod idle_timeout;
-pub mod reload;
-pub mod serve;
-pub mod socket;
-pub mod tls;
+pub(crate) mod fd_limit;
+pub(crate) mod idle_timeout;
+pub(crate) mod reload;
+pub(crate) mod serve;
+pub(crate) mod socket;
+pub(crate) mod tls;

@@ -40,7 +40,7 @@ fn stamp(path: &Path) -> Option<FileStamp> {
 }
 
 /// Files that are reloaded together.
-pub struct WatchedFiles {
+pub(crate) struct WatchedFiles {
     files: Vec<PathBuf>,
     /// Reads the files, puts them in force and logs the result.
     reload: Box<dyn Fn() + Send + Sync>,
@@ -52,13 +52,13 @@ pub struct WatchedFiles {
 
 impl WatchedFiles {
     /// Files that have just been read.
-    pub fn new(files: Vec<PathBuf>, reload: impl Fn() + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(files: Vec<PathBuf>, reload: impl Fn() + Send + Sync + 'static) -> Self {
         let loaded: Vec<_> = files.iter().map(|path| stamp(path)).collect();
         Self { files, reload: Box::new(reload), checked: loaded.clone(), loaded }
     }
 
     /// The access file: a valid one replaces the principals.
-    pub fn access(path: PathBuf, authenticator: Arc<Authenticator>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn access(path: PathBuf, authenticator: Arc<Authenticator>, metrics: Arc<Metrics>) -> Self {
         Self::new(vec![path.clone()], move || {
             let read = access_file::read(&path);
             metrics.reloaded(ReloadedFile::AccessFile, read.is_ok());
@@ -76,7 +76,7 @@ impl WatchedFiles {
     }
 
     /// The server's certificate: a valid one is used for new connections.
-    pub fn certificates(tls: &Arc<Tls>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn certificates(tls: &Arc<Tls>, metrics: Arc<Metrics>) -> Self {
         let tls = Arc::clone(tls);
         Self::new(tls.files().paths(), move || {
             let read = tls.reload();
@@ -104,7 +104,7 @@ impl WatchedFiles {
 /// Checks the files forever; a notification of `reload_now` reloads all of them at once.
 ///
 /// Cancel: nothing is left behind; what was read stays in force.
-pub async fn watch(mut watched: Vec<WatchedFiles>, reload_now: Arc<Notify>) {
+pub(crate) async fn watch(mut watched: Vec<WatchedFiles>, reload_now: Arc<Notify>) {
     loop {
         let now = tokio::select! {
             biased;

@@ -37,13 +37,13 @@ const H2_PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_s
 /// Bytes buffered for one HTTP/2 request whose client does not read its answer.
 const H2_SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// The most headers of a request.
-pub const MAX_HEADERS: usize = 64;
+pub(crate) const MAX_HEADERS: usize = 64;
 /// The pause after a failed accept: without file descriptors, the next one would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The limits of a listener.
 #[derive(Debug, Clone)]
-pub struct ServeLimits {
+pub(crate) struct ServeLimits {
     /// Connections at a time; further ones wait in the kernel's queue. Each waiter has one of its own.
     pub max_connections: usize,
     /// For the head of a request, and for a TLS handshake.
@@ -58,7 +58,7 @@ pub struct ServeLimits {
 
 impl ServeLimits {
     /// As configured.
-    pub fn from_config(config: &Config) -> Self {
+    pub(crate) fn from_config(config: &Config) -> Self {
         Self {
             max_connections: config.max_connections,
             header_timeout: config.header_timeout,
@@ -71,7 +71,7 @@ impl ServeLimits {
 
 /// How a listener ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Drained {
+pub(crate) enum Drained {
     /// Every request was answered.
     Clean,
     /// The drain timeout passed, and this many connections were closed.
@@ -82,7 +82,7 @@ pub enum Drained {
 /// (which answers the waiters), lets requests in flight finish, and closes what is left after the drain timeout.
 ///
 /// Cancel (drop): connections continue without a limit on their end; cancel `shutdown` instead.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
     router: Router,
@@ -306,7 +306,7 @@ impl Service<Request<Incoming>> for ConnectionService {
             extensions.insert(Arc::clone(certificate));
         }
         let answer = self.router.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| TrackedBody { body, request: guard })) })
+        Box::pin(async move { Ok(answer.await?.map(|body| TrackedBody { body, _request: guard })) })
     }
 }
 

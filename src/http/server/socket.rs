@@ -12,9 +12,9 @@ use tokio_rustls::server::TlsStream;
 
 /// How long a host may leave data or a keep-alive probe unacknowledged: an unplugged waiter keeps its queue position
 /// for at most this and [`KEEPALIVE_IDLE`].
-pub const PEER_TIMEOUT: Duration = Duration::from_secs(15);
+pub(crate) const PEER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Silence before the first keep-alive probe.
-pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+pub(crate) const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// Between probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -25,7 +25,7 @@ const LISTEN_BACKLOG: u32 = 4_096;
 /// Listens. Port 0 takes a free one.
 ///
 /// Errors: the operating system's.
-pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // Connections of a previous run in TIME_WAIT must not prevent a restart.
     socket.set_reuseaddr(true)?;
@@ -34,7 +34,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Sets the options of an accepted connection. One that cannot be set is logged, and the connection used without it.
-pub fn configure(stream: &TcpStream) {
+pub(crate) fn configure(stream: &TcpStream) {
     let set = || -> io::Result<()> {
         stream.set_nodelay(true)?;
         sockopt::set_socket_keepalive(stream, true)?;
@@ -54,7 +54,7 @@ fn set_user_timeout(stream: impl AsFd, limit: Duration) -> io::Result<()> {
 }
 
 /// A stream over a socket, plain or TLS.
-pub trait LossTimeout {
+pub(crate) trait LossTimeout {
     /// From now on the connection ends when sent data stays unacknowledged for this long, at most [`PEER_TIMEOUT`].
     fn set_loss_timeout(&self, limit: Duration);
 }

@@ -17,7 +17,7 @@ use crate::auth::key::KeyHash;
 use crate::auth::principals::PeerCertificate;
 
 /// HTTP/2, as ALPN calls it.
-pub const ALPN_H2: &[u8] = b"h2";
+pub(crate) const ALPN_H2: &[u8] = b"h2";
 /// HTTP/1.1, as ALPN calls it.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 /// The maximum number of names of a client's certificate that are read.
@@ -25,7 +25,7 @@ const NAMES_MAX: usize = 64;
 
 /// The files of the listener's TLS.
 #[derive(Debug, Clone)]
-pub struct TlsFiles {
+pub(crate) struct TlsFiles {
     /// The certificate chain, PEM.
     pub cert: PathBuf,
     /// Its private key, PEM.
@@ -36,7 +36,7 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     /// All of them.
-    pub fn paths(&self) -> Vec<PathBuf> {
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
         [Some(&self.cert), Some(&self.key), self.client_ca.as_ref()].into_iter().flatten().cloned().collect()
     }
 }
@@ -61,7 +61,7 @@ pub enum TlsError {
 }
 
 /// The TLS configuration in force, which is replaced as a whole.
-pub struct Tls {
+pub(crate) struct Tls {
     files: TlsFiles,
     current: RwLock<Arc<ServerConfig>>,
 }
@@ -74,25 +74,25 @@ impl std::fmt::Debug for Tls {
 
 impl Tls {
     /// From files. Errors: [`TlsError`].
-    pub fn read(files: TlsFiles) -> Result<Self, TlsError> {
+    pub(crate) fn read(files: TlsFiles) -> Result<Self, TlsError> {
         let current = RwLock::new(Arc::new(config(&files)?));
         Ok(Self { files, current })
     }
 
     /// Reads the files again. Errors: [`TlsError`]; the previous configuration stays in force.
-    pub fn reload(&self) -> Result<(), TlsError> {
+    pub(crate) fn reload(&self) -> Result<(), TlsError> {
         let new = Arc::new(config(&self.files)?);
         *self.current.write() = new;
         Ok(())
     }
 
     /// The files to watch.
-    pub fn files(&self) -> &TlsFiles {
+    pub(crate) fn files(&self) -> &TlsFiles {
         &self.files
     }
 
     /// For the next connection.
-    pub fn acceptor(&self) -> TlsAcceptor {
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.current.read()))
     }
 }
@@ -133,7 +133,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
 }
 
 /// The names and the fingerprint of the client's verified certificate; `None` without one.
-pub fn peer(connection: &ServerConnection) -> Option<Arc<PeerCertificate>> {
+pub(crate) fn peer(connection: &ServerConnection) -> Option<Arc<PeerCertificate>> {
     let der = connection.peer_certificates()?.first()?;
     let certificate = EndEntityCert::try_from(der).ok()?;
     Some(Arc::new(PeerCertificate {

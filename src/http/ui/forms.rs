@@ -21,22 +21,22 @@ use crate::views::layout::Tab;
 use crate::views::lock::CompletedAction;
 
 /// `GET /ui/revoke/{resource}`. Cancel: nothing is left behind.
-pub async fn confirm_revoke(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn confirm_revoke(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     confirm(state, request, ForceMode::Revoke).await
 }
 
 /// `GET /ui/release/{resource}`. Cancel: nothing is left behind.
-pub async fn confirm_release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn confirm_release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     confirm(state, request, ForceMode::Now).await
 }
 
 /// `POST /ui/revoke/{resource}`. Cancel: what was sent to the nodes stays in effect.
-pub async fn revoke(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn revoke(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     Box::pin(submit(state, request, ForceMode::Revoke)).await
 }
 
 /// `POST /ui/release/{resource}`. Cancel: the release continues in the background.
-pub async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     Box::pin(submit(state, request, ForceMode::Now)).await
 }
 

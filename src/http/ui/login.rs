@@ -24,7 +24,7 @@ const LOGIN: &str = "/ui/login";
 const HOME: &str = "/ui/";
 
 /// `GET /ui/login`.
-pub async fn form(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn form(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     if state.authenticator.is_open() {
         return Ok(Redirect::to(HOME).into_response());
     }
@@ -34,7 +34,7 @@ pub async fn form(State(state): State<AppState>, request: Request) -> Result<Res
 }
 
 /// `POST /ui/login`: 403 with the form for an unknown key.
-pub async fn log_in(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn log_in(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let audit_scope = AuditScope::of(&request);
     let (_, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
     let key = fields.text("key").unwrap_or_default();
@@ -50,7 +50,7 @@ pub async fn log_in(State(state): State<AppState>, request: Request) -> Result<R
 }
 
 /// `POST /ui/logout`.
-pub async fn log_out(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn log_out(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (parts, fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
     fields.finish(&[])?;
     if let Some(token) = session_token(&parts.headers) {

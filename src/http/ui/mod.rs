@@ -12,7 +12,7 @@ use super::routes::UiRoute;
 use super::state::AppState;
 
 /// The handler of a route.
-pub fn handler(route: UiRoute) -> MethodRouter<AppState> {
+pub(crate) fn handler(route: UiRoute) -> MethodRouter<AppState> {
     match route {
         UiRoute::Home => get(pages::home),
         UiRoute::Locks => get(pages::locks),

@@ -47,12 +47,12 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri) -> Layo
 }
 
 /// `GET /ui`.
-pub async fn home() -> Redirect {
+pub(super) async fn home() -> Redirect {
     Redirect::temporary("/ui/")
 }
 
 /// `GET /ui/`. Cancel: nothing is left behind.
-pub async fn locks(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::locks(request.uri())?;
     let layout = layout(&state, Tab::Locks, "Locks", request.uri());
     state.manager.events().follow_cluster();
@@ -63,7 +63,7 @@ pub async fn locks(State(state): State<AppState>, request: Request) -> Result<Re
 }
 
 /// `GET /ui/locks/{resource}`: 503 if too few nodes answer to tell who holds it. Cancel: nothing is left behind.
-pub async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), "/ui/locks/")?;
     let done = CompletedAction::parse(queries::word(request.uri(), "done", &CompletedAction::NAMES)?);
     let layout = layout(&state, Tab::Other, resource.as_str(), request.uri());
@@ -97,7 +97,7 @@ fn base_url(state: &AppState, request: &Request) -> String {
 }
 
 /// `GET /ui/waiters`.
-pub async fn waiters(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
     let layout = layout(&state, Tab::Waiters, "Waiters", request.uri());
     state.manager.events().follow_cluster();
@@ -108,7 +108,7 @@ pub async fn waiters(State(state): State<AppState>, request: Request) -> Result<
 }
 
 /// `GET /ui/owners`.
-pub async fn owners(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn owners(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
     let layout = layout(&state, Tab::Owners, "Owners", request.uri());
     state.manager.events().follow_cluster();
@@ -119,7 +119,7 @@ pub async fn owners(State(state): State<AppState>, request: Request) -> Result<R
 }
 
 /// `GET /ui/nodes`.
-pub async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
     let layout = layout(&state, Tab::Nodes, "Nodes", request.uri());
     let now = state.manager.now();
@@ -132,14 +132,14 @@ pub async fn nodes(State(state): State<AppState>, request: Request) -> Result<Re
 }
 
 /// `GET /ui/latency`.
-pub async fn latency(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn latency(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
     let layout = layout(&state, Tab::Latency, "Latency", request.uri());
     html(StatusCode::OK, &LatencyPage::new(layout, &state.manager.round_latency()))
 }
 
 /// `GET /ui/events`.
-pub async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+pub(super) async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::events(request.uri())?;
     let layout = layout(&state, Tab::Events, "Events", request.uri());
     let hub = state.manager.events();
@@ -151,7 +151,7 @@ pub async fn events(State(state): State<AppState>, request: Request) -> Result<R
 }
 
 /// `GET /ui/static/{file}`. Errors: `not-found`.
-pub async fn asset(request: Request) -> Result<Response, Problem> {
+pub(super) async fn asset(request: Request) -> Result<Response, Problem> {
     let name = request.uri().path().rsplit('/').next().unwrap_or_default();
     let asset = assets::find(name).ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no such file"))?;
     let kind = HeaderValue::from_static(asset.media_type);

@@ -27,7 +27,7 @@ fn choice<T: Copy>(fields: &mut Fields, name: &str, known: &[(T, &'static str)])
 }
 
 /// The filter of the list of locks. Errors: `invalid`.
-pub fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
+pub(super) fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
     let mut fields = Fields::of_query(uri)?;
     let states = locks::ListedState::ALL.map(|(state, word, _)| (state, word));
     let query = locks::LocksQuery {
@@ -43,7 +43,7 @@ pub fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
 }
 
 /// The filter of the events. Errors: `invalid`.
-pub fn events(uri: &Uri) -> Result<events::EventsQuery, Problem> {
+pub(super) fn events(uri: &Uri) -> Result<events::EventsQuery, Problem> {
     let mut fields = Fields::of_query(uri)?;
     let query = events::EventsQuery {
         kind: choice(&mut fields, "kind", &events::KINDS.map(|(word, _)| (word, word))).unwrap_or_default(),
@@ -55,7 +55,7 @@ pub fn events(uri: &Uri) -> Result<events::EventsQuery, Problem> {
 }
 
 /// The page number of a table without filters. Errors: `invalid`.
-pub fn pages(uri: &Uri) -> Result<usize, Problem> {
+pub(super) fn pages(uri: &Uri) -> Result<usize, Problem> {
     let mut fields = Fields::of_query(uri)?;
     let page = page(&mut fields);
     fields.finish(&["page"])?;
@@ -63,12 +63,12 @@ pub fn pages(uri: &Uri) -> Result<usize, Problem> {
 }
 
 /// Refuses any field. Errors: `invalid`.
-pub fn nothing(uri: &Uri) -> Result<(), Problem> {
+pub(super) fn nothing(uri: &Uri) -> Result<(), Problem> {
     Fields::of_query(uri)?.finish(&[])
 }
 
 /// A single optional field with one of these values. Errors: `invalid`.
-pub fn word(uri: &Uri, name: &str, known: &[&'static str]) -> Result<&'static str, Problem> {
+pub(super) fn word(uri: &Uri, name: &str, known: &[&'static str]) -> Result<&'static str, Problem> {
     let mut fields = Fields::of_query(uri)?;
     let known: Vec<_> = known.iter().map(|word| (*word, *word)).collect();
     let word = choice(&mut fields, name, &known).unwrap_or_default();

@@ -26,11 +26,11 @@ use crate::redlock::clock::{Clock, SystemClock};
 /// Maximum number of commands on a connection that are not yet answered. Beyond it requests stay in the
 /// queue, so that a node that does not answer is not sent what nobody will wait for. The driver's own
 /// queue has the same size, so handing it a command never waits.
-pub const COMMANDS_MAX: usize = 1_024;
+pub(super) const COMMANDS_MAX: usize = 1_024;
 
 /// What commands are built with, besides the requests.
 #[derive(Debug, Clone)]
-pub struct CommandContext {
+pub(super) struct CommandContext {
     /// What all instances agree on.
     pub params: Arc<ClusterParams>,
     /// Names of lock keys.
@@ -39,7 +39,7 @@ pub struct CommandContext {
 
 /// Sends the requests of one connection until dropped. Cancel: what was sent may take effect; its
 /// answer is discarded.
-pub async fn run_batcher(
+pub(super) async fn run_batcher(
     context: CommandContext,
     connections: Arc<NodeConnections>,
     slot_index: usize,
@@ -163,7 +163,7 @@ fn batches(requests: Vec<PendingRequest>, hashing: &RandomState) -> Vec<Vec<Pend
 }
 
 /// Requests with the same key keep their order: the resource, or the node's own key that is requested.
-pub fn ordering_key(request: &Request) -> &str {
+pub(super) fn ordering_key(request: &Request) -> &str {
     if let Some(resource) = request.resource() {
         return resource.as_str();
     }
@@ -175,7 +175,7 @@ pub fn ordering_key(request: &Request) -> &str {
 
 /// Waits for the answer to an enqueued request. Cancel: the request is not sent if it has not been yet,
 /// otherwise it may take effect.
-pub async fn answer_of(answer: oneshot::Receiver<NodeResult>) -> NodeResult {
+pub(super) async fn answer_of(answer: oneshot::Receiver<NodeResult>) -> NodeResult {
     answer.await.unwrap_or_else(|_| {
         Err(Unreachable::new(UnreachableKind::Disconnected, "the connection to the node was closed"))
     })

@@ -45,7 +45,7 @@ impl fmt::Debug for NodeTls {
 
 /// Timeouts of one connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub(super) struct Limits {
     /// For TCP, TLS and authentication together, and again for the hand-shake.
     pub connect: Duration,
     /// For the `PING` of a health check.
@@ -54,7 +54,7 @@ pub struct Limits {
 
 /// Builds the pools of a node's connections, and its subscriber connection.
 #[derive(Clone)]
-pub struct Connector {
+pub(super) struct Connector {
     client: Client,
     limits: Limits,
     params: Arc<ClusterParams>,
@@ -71,7 +71,7 @@ impl Connector {
     /// `bind_run`: whether requests carry the `run_id` that the hand-shake read.
     ///
     /// Errors: [`Invalid`] where certificates cannot be read, or are given for an address without TLS.
-    pub fn new(
+    pub(super) fn new(
         url: &NodeUrl,
         tls: Option<&NodeTls>,
         limits: Limits,
@@ -100,7 +100,7 @@ impl Connector {
     /// slot, see [`super::connection::ConnectionSlot::stage`].
     ///
     /// Errors: [`Invalid`] where the driver refuses the options.
-    pub fn pool(&self, connections: &Arc<NodeConnections>, slot: usize) -> Result<Pool, Invalid> {
+    pub(super) fn pool(&self, connections: &Arc<NodeConnections>, slot: usize) -> Result<Pool, Invalid> {
         let info = self.client.get_connection_info();
         let settings = info.redis_settings().clone().set_skip_set_lib_name();
         let info = info.clone().set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
@@ -127,7 +127,7 @@ impl Connector {
     /// A connection for subscriptions: `on_push` is called with each message that the server pushes.
     ///
     /// Errors: those of the driver, also for a server without RESP3 (before Redis 6).
-    pub async fn subscriber(&self, on_push: impl AsyncPushSender) -> Result<MultiplexedConnection, RedisError> {
+    pub(super) async fn subscriber(&self, on_push: impl AsyncPushSender) -> Result<MultiplexedConnection, RedisError> {
         let info = self.client.get_connection_info();
         let settings = info.redis_settings().clone().set_skip_set_lib_name().set_protocol(ProtocolVersion::RESP3);
         let info = info.clone().set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
@@ -172,7 +172,7 @@ async fn prepare(connection: &mut MultiplexedConnection) -> Result<ServerInfo, R
 /// Reads the server's version, role and settings. `CONFIG` may be forbidden: then persistence is not checked.
 ///
 /// Errors: those of `INFO`.
-pub async fn read_server(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
+pub(super) async fn read_server(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
     let info: String = cmd("INFO").query_async(connection).await?;
     let saves: Result<Vec<String>, RedisError> = cmd("CONFIG").arg("GET").arg("save").query_async(connection).await;
     let saves = saves.ok().and_then(|pair| pair.into_iter().nth(1));

@@ -15,7 +15,7 @@ use crate::redlock::clock::BootTime;
 
 /// A connection that has passed its hand-shake.
 #[derive(Debug, Clone)]
-pub struct ActiveConnection {
+pub(super) struct ActiveConnection {
     /// A clone of the pool's connection, which the pool checks and replaces.
     pub connection: MultiplexedConnection,
     /// What scripts compare with the node's marker, see [`crate::protocol::commands::marker_fingerprint`].
@@ -26,7 +26,7 @@ pub struct ActiveConnection {
 
 /// A request that is not yet answered.
 #[derive(Debug)]
-pub struct PendingRequest {
+pub(super) struct PendingRequest {
     /// When its round began.
     pub sent_at: RequestTime,
     /// What is requested.
@@ -36,25 +36,25 @@ pub struct PendingRequest {
 
 impl PendingRequest {
     /// The request, and the receiver of its answer.
-    pub fn new(sent_at: RequestTime, request: Arc<Request>) -> (Self, oneshot::Receiver<NodeResult>) {
+    pub(super) fn new(sent_at: RequestTime, request: Arc<Request>) -> (Self, oneshot::Receiver<NodeResult>) {
         let (caller, answer) = oneshot::channel();
         (Self { sent_at, request, caller }, answer)
     }
 
     /// The caller no longer waits for the answer.
-    pub fn is_abandoned(&self) -> bool {
+    pub(super) fn is_abandoned(&self) -> bool {
         self.caller.is_closed()
     }
 
     /// Sends the answer to the caller, if it still waits.
-    pub fn answer(self, answer: NodeResult) {
+    pub(super) fn answer(self, answer: NodeResult) {
         let _ = self.caller.send(answer);
     }
 }
 
 /// Why a request was not enqueued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EnqueueError {
+pub(super) enum EnqueueError {
     /// There is no connection.
     NotConnected,
     /// The queue is full.
@@ -63,7 +63,7 @@ pub enum EnqueueError {
 
 /// The place of one connection, and the queue of requests for it.
 #[derive(Debug, Default)]
-pub struct ConnectionSlot {
+pub(super) struct ConnectionSlot {
     active: Mutex<Option<ActiveConnection>>,
     /// Has passed its hand-shake, and waits for the pool to hand it out.
     candidate: Mutex<Option<ActiveConnection>>,
@@ -74,7 +74,7 @@ pub struct ConnectionSlot {
 
 impl ConnectionSlot {
     /// The active connection.
-    pub fn active(&self) -> Option<ActiveConnection> {
+    pub(super) fn active(&self) -> Option<ActiveConnection> {
         self.active.lock().clone()
     }
 
@@ -83,7 +83,7 @@ impl ConnectionSlot {
     /// connection is lost before the request is sent.
     ///
     /// Errors: [`EnqueueError`]; then nothing is sent.
-    pub fn enqueue(
+    pub(super) fn enqueue(
         &self,
         sent_at: RequestTime,
         request: Arc<Request>,
@@ -111,13 +111,13 @@ impl ConnectionSlot {
 
     /// Resolves once the queue has requests. For one waiting batcher. Cancel: the wake-up is kept for the
     /// next wait.
-    pub async fn enqueued(&self) {
+    pub(super) async fn enqueued(&self) {
         self.enqueued.notified().await;
     }
 
     /// Takes at most `max` requests, the oldest first, and the connection to send them on. If more wait,
     /// [`Self::enqueued`] resolves again at once. Without a connection the requests are dropped unsent.
-    pub fn drain_batch(&self, max: usize) -> Option<(ActiveConnection, Vec<PendingRequest>)> {
+    pub(super) fn drain_batch(&self, max: usize) -> Option<(ActiveConnection, Vec<PendingRequest>)> {
         let active = self.active();
         let mut queue = self.queue.lock();
         let requests = match queue.len() {
@@ -132,7 +132,7 @@ impl ConnectionSlot {
     }
 
     /// Keeps a connection that has passed its hand-shake until the pool hands it out.
-    pub fn stage(&self, candidate: ActiveConnection) {
+    pub(super) fn stage(&self, candidate: ActiveConnection) {
         *self.candidate.lock() = Some(candidate);
     }
 
@@ -165,14 +165,14 @@ impl ConnectionSlot {
 
     /// Resolves once the active connection was closed. For one waiting task. Cancel: the wake-up is kept
     /// for the next wait.
-    pub async fn closed(&self) {
+    pub(super) async fn closed(&self) {
         self.closed.notified().await;
     }
 }
 
 /// Result of [`NodeConnections::activate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
+pub(super) enum Activation {
     /// There was no candidate.
     Unchanged,
     /// The slot had no connection before.
@@ -183,7 +183,7 @@ pub enum Activation {
 
 /// What a node's callers and its supervisor share.
 #[derive(Debug)]
-pub struct NodeConnections {
+pub(super) struct NodeConnections {
     slots: Vec<ConnectionSlot>,
     generations: AtomicU64,
     is_unsuitable: AtomicBool,
@@ -194,7 +194,7 @@ pub struct NodeConnections {
 
 /// What is known of the server and of the connections to it.
 #[derive(Debug, Clone)]
-pub struct ConnectionStatus {
+pub(super) struct ConnectionStatus {
     /// Time of the last change between all connected and not all connected.
     pub since: BootTime,
     /// Connections built beyond the first of each slot.
@@ -211,7 +211,7 @@ pub struct ConnectionStatus {
 
 impl NodeConnections {
     /// `count` slots without connections, as of `now`.
-    pub fn new(count: usize, now: BootTime) -> Self {
+    pub(super) fn new(count: usize, now: BootTime) -> Self {
         let status = ConnectionStatus {
             since: now,
             reconnects: 0,
@@ -232,17 +232,17 @@ impl NodeConnections {
     }
 
     /// All slots.
-    pub fn slots(&self) -> &[ConnectionSlot] {
+    pub(super) fn slots(&self) -> &[ConnectionSlot] {
         &self.slots
     }
 
     /// A number for the next connection.
-    pub fn next_generation(&self) -> u64 {
+    pub(super) fn next_generation(&self) -> u64 {
         self.generations.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The slot of a key: the same for all requests about one resource, which keeps their order.
-    pub fn slot_of_key(&self, key: &str) -> &ConnectionSlot {
+    pub(super) fn slot_of_key(&self, key: &str) -> &ConnectionSlot {
         // FNV-1a: fast and evenly distributed. It need not resist chosen keys.
         let hash =
             key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
@@ -251,7 +251,7 @@ impl NodeConnections {
     }
 
     /// Makes a slot's candidate its active connection.
-    pub fn activate(&self, slot: &ConnectionSlot, now: BootTime) -> Activation {
+    pub(super) fn activate(&self, slot: &ConnectionSlot, now: BootTime) -> Activation {
         // One lock for the slot and the count of open connections, so that they agree.
         let mut status = self.status.lock();
         let activation = slot.activate();
@@ -270,7 +270,7 @@ impl NodeConnections {
     }
 
     /// Closes a slot's connection if it is of that generation (`None`: any).
-    pub fn close(&self, slot: &ConnectionSlot, generation: Option<u64>, now: BootTime) {
+    pub(super) fn close(&self, slot: &ConnectionSlot, generation: Option<u64>, now: BootTime) {
         let mut status = self.status.lock();
         if slot.close(generation) {
             if status.open == self.slots.len() {
@@ -281,32 +281,32 @@ impl NodeConnections {
     }
 
     /// Records why a connection could not be built or kept.
-    pub fn record_connect_error(&self, error: Unreachable) {
+    pub(super) fn record_connect_error(&self, error: Unreachable) {
         let mut status = self.status.lock();
         status.last_error = Some(error.kind);
         status.connect_error = Some(error);
     }
 
     /// Records what the server reports about itself.
-    pub fn record_server(&self, server: ServerInfo) {
+    pub(super) fn record_server(&self, server: ServerInfo) {
         self.is_unsuitable.store(server.findings.iter().any(|f| f.removes_vote()), Ordering::Relaxed);
         self.status.lock().server = server;
     }
 
     /// Whether a finding about the server removes the node's vote.
-    pub fn is_unsuitable(&self) -> bool {
+    pub(super) fn is_unsuitable(&self) -> bool {
         self.is_unsuitable.load(Ordering::Relaxed)
     }
 
     /// A copy of the status, and whether every slot has a connection.
-    pub fn status(&self) -> (ConnectionStatus, bool) {
+    pub(super) fn status(&self) -> (ConnectionStatus, bool) {
         let status = self.status.lock().clone();
         let is_connected = status.open == self.slots.len();
         (status, is_connected)
     }
 
     /// Counts an error of a call.
-    pub fn count_error(&self, kind: UnreachableKind) {
+    pub(super) fn count_error(&self, kind: UnreachableKind) {
         if let Some(index) = UnreachableKind::ALL.iter().position(|k| *k == kind) {
             self.errors[index].fetch_add(1, Ordering::Relaxed);
         }
@@ -314,7 +314,7 @@ impl NodeConnections {
     }
 
     /// Errors of calls so far.
-    pub fn errors(&self) -> [(UnreachableKind, u64); UnreachableKind::ALL.len()] {
+    pub(super) fn errors(&self) -> [(UnreachableKind, u64); UnreachableKind::ALL.len()] {
         let mut counts = UnreachableKind::ALL.map(|kind| (kind, 0));
         for (count, error) in counts.iter_mut().zip(&self.errors) {
             count.1 = error.load(Ordering::Relaxed);
@@ -323,7 +323,7 @@ impl NodeConnections {
     }
 
     /// One of the `limit` calls that may be in flight; `None` where there are as many already.
-    pub fn begin_call(&self, limit: usize) -> Option<CallPermit<'_>> {
+    pub(super) fn begin_call(&self, limit: usize) -> Option<CallPermit<'_>> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let permit = CallPermit(&self.in_flight);
         (before < limit).then_some(permit)
@@ -332,7 +332,7 @@ impl NodeConnections {
 
 /// One call in flight, until dropped.
 #[derive(Debug)]
-pub struct CallPermit<'a>(&'a AtomicUsize);
+pub(super) struct CallPermit<'a>(&'a AtomicUsize);
 
 impl Drop for CallPermit<'_> {
     fn drop(&mut self) {

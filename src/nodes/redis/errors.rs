@@ -12,22 +12,22 @@ use crate::protocol::{Unreachable, UnreachableKind};
 const DETAIL_MAX_CHARS: usize = 300;
 
 /// Whether the node does not know the script: it did not run.
-pub fn is_no_script(error: &RedisError) -> bool {
+pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
 /// Whether the connection must be replaced.
-pub fn breaks_connection(error: &RedisError) -> bool {
+pub(super) fn breaks_connection(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || (error.is_io_error() && !error.is_timeout())
 }
 
 /// The error of a command that may have been sent.
-pub fn of_call(error: &RedisError) -> Unreachable {
+pub(super) fn of_call(error: &RedisError) -> Unreachable {
     Unreachable::new(kind_of(error), detail_of(error))
 }
 
 /// The error of an attempt to connect, of a hand-shake or of a health check.
-pub fn of_connecting(error: &PoolError) -> Unreachable {
+pub(super) fn of_connecting(error: &PoolError) -> Unreachable {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
             let kind = match kind_of(error) {
@@ -104,7 +104,7 @@ fn detail_of(error: &RedisError) -> String {
 }
 
 /// A timeout of ours, as an error of the driver.
-pub fn timed_out() -> RedisError {
+pub(super) fn timed_out() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::TimedOut))
 }
 

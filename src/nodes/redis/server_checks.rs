@@ -3,7 +3,7 @@
 
 /// The oldest Redis whose commands the scripts need: `SET … KEEPTTL` and users with permissions came
 /// with 6.0 (the scripts' own effects replication is on by default since 5.0).
-pub const OLDEST_VERSION: (u32, u32) = (6, 0);
+pub(super) const OLDEST_VERSION: (u32, u32) = (6, 0);
 
 /// Something about a server that its operator should know.
 #[derive(Debug, Clone, PartialEq, Eq)]

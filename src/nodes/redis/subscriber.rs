@@ -26,7 +26,7 @@ use crate::types::{NodeId, ResourceName};
 const BATCH_MAX: usize = 256;
 
 /// Keeps the connection open until dropped. Cancel: it is closed, and all subscriptions with it.
-pub async fn run(
+pub(super) async fn run(
     id: NodeId,
     connector: Connector,
     subscriptions: Arc<Subscriptions>,

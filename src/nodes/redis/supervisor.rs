@@ -19,15 +19,15 @@ use crate::redlock::entropy::Entropy;
 use crate::types::NodeId;
 
 /// How often each connection is checked: the maximum time until the death of an idle node is noticed.
-pub const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the server checks are read. `INFO` costs the server about 100 us.
 const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Delays between attempts to connect; random, so that many instances do not reconnect in step.
-pub const RECONNECT_DELAYS: BackoffRange =
+pub(super) const RECONNECT_DELAYS: BackoffRange =
     BackoffRange { first: Duration::from_millis(20), max: Duration::from_secs(1) };
 
 /// Runs until dropped. Cancel: all connections are closed, and calls answer `Disconnected`.
-pub async fn supervise(
+pub(super) async fn supervise(
     id: NodeId,
     connections: Arc<NodeConnections>,
     pools: Vec<Pool>,
