@@ -84,7 +84,7 @@ fn force_ends_the_holder_that_was_seen() {
     let changed = daemon.ask(&["force", "--now", "--if-fence", &(fence - 1).to_string(), "--reason", "r", "x"]);
     assert_eq!(changed.code, Some(75), "{changed:?}");
     let revoked = daemon.ask(&["force", "--reason", "r", "x"]);
-    assert!(revoked.code == Some(0) && revoked.err.contains("renewed no more"), "{revoked:?}");
+    assert!(revoked.code == Some(0) && revoked.err.contains("not renewed any more"), "{revoked:?}");
     let token = lease["token"].as_str().expect("a token");
     assert_eq!(fed(&daemon, &["extend", "--token-file", "-", "x"], token).code, Some(76));
     let now = daemon.ask(&["force", "--now", "--if-fence", &fence.to_string(), "--reason", "r", "x"]);
@@ -215,7 +215,7 @@ fn a_password_file_of_one_node_is_shown_as_a_path_and_the_output_is_a_configurat
     let lines: Vec<&str> = shown.out.lines().filter(is_about_nodes).collect();
     let node = format!(
         "node = [{{ name = \"a\", url = \"redis://…@h\" }}, \
-         {{ name = \"b\", url = \"redis://…@i\", password_file = \"{secret}\" }}, \
+         {{ name = \"b\", password_file = \"{secret}\", url = \"redis://…@i\" }}, \
          {{ name = \"/j\", url = \"unix:///j?…\" }}]  # in the configuration file"
     );
     assert_eq!(lines, [node.as_str()], "{}", shown.out);
