@@ -1,6 +1,9 @@
 //! redlockd: a distributed lock service over HTTP on a Redlock core. `ARCHITECTURE.md` describes the
 //! modules; a module imports only lower layers, which `tests/tidy.rs` checks.
 
+// Code that only the crate uses is `pub(crate)`, so that the compiler reports what nobody uses.
+#![warn(unreachable_pub)]
+
 #[cfg(not(target_os = "linux"))]
 compile_error!("redlockd supports Linux only: it depends on CLOCK_BOOTTIME, Linux signals and socket options");
 
@@ -25,9 +28,11 @@ pub mod types;
 pub(crate) mod views;
 
 #[cfg(test)]
+#[allow(unreachable_pub, reason = "written like a test crate of its own")]
 #[path = "../tests/sim/mod.rs"]
 mod sim;
 
 #[cfg(test)]
+#[allow(unreachable_pub, reason = "written like a test crate of its own")]
 #[path = "../tests/waits/mod.rs"]
 mod waits;
