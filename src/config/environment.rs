@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 
-use super::declaration::{Setting, VARIABLE_PREFIX, nearest, renamed};
 use super::error::{ConfigError, Origin, Warning};
 use super::raw::{Layer, RawValue};
+use super::setting_macro::{Setting, VARIABLE_PREFIX, nearest, renamed};
 use super::settings::SETTINGS;
 
 /// Path of the configuration file, unless `--config` names it.

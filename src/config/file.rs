@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::declaration::nearest;
 use super::error::{ConfigError, Origin};
 use super::raw::{Layer, NodeEntry, RawValue};
 use super::secret::Secret;
+use super::setting_macro::nearest;
 
 /// `config/redlockd.toml`: every setting with its default, range and reason.
 pub const DEFAULTS: &str = include_str!("../../config/redlockd.toml");

@@ -151,7 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(raw: RawValue) -> Result<Vec<NodeSpec>, String> {
-        crate::config::declaration::read("nodes", node_list(), Origin::Environment, raw).map_err(|e| e.to_string())
+        crate::config::setting_macro::read("nodes", node_list(), Origin::Environment, raw).map_err(|e| e.to_string())
     }
 
     fn list(text: &str) -> Result<Vec<NodeSpec>, String> {

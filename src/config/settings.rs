@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::declaration::settings;
 use super::error::{ConfigError, Origin};
 use super::nodes::{MAX_NODES, NodeSpec, node_list};
 use super::raw::RawValue;
+use super::setting_macro::settings;
 use super::value_types::{
     LogFormat, LogLevel, address, directory, flag, host_names, integer, networks, odd_integer, one_of, path, period,
     template,

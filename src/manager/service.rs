@@ -9,10 +9,10 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::events::{EventHub, EventKind, set_lease};
+use super::hold_renewal::HeldLeases;
 use super::latency::LatencySeries;
 use super::leases::{OwnLeases, Snapshots};
 use super::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits, WaitQueues};
-use super::renewal::HeldLeases;
 use super::subscriptions::ClusterSubscriptions;
 use super::types::*;
 use crate::mutant::{self, Mutant};

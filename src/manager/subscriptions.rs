@@ -9,8 +9,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{Notify, oneshot};
 
 use super::events::EventHub;
+use super::hold_renewal::HeldLeases;
 use super::queue::{NeededNotices, SubscriptionGuard, WaitQueues};
-use super::renewal::HeldLeases;
 use crate::mutant::{self, Mutant};
 use crate::redlock::clock::Clock;
 use crate::redlock::node::Node;

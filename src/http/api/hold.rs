@@ -22,7 +22,7 @@ use crate::http::middleware::audit::AuditScope;
 use crate::http::negotiation::StreamFormat;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
-use crate::manager::renewal::HeldLease;
+use crate::manager::hold_renewal::HeldLease;
 use crate::manager::types::{AcquireError, AcquireRequest, GrantedLease, HeldLeaseEvent};
 use crate::metrics::leases::AcquireWatch;
 use crate::metrics::requests::{InFlightGuard, RequestKind};

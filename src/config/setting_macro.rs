@@ -60,10 +60,10 @@ macro_rules! settings {
         }
 
         /// Every setting, in the order of `config/redlockd.toml`.
-        pub const SETTINGS: &[$crate::config::declaration::Setting] = &[$($(
-            $crate::config::declaration::Setting::new(
+        pub const SETTINGS: &[$crate::config::setting_macro::Setting] = &[$($(
+            $crate::config::setting_macro::Setting::new(
                 stringify!($name), $section, &[$($doc),+], stringify!($default),
-                || $crate::config::declaration::range::<$type>($values),
+                || $crate::config::setting_macro::range::<$type>($values),
             ),
         )+)+];
 
@@ -71,7 +71,7 @@ macro_rules! settings {
             /// The declared defaults.
             pub(super) fn declared() -> Self {
                 Self {
-                    $($($name: $crate::config::declaration::default(stringify!($name), $values, stringify!($default)),)+)+
+                    $($($name: $crate::config::setting_macro::default(stringify!($name), $values, stringify!($default)),)+)+
                     origins: SETTINGS.iter().map(|setting| (setting.name, Origin::Default)).collect(),
                 }
             }
@@ -80,10 +80,10 @@ macro_rules! settings {
             pub(super) fn set(&mut self, name: &str, origin: Origin, raw: RawValue) -> Result<(), ConfigError> {
                 let name = match name {
                     $($(stringify!($name) => {
-                        self.$name = $crate::config::declaration::read(stringify!($name), $values, origin, raw)?;
+                        self.$name = $crate::config::setting_macro::read(stringify!($name), $values, origin, raw)?;
                         stringify!($name)
                     })+)+
-                    unknown => return Err($crate::config::declaration::unknown(unknown, origin)),
+                    unknown => return Err($crate::config::setting_macro::unknown(unknown, origin)),
                 };
                 self.origins.insert(name, origin);
                 Ok(())
