@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use redlockd::config::{SETTINGS, Setting};
 
-const DOCUMENTS: [&str; 19] = [
+const DOCUMENTS: [&str; 23] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "docs/cases.md",
+    "docs/clients.md",
     "docs/command-line.md",
     "docs/dashboard.md",
     "docs/http.md",
@@ -21,9 +23,11 @@ const DOCUMENTS: [&str; 19] = [
     "docs/operating.md",
     "docs/performance.md",
     "docs/redis-acl.md",
+    "docs/runbooks.md",
     "docs/safety.md",
     "docs/security.md",
     "docs/settings.md",
+    "docs/threat-model.md",
     "docs/verification.md",
     "docs/waiting.md",
 ];

@@ -77,6 +77,7 @@ fn the_rules_pass_promtool_and_their_tests() {
 
 #[test]
 fn every_alert_has_a_severity_texts_and_tests_in_both_directions() {
+    let runbooks = include_str!("../../docs/runbooks.md");
     let (rules, tests) = (yaml("alerts.yml"), yaml("alerts_test.yml"));
     let rules = rules["groups"][0]["rules"].as_sequence().expect("rules");
     assert!(rules.len() >= 15, "{}", rules.len());
@@ -95,6 +96,9 @@ fn every_alert_has_a_severity_texts_and_tests_in_both_directions() {
         for annotation in ["summary", "description"] {
             assert!(rule["annotations"][annotation].as_str().is_some_and(|t| t.len() > 20), "{name}: {annotation}");
         }
+        let runbook = rule["annotations"]["runbook"].as_str().unwrap_or_default();
+        assert_eq!(runbook, format!("docs/runbooks.md#{}", name.to_lowercase()), "{name}");
+        assert!(runbooks.contains(&format!("\n## {name}\n")), "{name} has no section in docs/runbooks.md");
         for fires in [true, false] {
             assert!(expected.contains(&(name, fires)), "{name} has no test with fires = {fires}");
         }
