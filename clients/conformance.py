@@ -116,6 +116,8 @@ class Driver:
 
     def read(self):
         for line in self.process.stdout:
+            if not line.startswith("{"):
+                continue  # not the driver's: a test harness announces its tests
             event = json.loads(line)
             event["at"] = time.monotonic()
             (self.losses if event["event"] == "lost" else self.answers).put(event)

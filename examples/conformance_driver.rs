@@ -50,7 +50,7 @@ impl Held {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failure> {
+pub async fn main() -> Result<(), Failure> {
     LocalSet::new().run_until(drive()).await
 }
 

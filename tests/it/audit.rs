@@ -142,8 +142,9 @@ async fn forced_ends_and_refused_ones_have_the_lease_and_the_reason() {
     assert_eq!(line["token_id"], id_of(&granted.token()));
     let late = client.extend("x", &granted.token(), &[]).await.expect_status(410);
     assert_eq!(summary(&audited.line(&late).await), "extend x lease-expired forced");
-    // A form of the dashboard without its form token.
-    let form = client.request("POST", "/ui/release/x").form(&[("tag", "1"), ("reason", "fire"), ("name", "x")]);
+    // A form of the dashboard that a page of another site sends.
+    let form = client.request("POST", "/ui/release/x").header("Sec-Fetch-Site", "cross-site");
+    let form = form.form(&[("tag", "1"), ("reason", "fire"), ("name", "x")]);
     let forged = send(form).await.expect_status(403);
     assert_eq!(audited.line(&forged).await["outcome"], "forbidden");
     let without = force("force=now").await.expect_status(400);

@@ -4,6 +4,9 @@
 use std::path::Path;
 use std::process::Command;
 
+#[path = "../../examples/conformance_driver.rs"]
+mod conformance_driver;
+
 /// Runs the conformance script with this driver.
 fn conforms(driver: &[&str]) {
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
@@ -34,11 +37,18 @@ fn the_node_client_conforms() {
     conforms(&["node", "node/driver.mjs"]);
 }
 
+/// The driver runs in a process of its own: this test program again, with [`driver`] alone.
 #[test]
 fn the_rust_client_conforms() {
-    let driver = Path::new(env!("CARGO_BIN_EXE_redlockd")).with_file_name("examples/conformance_driver");
-    assert!(driver.exists(), "build the examples first: cargo build --examples (make test does)");
-    conforms(&[driver.to_str().expect("a path in UTF-8")]);
+    let program = std::env::current_exe().expect("this program");
+    let program = program.to_str().expect("a path in UTF-8");
+    conforms(&[program, "clients::driver", "--exact", "--ignored", "--nocapture", "--quiet"]);
+}
+
+#[test]
+#[ignore = "the process that the conformance script starts"]
+fn driver() {
+    conformance_driver::main().expect("the commands are carried out");
 }
 
 /// A driver that never renews must be found out: the script can fail.

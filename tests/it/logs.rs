@@ -87,7 +87,7 @@ async fn warnings_contain_the_request_id_at_the_level_warn() {
     stream.write_all(head.as_bytes()).await.expect("open");
     poll::until("it is held", || async { (service.client().inspect("y").await.status == 200).then_some(()) }).await;
     traced(&service, "DELETE", "/locks/y?force=now&reason=fire").await.expect_status(204);
-    let line = line_with(&service, "a connection lost the lease").await;
+    let line = line_with(&service, "a stream lost the lease that it held").await;
     assert!(line.contains("request_id=\"stream-1\"") && line.contains("reason=\"forced\""), "{line}");
 }
 

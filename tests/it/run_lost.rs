@@ -143,7 +143,7 @@ async fn on_lost_warn_lets_the_command_run_and_prints_a_warning() {
     err.read_line(&mut line).expect("a line");
     assert!(line.contains("an operator ended it") && line.contains("continues WITHOUT the lock"), "{line}");
     // Acquired by another client while the command still runs, as requested.
-    daemon.get(&["acquire", "x"]);
+    poll::until_true("another client gets the lock", || daemon.ask(&["acquire", "x"]).code == Some(0)).await;
     std::fs::write(&go, "go\n").expect("the command reads");
     let done = run.end().await;
     assert_eq!(done.code, Some(4), "{done:?}");

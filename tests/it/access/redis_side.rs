@@ -41,6 +41,9 @@ async fn service(urls: &[String], more: &[&str]) -> Service {
     service
 }
 
+/// More than the 250 of one page.
+const LEASES: usize = 300;
+
 /// Uses every command that the service sends to its nodes.
 async fn does_everything(one: &Service, two: &Service) {
     let (client, other) = (one.client(), two.client());
@@ -66,6 +69,15 @@ async fn does_everything(one: &Service, two: &Service) {
     let forced = client.request("DELETE", "/locks/a/b?force=now&reason=test");
     crate::support::client::send(forced).await.expect_status(204);
     client.acquired("a/b", &[]).await;
+    // More leases than one page of a node's list has.
+    let names: Vec<String> = (0..LEASES).map(|i| format!("many/{i}")).collect();
+    futures_util::future::join_all(names.iter().map(|name| client.acquired(name, &[("ttl", "5s")]))).await;
+    poll::until("the list has all of them", || async {
+        let list = client.get("/locks?prefix=many/&limit=1000").await.json();
+        let is_whole = list["complete"] == true && list["items"].as_array().is_some_and(|items| items.len() == LEASES);
+        is_whole.then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -98,6 +110,23 @@ async fn the_documented_access_rule_is_sufficient_and_minimal() {
         let said: Result<String, _> = servers[0].try_ask(&args).await;
         assert!(!said.is_ok_and(|said| said == "OK"), "{dangerous}");
     }
+}
+
+/// Without the right to the channels, another client's lock is deleted and reported as deleted.
+#[tokio::test]
+async fn a_foreign_lock_is_deleted_without_the_right_to_publish() {
+    let rule = documented_rule().replace(" &redlockd:*", "");
+    let user: &'static str = rule.trim_start_matches("user ").replace("PASSWORD", "s3cret").leak();
+    let servers = servers(|| Options { users: vec![user], ..Options::default() }).await;
+    let urls: Vec<String> = servers.iter().map(|s| s.url().replace("redis://", "redis://redlockd:s3cret@")).collect();
+    let service = service(&urls, &[]).await;
+    for server in &servers {
+        let _: String = server.ask(&["SET", "a/b", "foreign", "PX", "60000"]).await;
+    }
+    service.client().inspect("a/b").await.expect_status(200);
+    let forced = service.client().request("DELETE", "/locks/a/b?force=now&reason=test");
+    crate::support::client::send(forced).await.expect_status(204);
+    service.client().inspect("a/b").await.expect_problem(404, "not-held");
 }
 
 /// With these settings the nodes are initialised, and a lock is acquired and released.
