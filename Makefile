@@ -20,7 +20,7 @@ target/venv/stamp: tests/requirements.txt | deps
 
 test-fast: ## the tests that start no server, no browser and no simulation: under a minute once they are built
 	cargo test --locked --lib --test tidy -- --skip sim:: --skip waits::
-	cargo test --locked --test contract -- machine:: embedded::
+	cargo test --locked --test contract -- reference:: embedded::
 
 test: deps target/venv/stamp ## install what is missing, then run every test
 	cargo test --locked --all-targets

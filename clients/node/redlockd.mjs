@@ -350,7 +350,7 @@ export class Lock {
     if (this.validFor() <= 0) throw new LockLost(`the lock ${this.resource} is lost, or its lease runs out`)
   }
 
-  /** Renews by the TTL. Rejects with Lost where the lease has ended, Unavailable where the old deadline stands. */
+  /** Renews by the TTL. Rejects with Lost where the lease has ended, Unavailable where the old deadline is still valid. */
   async extend({ timeout = ANSWER_TIMEOUT } = {}) {
     const options = { body: {}, token: this.token, timeout, signal: this.#stopped.signal }
     const { document, started } = await this.#client.request('PATCH', lockPath(this.resource), options)

@@ -407,7 +407,7 @@ class Lock:
             raise LockLost(f"the lock {self.resource} is lost, or its lease runs out")
 
     def extend(self, timeout=ANSWER_TIMEOUT, until=None):
-        """Renews by the TTL. Raises Lost where the lease has ended, Unavailable where the old deadline stands.
+        """Renews by the TTL. Raises Lost where the lease has ended, Unavailable where the old deadline is valid.
         `timeout`, `until`: as in `Client.request`."""
         path = _lock_path(self.resource)
         lease, started = self.client.request("PATCH", path, {}, self.token, timeout=timeout, until=until)

@@ -45,7 +45,7 @@ Examples:
       by its TTL, from now
   printf %s \"$T\" | redlockd extend --token-file - --ttl 5m --note 'step 2' deploy/staging
 
-Exit codes: 0 extended, 64 wrong usage, 69 unknown (the old deadline stands), 76 the lease has
+Exit codes: 0 extended, 64 wrong usage, 69 unknown (the old deadline is still valid), 76 the lease has
 ended: stop working, 77 not allowed.";
 
 pub(super) const RELEASE_EXAMPLES: &str = "\

@@ -18,7 +18,7 @@ use crate::types::{Labels, ResourceName, Token, TokenHash};
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Extends a lease that still exists, or edits its labels.
     ///
-    /// Cancel (drop): it may or may not have taken effect; the old deadline stands.
+    /// Cancel (drop): it may or may not have taken effect; the old deadline is still valid.
     pub async fn extend(&self, request: ExtendRequest) -> Result<ExtendedLease, ExtendError> {
         let hash = request.token.hash();
         let labels = match request.note.is_some() || !request.metadata.is_empty() {

@@ -110,7 +110,7 @@ pub enum ExtendError {
     },
     /// The labels would exceed their limits: field and reason.
     Invalid(&'static str, String),
-    /// Not known whether it took effect; nothing was released, and the old deadline stands.
+    /// Not known whether it took effect; nothing was released, and the old deadline is still valid.
     NoQuorum {
         /// The vote.
         no_quorum: NoQuorum,
