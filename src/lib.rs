@@ -3,6 +3,7 @@
 
 // Code that only the crate uses is `pub(crate)`, so that the compiler reports what nobody uses.
 #![warn(unreachable_pub)]
+#![allow(rustdoc::private_intra_doc_links, reason = "the documentation is built with private items")]
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("redlockd supports Linux only: it depends on CLOCK_BOOTTIME, Linux signals and socket options");

@@ -64,7 +64,7 @@ pub struct Writer {
 }
 
 impl Audit {
-    /// Opens a log file, or with [`STDOUT`] standard output.
+    /// Opens a log file, or with `stdout`, standard output.
     ///
     /// Errors: the file cannot be opened for appending.
     pub fn open(target: &Path) -> io::Result<(Self, Writer)> {

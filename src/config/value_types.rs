@@ -38,6 +38,9 @@ fn no_hint() -> ValueError {
     hint("")
 }
 
+/// Reads a written value.
+type Read<T> = dyn Fn(&RawValue) -> Result<T, ValueError>;
+
 /// A type of values, with its bounds.
 pub(super) struct ValueType<T> {
     /// Completes "must be …".
@@ -45,7 +48,7 @@ pub(super) struct ValueType<T> {
     /// The same for documents.
     pub(super) range: String,
     /// Checks a value.
-    pub(super) read: Box<dyn Fn(&RawValue) -> Result<T, ValueError>>,
+    pub(super) read: Box<Read<T>>,
     /// Writes a value, without passwords.
     pub(super) to_toml: fn(&T) -> toml::Value,
 }

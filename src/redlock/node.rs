@@ -49,7 +49,7 @@ pub trait Node: Send + Sync + 'static {
     /// Sends the request once, without retries. From the first poll on the request may take effect,
     /// even if the future is dropped.
     ///
-    /// Errors: [`Unreachable`]; at once where there is no connection. The per-node deadline is the
+    /// Errors: [`Unreachable`](crate::protocol::Unreachable); at once where there is no connection. The per-node deadline is the
     /// caller's.
     /// Cancel: the request may have taken effect or may do so later; undo it with
     /// [`Request::Cancel`] or [`Request::Release`], which travel behind it.

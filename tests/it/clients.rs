@@ -1,5 +1,6 @@
 //! The clients in `clients/` and the Rust client against `clients/conformance.py`: real nodes and instances that are
 //! frozen, killed and restarted under them.
+#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::path::Path;
 use std::process::Command;

@@ -121,7 +121,7 @@ impl Rules {
         };
         let views = s.views.map(|view| if used(view.number) { view } else { View::default() });
         s.views = views;
-        s.views.sort_by(|a, b| b.number.cmp(&a.number));
+        s.views.sort_by_key(|view| std::cmp::Reverse(view.number));
     }
 
     fn column(s: &State, n: usize) -> Column {

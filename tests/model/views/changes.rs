@@ -69,7 +69,7 @@ impl Rules {
             let voted = c.rounds.iter().any(|round| has(round.votes, self.name(p)));
             c.phase != Phase::Idle && (c.phase != Phase::Held || voted)
         };
-        s.processes[p].run % FIRST > 0 && !s.clients.iter().any(depends)
+        !s.processes[p].run.is_multiple_of(FIRST) && !s.clients.iter().any(depends)
     }
 
     /// Derives the new view from the highest one that was reported.
