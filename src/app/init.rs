@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::background::BackgroundTasks;
 use super::error::AppError;
-use super::nodes::{Engine, node_ids, observer, open_nodes, redlock_settings};
+use super::nodes::{ConfiguredRedlock, node_ids, observer, open_nodes, redlock_settings};
 use crate::config::Config;
 use crate::manager::latency::NodeLatencies;
 use crate::metrics::Metrics;
@@ -33,7 +33,7 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     let observer = observer(&metrics, &Arc::new(NodeLatencies::new(&ids)));
     let (nodes, _) = open_nodes(config, &ids, &observer, &tasks)?;
     let count = nodes.len();
-    let engine = Engine::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &ids));
+    let engine = ConfiguredRedlock::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &ids));
     let monitor = NodeMonitor::new(engine.clone());
     let until = SystemClock.now().plus(NODES_TIMEOUT);
     let outcome = loop {

@@ -23,7 +23,7 @@ use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::entropy::SystemEntropy;
 use crate::types::{Invalid, NodeId};
 
-pub(super) type Engine = Redlock<AnyNode, SystemClock, SystemEntropy>;
+pub(super) type ConfiguredRedlock = Redlock<AnyNode, SystemClock, SystemEntropy>;
 
 /// All nodes, and those of them that are embedded.
 pub(super) type OpenedNodes = (Vec<Arc<AnyNode>>, Vec<Arc<EmbeddedNode<SystemClock>>>);

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::background::BackgroundTasks;
 use super::error::AppError;
-use super::nodes::{Engine, node_ids, observer, open_nodes, redlock_settings};
+use super::nodes::{ConfiguredRedlock, node_ids, observer, open_nodes, redlock_settings};
 use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_state};
 use crate::audit;
 use crate::auth::authenticator::Authenticator;
@@ -21,7 +21,7 @@ use crate::http::server::reload::{self, WatchedFiles};
 use crate::http::server::serve::{self, ServeLimits};
 use crate::http::server::tls::Tls;
 use crate::http::server::{fd_limit, socket};
-use crate::http::state::{AppState, LockManager};
+use crate::http::state::{AppState, ServiceManager};
 use crate::http::{self, routes};
 use crate::manager::latency::NodeLatencies;
 use crate::manager::queue::WaitLimits;
@@ -47,7 +47,7 @@ type Monitor = NodeMonitor<AnyNode, SystemClock, SystemEntropy>;
 pub struct App {
     listener: TcpListener,
     state: AppState,
-    engine: Engine,
+    engine: ConfiguredRedlock,
     monitor: Monitor,
     embedded: Vec<Arc<EmbeddedNode<SystemClock>>>,
     tasks: BackgroundTasks,
@@ -92,14 +92,14 @@ impl App {
         let tasks = BackgroundTasks::default();
         let latencies = Arc::new(NodeLatencies::new(&ids));
         let (nodes, embedded) = open_nodes(config, &ids, &observer(&metrics, &latencies), &tasks)?;
-        let engine = Engine::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &ids));
+        let engine = ConfiguredRedlock::new(nodes, SystemClock, SystemEntropy, redlock_settings(config, &ids));
         let monitor = NodeMonitor::new(engine.clone());
         let limits = WaitLimits {
             per_resource: config.waiters_per_resource,
             total: config.waiters_total,
             detects_deadlocks: config.deadlock_detection,
         };
-        let manager = LockManager::new(engine.clone(), monitor.clone(), limits, config.list_refresh);
+        let manager = ServiceManager::new(engine.clone(), monitor.clone(), limits, config.list_refresh);
         let ends = Arc::clone(&metrics);
         manager.observe_lease_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let authenticator = Arc::new(authenticator(config)?);

@@ -22,7 +22,7 @@ use crate::redlock::entropy::SystemEntropy;
 use crate::types::Ttl;
 
 /// The manager with this machine's clock and randomness, over nodes of any kind.
-pub type LockManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>;
+pub type ServiceManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>;
 
 /// The checked settings of the HTTP layer.
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ impl Deref for AppState {
 #[derive(Clone)]
 pub struct StateInner {
     /// Acquires, extends, releases, lists.
-    pub manager: LockManager,
+    pub manager: ServiceManager,
     /// Counters and histograms.
     pub metrics: Arc<Metrics>,
     /// The audit log.
@@ -135,7 +135,7 @@ pub struct AnswerTime {
 
 impl AppState {
     /// Without authentication, audit log and pages.
-    pub fn new(manager: LockManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
+    pub fn new(manager: ServiceManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
         let (audit, settings, authenticator) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
         Self(Arc::new(StateInner { manager, metrics, audit, settings, authenticator, ui: None, clock: SystemClock }))
     }

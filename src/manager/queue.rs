@@ -65,7 +65,7 @@ pub(super) struct QueuesState {
 /// The waiters for one resource.
 #[derive(Default)]
 pub(super) struct Queue {
-    pub(super) waiters: VecDeque<Waiter>,
+    pub(super) waiters: VecDeque<QueueEntry>,
     /// A lease that was granted or extended here holds the resource until then, unless its end is reported.
     pub(super) held_until: Option<BootTime>,
     pub(super) filter: WakeFilter,
@@ -80,7 +80,7 @@ pub(super) struct Queue {
 pub type SubscriptionGuard = Box<dyn Send>;
 
 /// A waiting request.
-pub(super) struct Waiter {
+pub(super) struct QueueEntry {
     /// Rises with time, over all queues.
     pub(super) number: u64,
     pub(super) owner: Arc<str>,
@@ -95,7 +95,7 @@ pub(super) struct Waiter {
     pub(super) is_suspect: bool,
 }
 
-impl Waiter {
+impl QueueEntry {
     fn wake(&mut self, after: WakeAfter) {
         // The earlier one prevails.
         self.wake = Some(self.wake.map_or(after, |before| before.min(after)));
@@ -123,8 +123,8 @@ pub struct WaiterEntry {
     pub since: BootTime,
 }
 
-impl From<&Waiter> for WaiterEntry {
-    fn from(waiter: &Waiter) -> Self {
+impl From<&QueueEntry> for WaiterEntry {
+    fn from(waiter: &QueueEntry) -> Self {
         Self { owner: Arc::clone(&waiter.owner), since: waiter.since }
     }
 }
@@ -287,7 +287,7 @@ impl Queue {
         self.waiters.binary_search_by_key(&number, |w| w.number).ok()
     }
 
-    pub(super) fn waiter_mut(&mut self, number: u64) -> Option<&mut Waiter> {
+    pub(super) fn waiter_mut(&mut self, number: u64) -> Option<&mut QueueEntry> {
         let index = self.index_of(number)?;
         self.waiters.get_mut(index)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::deadlock::{QueuedWaiter, WaitEdge};
-use super::queue::{QueueFull, SubscriptionGuard, WaitQueues, Waiter, WakeAfter};
+use super::queue::{QueueEntry, QueueFull, SubscriptionGuard, WaitQueues, WakeAfter};
 use crate::mutant::{self, Mutant};
 use crate::redlock::clock::BootTime;
 use crate::types::{ResourceName, TokenHash};
@@ -71,7 +71,7 @@ impl WaitQueues {
             is_suspect = state.graph.cycle_through(&owner, &waiter, |r| state.holder_of(r)).is_some();
         }
         let queue = state.queues.entry(resource.clone()).or_default();
-        queue.waiters.push_back(Waiter {
+        queue.waiters.push_back(QueueEntry {
             number,
             owner,
             since: now,
@@ -200,7 +200,7 @@ impl WaiterHandle {
         });
     }
 
-    fn with<T>(&self, read: impl FnOnce(usize, &mut Waiter) -> T) -> Option<T> {
+    fn with<T>(&self, read: impl FnOnce(usize, &mut QueueEntry) -> T) -> Option<T> {
         let mut state = self.queues.lock();
         let queue = state.queues.get_mut(&self.resource)?;
         let index = queue.index_of(self.number)?;

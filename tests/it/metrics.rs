@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use redlockd::http::routes;
-use redlockd::http::state::LockManager;
+use redlockd::http::state::ServiceManager;
 use redlockd::manager::PendingGrant;
 use redlockd::manager::queue::WaitLimits;
 use redlockd::manager::types::AcquireRequest;
@@ -202,7 +202,7 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
     let monitor = NodeMonitor::new(engine.clone());
     monitor.probe_round().await;
     let limits = WaitLimits { per_resource: 1_000, total: 20_000, detects_deadlocks: true };
-    let manager = LockManager::new(engine, monitor, limits, Duration::from_secs(2));
+    let manager = ServiceManager::new(engine, monitor, limits, Duration::from_secs(2));
     let hold = async |from: u32, to: u32| {
         let one = |n: u32| {
             let resource = ResourceName::parse(&format!("held/{n}")).expect("valid");

@@ -43,7 +43,7 @@ type Acquiring = Pin<Box<dyn Future<Output = Result<GrantedLease, AcquireError>>
 type Held = HeldLease<AnyNode, SystemClock, SystemEntropy>;
 
 /// A parsed acquire that holds.
-pub(crate) struct HoldParams {
+pub(crate) struct HoldFields {
     /// For the manager.
     pub request: AcquireRequest,
     /// The format of the stream.
@@ -59,8 +59,8 @@ pub(crate) struct HoldParams {
 /// Answers with a stream once the lease is granted or the request is queued; with a problem before that.
 ///
 /// Cancel, and the end of the stream: the queue position is given up, the lease released.
-pub(crate) async fn hold(state: AppState, params: HoldParams) -> Response {
-    let HoldParams { request, format, connection, permit, audit_scope } = params;
+pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
+    let HoldFields { request, format, connection, permit, audit_scope } = params;
     if let Some(connection) = &connection {
         connection.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }

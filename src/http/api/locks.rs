@@ -5,8 +5,8 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
 use super::extract::IfMatch;
-use super::hold::{self, HoldParams};
-use super::requests::{self, AcquireParams, ExtendParams, ReleaseParams};
+use super::hold::{self, HoldFields};
+use super::requests::{self, AcquireFields, ExtendFields, ReleaseFields};
 use super::{force, refusals, responses};
 use crate::auth::quota::QuotaPermit;
 use crate::auth::rule::Right;
@@ -34,7 +34,7 @@ pub(crate) fn acquire(State(state): State<AppState>, request: Request) -> impl F
 async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) -> Response {
     // Destructured at once: a variable for the whole would be kept while the request waits.
     let (request, format, applied, permit) = match Box::pin(read_acquire(&state, request, &audit_scope)).await {
-        Ok(AcquireInput { params: AcquireParams { request, format, applied, .. }, permit }) => {
+        Ok(AcquireInput { params: AcquireFields { request, format, applied, .. }, permit }) => {
             (request, format, applied, permit)
         }
         Err(answer) => return *answer,
@@ -60,7 +60,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
 
 /// A parsed acquire with its reservation in the principal's quota; `None` without authentication.
 struct AcquireInput {
-    params: AcquireParams,
+    params: AcquireFields,
     permit: Option<Box<QuotaPermit>>,
 }
 
@@ -80,14 +80,14 @@ async fn read_acquire(
     let permit = access.reserve(!params.request.wait.is_zero()).map_err(refused)?.map(Box::new);
     let Some(format) = params.hold else { return Ok(AcquireInput { params, permit }) };
     audit_scope.note(|record| record.action = "hold".to_owned());
-    let params = HoldParams { request: params.request, format, connection, permit, audit_scope: audit_scope.clone() };
+    let params = HoldFields { request: params.request, format, connection, permit, audit_scope: audit_scope.clone() };
     Err(Box::new(Box::pin(hold::hold(state.clone(), params)).await))
 }
 
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
 pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
-    let ExtendParams { mut request, if_match, format } = Box::pin(requests::extend(request, &state.settings)).await?;
+    let ExtendFields { mut request, if_match, format } = Box::pin(requests::extend(request, &state.settings)).await?;
     let resource = request.resource.clone();
     audit_scope.note(|record| record.token_id = Some(request.token.hash().id().to_string()));
     request.fence = expected_fence(&state, &resource, if_match).await?;
@@ -119,10 +119,10 @@ async fn expected_fence(
 pub(crate) async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
     match Box::pin(requests::release(request, &state.settings)).await? {
-        ReleaseParams::Release { resource, token, if_match } => {
+        ReleaseFields::Release { resource, token, if_match } => {
             release_own(&state, &access, &audit_scope, resource, token, if_match).await
         }
-        ReleaseParams::Force { resource, mode, reason, if_match } => {
+        ReleaseFields::Force { resource, mode, reason, if_match } => {
             force::note(&audit_scope, mode, &reason);
             access.need(Right::Force, &resource)?;
             release_forced(&state, &access, &audit_scope, (resource, mode, reason), if_match).await

@@ -25,7 +25,7 @@ pub(crate) const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
 
 /// A parsed acquire.
 #[derive(Debug)]
-pub(crate) struct AcquireParams {
+pub(crate) struct AcquireFields {
     /// For the manager.
     pub request: AcquireRequest,
     /// The format of the answer.
@@ -40,7 +40,7 @@ pub(crate) struct AcquireParams {
 ///
 /// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
-pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireParams, Problem> {
+pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireFields, Problem> {
     let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH);
     let (parts, mut fields) = extract::fields(request, settings, MergePatch::Refused).await?;
@@ -54,7 +54,7 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let labels = labels(&mut fields);
     let token = own_token(&mut fields, &parts)?;
     fields.finish(&["ttl", "wait", "owner", "note", "metadata", "token", "hold"])?;
-    Ok(AcquireParams { request: AcquireRequest { resource, ttl, wait, labels, token }, format, applied, hold })
+    Ok(AcquireFields { request: AcquireRequest { resource, ttl, wait, labels, token }, format, applied, hold })
 }
 
 fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
@@ -115,7 +115,7 @@ fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Proble
 
 /// A parsed extend. `request.fence` is set later where `if_match` has tags.
 #[derive(Debug)]
-pub(crate) struct ExtendParams {
+pub(crate) struct ExtendFields {
     /// For the manager.
     pub request: ExtendRequest,
     /// The precondition.
@@ -125,7 +125,7 @@ pub(crate) struct ExtendParams {
 }
 
 /// Parses `PATCH /locks/{resource}`, a merge-patch. Errors, Cancel: as [`acquire`].
-pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendParams, Problem> {
+pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendFields, Problem> {
     let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
     let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
@@ -149,12 +149,12 @@ pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<
     }
     fields.finish(&["ttl", "note", "metadata"])?;
     let request = ExtendRequest { resource, token, ttl, fence: None, note, metadata };
-    Ok(ExtendParams { request, if_match, format })
+    Ok(ExtendFields { request, if_match, format })
 }
 
 /// A parsed release or forced end.
 #[derive(Debug)]
-pub(crate) enum ReleaseParams {
+pub(crate) enum ReleaseFields {
     /// By the holder.
     Release { resource: ResourceName, token: Token, if_match: IfMatch },
     /// By an operator.
@@ -163,7 +163,7 @@ pub(crate) enum ReleaseParams {
 
 /// Parses `DELETE /locks/{resource}`. A release is never refused for its answer's format, so the Accept
 /// header is ignored. Errors, Cancel: as [`acquire`].
-pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseParams, Problem> {
+pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result<ReleaseFields, Problem> {
     let resource = path::resource(request.uri())?;
     let (parts, mut fields) = extract::fields(request, settings, MergePatch::Refused).await?;
     let if_match = extract::if_match(&parts.headers)?;
@@ -178,7 +178,7 @@ pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result
         }
         fields.finish(&["force", "reason"])?;
         let token = token.map_or_else(|| extract::required_lock_token(&parts.headers), Ok)?;
-        return Ok(ReleaseParams::Release { resource, token, if_match });
+        return Ok(ReleaseFields::Release { resource, token, if_match });
     };
     let mode = match force.as_str() {
         "revoke" => Some(ForceMode::Revoke),
@@ -196,7 +196,7 @@ pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result
     }
     fields.finish(&["force", "reason"])?;
     let mode = mode.ok_or_else(|| Problem::invalid_field("force", "must be revoke or now"))?;
-    Ok(ReleaseParams::Force { resource, mode, reason, if_match })
+    Ok(ReleaseFields::Force { resource, mode, reason, if_match })
 }
 
 /// Parses `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.

@@ -25,11 +25,11 @@ fn settings() -> HttpSettings {
     crate::http::state::shipped_settings()
 }
 
-async fn acquired(body: &str, headers: &[(&str, &str)]) -> Result<AcquireParams, Problem> {
+async fn acquired(body: &str, headers: &[(&str, &str)]) -> Result<AcquireFields, Problem> {
     acquire(request("/locks/deploy/prod", body, headers), &settings()).await
 }
 
-async fn extended(body: &str, headers: &[(&str, &str)]) -> Result<ExtendParams, Problem> {
+async fn extended(body: &str, headers: &[(&str, &str)]) -> Result<ExtendFields, Problem> {
     let with_token: Vec<_> = [("Lock-Token", TOKEN)].into_iter().chain(headers.iter().copied()).collect();
     extend(request("/locks/deploy/prod", body, &with_token), &settings()).await
 }
@@ -176,7 +176,7 @@ async fn an_extend_refuses_what_it_cannot_change() {
 async fn a_release_needs_its_token_and_nothing_else() {
     let params = release(request("/locks/x", "", &[("Lock-Token", TOKEN), ("Accept", "image/png")]), &settings()).await;
     assert!(
-        matches!(params, Ok(ReleaseParams::Release { token, if_match: IfMatch::Any, .. }) if token.reveal() == TOKEN)
+        matches!(params, Ok(ReleaseFields::Release { token, if_match: IfMatch::Any, .. }) if token.reveal() == TOKEN)
     );
     assert_eq!(field(release(request("/locks/x", "", &[]), &settings()).await), "Lock-Token");
     let reason = request("/locks/x?reason=r", "", &[("Lock-Token", TOKEN)]);
@@ -189,7 +189,7 @@ async fn a_forced_end_needs_a_reason_from_query_or_body() {
     let by_body = request("/locks/x?force=revoke", "reason=runner died", &[("If-Match", "\"4711\"")]);
     for asked in [by_query, by_body] {
         let params = release(asked, &settings()).await.expect("sane");
-        let ReleaseParams::Force { mode, reason, if_match, .. } = params else { panic!("forced: {params:?}") };
+        let ReleaseFields::Force { mode, reason, if_match, .. } = params else { panic!("forced: {params:?}") };
         assert_eq!((mode, reason.as_str()), (ForceMode::Revoke, "runner died"));
         assert_eq!(if_match, IfMatch::OneOf(vec!["4711".to_owned()]));
     }
