@@ -5,6 +5,7 @@ use futures_util::future::join_all;
 use crate::support::client::{Answer, Client};
 use crate::support::poll;
 use crate::support::service::{SHORT_TIMES, Service};
+use crate::support::temp_dir;
 
 /// A service with five embedded nodes that reads its list every 100 ms.
 pub async fn service() -> Service {
@@ -15,7 +16,7 @@ pub async fn service() -> Service {
 
 /// A service without authentication that listens on all addresses.
 pub async fn open_service() -> Service {
-    let data = std::sync::Arc::new(tempfile::tempdir().expect("a temporary directory"));
+    let data = std::sync::Arc::new(temp_dir::in_memory());
     let args = [&SHORT_TIMES[..], &["--insecure-no-auth", "--set", "list_refresh=100ms"]].concat();
     let service = Service::start_at("0.0.0.0:0", data, &args).await;
     service.until_ready().await;

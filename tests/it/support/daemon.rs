@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::poll;
 use super::redis_server::RedisServer;
+use super::temp_dir;
 
 /// Another process may take a free port before it is bound.
 const PORT_TRIES: usize = 5;
@@ -56,7 +57,7 @@ impl Daemon {
 
     /// With these arguments.
     pub fn start_with(args: &[&str]) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        let dir = temp_dir::in_memory();
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         for _ in 0..PORT_TRIES {
             let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();

@@ -11,3 +11,4 @@ pub mod prometheus;
 pub mod redis_server;
 pub mod seeded;
 pub mod service;
+pub mod temp_dir;

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::client::Client;
 use super::poll;
+use super::temp_dir;
 
 /// Short enough to wait for an expiry, long enough for a machine that has other work: a node may
 /// take 200 ms, a lease runs for 400 ms at least and is kept for 600 ms more.
@@ -42,7 +43,7 @@ pub struct Service {
 impl Service {
     /// Starts one with further arguments, in a data directory of its own.
     pub async fn start<S: AsRef<str>>(args: &[S]) -> Self {
-        Self::start_in(Arc::new(tempfile::tempdir().expect("a temporary directory")), args).await
+        Self::start_in(Arc::new(temp_dir::in_memory()), args).await
     }
 
     /// Starts one on embedded nodes, with short times.
