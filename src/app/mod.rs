@@ -10,4 +10,5 @@ mod settings;
 
 pub use error::AppError;
 pub use init::init;
+pub use nodes::node_tls;
 pub use service::App;

@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
 use crate::nodes::observer::NodeObserver;
-use crate::nodes::redis::{NodeTls, NodeUrl, RedisNode, RedisNodeConfig};
+use crate::nodes::redis::{NodeTls, RedisNode, RedisNodeConfig};
 use crate::protocol::{ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -49,9 +49,8 @@ pub(super) fn open_nodes(
     }
     let tls = node_tls(config)?;
     let mut nodes = Vec::new();
-    for (url, id) in config.node_urls()?.iter().zip(ids) {
+    for (url, id) in config.node_urls()?.into_iter().zip(ids) {
         let invalid = |why: Invalid| AppError::Setting { key: "nodes", why: format!("{id}: {why}") };
-        let url = NodeUrl::parse(url.reveal()).map_err(invalid)?;
         let node = RedisNodeConfig {
             tls: if url.is_tls() { tls.clone() } else { None },
             key_template: config.key_template.clone(),
@@ -125,7 +124,10 @@ pub(super) fn redlock_settings(config: &Config, ids: &[NodeId]) -> RedlockSettin
     }
 }
 
-fn node_tls(config: &Config) -> Result<Option<NodeTls>, AppError> {
+/// The certificates for `rediss://` nodes; `None` where none is configured.
+///
+/// Errors: [`AppError::File`].
+pub fn node_tls(config: &Config) -> Result<Option<NodeTls>, AppError> {
     let read = |key: &'static str, path: &Option<PathBuf>| match path {
         None => Ok(None),
         Some(path) => {

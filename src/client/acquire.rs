@@ -6,13 +6,13 @@ use std::time::Duration;
 use super::error::{ClientError, ErrorClass};
 use super::requests::{LockRequest, TimedLease};
 use super::transport::Client;
+use crate::redlock::backoff::{Backoff, BackoffRange};
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::{Entropy, SystemEntropy};
+use crate::redlock::entropy::SystemEntropy;
 use crate::types::Token;
 
-/// First and longest pause before an unavailable service is tried again; random below these.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-const PAUSE_MOST: Duration = Duration::from_secs(2);
+/// Pauses before an unavailable service is tried again.
+const UNAVAILABLE: BackoffRange = BackoffRange { first: Duration::from_millis(100), max: Duration::from_secs(2) };
 /// Maximum duration of the release after an acquire with an unknown outcome. Beyond it the TTL ends what is left.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 /// After a longer wait the lease is extended at once: only the service knows when it was granted, and the estimate by
@@ -35,7 +35,7 @@ pub async fn acquire(
     mut on_failure: impl FnMut(&ClientError),
 ) -> Result<TimedLease, ClientError> {
     let until = SystemClock.now().plus(wait);
-    let (mut pause, mut unsure) = (PAUSE_FIRST, false);
+    let (mut pauses, mut unsure) = (Backoff::new(UNAVAILABLE, SystemEntropy), false);
     loop {
         let began = SystemClock.now();
         let error = match client.acquire_once(request, token, until.since(began)).await {
@@ -54,14 +54,12 @@ pub async fn acquire(
         let after = match error.class() {
             // The service's maximum wait ended it.
             ErrorClass::Held => {
-                pause = PAUSE_FIRST;
+                pauses.reset();
                 PAUSE_AFTER_WAIT
             }
             _ => {
                 on_failure(&error);
-                let drawn = jittered(pause);
-                pause = pause.saturating_mul(2).min(PAUSE_MOST);
-                drawn
+                pauses.next_delay()
             }
         };
         SystemClock.sleep(after.min(left)).await;
@@ -95,25 +93,4 @@ async fn with_exact_deadline(
 pub async fn abandon(client: &Client, request: &LockRequest, token: &Token) {
     // Usually answered with 410: nothing was granted.
     let _ = client.release(&request.resource, token, CLEANUP_TIMEOUT).await;
-}
-
-/// Half of `pause` and a random part of the other half.
-pub(super) fn jittered(pause: Duration) -> Duration {
-    let half_us = u64::try_from(pause.as_micros() / 2).unwrap_or(u64::MAX);
-    Duration::from_micros(half_us.saturating_add(SystemEntropy.below(half_us)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_are_spread_over_their_upper_half() {
-        let pause = Duration::from_millis(100);
-        for _ in 0..1_000 {
-            let drawn = jittered(pause);
-            assert!(drawn >= pause / 2 && drawn < pause, "{drawn:?}");
-        }
-        assert_eq!(jittered(Duration::ZERO), Duration::ZERO);
-    }
 }

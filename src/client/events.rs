@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use reqwest::Method;
 
-use super::acquire::jittered;
 use super::error::{ClientError, ErrorClass};
 use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
+use crate::redlock::backoff::uniform;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
+use crate::redlock::entropy::SystemEntropy;
 
 /// A stream without data for this long is dead: the service sends something every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
-/// Pause before reconnecting, unless the service names another: random in its upper half.
+/// Maximum pause before reconnecting, unless the service names another.
 const RETRY: Duration = Duration::from_secs(1);
 /// Maximum pause that the service may name.
 const RETRY_MAX: Duration = Duration::from_secs(30);
@@ -111,7 +112,7 @@ impl EventFollower {
     /// Connects; `None` if that succeeded.
     async fn connect(&mut self) -> Result<Option<StreamUpdate>, ClientError> {
         if self.pause {
-            SystemClock.sleep(jittered(self.parser.retry.unwrap_or(RETRY))).await;
+            SystemClock.sleep(uniform(&SystemEntropy, self.parser.retry.unwrap_or(RETRY))).await;
         }
         let (query, last_event) = (self.query.clone(), self.parser.last_id.clone());
         let request = ApiRequest { query, last_event, timeout: ANSWER_TIMEOUT, ..ApiRequest::new(Method::GET, EVENTS) };

@@ -5,21 +5,18 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::acquire::jittered;
 use super::error::{ClientError, ErrorClass};
 use super::requests::TimedLease;
 use super::transport::Client;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::renewal::renewal_interval;
+use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::renewal::{renewal_interval, renewal_retry};
 use crate::types::{ResourceName, Token};
 
 /// Maximum duration of one try, as a part of the TTL, so that several fit before the end …
 const TRIES_PER_TTL: u32 = 12;
 /// … and at most this: another instance may be faster.
 const TRY_MAX: Duration = Duration::from_secs(2);
-/// Pause after a failed try, as a part of the TTL, and at most this.
-const PAUSES_PER_TTL: u32 = 30;
-const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Longest single sleep: timers stop while the machine is suspended, leases do not, so the clock is read this often.
 const CLOCK_CHECK: Duration = Duration::from_millis(500);
 
@@ -95,8 +92,7 @@ impl LeaseRenewer {
                 Err(error) if error.class() == ErrorClass::Lost => return RenewalEnd::Ended(error),
                 Err(error) => {
                     on_failure(&error);
-                    let pause = jittered((self.ttl / PAUSES_PER_TTL).min(PAUSE_MAX));
-                    self.due = SystemClock.now().plus(pause);
+                    self.due = SystemClock.now().plus(renewal_retry(self.ttl, &SystemEntropy));
                 }
             }
         }

@@ -1,20 +1,15 @@
-//! The configured list of nodes: names, and URLs as secrets. A URL is read only as far as needed to tell two nodes
-//! apart; `nodes/` reads it in full.
+//! The configured list of nodes: names, and URLs as secrets.
 
 use std::path::PathBuf;
 
 use super::raw::{NodeEntry, RawValue};
 use super::secret::{Secret, redact};
 use super::value_types::{ValueError, ValueType};
+use crate::nodes::redis::NodeUrl;
 use crate::types::NodeId;
 
 /// Maximum number of nodes: each acquire asks all of them, and tolerating more than seven failures has no use.
 pub const MAX_NODES: usize = 15;
-/// Redis' port if a URL has none.
-const DEFAULT_PORT: u16 = 6379;
-/// URL schemes. `true`: the path of a unix socket follows.
-const SCHEMES: [(&str, bool); 4] =
-    [("redis://", false), ("rediss://", false), ("redis+unix://", true), ("unix://", true)];
 
 /// One configured Redis node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +21,7 @@ pub struct NodeSpec {
     /// File with its password, if it has its own.
     pub password_file: Option<PathBuf>,
     id: NodeId,
-    address: String,
+    parsed: NodeUrl,
 }
 
 impl NodeSpec {
@@ -35,78 +30,27 @@ impl NodeSpec {
         &self.id
     }
 
-    /// `host:port` in lower case, or the path of its socket, without user, password and database number: two nodes with
-    /// the same address are the same server.
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// Whether it uses TLS.
-    pub fn is_tls(&self) -> bool {
-        self.url.reveal().starts_with("rediss://")
-    }
-
-    /// Whether its URL has a password.
-    pub fn has_password(&self) -> bool {
-        let (scheme, rest) = self.url.reveal().split_once("://").unwrap_or_default();
-        if scheme.ends_with("unix") {
-            let query = rest.split_once('?').map_or("", |(_, query)| query);
-            return query.split('&').any(|field| field.strip_prefix("pass=").is_some_and(|p| !p.is_empty()));
-        }
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
-        user.split_once(':').is_some_and(|(_, password)| !password.is_empty())
+    /// Its address, read; its password may still be in a file.
+    pub fn parsed(&self) -> &NodeUrl {
+        &self.parsed
     }
 
     /// Errors: the reason, which follows "node 2"; never the URL.
     fn read(entry: NodeEntry) -> Result<Self, String> {
-        let address = address(entry.url.reveal())?;
+        let parsed = NodeUrl::parse(entry.url.reveal()).map_err(|why| why.0)?;
         let name =
             entry.name.map(|name| NodeId::parse(&name)).transpose().map_err(|e| format!("is badly named: {e}"))?;
         let id = match &name {
             Some(name) => name.clone(),
-            None => NodeId::parse(&address.replace(['[', ']'], ""))
+            None => NodeId::parse(&parsed.address().replace(['[', ']'], ""))
                 .map_err(|_| "needs a name, since its address is long or has unusual characters".to_owned())?,
         };
         let password_file = entry.password_file.filter(|path| !path.is_empty()).map(PathBuf::from);
-        let node = Self { name, url: entry.url, password_file, id, address };
-        match node.password_file.is_some() && node.has_password() {
+        let node = Self { name, url: entry.url, password_file, id, parsed };
+        match node.password_file.is_some() && node.parsed.has_password() {
             true => Err("has a password in its URL and a `password_file`, but must have one of them".to_owned()),
             false => Ok(node),
         }
-    }
-}
-
-/// The address in a URL, which distinguishes nodes.
-fn address(url: &str) -> Result<String, String> {
-    let form = || "must be redis://[user:password@]host[:port][/db], rediss://… or unix:///path".to_owned();
-    let (rest, is_path) = SCHEMES
-        .iter()
-        .find_map(|(scheme, is_path)| url.strip_prefix(scheme).map(|rest| (rest, *is_path)))
-        .ok_or_else(form)?;
-    if url.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(form());
-    }
-    if is_path {
-        let path = rest.split(['?', '#']).next().unwrap_or_default();
-        return (path.starts_with('/') && path.len() > 1).then(|| path.to_owned()).ok_or_else(form);
-    }
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let encode = "in a user name or password, write / as %2F, : as %3A, @ as %40, # as %23, ? as %3F";
-    if rest[authority.len()..].contains('@') {
-        return Err(format!("has an @ after its address ({encode})"));
-    }
-    let host_port = authority.rsplit_once('@').map_or(authority, |(_, host_port)| host_port);
-    let (host, port) = match host_port.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
-        _ => (host_port, None),
-    };
-    let port = port.map_or(Ok(DEFAULT_PORT), str::parse).ok().filter(|port| *port > 0);
-    let port = port.ok_or_else(|| format!("has an invalid port ({encode})"))?;
-    match host.to_ascii_lowercase().as_str() {
-        "" => Err(form()),
-        "localhost" => Ok(format!("127.0.0.1:{port}")),
-        host => Ok(format!("{host}:{port}")),
     }
 }
 
@@ -163,30 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn addresses_distinguish_nodes() {
-        for (url, address) in [
-            ("redis://h", "h:6379"),
-            ("redis://User:p%40ss@Host.Example:7000/3?protocol=resp3", "host.example:7000"),
-            ("rediss://:pass@10.0.0.1/1", "10.0.0.1:6379"),
-            ("redis://[::1]:7001", "[::1]:7001"),
-            ("redis://[::1]", "[::1]:6379"),
-            ("redis://localhost:7001", "127.0.0.1:7001"),
-            ("redis://u:p@ss@h:1", "h:1"),
-            ("unix:///run/redis/a.sock?db=1&pass=x", "/run/redis/a.sock"),
-            ("redis+unix:///run/redis/a.sock", "/run/redis/a.sock"),
-        ] {
-            assert_eq!(one(url).address(), address, "{url}");
-        }
-    }
-
-    #[test]
     fn names_precede_an_equals_sign_and_default_to_the_address() {
         let named = one("a-1=redis://:p=q@h:1");
         assert_eq!((named.name.as_ref().map(NodeId::as_str), named.id().as_str()), (Some("a-1"), "a-1"));
         assert_eq!(named.url.reveal(), "redis://:p=q@h:1");
         let plain = one("redis://:p=q@[::1]:1");
         assert_eq!((plain.name.as_ref(), plain.id().as_str()), (None, "::1:1"));
-        assert!(one("rediss://h").is_tls() && !one("redis://h").is_tls());
+        assert!(one("rediss://h").parsed().is_tls() && !one("redis://h").parsed().is_tls());
     }
 
     #[test]
@@ -216,15 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn passwords_in_urls_are_detected() {
-        for url in
-            ["redis://:p@h", "rediss://u:p@h:1/2", "redis://u:p:q@h", "unix:///s?pass=p", "unix:///s?db=1&pass=p"]
-        {
-            assert!(one(url).has_password(), "{url}");
-        }
-        for url in ["redis://h", "redis://u@h:1", "redis://u:@h", "redis://:@h", "unix:///s", "unix:///s?user=pass"] {
-            assert!(!one(url).has_password(), "{url}");
-        }
+    fn a_node_has_one_password() {
         let entry = |url: &str| NodeEntry { password_file: Some("/f".into()), ..NodeEntry::split(url) };
         let table = |url| read(RawValue::Nodes(vec![entry(url)]));
         assert_eq!(table("redis://u@h").expect("good")[0].password_file, Some("/f".into()));

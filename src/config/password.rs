@@ -5,11 +5,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-
 use super::nodes::NodeSpec;
 use super::secret::Secret;
 use super::settings::Config;
+use crate::nodes::redis::NodeUrl;
 
 /// Maximum length of a password: percent-encoded it still fits into the URLs that `nodes/` accepts.
 const PASSWORD_MAX_BYTES: u64 = 256;
@@ -31,19 +30,19 @@ impl Config {
     /// of `node_password_file`. In the order of [`Config::nodes`].
     ///
     /// Errors: [`PasswordFileError`], where a file that is needed cannot be used.
-    pub fn node_urls(&self) -> Result<Vec<Secret>, PasswordFileError> {
+    pub fn node_urls(&self) -> Result<Vec<NodeUrl>, PasswordFileError> {
         self.nodes.iter().map(|node| url(node, self.node_password_file.as_deref())).collect()
     }
 }
 
-fn url(node: &NodeSpec, common: Option<&Path>) -> Result<Secret, PasswordFileError> {
+fn url(node: &NodeSpec, common: Option<&Path>) -> Result<NodeUrl, PasswordFileError> {
     let own = node.password_file.as_deref().map(|path| ("node.password_file", path));
     let common = common.map(|path| ("node_password_file", path));
-    match own.or(common).filter(|_| !node.has_password()) {
-        None => Ok(node.url.clone()),
+    match own.or(common).filter(|_| !node.parsed().has_password()) {
+        None => Ok(node.parsed().clone()),
         Some((key, path)) => {
             let refuse = |why| PasswordFileError { key, path: path.to_owned(), why };
-            Ok(with_password(node.url.reveal(), &read(path).map_err(refuse)?))
+            Ok(node.parsed().clone().with_password(read(path).map_err(refuse)?.reveal()))
         }
     }
 }
@@ -69,27 +68,12 @@ fn read(path: &Path) -> Result<Secret, String> {
     }
 }
 
-/// Inserts a password into a URL that has none.
-fn with_password(url: &str, password: &Secret) -> Secret {
-    let password = utf8_percent_encode(password.reveal(), NON_ALPHANUMERIC);
-    let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    if scheme.ends_with("unix") {
-        let mark = if rest.contains('?') { '&' } else { '?' };
-        return Secret::new(format!("{url}{mark}pass={password}"));
-    }
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    let (user, behind) = (user.trim_end_matches(':'), &rest[authority.len()..]);
-    Secret::new(format!("{scheme}://{user}:{password}@{host}{behind}"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::super::load::Inputs;
     use super::*;
-    use crate::nodes::redis::NodeUrl;
 
     fn file(text: &[u8]) -> tempfile::TempPath {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");
@@ -121,8 +105,7 @@ mod tests {
                 "redis://:own@f".to_owned(),
             ];
             for (url, expected) in urls.iter().zip(expected) {
-                assert_eq!(url.reveal(), expected);
-                assert!(NodeUrl::parse(url.reveal()).is_ok(), "{expected}");
+                assert_eq!(*url, NodeUrl::parse(&expected).expect("valid"));
             }
             let shown = format!("{config:?} {urls:?}");
             assert!(!shown.contains("p@ss") && !shown.contains(encoded), "{shown}");
@@ -135,9 +118,10 @@ mod tests {
         let mut config = load(&["redis://a", "redis://b"], &common);
         config.nodes[0].password_file = Some(own.to_path_buf());
         let urls = config.node_urls().expect("readable");
-        assert_eq!([urls[0].reveal(), urls[1].reveal()], ["redis://:own@a", "redis://:common@b"]);
-        let config = load(&["redis://:own@a", "unix:///b?pass=own"], Path::new("/nowhere"));
-        assert!(config.node_urls().is_ok_and(|urls| urls.iter().all(|url| url.reveal().contains("own"))));
+        assert_eq!(urls, ["redis://:own@a", "redis://:common@b"].map(|url| NodeUrl::parse(url).expect("valid")));
+        let own = ["redis://:own@a", "unix:///b?pass=own"];
+        let urls = load(&own, Path::new("/nowhere")).node_urls().expect("no file is read");
+        assert_eq!(urls, own.map(|url| NodeUrl::parse(url).expect("valid")));
     }
 
     #[test]

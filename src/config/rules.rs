@@ -147,11 +147,11 @@ fn files(c: &Config, errors: &mut Vec<ConfigError>) {
 fn nodes(c: &Config, errors: &mut Vec<ConfigError>) {
     for (i, node) in c.nodes.iter().enumerate() {
         let earlier = |same: &dyn Fn(usize) -> bool| (0..i).find(|j| same(*j)).map(|j| j + 1);
-        if let Some(first) = earlier(&|j| c.nodes[j].address() == node.address()) {
+        if let Some(first) = earlier(&|j| c.nodes[j].parsed().address() == node.parsed().address()) {
             let sentence = format!(
                 "`nodes` has {} twice, as node {first} and node {}, but the nodes must be independent: one server \
                  has one vote, whatever its database number",
-                node.address(),
+                node.parsed().address(),
                 i + 1
             );
             errors.push(ConfigError::rule("nodes", sentence));
@@ -208,13 +208,13 @@ fn warnings(c: &Config) -> Vec<Warning> {
     if c.insecure_no_auth && (is_private(c) || c.access_file.is_some()) {
         warnings.push(Warning::NeedlessInsecure);
     }
-    let needs_password = |node: &super::nodes::NodeSpec| !node.has_password() && node.password_file.is_none();
+    let needs_password = |node: &super::nodes::NodeSpec| !node.parsed().has_password() && node.password_file.is_none();
     if c.node_password_file.is_some() && !c.nodes.iter().any(needs_password) {
         warnings.push(Warning::UnusedPasswordFile);
     }
     let tls = [("tls_ca", &c.tls_ca), ("tls_cert", &c.tls_cert), ("tls_key", &c.tls_key)];
     let set = tls.into_iter().find(|(_, path)| path.is_some());
-    if let Some((key, _)) = set.filter(|_| !c.nodes.iter().any(super::nodes::NodeSpec::is_tls)) {
+    if let Some((key, _)) = set.filter(|_| !c.nodes.iter().any(|node| node.parsed().is_tls())) {
         warnings.push(Warning::UnusedTls { key });
     }
     warnings

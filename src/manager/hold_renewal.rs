@@ -17,12 +17,7 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::LeaseTag;
-use crate::redlock::renewal::renewal_interval;
-
-/// After a failed renewal the next try follows one part in this many of the TTL later.
-const RETRIES_PER_TTL: u32 = 12;
-/// Shortest pause before that try.
-const RETRY_MIN: Duration = Duration::from_millis(10);
+use crate::redlock::renewal::{renewal_interval, renewal_retry};
 
 /// The held leases of this instance, to be notified of their ends. Bounded by the connections.
 #[derive(Default)]
@@ -178,7 +173,7 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
             }
             Err(ExtendError::NoQuorum { .. } | ExtendError::Invalid(..)) => {
                 self.is_at_risk = true;
-                self.renew_at = now.plus((ttl / RETRIES_PER_TTL).max(RETRY_MIN));
+                self.renew_at = now.plus(renewal_retry(ttl, self.manager.entropy()));
                 if now >= self.lease.deadline {
                     return HeldLeaseEvent::Lost(LostReason::Quorum);
                 }

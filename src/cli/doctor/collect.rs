@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Client, ClientTlsConfig, RedisError, TlsCertificates, Value, cmd, pipe};
+use deadpool_redis::redis::{Client, RedisError, Value, cmd, pipe};
 
-use crate::config::Secret;
-use crate::nodes::redis::{ServerInfo, read_server_info};
+use crate::nodes::redis::{NodeTls, NodeUrl, ServerInfo, read_server_info};
 use crate::protocol::LeaseRecord;
 use crate::protocol::keys::META_KEY;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -25,9 +24,8 @@ const VALUE_MAX_BYTES: isize = 8 * 1024;
 
 /// The nodes, and what is needed to connect.
 pub(super) struct CheckSettings {
-    pub nodes: Vec<(String, Secret)>,
-    pub ca: Option<Vec<u8>>,
-    pub client: Option<(Vec<u8>, Vec<u8>)>,
+    pub nodes: Vec<(String, NodeUrl)>,
+    pub tls: Option<NodeTls>,
     pub connect_timeout: Duration,
     pub key_head: String,
     pub key_tail: String,
@@ -88,7 +86,7 @@ pub(super) struct ForeignKey {
 /// Checks all nodes concurrently. Cancel: nothing is left behind.
 pub(super) async fn check_all(settings: &CheckSettings) -> Vec<NodeCheck> {
     let checks = settings.nodes.iter().map(|(node, url)| async move {
-        let result = observe(url.reveal(), settings).await.map_err(|error| reason(&error));
+        let result = observe(url, settings).await;
         NodeCheck { node: node.clone(), result }
     });
     futures_util::future::join_all(checks).await
@@ -110,14 +108,12 @@ fn reason(error: &RedisError) -> String {
     }
 }
 
-async fn observe(url: &str, settings: &CheckSettings) -> Result<NodeObservation, RedisError> {
-    let client = if url.starts_with("rediss://") {
-        let client_tls =
-            settings.client.clone().map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-        Client::build_with_tls(url, TlsCertificates { client_tls, root_cert: settings.ca.clone() })?
-    } else {
-        Client::open(url)?
-    };
+async fn observe(url: &NodeUrl, settings: &CheckSettings) -> Result<NodeObservation, String> {
+    let client = url.client(settings.tls.as_ref().filter(|_| url.is_tls())).map_err(|why| why.0)?;
+    read(&client, settings).await.map_err(|error| reason(&error))
+}
+
+async fn read(client: &Client, settings: &CheckSettings) -> Result<NodeObservation, RedisError> {
     let config = deadpool_redis::redis::AsyncConnectionConfig::new()
         .set_connection_timeout(Some(settings.connect_timeout))
         .set_response_timeout(Some(ANSWER_TIMEOUT));

@@ -5,10 +5,10 @@ mod collect;
 mod diagnose;
 
 use std::io::Write;
-use std::path::PathBuf;
 
 use super::exit;
 use super::output::print_line;
+use crate::app::node_tls;
 use crate::config::{Config, Loaded};
 use diagnose::{Diagnosis, Thresholds, diagnose};
 
@@ -57,19 +57,16 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
 
 /// Reads the files that connecting requires. Errors: one of them cannot be read.
 fn prepare(config: &Config) -> Result<collect::CheckSettings, String> {
-    let read = |path: &Option<PathBuf>| match path {
-        None => Ok(None),
-        Some(path) => {
-            std::fs::read(path).map(Some).map_err(|error| format!("{} cannot be read: {error}", path.display()))
-        }
-    };
     let urls = config.node_urls().map_err(|error| error.to_string())?;
     Ok(collect::CheckSettings {
         nodes: config.nodes.iter().map(|n| n.id().to_string()).zip(urls).collect(),
-        ca: read(&config.tls_ca)?,
-        client: read(&config.tls_cert)?.zip(read(&config.tls_key)?),
+        tls: node_tls(config).map_err(|error| with_source(&error))?,
         connect_timeout: config.connect_timeout,
         key_head: config.key_template.head().to_owned(),
         key_tail: config.key_template.tail().to_owned(),
     })
+}
+
+fn with_source(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connect::NodeTls;
-use super::url::NodeUrl;
+use super::url::{NodeTls, NodeUrl};
 use crate::protocol::ClusterParams;
 use crate::protocol::keys::KeyTemplate;
 use crate::types::NodeId;

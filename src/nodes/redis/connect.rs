@@ -7,16 +7,14 @@ use std::time::Duration;
 
 use deadpool_redis::redis::aio::{AsyncPushSender, MultiplexedConnection};
 use deadpool_redis::redis::io::tcp::TcpSettings;
-use deadpool_redis::redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ProtocolVersion, RedisError, TlsCertificates, cmd,
-};
+use deadpool_redis::redis::{AsyncConnectionConfig, Client, ProtocolVersion, RedisError, cmd};
 use deadpool_redis::{Hook, HookError, Manager, Pool, Runtime, Timeouts};
 use tokio::time::timeout;
 
 use super::connection::{ActiveConnection, NodeConnections};
 use super::errors;
 use super::server_checks::{self, ServerInfo};
-use super::url::NodeUrl;
+use super::url::{NodeTls, NodeUrl};
 use crate::protocol::ClusterParams;
 use crate::protocol::commands;
 use crate::types::Invalid;
@@ -27,21 +25,6 @@ const ANSWER_BACKSTOP: Duration = Duration::from_secs(5);
 /// Requests handed to a connection and not yet written: enough that a burst never waits here, few enough
 /// that a frozen node does not collect requests whose callers are gone.
 const PIPELINE_BUFFER: usize = 1_024;
-
-/// Certificates for `rediss://`, each in PEM. Never printed.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct NodeTls {
-    /// Trusted instead of the machine's certificate authorities.
-    pub ca: Option<Vec<u8>>,
-    /// Certificate chain and key that the server is sent.
-    pub client: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-impl fmt::Debug for NodeTls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NodeTls(ca: {}, client: {})", self.ca.is_some(), self.client.is_some())
-    }
-}
 
 /// Timeouts of one connection.
 #[derive(Debug, Clone, Copy)]
@@ -78,21 +61,7 @@ impl Connector {
         params: Arc<ClusterParams>,
         bind_run: bool,
     ) -> Result<Self, Invalid> {
-        let info = url.info();
-        let client = if url.is_tls() {
-            // Fails where a provider was installed before, which serves as well.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-            let tls = tls.cloned().unwrap_or_default();
-            let client_tls = tls.client.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: tls.ca })
-        } else if tls.is_some() {
-            return Err(Invalid(format!("certificates are given, but {url} is not a rediss:// address")));
-        } else {
-            Client::open(info)
-        };
-        // Without the driver's own message, which may quote the certificate.
-        let client =
-            client.map_err(|_| Invalid(format!("the certificates for {url} are not PEM of the right kind")))?;
+        let client = url.client(tls)?;
         Ok(Self { client, limits, params, bind_run })
     }
 

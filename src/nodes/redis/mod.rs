@@ -19,7 +19,6 @@ mod supervisor;
 mod url;
 
 pub use config::{CONNECTIONS_MAX, Identity, RedisNodeConfig};
-pub use connect::NodeTls;
 pub use node::{RedisNode, RedisNodeReport};
 pub use server_checks::{ServerFinding, ServerInfo, read as read_server_info};
-pub use url::NodeUrl;
+pub use url::{NodeTls, NodeUrl};
