@@ -20,6 +20,7 @@ mod restore;
 mod revoke;
 mod script;
 mod update;
+mod view;
 
 pub use acquire::AcquireArgs;
 pub use delete_foreign::DeleteForeignArgs;
@@ -32,3 +33,4 @@ pub use request::{OPERATIONS, Request};
 pub use restore::RestoreArgs;
 pub use revoke::RevokeArgs;
 pub use update::UpdateArgs;
+pub use view::{RosterEntry, View, ViewId};
