@@ -19,6 +19,8 @@ mod servers;
 mod steps;
 #[path = "contract/subject.rs"]
 mod subject;
+#[path = "contract/waiters.rs"]
+mod waiters;
 
 use in_process::{Embedded, Reference};
 use redis_server::RedisServer;
@@ -68,6 +70,15 @@ macro_rules! lease_cases_on {
     };
 }
 
+macro_rules! waiter_cases_on {
+    ($start:expr) => {
+        each! { waiters on $start;
+            waiters_are_read_once_by_each_other_instance_until_they_change_or_run_out
+            the_waiters_of_many_instances_come_in_pages
+        }
+    };
+}
+
 macro_rules! server_cases_on {
     ($start:expr) => {
         each! { servers on $start;
@@ -88,13 +99,16 @@ macro_rules! server_cases_on {
 mod reference {
     lease_cases_on!(crate::declared(crate::Reference::start()));
     server_cases_on!(crate::declared(crate::Reference::start()));
+    waiter_cases_on!(crate::Reference::start());
 }
 
 mod embedded {
     lease_cases_on!(crate::Embedded::start());
+    waiter_cases_on!(crate::Embedded::start());
 }
 
 mod redis {
     lease_cases_on!(crate::declared(crate::RedisServer::start()));
     server_cases_on!(crate::declared(crate::RedisServer::start()));
+    waiter_cases_on!(crate::RedisServer::start());
 }

@@ -90,10 +90,13 @@ pub struct Holder {
     pub renewals: u32,
 }
 
-/// A waiter of the instance that answers.
+/// A waiter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
-    /// 1 is next.
+    /// Where it waits: the name of one run of an instance.
+    #[serde(default)]
+    pub instance: String,
+    /// In that instance's queue; 1 is next.
     pub position: usize,
     /// The waiter's owner label.
     pub owner: String,
@@ -133,8 +136,20 @@ pub struct Lock {
     pub foreign: bool,
     /// One, or none for a foreign client.
     pub holders: Vec<Holder>,
-    /// The waiters of the instance that answers.
+    /// The waiters: all of the instance that answers, then the first ones of every other instance.
     pub waiters: Vec<Waiter>,
+    /// How many wait at all instances.
+    #[serde(default)]
+    pub waiting: usize,
+    /// How many of them wait at the instance that answers.
+    #[serde(default)]
+    pub waiting_here: usize,
+    /// Whether the waiters of all other instances are known.
+    #[serde(default)]
+    pub waiters_known: bool,
+    /// The instance that answers.
+    #[serde(default)]
+    pub answered_by: String,
     /// The state on each node.
     pub nodes: Vec<NodeHold>,
     /// Nodes that hold it, needed, configured.
@@ -165,8 +180,22 @@ pub struct ListEntry {
     pub mode: String,
     /// One, or none if it is only waited for.
     pub holders: Vec<Holder>,
-    /// Number of waiters of the instance that answers.
+    /// Number of waiters at all instances.
     pub waiting: usize,
+    /// The same for each instance that has any; the one that answers comes first.
+    #[serde(default)]
+    pub waiting_at: Vec<WaitingAt>,
+}
+
+/// The waiters for one lock at one instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingAt {
+    /// The name of one run of an instance.
+    pub instance: String,
+    /// Number of waiters there.
+    pub waiting: usize,
+    /// How long the oldest of them has waited. Milliseconds.
+    pub oldest_ms: u64,
 }
 
 /// The answer to `GET /locks`.
@@ -182,6 +211,12 @@ pub struct List {
     pub age_ms: u64,
     /// Leases in the whole snapshot, before filtering.
     pub total: usize,
+    /// Whether the waiters of all other instances are known.
+    #[serde(default)]
+    pub waiters_known: bool,
+    /// The instance that answers.
+    #[serde(default)]
+    pub answered_by: String,
 }
 
 #[cfg(test)]

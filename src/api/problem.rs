@@ -76,9 +76,12 @@ pub struct Members {
     /// The holders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders: Option<Vec<Holder>>,
-    /// Number of waiters of the instance that answers.
+    /// Number of waiters at all instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<usize>,
+    /// How many of them wait at the instance that answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_here: Option<usize>,
     /// How long the request waited. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,

@@ -116,6 +116,7 @@ impl App {
             return Err(AppError::SameServer(a, b));
         }
         app.tasks.spawn(manager.clone().run_snapshot_refresh());
+        app.tasks.spawn(manager.clone().run_waiter_exchange());
         app.tasks.spawn(manager.run_maintenance());
         Ok(app)
     }
@@ -161,7 +162,8 @@ impl App {
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), AppError> {
         let version = env!("CARGO_PKG_VERSION");
         let address = self.address().map(|a| a.to_string()).unwrap_or_default();
-        tracing::info!(address, version, nodes = self.engine.nodes.len(), "serving");
+        let instance = self.state.manager.instance().as_str();
+        tracing::info!(address, version, instance, nodes = self.engine.nodes.len(), "serving");
         self.tasks.spawn(monitor_nodes(self.monitor.clone(), shutdown.clone()));
         let max_connections = fd_limit::connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
         let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });

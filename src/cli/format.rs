@@ -89,7 +89,7 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
         ("resource", lock.resource.clone()),
         ("state", lock.state.clone()),
         ("foreign", lock.foreign.to_string()),
-        ("waiting", lock.waiters.len().to_string()),
+        ("waiting", lock.waiting.to_string()),
         ("nodes", format!("{}/{}", lock.quorum.granted, lock.quorum.nodes)),
     ];
     if let Some(holder) = lock.holders.first() {
@@ -116,11 +116,11 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
     let waiters: Vec<Vec<String>> = lock
         .waiters
         .iter()
-        .map(|w| vec![w.position.to_string(), one_line(&w.owner), w.waiting_ms.to_string()])
+        .map(|w| vec![one_line(&w.instance), w.position.to_string(), one_line(&w.owner), w.waiting_ms.to_string()])
         .collect();
     let mut text = format!("{head}\n\n{}", table(&["NODE", "STATE", "HOLDS", "TTL ms"], &nodes, colour));
     if !waiters.is_empty() {
-        text.push_str(&format!("\n\n{}", table(&["POSITION", "WAITER", "WAITING ms"], &waiters, colour)));
+        text.push_str(&format!("\n\n{}", table(&["INSTANCE", "POSITION", "WAITER", "WAITING ms"], &waiters, colour)));
     }
     text
 }

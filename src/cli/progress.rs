@@ -53,8 +53,9 @@ pub(super) async fn with_progress<T>(
 /// Position, holder, time left.
 fn line(lock: &api::Lock, owner: &str, left: Duration) -> String {
     let mut parts = vec![format!("waiting for {}", lock.resource)];
-    if let Some(me) = lock.waiters.iter().find(|w| w.owner == owner) {
-        parts.push(format!("position {} of {}", me.position, lock.waiters.len()));
+    let here = || lock.waiters.iter().filter(|w| w.instance == lock.answered_by);
+    if let Some(me) = here().find(|w| w.owner == owner) {
+        parts.push(format!("position {} of {}", me.position, here().count()));
     }
     parts.push(match lock.holders.first() {
         Some(holder) => held_by(holder),
@@ -89,6 +90,7 @@ mod tests {
             renewals: 0,
         };
         let waiter = |position, owner: &str| api::Waiter {
+            instance: "here".into(),
             position,
             owner: owner.into(),
             mode: "exclusive".into(),
@@ -100,7 +102,11 @@ mod tests {
             mode: "exclusive".into(),
             foreign: false,
             holders: vec![holder],
-            waiters: vec![waiter(1, "x"), waiter(2, "me")],
+            waiters: vec![waiter(1, "x"), waiter(2, "me"), api::Waiter { instance: "there".into(), ..waiter(1, "me") }],
+            waiting: 3,
+            waiting_here: 2,
+            waiters_known: true,
+            answered_by: "here".into(),
             nodes: Vec::new(),
             quorum: api::Quorum { granted: 1, needed: 1, nodes: 1 },
             observed_at: String::new(),

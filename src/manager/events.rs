@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 use crate::api::Event;
+use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::Topic;
 use crate::redlock::subscriptions::Subscriptions;
@@ -178,10 +179,10 @@ impl Drop for EventSubscription {
 }
 
 impl EventHub {
-    /// A hub. `random` distinguishes this run from any other in event ids.
-    pub fn new(random: u64) -> Self {
+    /// A hub. `instance` distinguishes this run from any other in event ids.
+    pub fn new(instance: &InstanceName) -> Self {
         Self {
-            name: format!("{random:016x}"),
+            name: instance.to_string(),
             channels: OnceLock::new(),
             listeners: AtomicUsize::new(0),
             published: AtomicU64::new(0),

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 use super::*;
 
 fn hub() -> Arc<EventHub> {
-    Arc::new(EventHub::new(7))
+    Arc::new(EventHub::new(&InstanceName::from_random(7)))
 }
 
 fn acquired(hub: &EventHub, resource: &str) {
@@ -41,7 +41,7 @@ fn without_listeners_renewals_are_not_made_and_the_recent_events_are_bounded() {
 
 #[test]
 fn recent_events_outlive_the_streams_and_are_listed_once() {
-    let (hub, other) = (hub(), EventHub::new(9));
+    let (hub, other) = (hub(), EventHub::new(&InstanceName::from_random(9)));
     drop(hub.subscribe(None).expect("below the limit"));
     let event = other.named_event(EventKind::Acquired, 5, |e| e.resource = Some("a".into()));
     let text = serde_json::to_vec(&event).expect("plain data");
@@ -100,7 +100,7 @@ fn a_stream_resumed_after_the_cluster_was_not_followed_has_a_gap() {
 
 #[test]
 fn copies_from_several_nodes_count_once_and_malformed_texts_are_dropped() {
-    let (hub, other) = (hub(), EventHub::new(9));
+    let (hub, other) = (hub(), EventHub::new(&InstanceName::from_random(9)));
     let mut stream = hub.subscribe(None).expect("below the limit");
     let event = other.named_event(EventKind::Released, 5, |e| e.resource = Some("a/b".into()));
     let text = serde_json::to_vec(&event).expect("plain data");

@@ -3,6 +3,7 @@
 
 mod acquire_wait;
 mod change;
+mod cluster_waiters;
 pub(crate) mod deadlock;
 mod deadlock_check;
 mod event_buffer;

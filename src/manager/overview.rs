@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::latency::LatencyWindow;
 use super::leases::Snapshot;
-use super::queue::WaiterEntry;
 use super::service::LockManager;
-use super::types::{NodeSummary, QuorumCount};
+use super::types::{NodeSummary, QuorumCount, WaitingAt};
+use crate::protocol::InstanceName;
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
@@ -24,29 +24,42 @@ pub struct Overview {
     pub age: Duration,
     /// How long the nodes keep a lease's keys after its deadline.
     pub lock_delay: Duration,
-    /// How many requests of this instance wait for a resource.
+    /// The instance that shows it.
+    pub instance: InstanceName,
+    /// How many requests wait for a resource, at all instances.
     pub waiting: HashMap<ResourceName, usize>,
-    /// How long the oldest of them has waited.
+    /// How many wait at other instances for resources that these did not name.
+    pub unnamed: usize,
+    /// How long the oldest of all waiters has waited.
     pub longest_wait: Option<Duration>,
+    /// Whether the waiters of all other instances are known.
+    pub waiters_known: bool,
 }
 
 impl Overview {
+    /// How many requests wait at all instances.
+    pub fn total_waiting(&self) -> usize {
+        self.waiting.values().sum::<usize>().saturating_add(self.unnamed)
+    }
+
     /// The part that a caller may see: resources that `is_visible` accepts, and the waiters in `visible`.
     #[must_use]
     pub fn only(self, is_visible: impl Fn(&ResourceName) -> bool, visible: &[ListedWaiter]) -> Self {
         let mut waiting = self.waiting;
         waiting.retain(|name, _| is_visible(name));
         let longest_wait = visible.iter().map(|waiter| waiter.waiting).max();
-        Self { leases: Arc::new(self.leases.only(is_visible)), waiting, longest_wait, ..self }
+        Self { leases: Arc::new(self.leases.only(is_visible)), waiting, unnamed: 0, longest_wait, ..self }
     }
 }
 
-/// One waiter of this instance.
+/// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedWaiter {
     /// What it waits for.
     pub resource: ResourceName,
-    /// Its position in the queue; 1 is the head.
+    /// Where it waits.
+    pub instance: InstanceName,
+    /// Its position in that instance's queue; 1 is the head.
     pub position: usize,
     /// The owner that it names.
     pub owner: Arc<str>,
@@ -71,31 +84,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel: nothing is left behind.
     pub async fn overview(&self) -> Overview {
         let leases = self.shared.snapshots.overview(self.engine()).await;
-        let (now, queues) = (self.now(), &self.shared.queues);
+        let (now, others) = (self.now(), self.shared.cluster_waiters.summary(self.now()));
+        let own_longest = self.shared.queues.oldest_since().map(|since| now.since(since));
+        let count = |(name, at): (ResourceName, Vec<WaitingAt>)| (name, at.iter().map(|at| at.waiting).sum());
         Overview {
             age: now.since(leases.taken),
             leases,
             lock_delay: self.engine().settings.params.lock_delay,
-            waiting: queues.waiter_counts().into_iter().collect(),
-            longest_wait: queues.oldest_since().map(|since| now.since(since)),
+            instance: self.shared.instance.clone(),
+            waiting: self.waiting_by_resource().into_iter().map(count).collect(),
+            unnamed: others.unnamed,
+            longest_wait: own_longest.max(others.oldest),
+            waiters_known: others.is_known,
         }
     }
 
     /// Keeps the snapshot fresh while pages are read. Never returns; dropping it stops it.
     pub async fn run_snapshot_refresh(self) {
         self.shared.snapshots.keep_fresh(self.engine()).await;
-    }
-
-    /// Every waiter of this instance, the oldest first.
-    pub fn waiters(&self) -> Vec<ListedWaiter> {
-        let now = self.now();
-        let listed = |(resource, position, waiter): (ResourceName, usize, WaiterEntry)| ListedWaiter {
-            resource,
-            position,
-            owner: waiter.owner,
-            waiting: now.since(waiter.since),
-        };
-        self.shared.queues.all_waiters().into_iter().map(listed).collect()
     }
 
     /// The nodes as the monitor last saw them. Asks no node.

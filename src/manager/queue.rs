@@ -246,9 +246,11 @@ impl WaitQueues {
         state.queues.get(resource).into_iter().flat_map(|q| &q.waiters).map(WaiterEntry::from).collect()
     }
 
-    /// Every resource with waiters, and how many.
-    pub fn waiter_counts(&self) -> Vec<(ResourceName, usize)> {
-        self.lock().queues.iter().map(|(resource, q)| (resource.clone(), q.waiters.len())).collect()
+    /// Every resource with waiters, how many, and when the head began to wait.
+    pub fn waiter_counts(&self) -> Vec<(ResourceName, usize, BootTime)> {
+        let state = self.lock();
+        let heads = state.queues.iter().filter_map(|(resource, q)| Some((resource, q, q.waiters.front()?)));
+        heads.map(|(resource, q, head)| (resource.clone(), q.waiters.len(), head.since)).collect()
     }
 
     /// All waiters with resource and position (1 is the head), the oldest first.

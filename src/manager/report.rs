@@ -1,10 +1,10 @@
 //! Answers that change nothing: refusals with their details, one resource, the list, the nodes, the gauges.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::events::LISTENERS_MAX;
 use super::leases::SnapshotLease;
-use super::queue::WaiterEntry;
 use super::service::{Gauges, LockManager};
 use super::types::*;
 use crate::protocol::{LeaseRecord, NoVote, NodeResult, NodeStatus, Reply, StoredLock, Vote};
@@ -24,7 +24,7 @@ pub(super) type NameFilter<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// What a quorum has of one resource, with the waiters of this instance.
+    /// What a quorum has of one resource, with its waiters.
     ///
     /// Errors: [`NoQuorum`] where too few nodes answered.
     pub async fn inspect(&self, resource: &ResourceName) -> Result<Inspection, NoQuorum> {
@@ -34,13 +34,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     pub(super) fn inspection(&self, resource: &ResourceName, inspected: ClusterInspection) -> Inspection {
-        let now = self.now();
-        let waiter = |(i, waiter): (usize, WaiterEntry)| WaiterInfo {
-            position: i + 1,
-            owner: waiter.owner.to_string(),
-            waiting: now.since(waiter.since),
-        };
-        let waiters = self.shared.queues.waiters_of(resource).into_iter().enumerate().map(waiter).collect();
+        let waiters = self.waiters_for(resource);
+        let waiting_here = waiters.iter().filter(|waiter| waiter.instance == self.shared.instance).count();
+        let others = &self.shared.cluster_waiters;
         let state = match inspected.state {
             ResourceState::Free => LockState::Free,
             ResourceState::Lease { record, left } => LockState::Held(self.holder(&record, left)),
@@ -48,11 +44,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let nodes =
             self.engine().nodes.iter().zip(&inspected.answers).map(|(n, a)| resource_on_node(n.as_ref(), a)).collect();
-        Inspection { resource: resource.clone(), state, waiters, nodes, quorum: self.count(inspected.agreeing) }
+        Inspection {
+            resource: resource.clone(),
+            state,
+            instance: self.shared.instance.clone(),
+            waiters,
+            waiting_here,
+            waiting: waiting_here + others.waiting_for(resource, self.now()),
+            waiters_known: others.summary(self.now()).is_known,
+            nodes,
+            quorum: self.count(inspected.agreeing),
+        }
     }
 
-    /// A page of the held leases of the whole cluster and the waiters of this instance, from a snapshot that
-    /// is taken again where the last one is too old.
+    /// A page of the held leases and the waiters of the whole cluster; the leases are from a snapshot that is taken again
+    /// where the last one is too old.
     ///
     /// Cancel: nothing is left behind.
     pub async fn list(&self, query: ListQuery) -> ListPage {
@@ -66,7 +72,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let snapshot = self.shared.snapshots.get(self.engine()).await;
         let age = self.now().since(snapshot.taken);
         let lock_delay = self.engine().settings.params.lock_delay;
-        let mut waiting: std::collections::BTreeMap<_, _> = self.shared.queues.waiter_counts().into_iter().collect();
+        let mut waiting = self.waiting_by_resource();
         waiting.retain(|resource, _| resource.as_str().starts_with(&query.prefix));
         let after = query.after.as_deref().unwrap_or("");
         let from = after.max(query.prefix.as_str());
@@ -82,7 +88,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (None, None) => break,
                 (Some((h, _)), Some((q, _))) if h <= q => self.held_item(held.next(), &waiting, age),
                 (Some(_), None) => self.held_item(held.next(), &waiting, age),
-                _ => queued.next().map(|(r, n)| ListItem { resource: r.clone(), holder: None, waiting: *n }),
+                _ => queued.next().map(|(r, n)| ListItem { resource: r.clone(), holder: None, waiting: n.clone() }),
             };
             let Some(item) = item else { break };
             if queued.peek().is_some_and(|(q, _)| **q == item.resource) {
@@ -104,20 +110,28 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Some(is_visible) => snapshot.leases.keys().filter(|resource| is_visible(resource)).count(),
             None => snapshot.leases.len(),
         };
-        ListPage { items, next, complete: snapshot.complete, age, total }
+        ListPage {
+            items,
+            next,
+            complete: snapshot.complete,
+            age,
+            total,
+            instance: self.shared.instance.clone(),
+            waiters_known: self.shared.cluster_waiters.summary(self.now()).is_known,
+        }
     }
 
     fn held_item(
         &self,
         entry: Option<(&ResourceName, &SnapshotLease)>,
-        waiting: &std::collections::BTreeMap<ResourceName, usize>,
+        waiting: &BTreeMap<ResourceName, Vec<WaitingAt>>,
         age: Duration,
     ) -> Option<ListItem> {
         let (resource, lease) = entry?;
         Some(ListItem {
             resource: resource.clone(),
             holder: Some(self.holder(&lease.record, lease.left.saturating_sub(age))),
-            waiting: waiting.get(resource).copied().unwrap_or(0),
+            waiting: waiting.get(resource).cloned().unwrap_or_default(),
         })
     }
 
@@ -178,6 +192,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (engine, now) = (self.engine(), self.now());
         let samples = *self.shared.samples.lock();
         let since = |start: Option<BootTime>| start.map(|at| now.since(at)).unwrap_or_default();
+        let (waiters, others) = (self.shared.queues.total_waiters(), self.shared.cluster_waiters.summary(now));
         Gauges {
             leases_held: self.shared.own_leases.count(),
             holding_connections: self.shared.held_leases.count(),
@@ -186,8 +201,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             longest_held: since(samples.longest_held_since),
             longest_wait: since(samples.longest_wait_since),
             clock_jumps: samples.clock_jumps,
-            waiters: self.shared.queues.total_waiters(),
+            waiters,
             waiters_limit: self.shared.queues.limits().total,
+            cluster_waiters: waiters.saturating_add(others.waiting),
+            cluster_longest_wait: since(samples.longest_wait_since).max(others.oldest.unwrap_or_default()),
+            cluster_waiters_known: others.is_known,
             cleanups: engine.cleanups_in_flight(),
             skipped_cleanups: engine.skipped_cleanups(),
             under_replicated: engine.under_replicated(),
@@ -207,6 +225,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             reason,
             holders: holder.into_iter().collect(),
             waiting: self.shared.queues.waiter_count(resource),
+            waiting_elsewhere: self.shared.cluster_waiters.waiting_for(resource, self.now()),
             free_in: refusal.free_in,
             nodes: refusal.nodes,
         }
@@ -226,7 +245,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         };
         let nodes = inspection.nodes.into_iter().map(|n| NodeOutcome { node: n.node, verdict: n.verdict }).collect();
-        Ok(HeldRefusal { reason, holders, waiting: self.shared.queues.waiter_count(resource), free_in, nodes })
+        let (waiting, waiting_elsewhere) = (inspection.waiting_here, inspection.waiting - inspection.waiting_here);
+        Ok(HeldRefusal { reason, holders, waiting, waiting_elsewhere, free_in, nodes })
     }
 
     /// `left` is the TTL of the key: the lease ends a lock delay earlier.
@@ -263,7 +283,7 @@ fn matches(query: &ListQuery, item: &ListItem, lock_delay: Duration) -> bool {
     match query.state {
         None => true,
         Some(ListState::Held) => running,
-        Some(ListState::Waited) => item.waiting > 0,
+        Some(ListState::Waited) => !item.waiting.is_empty(),
         Some(ListState::LockDelay) => item.holder.is_some() && !running && !lock_delay.is_zero(),
     }
 }

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::cluster_waiters::ClusterWaiters;
 use super::events::{EventHub, EventKind, set_lease};
 use super::hold_renewal::HeldLeases;
 use super::latency::LatencySeries;
@@ -16,6 +17,7 @@ use super::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits, WaitQueues};
 use super::subscriptions::ClusterSubscriptions;
 use super::types::*;
 use crate::mutant::{self, Mutant};
+use crate::protocol::InstanceName;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
@@ -41,6 +43,9 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
     pub(super) monitor: NodeMonitor<N, C, E>,
     pub(super) queues: WaitQueues,
+    /// Names this run of the instance.
+    pub(super) instance: InstanceName,
+    pub(super) cluster_waiters: ClusterWaiters,
     /// Permits to ask the nodes: see [`CONCURRENT_ATTEMPTS_MAX`].
     pub(super) attempts: Semaphore,
     pub(super) subscriptions: ClusterSubscriptions,
@@ -139,6 +144,12 @@ pub struct Gauges {
     pub waiters: usize,
     /// Maximum of `waiters`.
     pub waiters_limit: usize,
+    /// Requests that wait at any instance, as far as this one knows.
+    pub cluster_waiters: usize,
+    /// How long the oldest of them has waited, to the second.
+    pub cluster_longest_wait: Duration,
+    /// Whether the waiters of all other instances are known.
+    pub cluster_waiters_known: bool,
     /// Clean-ups and repairs under way.
     pub cleanups: usize,
     /// Clean-ups left to the TTL because too many were under way.
@@ -159,7 +170,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         list_refresh: Duration,
     ) -> Self {
         let (queues, held_leases) = (WaitQueues::new(limits), Arc::new(HeldLeases::default()));
-        let events = Arc::new(EventHub::new(engine.entropy.bits()));
+        let instance = InstanceName::from_random(engine.entropy.bits());
+        let events = Arc::new(EventHub::new(&instance));
         let subscriptions =
             ClusterSubscriptions::new(&engine.nodes, queues.clone(), Arc::clone(&held_leases), Arc::clone(&events));
         events.attach(subscriptions.channels().cloned().collect());
@@ -170,6 +182,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             engine,
             monitor,
             queues,
+            instance,
+            cluster_waiters: ClusterWaiters::default(),
             attempts: Semaphore::new(CONCURRENT_ATTEMPTS_MAX),
             own_leases: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),

@@ -49,6 +49,9 @@ struct InstanceMetrics {
     waiters: IntGauge,
     waiters_limit: IntGauge,
     oldest_wait: Gauge,
+    cluster_waiters: IntGauge,
+    cluster_oldest_wait: Gauge,
+    cluster_waiters_known: IntGauge,
     listeners: IntGauge,
     listeners_limit: IntGauge,
     cleanups: IntGauge,
@@ -199,6 +202,21 @@ impl InstanceMetrics {
             waiters: gauge(r, "lock_waiters", "Requests waiting for a lock at this instance."),
             waiters_limit: gauge(r, "lock_waiters_limit", "Maximum of lock_waiters."),
             oldest_wait: quantity(r, "lock_oldest_wait_seconds", "Time that the oldest waiter has been waiting."),
+            cluster_waiters: gauge(
+                r,
+                "cluster_lock_waiters",
+                "Requests waiting for a lock at all instances, as far as this one knows.",
+            ),
+            cluster_oldest_wait: quantity(
+                r,
+                "cluster_lock_oldest_wait_seconds",
+                "Time that the oldest of cluster_lock_waiters has been waiting.",
+            ),
+            cluster_waiters_known: gauge(
+                r,
+                "cluster_lock_waiters_known",
+                "1 while the waiters of all other instances are known.",
+            ),
             listeners: gauge(r, "event_listeners", "Listeners of GET /events."),
             listeners_limit: gauge(r, "event_listeners_limit", "Maximum of event_listeners."),
             cleanups: gauge(r, "cleanups_in_flight", "Clean-ups of failed or abandoned attempts in progress."),
@@ -228,6 +246,9 @@ impl InstanceMetrics {
         self.waiters.set(count(now.waiters));
         self.waiters_limit.set(count(now.waiters_limit));
         self.oldest_wait.set(now.longest_wait.as_secs_f64());
+        self.cluster_waiters.set(count(now.cluster_waiters));
+        self.cluster_oldest_wait.set(now.cluster_longest_wait.as_secs_f64());
+        self.cluster_waiters_known.set(i64::from(now.cluster_waiters_known));
         self.listeners.set(count(now.listeners));
         self.listeners_limit.set(count(now.listeners_limit));
         self.cleanups.set(count(now.cleanups));

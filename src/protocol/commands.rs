@@ -10,7 +10,7 @@ use super::reply_reader::{Malformed, malformed};
 use super::request::Request;
 use super::script::NodeScript;
 pub use super::script::{ScriptContext, ScriptRef, marker_fingerprint};
-use super::{acquire, admin, delete_foreign, inspect, list, release, restore, revoke, update};
+use super::{acquire, admin, delete_foreign, inspect, list, release, restore, revoke, update, waiters};
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
 pub const BATCH_MAX: usize = 32;
@@ -35,7 +35,7 @@ pub fn batch_kind(request: &Request) -> Option<BatchKind> {
 }
 
 /// Every script, for loading on a new connection.
-pub fn all_scripts() -> [&'static NodeScript; 9] {
+pub fn all_scripts() -> [&'static NodeScript; 10] {
     [
         &acquire::SCRIPT,
         &update::SCRIPT,
@@ -46,6 +46,7 @@ pub fn all_scripts() -> [&'static NodeScript; 9] {
         &revoke::SCRIPT,
         &delete_foreign::SCRIPT,
         &list::SCRIPT,
+        &waiters::SCRIPT,
     ]
 }
 
@@ -80,6 +81,7 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::DeleteForeign(args) => delete_foreign::build(context, args, script_ref),
         Request::Inspect { resource } => inspect::build(context, sent_at, resource, script_ref),
         Request::List(args) => list::build(context, args, script_ref),
+        Request::Waiters(args) => waiters::build(args, script_ref),
         Request::Probe | Request::Init | Request::Quarantine => {
             admin::build(context, sent_at, request.operation(), None, script_ref)
         }
@@ -121,6 +123,7 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::DeleteForeign(_) => delete_foreign::parse(value),
         Request::Inspect { .. } => inspect::parse(value),
         Request::List(_) => list::parse(value),
+        Request::Waiters(_) => waiters::parse(value),
         Request::Probe | Request::Init | Request::Quarantine | Request::Activate { .. } => admin::parse(value),
     }
 }

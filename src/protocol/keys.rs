@@ -9,6 +9,10 @@ use crate::types::{AttemptId, Invalid, RESERVED_PREFIX, ResourceName, TokenHash}
 pub const META_KEY: &str = "redlockd:meta";
 /// Sorted set: resources that may be held, scored by the end of their lease. Used for listing only.
 pub const LEASES_KEY: &str = "redlockd:leases";
+/// Sorted set: instances by when they published their waiters last.
+pub const WAITERS_KEY: &str = "redlockd:waiters";
+/// Before the name of an instance: the key of the waiters that it published.
+pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
 const FENCE_PREFIX: &str = "redlockd:fence:";
 const GONE_PREFIX: &str = "redlockd:gone:";
 const FREED_PREFIX: &str = "redlockd:freed:";
@@ -110,6 +114,11 @@ pub fn token_tombstone(resource: &ResourceName, token: &TokenHash) -> String {
 /// a token.
 pub fn attempt_tombstone(resource: &ResourceName, token: &TokenHash, attempt: &AttemptId) -> String {
     [GONE_PREFIX, token.as_str(), ":", resource.as_str(), "#", attempt.as_str()].concat()
+}
+
+/// The waiters that an instance published.
+pub fn waiters(instance: &str) -> String {
+    [WAITERS_PREFIX, instance].concat()
 }
 
 /// The channel on which the end of a resource's lease is announced.

@@ -21,6 +21,7 @@ mod revoke;
 mod script;
 mod update;
 mod view;
+mod waiters;
 
 pub use acquire::AcquireArgs;
 pub use delete_foreign::DeleteForeignArgs;
@@ -34,3 +35,7 @@ pub use restore::RestoreArgs;
 pub use revoke::RevokeArgs;
 pub use update::UpdateArgs;
 pub use view::{RosterEntry, View, ViewId};
+pub use waiters::{
+    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITERS_ENTRY_MAX_BYTES,
+    WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,
+};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::record::LeaseRecord;
+use super::waiters::WaitersPage;
 use crate::types::{Fence, ResourceName};
 
 /// Why a lease was ended for good; kept on the nodes for [`TOKEN_TOMBSTONE`](super::params::TOKEN_TOMBSTONE).
@@ -68,6 +69,8 @@ pub enum Reply {
     Inspected(NodeInspection),
     /// Reply to a list request. `next` is `None` on the last page.
     Page { next: Option<u64>, leases: Vec<ListedLease> },
+    /// Reply to an exchange of waiters.
+    Waiters(WaitersPage),
     /// Reply to the operations on the node itself.
     Status(NodeStatus),
 }

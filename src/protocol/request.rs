@@ -9,6 +9,7 @@ use super::reply::Reply;
 use super::restore::RestoreArgs;
 use super::revoke::RevokeArgs;
 use super::update::UpdateArgs;
+use super::waiters::WaitersArgs;
 use crate::types::{Fence, ResourceName};
 
 /// A request to a node. Each is one atomic script there.
@@ -38,6 +39,8 @@ pub enum Request {
     /// Read a page of the held leases. Replies: [`Reply::Page`]. A lease may be on two pages; one that is held
     /// throughout is on at least one.
     List(ListArgs),
+    /// Publish the waiters of this instance, and read those of the others. Replies: [`Reply::Waiters`].
+    Waiters(WaitersArgs),
     /// Read the state of the node itself. Replies: [`Reply::Status`].
     Probe,
     /// Declare a node that has never voted since it was blank part of a new cluster. Replies: [`Reply::Status`].
@@ -64,6 +67,7 @@ impl Request {
             Self::DeleteForeign(_) => "delete_foreign",
             Self::Inspect { .. } => "inspect",
             Self::List(_) => "list",
+            Self::Waiters(_) => "waiters",
             Self::Probe => "probe",
             Self::Init => "init",
             Self::Quarantine => "quarantine",
@@ -82,13 +86,15 @@ impl Request {
             | Self::Revoke(RevokeArgs { resource, .. })
             | Self::DeleteForeign(DeleteForeignArgs { resource, .. })
             | Self::Inspect { resource } => Some(resource),
-            Self::List(_) | Self::Probe | Self::Init | Self::Quarantine | Self::Activate { .. } => None,
+            Self::List(_) | Self::Waiters(_) | Self::Probe | Self::Init | Self::Quarantine | Self::Activate { .. } => {
+                None
+            }
         }
     }
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 13] = [
+pub const OPERATIONS: [&str; 14] = [
     "acquire",
     "update",
     "restore",
@@ -98,6 +104,7 @@ pub const OPERATIONS: [&str; 13] = [
     "delete_foreign",
     "inspect",
     "list",
+    "waiters",
     "probe",
     "init",
     "quarantine",

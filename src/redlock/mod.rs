@@ -30,3 +30,4 @@ pub(crate) mod release;
 pub(crate) mod renewal;
 mod round;
 pub(crate) mod subscriptions;
+pub(crate) mod waiters;

@@ -83,7 +83,7 @@ impl ConfirmPage {
             is_foreign: foreign.is_some(),
             foreign_left: foreign.flatten().unwrap_or_default(),
             tag: inspection.etag().unwrap_or_default(),
-            waiting: inspection.waiters.len(),
+            waiting: inspection.waiting,
             rejected,
         }
     }

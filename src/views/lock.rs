@@ -11,7 +11,7 @@ use super::format;
 use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo};
-use crate::protocol::NoVote;
+use crate::protocol::{InstanceName, NoVote};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::ResourceName;
 
@@ -165,7 +165,11 @@ fn unreachable_row(outcome: &NodeOutcome) -> NodeAnswerRow {
 /// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LockWaiterRow {
-    /// Position in the queue, from 1.
+    /// Name of the instance where it waits.
+    pub instance: String,
+    /// Whether that is the one that shows the page.
+    pub is_here: bool,
+    /// Position in that instance's queue, from 1.
     pub position: usize,
     /// Owner label; empty if it gave none.
     pub owner: String,
@@ -175,8 +179,10 @@ pub(crate) struct LockWaiterRow {
     pub waiting_ms: u64,
 }
 
-fn waiter_row(view: &WaiterInfo) -> LockWaiterRow {
+fn waiter_row(view: &WaiterInfo, here: &InstanceName) -> LockWaiterRow {
     LockWaiterRow {
+        instance: view.instance.to_string(),
+        is_here: view.instance == *here,
         position: view.position,
         owner: format::visible(&view.owner),
         waiting: format::clock(view.waiting),
@@ -200,6 +206,7 @@ pub(crate) struct LockPage {
     nodes: Vec<NodeAnswerRow>,
     waiters: Vec<LockWaiterRow>,
     waiting: usize,
+    waiters_known: bool,
     events: Vec<EventRow>,
     completed: Option<CompletedAction>,
 }
@@ -229,6 +236,7 @@ impl LockPage {
             nodes: Vec::new(),
             waiters: Vec::new(),
             waiting: 0,
+            waiters_known: false,
             events: of_this_lock.take(EVENTS_SHOWN).map(|event| events::row(event)).collect(),
             completed,
         };
@@ -265,8 +273,9 @@ impl LockPage {
         let count = inspection.quorum;
         self.agreement = format!("{} of {} nodes agree, {} are needed", count.granted, count.nodes, count.needed);
         self.nodes = inspection.nodes.iter().map(|view| node_row(view, held)).collect();
-        self.waiting = inspection.waiters.len();
-        self.waiters = inspection.waiters.iter().take(WAITERS_SHOWN).map(waiter_row).collect();
+        (self.waiting, self.waiters_known) = (inspection.waiting, inspection.waiters_known);
+        let shown = inspection.waiters.iter().take(WAITERS_SHOWN);
+        self.waiters = shown.map(|waiter| waiter_row(waiter, &inspection.instance)).collect();
     }
 }
 
@@ -308,7 +317,17 @@ mod tests {
         let resource = ResourceName::parse("a/b").expect("valid");
         let quorum = QuorumCount { granted: 0, needed: 2, nodes: 3 };
         let page = |state| {
-            let inspection = Inspection { resource: resource.clone(), state, waiters: vec![], nodes: vec![], quorum };
+            let inspection = Inspection {
+                resource: resource.clone(),
+                state,
+                instance: InstanceName::from_random(1),
+                waiters: vec![],
+                waiting_here: 0,
+                waiting: 0,
+                waiters_known: true,
+                nodes: vec![],
+                quorum,
+            };
             let vote = crate::manager::overview::ClusterStatus { nodes: vec![], quorum, draining: false };
             let layout = Layout::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");
             let page = LockPage::new(layout, &resource, Ok(&inspection), &[], None, "http://h", 0);

@@ -56,7 +56,7 @@ pub(crate) enum ListedState {
     Held,
     /// The last lease has expired, and its safety margin has not passed yet.
     LockDelay,
-    /// Not held, but this instance has waiters for it.
+    /// Not held, but there are waiters for it.
     Waited,
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct LockRow {
     pub renewals: String,
     /// Fencing token; empty without a lease.
     pub fence: String,
-    /// Number of waiters at this instance.
+    /// Number of waiters.
     pub waiting: usize,
 }
 
@@ -172,7 +172,7 @@ impl LockRow {
 pub(crate) struct LocksSummary {
     /// Number of active leases in the whole cluster.
     pub held: usize,
-    /// Number of waiters at this instance.
+    /// Number of waiters at all instances.
     pub waiting: usize,
     /// Longest waiting time; `-` without waiters.
     pub longest_wait: String,
@@ -182,6 +182,8 @@ pub(crate) struct LocksSummary {
     pub age: String,
     /// Whether the snapshot is complete: a quorum of the nodes listed all their leases.
     pub complete: bool,
+    /// Whether the waiters of all other instances are known.
+    pub waiters_known: bool,
 }
 
 /// The page.
@@ -236,11 +238,12 @@ impl<'a> LockList<'a> {
         let overview = self.overview;
         LocksSummary {
             held: overview.leases.leases.values().filter(|lease| !self.valid_for(lease).is_zero()).count(),
-            waiting: overview.waiting.values().sum(),
+            waiting: overview.total_waiting(),
             longest_wait: overview.longest_wait.map_or_else(|| "-".to_owned(), format::time),
             age_ms: format::ms(overview.age),
             age: format::time(overview.age),
             complete: overview.leases.complete,
+            waiters_known: overview.waiters_known,
         }
     }
 

@@ -32,6 +32,9 @@ fn overview(leases: Vec<(&str, SnapshotLease)>, waiting: &[(&str, usize)]) -> Ov
         lock_delay: Duration::from_secs(1),
         waiting: waiting.iter().map(|(n, count)| (name(n), *count)).collect::<HashMap<_, _>>(),
         longest_wait: Some(Duration::from_secs(75)),
+        instance: crate::protocol::InstanceName::from_random(1),
+        unnamed: 0,
+        waiters_known: true,
     }
 }
 

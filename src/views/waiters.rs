@@ -1,4 +1,4 @@
-//! The page of the waiters of this instance, oldest first, with the holders that they wait for.
+//! The page of the waiters of all instances, oldest first, with the holders that they wait for.
 
 use askama::Template;
 
@@ -12,7 +12,11 @@ use crate::manager::overview::{ListedWaiter, Overview};
 pub(crate) struct WaiterRow {
     /// Name of the resource.
     pub resource: String,
-    /// Position in the queue, from 1.
+    /// Name of the instance where it waits.
+    pub instance: String,
+    /// Whether that is the one that shows the page.
+    pub is_here: bool,
+    /// Position in that instance's queue, from 1.
     pub position: usize,
     /// Owner label; empty if it gave none.
     pub owner: String,
@@ -33,6 +37,10 @@ pub(crate) struct WaitersPage {
     layout: Layout,
     rows: Vec<WaiterRow>,
     resources: usize,
+    /// Waiters of other instances that are only counted.
+    further: usize,
+    waiters_known: bool,
+    instance: String,
     paging: Paging,
 }
 
@@ -44,6 +52,8 @@ impl WaitersPage {
             let lease = overview.leases.leases.get(&q.resource).filter(|lease| lease.left > overview.age);
             WaiterRow {
                 resource: q.resource.to_string(),
+                instance: q.instance.to_string(),
+                is_here: q.instance == overview.instance,
                 position: q.position,
                 owner: format::visible(&q.owner),
                 waiting: format::clock(q.waiting),
@@ -53,6 +63,14 @@ impl WaitersPage {
             }
         };
         let rows = waiting[paging.from..paging.to].iter().map(row).collect();
-        Self { layout, rows, resources: overview.waiting.len(), paging }
+        Self {
+            layout,
+            rows,
+            resources: overview.waiting.len(),
+            further: overview.total_waiting().saturating_sub(waiting.len()),
+            waiters_known: overview.waiters_known,
+            instance: overview.instance.to_string(),
+            paging,
+        }
     }
 }

@@ -3,7 +3,7 @@
 use redlockd::protocol::{NoVote, NodeInspection, NodeResult, Reply, StoredLock, Vote};
 
 /// Kinds of replies that the sequences must have produced, or the test proves too little.
-pub const EXPECTED_KINDS: [&str; 40] = [
+pub const EXPECTED_KINDS: [&str; 44] = [
     "acquire NoVote ClockOff",
     "acquire NoVote OtherCluster",
     "acquire NoVote Quarantined",
@@ -44,6 +44,10 @@ pub const EXPECTED_KINDS: [&str; 40] = [
     "quarantine NoVote Quarantined",
     "release Match",
     "revoke Ok Revoked",
+    "waiters Waiters false false",
+    "waiters Waiters false true",
+    "waiters Waiters true false",
+    "waiters Waiters true true",
 ];
 
 /// Whether two replies are equal, with clock readings and remaining TTLs at most `slack_us` apart.
@@ -69,6 +73,7 @@ pub fn kind_of(answer: &NodeResult) -> String {
         Ok(Reply::Granted { joined, .. }) => format!("Granted {joined}"),
         Ok(Reply::Held { left_ms, record }) => format!("Held {} {}", left_ms.is_some(), record.is_some()),
         Ok(Reply::Other { fence }) => format!("Other {}", fence.is_some()),
+        Ok(Reply::Waiters(page)) => format!("Waiters {} {}", page.is_published, !page.entries.is_empty()),
         Ok(Reply::Inspected(seen)) => format!("{:?}", seen.lock),
         other => format!("{other:?}").replacen('(', " ", 1),
     };
@@ -92,6 +97,10 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
         Reply::Updated { before_ms, .. } => vec![ms(before_ms)],
         Reply::Revoked { left_ms } => vec![ms(left_ms)],
         Reply::NoVote(of) => no_vote(of),
+        Reply::Waiters(page) => {
+            let lefts = page.entries.iter_mut().map(|listed| ms(&mut listed.left_ms));
+            lefts.chain([std::mem::take(&mut page.cursor)]).collect()
+        }
         Reply::Inspected(NodeInspection { no_vote: of, lock }) => {
             let mut clocks = of.as_mut().map(no_vote).unwrap_or_default();
             match lock {

@@ -15,8 +15,9 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
-    AcquireArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, LeaseRecord, ListArgs, ListedLease, NoVote,
-    NodeInspection, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs, StoredLock, UpdateArgs,
+    AcquireArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, InstanceName, LeaseRecord, ListArgs,
+    ListedLease, NoVote, NodeInspection, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs, StoredLock,
+    UpdateArgs, WaitersArgs,
 };
 use redlockd::types::{Fence, ResourceName};
 
@@ -55,6 +56,8 @@ struct Pair<'a> {
     params: ClusterParams,
     last_fence: u64,
     last_print: String,
+    /// Of the last exchange of waiters.
+    last_cursor: u64,
     restarts: u32,
     was_evicted: bool,
     /// By how much the two may differ by now, in microseconds.
@@ -76,6 +79,7 @@ impl<'a> Pair<'a> {
             params,
             last_fence: 0,
             last_print: String::new(),
+            last_cursor: 0,
             restarts: 0,
             was_evicted: false,
             slack_us,
@@ -143,6 +147,12 @@ impl<'a> Pair<'a> {
                 Request::DeleteForeign(DeleteForeignArgs { resource: r(resource), fingerprint: fingerprint.into() })
             }
             Ask::Inspect { resource } => Request::Inspect { resource: r(resource) },
+            Ask::Waiters { instance, publishes, from_start } => Request::Waiters(WaitersArgs {
+                instance: InstanceName::parse(&format!("i{instance}")).expect("valid"),
+                entry: publishes.then(|| format!("{{}} of {instance}").into()),
+                ttl: self.params.fence_ttl.min(Duration::from_secs(20)),
+                cursor: if *from_start { 0 } else { self.last_cursor },
+            }),
             Ask::Probe => Request::Probe,
             Ask::Init => Request::Init,
             Ask::Quarantine => Request::Quarantine,
@@ -296,6 +306,7 @@ impl<'a> Pair<'a> {
             Ok(Reply::Inspected(NodeInspection { lock: StoredLock::Foreign { fingerprint, .. }, .. })) => {
                 self.last_print = fingerprint.to_string();
             }
+            Ok(Reply::Waiters(page)) => self.last_cursor = page.cursor,
             _ => {}
         }
         Ok(())

@@ -84,6 +84,11 @@ pub enum Ask {
     Inspect {
         resource: usize,
     },
+    Waiters {
+        instance: usize,
+        publishes: bool,
+        from_start: bool,
+    },
     Probe,
     Init,
     Quarantine,
@@ -146,6 +151,8 @@ fn asks() -> impl Strategy<Value = Ask> {
         6 => (r.clone(), t).prop_map(|(resource, token)| Ask::Revoke { resource, token }),
         6 => (r.clone(), any::<bool>()).prop_map(|(resource, sees)| Ask::DeleteForeign { resource, sees }),
         12 => r.prop_map(|resource| Ask::Inspect { resource }),
+        12 => (0..3_usize, any::<bool>(), any::<bool>())
+            .prop_map(|(instance, publishes, from_start)| Ask::Waiters { instance, publishes, from_start }),
         10 => Just(Ask::Probe),
         1 => Just(Ask::Init),
         1 => Just(Ask::Quarantine),

@@ -9,6 +9,7 @@ mod cli_examples;
 mod cli_packages;
 mod cli_watch;
 mod clients;
+mod cluster_waiters;
 mod command_line;
 mod documents;
 mod examples;

@@ -2,7 +2,7 @@
 
 use crate::api;
 use crate::http::format::{ms, ms_up, time};
-use crate::manager::types::{CycleEdge, HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo};
+use crate::manager::types::{CycleEdge, HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, WaitingAt};
 use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 
@@ -30,14 +30,20 @@ pub(crate) fn held_state(view: &HolderInfo) -> &'static str {
     if view.valid_for.is_zero() { "lock-delay" } else { "held" }
 }
 
-/// A waiter of this instance.
+/// A waiter.
 pub(crate) fn waiter(view: &WaiterInfo) -> api::Waiter {
     api::Waiter {
+        instance: view.instance.to_string(),
         position: view.position,
         owner: view.owner.clone(),
         mode: api::MODE_EXCLUSIVE.to_owned(),
         waiting_ms: ms(view.waiting),
     }
+}
+
+/// The waiters at one instance.
+pub(crate) fn waiting_at(view: &WaitingAt) -> api::WaitingAt {
+    api::WaitingAt { instance: view.instance.to_string(), waiting: view.waiting, oldest_ms: ms(view.oldest) }
 }
 
 /// What a node stores for a resource.

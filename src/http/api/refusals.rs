@@ -26,7 +26,8 @@ fn locked_members(slug: ProblemKind, resource: &ResourceName, locked: &HeldRefus
             m.resource = Some(resource.to_string());
             m.reason = Some(reason.to_owned());
             m.holders = Some(locked.holders.iter().map(convert::holder).collect());
-            m.waiting = Some(locked.waiting);
+            m.waiting = Some(locked.waiting.saturating_add(locked.waiting_elsewhere));
+            m.waiting_here = Some(locked.waiting);
             m.nodes = Some(locked.nodes.iter().map(convert::node_outcome).collect());
         })
         .retry_after(locked.free_in.unwrap_or(Duration::from_secs(RETRY_AFTER_MAX)))

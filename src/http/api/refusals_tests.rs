@@ -24,7 +24,7 @@ fn locked(reason: HeldReason, owner: &str, free_in: Option<Duration>) -> HeldRef
         renewals: 3,
     };
     let holders = if reason == HeldReason::Foreign { vec![] } else { vec![holder] };
-    HeldRefusal { reason, holders, waiting: 2, free_in, nodes: outcomes() }
+    HeldRefusal { reason, holders, waiting: 2, waiting_elsewhere: 3, free_in, nodes: outcomes() }
 }
 
 fn outcomes() -> Vec<NodeOutcome> {
@@ -61,7 +61,8 @@ fn locked_shows_holder_and_remaining_time() {
     assert_eq!(body["type"], "/problems/locked");
     assert_eq!(body["instance"], "req_1");
     assert_eq!(body["detail"], "deploy/prod is held by ci-4711 for 13 s more");
-    assert_eq!((&body["reason"], &body["waiting"]), (&json!("held"), &json!(2)));
+    let waiting = (&body["waiting"], &body["waiting_here"]);
+    assert_eq!((&body["reason"], waiting), (&json!("held"), (&json!(5), &json!(2))));
     let holder = json!({
         "token_id": "f69f9b70", "owner": "ci-4711", "note": "", "metadata": {}, "fence": 4711,
         "acquired_at": "2026-11-20T18:07:03.120Z", "valid_for_ms": 12_040, "renewals": 3

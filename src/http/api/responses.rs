@@ -156,8 +156,10 @@ pub(crate) fn forced(resource: &ResourceName, forced: &Forced, wall_ms: u64) -> 
 pub(crate) fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseFormat) -> Result<Response, Problem> {
     let (state, foreign, holder) = match &inspection.state {
         LockState::Free => {
-            let problem = refusals::not_held(&inspection.resource).with(|m| m.waiting = Some(inspection.waiters.len()));
-            return Err(problem);
+            return Err(refusals::not_held(&inspection.resource).with(|m| {
+                m.waiting = Some(inspection.waiting);
+                m.waiting_here = Some(inspection.waiting_here);
+            }));
         }
         LockState::Held(holder) => (convert::held_state(holder), false, Some(holder)),
         LockState::Foreign { .. } => ("held", true, None),
@@ -169,6 +171,10 @@ pub(crate) fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseF
         foreign,
         holders: holder.map(convert::holder).into_iter().collect(),
         waiters: inspection.waiters.iter().map(convert::waiter).collect(),
+        waiting: inspection.waiting,
+        waiting_here: inspection.waiting_here,
+        waiters_known: inspection.waiters_known,
+        answered_by: inspection.instance.to_string(),
         nodes: inspection.nodes.iter().map(convert::node_hold).collect(),
         quorum: convert::quorum(inspection.quorum),
         observed_at: format::time(wall_ms),
@@ -204,7 +210,8 @@ fn lock_lines(body: &api::Lock, holder: Option<&HolderInfo>) -> String {
         ]);
     }
     pairs.extend([
-        ("waiters", body.waiters.len().to_string()),
+        ("waiters", body.waiting.to_string()),
+        ("waiters_known", body.waiters_known.to_string()),
         ("quorum", format!("{}/{}/{}", count.granted, count.needed, count.nodes)),
         ("observed_at", body.observed_at.clone()),
     ]);
@@ -218,7 +225,8 @@ pub(crate) fn listed(page: &ListPage) -> Response {
         state: item.holder.as_ref().map_or("waited", convert::held_state).to_owned(),
         mode: api::MODE_EXCLUSIVE.to_owned(),
         holders: item.holder.iter().map(convert::holder).collect(),
-        waiting: item.waiting,
+        waiting: item.waiting.iter().map(|at| at.waiting).sum(),
+        waiting_at: item.waiting.iter().map(convert::waiting_at).collect(),
     });
     let body = api::List {
         items: items.collect(),
@@ -226,6 +234,8 @@ pub(crate) fn listed(page: &ListPage) -> Response {
         complete: page.complete,
         age_ms: format::ms_up(page.age),
         total: page.total,
+        waiters_known: page.waiters_known,
+        answered_by: page.instance.to_string(),
     };
     json(StatusCode::OK, &body)
 }

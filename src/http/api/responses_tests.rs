@@ -6,7 +6,8 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::manager::types::{ListItem, NodeFinding, ResourceOnNode, WaiterInfo};
+use crate::manager::types::{ListItem, NodeFinding, ResourceOnNode, WaiterInfo, WaitingAt};
+use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::Verdict;
 use crate::types::{Fence, Labels, NodeId, Token, Ttl};
@@ -48,13 +49,26 @@ fn holder(valid_for: Duration) -> HolderInfo {
     HolderInfo { token_id: lease.token.hash().id(), fence: lease.fence, labels: lease.labels, valid_for, renewals: 3 }
 }
 
+fn here() -> InstanceName {
+    InstanceName::from_random(0xabc)
+}
+
 fn inspection(state: LockState) -> Inspection {
     let node = NodeId::parse("n1").expect("valid");
     let holds = Some(lease(false).token.hash().id());
     Inspection {
         resource: lease(false).resource,
         state,
-        waiters: vec![WaiterInfo { position: 1, owner: "bob".to_owned(), waiting: Duration::from_millis(1_500) }],
+        instance: here(),
+        waiters: vec![WaiterInfo {
+            instance: here(),
+            position: 1,
+            owner: "bob".to_owned(),
+            waiting: Duration::from_millis(1_500),
+        }],
+        waiting_here: 1,
+        waiting: 3,
+        waiters_known: true,
         nodes: vec![ResourceOnNode { node, holds, foreign: false, ttl_ms: Some(13_000), verdict: Verdict::Granted }],
         quorum: QuorumCount { granted: 3, needed: 2, nodes: 3 },
     }
@@ -186,7 +200,12 @@ async fn a_held_lock_shows_holder_waiters_and_nodes() {
     let json = value(inspected(&inspection(held), WALL_MS, ResponseFormat::Json).expect("held")).await;
     assert_eq!((&json["state"], &json["mode"], json.get("foreign")), (&json!("held"), &json!("exclusive"), None));
     assert_eq!(json["holders"][0]["token_id"], TOKEN_ID);
-    assert_eq!(json["waiters"], json!([{"position": 1, "owner": "bob", "mode": "exclusive", "waiting_ms": 1_500}]));
+    assert_eq!(
+        json["waiters"],
+        json!([{"instance": here().as_str(), "position": 1, "owner": "bob", "mode": "exclusive", "waiting_ms": 1_500}])
+    );
+    assert_eq!((&json["waiting"], &json["waiting_here"], &json["waiters_known"]), (&json!(3), &json!(1), &json!(true)));
+    assert_eq!(json["answered_by"], here().as_str());
     assert_eq!(json["nodes"], json!([{"node": "n1", "holds": TOKEN_ID, "ttl_ms": 13_000, "state": "granted"}]));
     assert_eq!(json["observed_at"], "2026-11-20T18:07:03.120Z");
     let delay = LockState::Held(holder(Duration::ZERO));
@@ -202,7 +221,7 @@ async fn as_text_a_lock_is_lines_that_a_label_cannot_break() {
     let text = body(inspected(&inspection(held), WALL_MS, ResponseFormat::Text).expect("held")).await;
     assert!(text.lines().all(|line| line.contains('=')), "{text}");
     for line in
-        ["resource=deploy/prod", "state=held", "owner=ci-4711", "note=release\\n1.9", "valid_for_ms=12040", "waiters=1"]
+        ["resource=deploy/prod", "state=held", "owner=ci-4711", "note=release\\n1.9", "valid_for_ms=12040", "waiters=3"]
     {
         assert!(text.lines().any(|l| l == line), "{line} is missing in {text}");
     }
@@ -222,23 +241,31 @@ async fn a_foreign_lock_is_held_without_details() {
 fn a_free_lock_is_404() {
     let problem = inspected(&inspection(LockState::Free), WALL_MS, ResponseFormat::Json).expect_err("free");
     assert_eq!(problem.slug(), ProblemKind::NotHeld);
-    assert_eq!(problem.body("r").members.waiting, Some(1));
+    let members = problem.body("r").members;
+    assert_eq!((members.waiting, members.waiting_here), (Some(3), Some(1)));
 }
 
 #[tokio::test]
 async fn a_page_of_leases_has_a_state_for_each() {
     let item =
         |name: &str, holder, waiting| ListItem { resource: ResourceName::parse(name).expect("valid"), holder, waiting };
+    let waiting_at = |instance, waiting| WaitingAt {
+        instance: InstanceName::from_random(instance),
+        waiting,
+        oldest: Duration::from_millis(1_500),
+    };
     let page = ListPage {
         items: vec![
-            item("a", Some(holder(Duration::from_secs(1))), 0),
-            item("b", Some(holder(Duration::ZERO)), 0),
-            item("c", None, 2),
+            item("a", Some(holder(Duration::from_secs(1))), vec![]),
+            item("b", Some(holder(Duration::ZERO)), vec![]),
+            item("c", None, vec![waiting_at(1, 2), waiting_at(2, 3)]),
         ],
         next: Some("c".to_owned()),
         complete: true,
         age: Duration::from_micros(340_001),
         total: 9,
+        instance: here(),
+        waiters_known: false,
     };
     let json = value(listed(&page)).await;
     let states: Vec<_> = json["items"].as_array().expect("items").iter().map(|i| i["state"].clone()).collect();
@@ -246,7 +273,13 @@ async fn a_page_of_leases_has_a_state_for_each() {
     assert_eq!((&json["next_cursor"], &json["complete"], &json["total"]), (&json!("c"), &json!(true), &json!(9)));
     assert_eq!(json["age_ms"], 341, "never younger than it is");
     assert_eq!(json["items"][2]["holders"], json!([]));
-    assert!(value(listed(&ListPage::default())).await["next_cursor"].is_null());
+    assert_eq!((&json["items"][0]["waiting"], &json["items"][0]["waiting_at"]), (&json!(0), &json!([])));
+    assert_eq!(json["items"][2]["waiting"], 5);
+    let first = json!({"instance": "0000000000000001", "waiting": 2, "oldest_ms": 1_500});
+    assert_eq!(json["items"][2]["waiting_at"][0], first);
+    assert_eq!((&json["waiters_known"], &json["answered_by"]), (&json!(false), &json!(here().as_str())));
+    let last = ListPage { items: Vec::new(), next: None, ..page };
+    assert!(value(listed(&last)).await["next_cursor"].is_null());
 }
 
 fn report(name: &str, votes: bool) -> NodeSummary {

@@ -28,6 +28,8 @@ pub struct HeldRefusal {
     pub holders: Vec<HolderInfo>,
     /// How many requests wait for it in this instance.
     pub waiting: usize,
+    /// How many wait for it at other instances.
+    pub waiting_elsewhere: usize,
     /// Earliest time at which a quorum can be free, where that is known.
     pub free_in: Option<Duration>,
     /// The answer of each node.

@@ -12,5 +12,5 @@ pub use requests::{
 };
 pub use results::{
     EndedLease, ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListItem, ListPage, LockState,
-    NodeFinding, NodeSummary, QuorumCount, Readiness, ResourceOnNode, WaiterInfo,
+    NodeFinding, NodeSummary, QuorumCount, Readiness, ResourceOnNode, WaiterInfo, WaitingAt,
 };

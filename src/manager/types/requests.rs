@@ -78,7 +78,7 @@ pub struct ListQuery {
 pub enum ListState {
     /// A lease is running.
     Held,
-    /// Requests of this instance wait for it.
+    /// Requests wait for it.
     Waited,
     /// The last lease ran out; its lock delay is passing.
     LockDelay,

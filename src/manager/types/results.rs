@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::Verdict;
 use crate::types::{Fence, Labels, NodeId, ResourceName, Token, TokenId, Ttl};
@@ -55,10 +56,12 @@ pub struct HolderInfo {
     pub renewals: u32,
 }
 
-/// A waiting request of this instance, as others may see it.
+/// A waiting request, as others may see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaiterInfo {
-    /// Its position in the queue; 1 is the head.
+    /// Where it waits.
+    pub instance: InstanceName,
+    /// Its position in that instance's queue; 1 is the head.
     pub position: usize,
     /// The owner that it names.
     pub owner: String,
@@ -100,8 +103,16 @@ pub struct Inspection {
     pub resource: ResourceName,
     /// What a quorum has.
     pub state: LockState,
-    /// The requests of this instance that wait for it.
+    /// The instance that inspected it.
+    pub instance: InstanceName,
+    /// The requests that wait for it: all of this instance in order, then the first ones of every other instance.
     pub waiters: Vec<WaiterInfo>,
+    /// How many wait for it in this instance.
+    pub waiting_here: usize,
+    /// How many wait for it in all.
+    pub waiting: usize,
+    /// Whether the waiters of all other instances are known; see [`ListPage::waiters_known`].
+    pub waiters_known: bool,
     /// What each node has.
     pub nodes: Vec<ResourceOnNode>,
     /// Nodes that agree on `state`, needed, configured.
@@ -152,7 +163,7 @@ pub struct ResourceOnNode {
 }
 
 /// One page of held leases.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ListPage {
     /// In order of their names.
     pub items: Vec<ListItem>,
@@ -164,6 +175,10 @@ pub struct ListPage {
     pub age: Duration,
     /// Leases in the whole snapshot, before filtering.
     pub total: usize,
+    /// The instance that answers.
+    pub instance: InstanceName,
+    /// The waiters of all other instances are known: a quorum of nodes was asked for them in the last seconds.
+    pub waiters_known: bool,
 }
 
 /// One resource in a list.
@@ -173,8 +188,19 @@ pub struct ListItem {
     pub resource: ResourceName,
     /// The holder; `None` if it is only waited for.
     pub holder: Option<HolderInfo>,
-    /// How many requests of this instance wait for it.
+    /// Where requests wait for it, this instance first.
+    pub waiting: Vec<WaitingAt>,
+}
+
+/// How many requests wait for one resource at one instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingAt {
+    /// The instance.
+    pub instance: InstanceName,
+    /// How many wait there.
     pub waiting: usize,
+    /// How long the oldest of them has waited.
+    pub oldest: Duration,
 }
 
 /// One node as operators see it.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::locks::{LockValue, Locks};
 use super::marker::{CallContext, MarkerKey, millis};
 use super::store::Expiring;
+use crate::protocol::waiters::reference::WaitersKeys;
 use crate::protocol::{EndReason, Found};
 use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
 
@@ -25,6 +26,8 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) ended: Expiring<(ResourceName, TokenHash), EndReason>,
     /// Tombstones of attempts.
     pub(in crate::protocol) cancelled: Expiring<(ResourceName, AttemptId), EndReason>,
+    /// What instances have published of their waiters.
+    pub(in crate::protocol) waiters: WaitersKeys,
 }
 
 impl Memory {
@@ -34,6 +37,7 @@ impl Memory {
         self.counters.purge(now_ms, limit, |_, _| {});
         self.ended.purge(now_ms, limit, |_, _| {});
         self.cancelled.purge(now_ms, limit, |_, _| {});
+        self.waiters.entries.purge(now_ms, limit, |_, _| {});
     }
 
     /// The resource's fence counter; 0 if there is none.

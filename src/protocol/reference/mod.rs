@@ -11,7 +11,7 @@ pub(in crate::protocol) mod marker;
 pub(in crate::protocol) mod memory;
 mod node;
 mod simulation;
-mod store;
+pub(in crate::protocol) mod store;
 
 pub use node::{EffectBound, KeyCounts, ReferenceNode, Resumed};
 pub use simulation::{EvictedKey, ForeignValue};

@@ -7,7 +7,7 @@ use super::marker::CallContext;
 use super::memory::{self, Memory};
 use crate::protocol::{
     AcquireArgs, ClusterParams, NodeResult, Request, RequestTime, RestoreArgs, UpdateArgs, acquire, admin,
-    delete_foreign, inspect, list, release, restore, revoke, update,
+    delete_foreign, inspect, list, release, restore, revoke, update, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -90,6 +90,7 @@ impl ReferenceNode {
             Request::DeleteForeign(args) => delete_foreign::reference::apply(memory, context, args),
             Request::Inspect { resource } => inspect::reference::apply(memory, context, resource),
             Request::List(args) => list::reference::apply(memory, context, args),
+            Request::Waiters(args) => waiters::reference::apply(memory, context, args),
             Request::Probe => admin::reference::probe(&mut memory.marker, context, self.evicted, None),
             Request::Init => admin::reference::init(&mut memory.marker, context, self.evicted),
             Request::Quarantine => admin::reference::order_quarantine(&mut memory.marker, context, self.evicted),
@@ -176,7 +177,8 @@ impl ReferenceNode {
         let (m, from_ms) = (&self.memory, now_us / 1_000);
         let keys = [m.locks.next_end_ms(from_ms), m.counters.next_end_ms(from_ms)];
         let tombstones = [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms)];
-        let ends = keys.into_iter().chain(tombstones).flatten().map(end_us);
+        let ends =
+            keys.into_iter().chain(tombstones).chain([m.waiters.entries.next_end_ms(from_ms)]).flatten().map(end_us);
         ends.chain(self.quarantined_until_us().filter(|until| *until > now_us)).min()
     }
 

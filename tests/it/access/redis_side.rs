@@ -56,6 +56,10 @@ async fn does_everything(one: &Service, two: &Service) {
         async move { other.acquire("a/b", &[("wait", "20s")]).await }
     });
     poll::until("it waits", || async { (other.waiting("a/b").await == 1).then_some(()) }).await;
+    poll::until("the other instance shows it", || async {
+        (client.inspect("a/b").await.json()["waiters"][0]["position"] == 1).then_some(())
+    })
+    .await;
     client.release("a/b", &lease.token()).await.expect_status(204);
     let lease = waiting.await.expect("no panic").expect_status(201);
     poll::until("the list has it", || async {

@@ -169,7 +169,21 @@ async fn a_held_lock_shows_holder_remaining_time_and_nodes() {
     }
     let seen = client.inspect("x").await;
     let body = seen.json();
-    assert_eq!(keys(&body), ["holders", "mode", "nodes", "observed_at", "quorum", "resource", "state", "waiters"]);
+    let expected = [
+        "answered_by",
+        "holders",
+        "mode",
+        "nodes",
+        "observed_at",
+        "quorum",
+        "resource",
+        "state",
+        "waiters",
+        "waiters_known",
+        "waiting",
+        "waiting_here",
+    ];
+    assert_eq!(keys(&body), expected);
     assert_eq!(
         keys(&body["holders"][0]),
         ["acquired_at", "fence", "metadata", "note", "owner", "renewals", "token_id", "valid_for_ms"]

@@ -82,11 +82,10 @@ impl Client {
         self.get(&lock(resource)).await
     }
 
-    /// The number of waiters as `GET` reports it, also for a free lock.
+    /// The number of waiters at this instance as `GET` reports it, also for a free lock.
     pub async fn waiting(&self, resource: &str) -> usize {
-        let answer = self.inspect(resource).await.json();
-        let waiters = answer["waiters"].as_array().map(Vec::len);
-        waiters.or(answer["waiting"].as_u64().map(|n| usize::try_from(n).expect("small"))).unwrap_or(0)
+        let here = self.inspect(resource).await.json()["waiting_here"].as_u64();
+        here.map_or(0, |n| usize::try_from(n).expect("small"))
     }
 }
 

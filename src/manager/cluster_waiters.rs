@@ -1,0 +1,355 @@
+//! The waiters of the whole cluster: this instance publishes its own on the nodes, and knows from there those of the others,
+//! at most two seconds late while a quorum of nodes answers. For display only: each instance serves its own queues.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::overview::ListedWaiter;
+use super::queue::WaiterEntry;
+use super::service::LockManager;
+use super::types::{WaiterInfo, WaitingAt};
+use crate::protocol::{
+    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITERS_TTL, WaitersArgs,
+    WaitersEntry,
+};
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::entropy::Entropy;
+use crate::redlock::node::Node;
+use crate::types::ResourceName;
+
+/// Time between two exchanges with the nodes.
+const EXCHANGE_INTERVAL: Duration = Duration::from_secs(1);
+/// An entry that did not change is published again after this time, so that two in a row may fail before it runs out.
+const REFRESH_AFTER: Duration = Duration::from_secs(3);
+/// For so long after the last exchange with a quorum, the waiters of other instances count as known.
+const KNOWN_FOR: Duration = Duration::from_secs(3);
+/// Other instances that are remembered; the waiters of further ones are not shown.
+const INSTANCES_MAX: usize = 64;
+
+/// What is known of the waiters of other instances.
+#[derive(Default)]
+pub(super) struct ClusterWaiters(Mutex<Others>);
+
+#[derive(Default)]
+struct Others {
+    instances: BTreeMap<InstanceName, OtherInstance>,
+    /// When a quorum of nodes was last read to its end.
+    complete_at: Option<BootTime>,
+    /// An instance was left out in the last exchange.
+    has_overflow: bool,
+}
+
+/// The newest entry of one instance that any node showed.
+struct OtherInstance {
+    stamp: u64,
+    written_at: BootTime,
+    ends_at: BootTime,
+    waiting: usize,
+    oldest_ms: u64,
+    resources: BTreeMap<ResourceName, PublishedResource>,
+}
+
+impl OtherInstance {
+    /// How long a waiter has waited that had waited so long when the entry was written.
+    fn waited(&self, waiting_ms: u64, now: BootTime) -> Duration {
+        Duration::from_millis(waiting_ms).saturating_add(now.since(self.written_at))
+    }
+
+    fn waiting_for(&self, instance: &InstanceName, resource: &PublishedResource, now: BootTime) -> WaitingAt {
+        let oldest = resource.first.first().map_or(Duration::ZERO, |first| self.waited(first.waiting_ms, now));
+        WaitingAt { instance: instance.clone(), waiting: resource.waiting, oldest }
+    }
+
+    fn waiters_for<'a>(
+        &'a self,
+        instance: &'a InstanceName,
+        resource: &'a PublishedResource,
+        now: BootTime,
+    ) -> impl Iterator<Item = WaiterInfo> + 'a {
+        resource.first.iter().enumerate().map(move |(i, waiter)| WaiterInfo {
+            instance: instance.clone(),
+            position: i + 1,
+            owner: waiter.owner.to_string(),
+            waiting: self.waited(waiter.waiting_ms, now),
+        })
+    }
+}
+
+/// Numbers of the waiters of other instances.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct OthersSummary {
+    /// How many wait there in all.
+    pub(super) waiting: usize,
+    /// Of these, for resources that are not named.
+    pub(super) unnamed: usize,
+    /// How long the oldest has waited.
+    pub(super) oldest: Option<Duration>,
+    /// A quorum of nodes was read lately, and no instance was left out.
+    pub(super) is_known: bool,
+}
+
+impl ClusterWaiters {
+    /// Takes an entry from a node if it is the newest of its instance.
+    fn receive(&self, listed: &ListedEntry, now: BootTime) {
+        let Some(entry) = WaitersEntry::parse(&listed.entry) else { return };
+        let left = Duration::from_millis(listed.left_ms).min(WAITERS_TTL);
+        let (ends_at, written_at) = (now.plus(left), now.minus(WAITERS_TTL.saturating_sub(left)));
+        let mut others = self.0.lock();
+        let known = others.instances.get(&listed.instance);
+        if known.is_some_and(|known| known.stamp >= entry.stamp) {
+            return;
+        }
+        if known.is_none() && others.instances.len() >= INSTANCES_MAX {
+            others.has_overflow = true;
+            return;
+        }
+        let named = |r: PublishedResource| Some((ResourceName::parse(&r.resource).ok()?, r));
+        let other = OtherInstance {
+            stamp: entry.stamp,
+            written_at,
+            ends_at,
+            waiting: entry.waiting,
+            oldest_ms: entry.oldest_ms,
+            resources: entry.resources.into_iter().filter_map(named).collect(),
+        };
+        others.instances.insert(listed.instance.clone(), other);
+    }
+
+    /// An exchange begins: what has run out is forgotten.
+    fn begin(&self, now: BootTime) {
+        let mut others = self.0.lock();
+        others.instances.retain(|_, other| other.ends_at > now);
+        others.has_overflow = false;
+    }
+
+    /// A quorum of nodes was read to its end.
+    fn completed(&self, now: BootTime) {
+        self.0.lock().complete_at = Some(now);
+    }
+
+    pub(super) fn summary(&self, now: BootTime) -> OthersSummary {
+        let others = self.0.lock();
+        let is_read = others.complete_at.is_some_and(|at| now.since(at) <= KNOWN_FOR);
+        let mut summary = OthersSummary { is_known: is_read && !others.has_overflow, ..OthersSummary::default() };
+        for other in others.live(now).map(|(_, other)| other).filter(|other| other.waiting > 0) {
+            let named: usize = other.resources.values().map(|r| r.waiting).sum();
+            summary.waiting = summary.waiting.saturating_add(other.waiting);
+            summary.unnamed = summary.unnamed.saturating_add(other.waiting.saturating_sub(named));
+            summary.oldest = summary.oldest.max(Some(other.waited(other.oldest_ms, now)));
+        }
+        summary
+    }
+
+    /// How many wait for a resource at other instances.
+    pub(super) fn waiting_for(&self, resource: &ResourceName, now: BootTime) -> usize {
+        let others = self.0.lock();
+        others.live(now).filter_map(|(_, other)| other.resources.get(resource)).map(|r| r.waiting).sum()
+    }
+
+    /// The waiters for a resource that other instances name.
+    fn waiters_for(&self, resource: &ResourceName, now: BootTime) -> Vec<WaiterInfo> {
+        let others = self.0.lock();
+        let named = others.live(now).filter_map(|(name, other)| Some((name, other, other.resources.get(resource)?)));
+        named.flat_map(|(name, other, waiters)| other.waiters_for(name, waiters, now)).collect()
+    }
+}
+
+impl Others {
+    fn live(&self, now: BootTime) -> impl Iterator<Item = (&InstanceName, &OtherInstance)> {
+        self.instances.iter().filter(move |(_, other)| other.ends_at > now)
+    }
+}
+
+/// The waiters of this instance, without the time that passes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct OwnWaiters {
+    waiting: usize,
+    resources: Vec<OwnResource>,
+}
+
+/// In order of their oldest waiters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OwnResource {
+    resource: ResourceName,
+    waiting: usize,
+    first: Vec<WaiterEntry>,
+}
+
+impl OwnWaiters {
+    /// `all`: the oldest first.
+    fn of(all: Vec<(ResourceName, usize, WaiterEntry)>) -> Self {
+        let (mut own, mut places) = (Self { waiting: all.len(), ..Self::default() }, HashMap::new());
+        for (resource, _, waiter) in all {
+            let place = *places.entry(resource.clone()).or_insert(own.resources.len());
+            if place == own.resources.len() {
+                own.resources.push(OwnResource { resource, waiting: 0, first: Vec::new() });
+            }
+            let Some(entry) = own.resources.get_mut(place) else { continue };
+            entry.waiting += 1;
+            if entry.first.len() < FIRST_WAITERS_MAX {
+                entry.first.push(waiter);
+            }
+        }
+        own
+    }
+
+    fn entry(&self, stamp: u64, now: BootTime) -> WaitersEntry {
+        let ms = |since: BootTime| u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
+        let published = |own: &OwnResource| PublishedResource {
+            resource: own.resource.as_str().into(),
+            waiting: own.waiting,
+            first: own
+                .first
+                .iter()
+                .map(|w| PublishedWaiter { owner: Arc::clone(&w.owner), waiting_ms: ms(w.since) })
+                .collect(),
+        };
+        let oldest = self.resources.first().and_then(|oldest| oldest.first.first());
+        WaitersEntry {
+            stamp,
+            waiting: self.waiting,
+            oldest_ms: oldest.map_or(0, |waiter| ms(waiter.since)),
+            resources: self.resources.iter().map(published).collect(),
+        }
+    }
+}
+
+/// What this instance has published.
+struct Publisher {
+    stamp: u64,
+    last: OwnWaiters,
+    /// When a quorum of nodes stored it; `None`: it is to be repeated.
+    stored_at: Option<BootTime>,
+}
+
+impl Publisher {
+    /// No entry is the same as one without waiters.
+    fn new(now: BootTime) -> Self {
+        Self { stamp: 0, last: OwnWaiters::default(), stored_at: Some(now) }
+    }
+
+    /// The entry to be published now, if the waiters changed, or the last entry runs out or was stored by too few nodes.
+    /// One without waiters runs out, since those before it do so earlier.
+    fn due(&mut self, own: OwnWaiters, now: BootTime) -> Option<WaitersEntry> {
+        let is_fresh = self.stored_at.is_some_and(|at| own.waiting == 0 || now.since(at) < REFRESH_AFTER);
+        if own == self.last && is_fresh {
+            return None;
+        }
+        self.stamp += 1;
+        self.stored_at = None;
+        self.last = own;
+        Some(self.last.entry(self.stamp, now))
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// Publishes the waiters of this instance where they changed, and reads those of the others, once a second. Never
+    /// returns; dropping it stops it, and what it published runs out after [`WAITERS_TTL`].
+    pub async fn run_waiter_exchange(self) {
+        let (mut publisher, mut cursors) = (Publisher::new(self.now()), vec![0; self.engine().nodes.len()]);
+        loop {
+            self.exchange_waiters(&mut publisher, &mut cursors).await;
+            self.clock().sleep(EXCHANGE_INTERVAL).await;
+        }
+    }
+
+    async fn exchange_waiters(&self, publisher: &mut Publisher, cursors: &mut [u64]) {
+        let (now, known) = (self.now(), &self.shared.cluster_waiters);
+        let queues = &self.shared.queues;
+        let own = if queues.total_waiters() == 0 { Vec::new() } else { queues.all_waiters() };
+        let entry: Option<Arc<str>> = publisher.due(OwnWaiters::of(own), now).map(|entry| entry.encode().into());
+        known.begin(now);
+        let exchange = |(index, cursor): (usize, &u64)| {
+            let (instance, entry) = (self.shared.instance.clone(), entry.clone());
+            let args = WaitersArgs { instance, entry, ttl: WAITERS_TTL, cursor: *cursor };
+            self.engine().exchange_waiters(index, args, |listed| known.receive(&listed, self.now()))
+        };
+        let done = futures_util::future::join_all(cursors.iter().enumerate().map(exchange)).await;
+        for (cursor, exchange) in cursors.iter_mut().zip(&done) {
+            *cursor = exchange.map_or(*cursor, |exchange| exchange.cursor);
+        }
+        let (quorum, done) = (self.engine().quorum(), || done.iter().flatten());
+        if done().filter(|exchange| exchange.is_published).count() >= quorum {
+            publisher.stored_at = Some(now);
+        }
+        if done().filter(|exchange| exchange.is_complete).count() >= quorum {
+            known.completed(self.now());
+        }
+    }
+
+    /// Names this run of this instance.
+    pub fn instance(&self) -> &InstanceName {
+        &self.shared.instance
+    }
+
+    /// The waiters for a resource: those of this instance, then those that the other instances name.
+    pub(super) fn waiters_for(&self, resource: &ResourceName) -> Vec<WaiterInfo> {
+        let now = self.now();
+        let own = |(i, waiter): (usize, WaiterEntry)| WaiterInfo {
+            instance: self.shared.instance.clone(),
+            position: i + 1,
+            owner: waiter.owner.to_string(),
+            waiting: now.since(waiter.since),
+        };
+        let own = self.shared.queues.waiters_of(resource).into_iter().enumerate().map(own);
+        own.chain(self.shared.cluster_waiters.waiters_for(resource, now)).collect()
+    }
+
+    /// How many wait for each resource, and where: this instance first.
+    pub(super) fn waiting_by_resource(&self) -> BTreeMap<ResourceName, Vec<WaitingAt>> {
+        let now = self.now();
+        let mut waiting: BTreeMap<ResourceName, Vec<WaitingAt>> = BTreeMap::new();
+        for (resource, count, since) in self.shared.queues.waiter_counts() {
+            let here = WaitingAt { instance: self.shared.instance.clone(), waiting: count, oldest: now.since(since) };
+            waiting.insert(resource, vec![here]);
+        }
+        let others = self.shared.cluster_waiters.0.lock();
+        for (instance, other) in others.live(now) {
+            for (resource, waiters) in &other.resources {
+                let there = other.waiting_for(instance, waiters, now);
+                waiting.entry(resource.clone()).or_default().push(there);
+            }
+        }
+        waiting
+    }
+
+    /// Every waiter of this instance, and those that the other instances name, the oldest first.
+    pub fn waiters(&self) -> Vec<ListedWaiter> {
+        let now = self.now();
+        let own = |(resource, position, waiter): (ResourceName, usize, WaiterEntry)| ListedWaiter {
+            resource,
+            instance: self.shared.instance.clone(),
+            position,
+            owner: waiter.owner,
+            waiting: now.since(waiter.since),
+        };
+        let mut all: Vec<ListedWaiter> = self.shared.queues.all_waiters().into_iter().map(own).collect();
+        let others = self.shared.cluster_waiters.0.lock();
+        let resources =
+            others.live(now).flat_map(|(name, other)| other.resources.iter().map(move |r| (name, other, r)));
+        let count = all.len();
+        all.extend(resources.flat_map(|(instance, other, (resource, waiters))| {
+            waiters.first.iter().enumerate().map(move |(i, waiter)| ListedWaiter {
+                resource: resource.clone(),
+                instance: instance.clone(),
+                position: i + 1,
+                owner: Arc::clone(&waiter.owner),
+                waiting: other.waited(waiter.waiting_ms, now),
+            })
+        }));
+        drop(others);
+        if all.len() > count {
+            all.sort_by(|a, b| {
+                b.waiting.cmp(&a.waiting).then_with(|| (a.position, &a.resource).cmp(&(b.position, &b.resource)))
+            });
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+#[path = "cluster_waiters_tests.rs"]
+mod tests;

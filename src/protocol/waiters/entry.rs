@@ -1,0 +1,183 @@
+//! What an instance publishes of its waiters: counts, ages and owners; never a token or its hash. Bounded when it is
+//! written and checked when it is read, since any client of a node may write there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::types::{OWNER_MAX_BYTES, ResourceName};
+
+/// How long a node keeps an entry: the waiters of an instance that died are shown for so much longer.
+pub const WAITERS_TTL: Duration = Duration::from_secs(10);
+/// Entries in one reply, which is half a megabyte long with the largest ones.
+pub(crate) const PAGE_ENTRIES: usize = 8;
+/// The longest entry, in bytes: some hundred resources with their first waiters. Further ones are only counted.
+pub const WAITERS_ENTRY_MAX_BYTES: usize = 64 * 1_024;
+/// Waiters that are named for each resource, from the head of its queue on. Further ones are only counted.
+pub const FIRST_WAITERS_MAX: usize = 8;
+/// The longest name of an instance, in bytes.
+const INSTANCE_MAX_BYTES: usize = 32;
+/// What the members around the list of resources take at most.
+const FRAME_MAX_BYTES: usize = 256;
+
+/// Names one run of one instance.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceName(Arc<str>);
+
+impl InstanceName {
+    /// Checks a name: 1 to 32 letters, digits, `.`, `_` or `-`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+        let is_valid = (1..=INSTANCE_MAX_BYTES).contains(&text.len()) && text.bytes().all(is_plain);
+        is_valid.then(|| Self(text.into()))
+    }
+
+    /// The name of an instance that drew these bits at its start.
+    pub fn from_random(bits: u64) -> Self {
+        Self(format!("{bits:016x}").into())
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for InstanceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The waiters of one instance.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct WaitersEntry {
+    /// Rises with each entry of an instance, so that the newest of several nodes is known.
+    #[serde(rename = "v")]
+    pub stamp: u64,
+    /// How many wait there in all.
+    #[serde(rename = "n")]
+    pub waiting: usize,
+    /// How long the oldest of them had waited when this was written. Milliseconds.
+    #[serde(rename = "t")]
+    pub oldest_ms: u64,
+    /// By resource; where they do not fit, those that have waited longest.
+    #[serde(rename = "r")]
+    pub resources: Vec<PublishedResource>,
+}
+
+/// The waiters for one resource at one instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedResource {
+    /// Its name, checked by [`WaitersEntry::parse`].
+    #[serde(rename = "r")]
+    pub resource: Arc<str>,
+    /// How many wait for it there.
+    #[serde(rename = "n")]
+    pub waiting: usize,
+    /// The first of them in order, at least one, at most [`FIRST_WAITERS_MAX`].
+    #[serde(rename = "w")]
+    pub first: Vec<PublishedWaiter>,
+}
+
+/// One waiter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedWaiter {
+    /// The owner that it names.
+    #[serde(rename = "o", default, skip_serializing_if = "str::is_empty")]
+    pub owner: Arc<str>,
+    /// How long it had waited when this was written. Milliseconds.
+    #[serde(rename = "t")]
+    pub waiting_ms: u64,
+}
+
+impl WaitersEntry {
+    /// As stored on the nodes, at most [`WAITERS_ENTRY_MAX_BYTES`] long. Resources beyond that are left out, from the end;
+    /// `waiting` and `oldest_ms` count them.
+    pub fn encode(&self) -> String {
+        let mut resources = String::new();
+        for resource in &self.resources {
+            let Ok(text) = serde_json::to_string(resource) else { continue };
+            if resources.len() + text.len() + FRAME_MAX_BYTES > WAITERS_ENTRY_MAX_BYTES {
+                break;
+            }
+            if !resources.is_empty() {
+                resources.push(',');
+            }
+            resources.push_str(&text);
+        }
+        format!(r#"{{"v":{},"n":{},"t":{},"r":[{resources}]}}"#, self.stamp, self.waiting, self.oldest_ms)
+    }
+
+    /// Reads what a node stores; `None` for anything that no instance writes.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let entry: Self = serde_json::from_slice(bytes).ok()?;
+        let is_valid = |r: &PublishedResource| {
+            ResourceName::parse(&r.resource).is_ok()
+                && (1..=FIRST_WAITERS_MAX).contains(&r.first.len())
+                && r.first.len() <= r.waiting
+                && r.first.iter().all(|w| w.owner.len() <= OWNER_MAX_BYTES)
+        };
+        let named = entry.resources.iter().try_fold(0_usize, |sum, r| sum.checked_add(r.waiting));
+        (named.is_some_and(|named| named <= entry.waiting) && entry.resources.iter().all(is_valid)).then_some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(name: &str, waiting: usize, owner: &str) -> PublishedResource {
+        let first = vec![PublishedWaiter { owner: owner.into(), waiting_ms: 7 }];
+        PublishedResource { resource: name.into(), waiting, first }
+    }
+
+    #[test]
+    fn an_entry_is_read_back() {
+        let resources = vec![resource("a/b", 3, "ci \"7\"|\u{202e}"), resource("c", 1, "")];
+        let entry = WaitersEntry { stamp: 4, waiting: 5, oldest_ms: 9, resources };
+        assert_eq!(WaitersEntry::parse(entry.encode().as_bytes()), Some(entry));
+        let nothing = WaitersEntry { stamp: 5, ..WaitersEntry::default() };
+        assert_eq!(WaitersEntry::parse(nothing.encode().as_bytes()), Some(nothing));
+    }
+
+    #[test]
+    fn an_entry_has_a_maximum_size_and_counts_what_it_leaves_out() {
+        let owner = "\u{1}".repeat(OWNER_MAX_BYTES);
+        let resources: Vec<_> = (0..5_000).map(|i| resource(&format!("name/{i}"), 2, &owner)).collect();
+        let entry = WaitersEntry { stamp: u64::MAX, waiting: 10_000, oldest_ms: u64::MAX, resources };
+        let text = entry.encode();
+        let read = WaitersEntry::parse(text.as_bytes()).expect("valid");
+        assert!(text.len() <= WAITERS_ENTRY_MAX_BYTES && text.len() > WAITERS_ENTRY_MAX_BYTES / 2, "{}", text.len());
+        assert_eq!((read.waiting, &read.resources[..]), (10_000, &entry.resources[..read.resources.len()]));
+    }
+
+    #[test]
+    fn what_no_instance_writes_is_refused() {
+        let text = |r: &str| format!(r#"{{"v":1,"n":2,"t":3,"r":[{r}]}}"#);
+        assert!(WaitersEntry::parse(text(r#"{"r":"x","n":2,"w":[{"t":1}]}"#).as_bytes()).is_some());
+        for bad in [
+            r#"{"r":"a b","n":1,"w":[{"t":1}]}"#,
+            r#"{"r":"redlockd:meta","n":1,"w":[{"t":1}]}"#,
+            r#"{"r":"x","n":3,"w":[{"t":1}]}"#,
+            r#"{"r":"x","n":1,"w":[]}"#,
+            r#"{"r":"x","n":1,"w":[{"t":1},{"t":1}]}"#,
+            r#"{"r":"x","n":1,"w":[{"t":-1}]}"#,
+            r#"{"r":"x","n":18446744073709551615,"w":[{"t":1}]},{"r":"y","n":2,"w":[{"t":1}]}"#,
+        ] {
+            assert_eq!(WaitersEntry::parse(text(bad).as_bytes()), None, "{bad}");
+        }
+        assert_eq!(WaitersEntry::parse(b"\xff"), None);
+    }
+
+    #[test]
+    fn names_of_instances_are_short_and_plain() {
+        for good in ["0123456789abcdef", "host-1.example_2"] {
+            assert_eq!(InstanceName::parse(good).map(|n| n.to_string()).as_deref(), Some(good));
+        }
+        for bad in ["", "a b", "a:b", "\u{e9}", &"x".repeat(33)] {
+            assert_eq!(InstanceName::parse(bad), None, "{bad}");
+        }
+    }
+}

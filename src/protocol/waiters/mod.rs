@@ -1,0 +1,85 @@
+//! Waiters: each instance publishes who waits in its queues, and reads what the others have published. For display only:
+//! no vote depends on it.
+
+mod entry;
+pub(super) mod reference;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis::{Cmd, Value};
+
+use entry::PAGE_ENTRIES;
+pub use entry::{
+    FIRST_WAITERS_MAX, InstanceName, PublishedResource, PublishedWaiter, WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL,
+    WaitersEntry,
+};
+
+use super::keys;
+use super::reply::Reply;
+use super::reply_reader::{Malformed, ReplyReader};
+use super::script::{CommandBuilder, ScriptRef, millis, node_script};
+
+node_script!("waiters.lua");
+
+/// Arguments of [`Request::Waiters`](super::request::Request::Waiters).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitersArgs {
+    /// The instance that asks; its own entry is not returned.
+    pub instance: InstanceName,
+    /// What it publishes, see [`WaitersEntry::encode`]; `None`: nothing, and what it has published runs out.
+    pub entry: Option<Arc<str>>,
+    /// How long the node keeps that entry.
+    pub ttl: Duration,
+    /// 0 at first, then `cursor` of this node's last [`WaitersPage`].
+    pub cursor: u64,
+}
+
+/// What other instances have published on one node since the cursor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitersPage {
+    /// The caller's entry was stored.
+    pub is_published: bool,
+    /// Where the next page begins. A time on the node's clock, in microseconds.
+    pub cursor: u64,
+    /// There is another page already.
+    pub has_more: bool,
+    /// At most eight, the one that was published first before the others.
+    pub entries: Vec<ListedEntry>,
+}
+
+/// One instance's entry on a node. Any client of the node may have written it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedEntry {
+    /// Whose it is.
+    pub instance: InstanceName,
+    /// The key's remaining TTL. Milliseconds.
+    pub left_ms: u64,
+    /// See [`WaitersEntry::parse`].
+    pub entry: Arc<[u8]>,
+}
+
+/// The command for an exchange.
+pub(super) fn build(args: &WaitersArgs, script_ref: ScriptRef) -> Cmd {
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, 1);
+    command.keys([keys::WAITERS_KEY, &keys::waiters(args.instance.as_str())]);
+    command.text(args.instance.as_str()).text(args.entry.as_deref().unwrap_or_default());
+    command.number(millis(args.ttl)).number(args.cursor).number(PAGE_ENTRIES as u64).text(keys::WAITERS_PREFIX);
+    command.build()
+}
+
+/// Reads the reply to an exchange.
+pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
+    let mut reply = ReplyReader::new(value)?;
+    let (is_published, cursor, has_more) = (reply.flag()?, reply.number()?, reply.flag()?);
+    let mut entries = Vec::new();
+    while reply.remaining() > 0 {
+        let (name, left_ms, entry) = (reply.bytes()?, reply.left_ms()?, reply.bytes()?);
+        // Skipped: what is no instance, and a key without a TTL or of another size than an instance writes.
+        let instance = std::str::from_utf8(name).ok().and_then(InstanceName::parse);
+        if let (Some(instance), Some(left_ms), true) = (instance, left_ms, entry.len() <= WAITERS_ENTRY_MAX_BYTES) {
+            entries.push(ListedEntry { instance, left_ms, entry: entry.into() });
+        }
+    }
+    Ok(Reply::Waiters(WaitersPage { is_published, cursor, has_more, entries }))
+}
