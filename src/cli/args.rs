@@ -1,6 +1,7 @@
 //! The commands, their help texts, and the options that set settings. Values are checked by the configuration, for all
 //! layers alike.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -138,6 +139,9 @@ pub(super) enum Command {
     Watchdog {
         /// The token file to remove
         token_file: PathBuf,
+        /// The arguments with which this program releases the lock
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        release: Vec<OsString>,
     },
     /// Create API keys
     #[command(disable_help_subcommand = true)]

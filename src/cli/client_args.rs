@@ -133,6 +133,18 @@ pub(super) struct ServiceArgs {
     pub(super) ca_file: Option<PathBuf>,
 }
 
+impl ServiceArgs {
+    /// The same options on a command line.
+    pub(super) fn to_args(&self) -> Vec<OsString> {
+        let mut args: Vec<OsString> = self.urls.iter().flat_map(|url| ["--url".into(), url.into()]).collect();
+        for (option, file) in [("--key-file", &self.key_file), ("--ca-file", &self.ca_file)] {
+            args.extend(file.iter().flat_map(|path| [option.into(), path.clone().into_os_string()]));
+        }
+        args.extend(self.insecure_key.then(|| "--insecure-key".into()));
+        args
+    }
+}
+
 /// Output format; with neither option a table on a terminal, plain text elsewhere.
 #[derive(Debug, Clone, Copy, Default, Args)]
 #[command(next_help_heading = "Output")]
@@ -148,7 +160,7 @@ pub(super) struct OutputArgs {
 /// A lease's labels.
 #[derive(Debug, Clone, Default, Args)]
 pub(super) struct LabelArgs {
-    /// Label of the holder (default: user@host:pid)
+    /// Label of the holder (default: user@host:pid, of `run` itself or of the process that started `acquire`)
     #[arg(long, value_name = "TEXT")]
     pub(super) owner: Option<String>,
     /// Purpose of the lease
@@ -201,8 +213,8 @@ pub(super) struct RunCommand {
     /// The name of the lock
     #[arg(value_parser = resource)]
     pub(super) resource: ResourceName,
-    /// The command and its arguments; run without a shell
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    /// The command and its arguments; run without a shell. A `--` before it is optional
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 
@@ -216,7 +228,7 @@ pub(super) struct AcquireCommand {
     /// Maximum wait for the lock
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub(super) wait: Duration,
-    /// Write the token into this new file (mode 0600) instead of printing it
+    /// Write the token into this new file (mode 0600) instead of printing it; `-` is standard output
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
     #[command(flatten)]

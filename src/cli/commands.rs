@@ -82,8 +82,9 @@ fn read_token(path: &Path) -> Result<Token, String> {
 }
 
 /// `acquire`.
-pub(super) fn acquire<E: Environment>(args: AcquireCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    let request = remote::lock_request(args.resource, args.ttl, args.labels, io.env);
+pub(super) fn acquire<E: Environment>(mut args: AcquireCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    let is_token_wanted = args.token_file.take_if(|path| *path == Path::new("-")).is_some();
+    let request = remote::lock_request(args.resource, args.ttl, args.labels, remote::parent(), io.env);
     let request = request.map_err(|why| io.fail(exit::USAGE, &why))?;
     let client = remote::client(&args.service, io.env, io.err)?;
     let token = SystemEntropy.token();
@@ -113,7 +114,10 @@ pub(super) fn acquire<E: Environment>(args: AcquireCommand, io: &mut CommandIo<'
         }
         io.fail_with(&error)
     })?;
-    let format = OutputFormat::of(args.output, io.env);
+    let format = match is_token_wanted {
+        true => OutputFormat::Plain,
+        false => OutputFormat::of(args.output, io.env),
+    };
     let shown = args.token_file.is_none().then(|| token.reveal());
     match (format, shown) {
         (OutputFormat::Json, shown) => {

@@ -21,7 +21,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use clap::Parser;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::config::{DEFAULTS, Environment, Loaded, redact};
 use args::{Cli, Command, ConfigArgs, ConfigCommand, KeyCommand};
@@ -50,7 +50,7 @@ pub fn run(
             Err(code) => code,
         },
         Command::Run(args) => run::run(*args, env, err),
-        Command::Watchdog { token_file } => run::watchdog::main(&token_file, err),
+        Command::Watchdog { token_file, release } => run::watchdog::main(&token_file, &release, err),
         Command::Config { command: ConfigCommand::Check(settings) } => match load_for_service(settings, env, err) {
             Ok(loaded) => report(&loaded, out, err),
             Err(code) => code,
@@ -127,10 +127,21 @@ fn usage(error: &clap::Error, out: &mut dyn Write, err: &mut dyn Write) -> u8 {
     let before_usage = text.split("\nUsage:").next().unwrap_or(&text);
     let before_usage = before_usage.split("\nFor more information").next().unwrap_or(before_usage);
     let lines: Vec<&str> = before_usage.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let sentence = lines.join("; ");
+    // A line that ends in a colon has a list below it.
+    let sentence = lines.join("; ").replace(":; ", ": ");
     let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
-    print_line(err, &format!("redlockd: {} (see redlockd --help)", redact(sentence)));
+    let command = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => help_command(&usage.to_string()),
+        _ => "redlockd".to_owned(),
+    };
+    print_line(err, &format!("redlockd: {} (see {command} --help)", redact(sentence)));
     exit::USAGE
+}
+
+/// The command of a usage line: its first words, up to an argument or option.
+fn help_command(usage: &str) -> String {
+    let words = usage.trim_start_matches("Usage:").split_whitespace();
+    words.take_while(|word| word.chars().all(|c| c.is_ascii_lowercase())).collect::<Vec<_>>().join(" ")
 }
 
 /// The commands that send requests to a running service; `Ok` and `Err` are exit codes.

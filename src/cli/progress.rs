@@ -1,6 +1,6 @@
-//! The progress line while a command waits for a lock: updated every second, on a terminal only, by a separate request
-//! for the lock's state.
+//! The progress while a command waits for a lock, from separate requests for the lock's state.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
@@ -11,14 +11,19 @@ use crate::client::requests::LockRequest;
 use crate::client::transport::Client;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
-/// Interval of updates.
+/// Interval of updates on a terminal, and the time before the first line elsewhere.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of checks elsewhere whether the holder has changed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Maximum time between two lines there.
+const REPEAT_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum length of the line in characters: a longer one wraps and cannot be overwritten.
 const LINE_MAX_CHARS: usize = 100;
 /// Returns to the start of the line and clears it.
 const CLEAR_LINE: &str = "\r\x1b[K";
 
-/// Polls `waiting` and shows its progress, if `shown` and standard error is a terminal.
+/// Polls `waiting` and shows its progress, if `shown`: on a terminal a line that is overwritten, elsewhere a line at first,
+/// one whenever the holder changes, and one a minute.
 /// Cancel: `waiting` is dropped; the line stays.
 pub(super) async fn with_progress<T>(
     shown: bool,
@@ -28,22 +33,36 @@ pub(super) async fn with_progress<T>(
     messages: &MessageWriter<'_>,
     waiting: impl Future<Output = T>,
 ) -> T {
-    if !shown || !io::stderr().is_terminal() {
+    if !shown {
         return waiting.await;
     }
+    let is_terminal = io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    let is_line_shown = Cell::new(false);
     let updates = async {
+        let mut printed: Option<(Option<u64>, BootTime)> = None;
         loop {
-            SystemClock.sleep(UPDATE_INTERVAL).await;
-            if let Ok(Some(lock)) = client.inspect(&request.resource).await {
-                let line = line(&lock, &request.owner, until.since(SystemClock.now()));
+            SystemClock.sleep(if printed.is_some() { CHECK_INTERVAL } else { UPDATE_INTERVAL }).await;
+            let Ok(Some(lock)) = client.inspect(&request.resource).await else { continue };
+            let now = SystemClock.now();
+            let line = line(&lock, &request.owner, until.since(now));
+            if is_terminal {
+                is_line_shown.set(true);
                 messages.text(&format!("{CLEAR_LINE}{line}"));
+                continue;
+            }
+            let holder = lock.holders.first().map(|holder| holder.fence);
+            if printed.is_none_or(|(before, at)| before != holder || now.since(at) >= REPEAT_INTERVAL) {
+                printed = Some((holder, now));
+                messages.message(&line);
             }
         }
     };
     tokio::select! {
         biased;
         done = waiting => {
-            messages.text(CLEAR_LINE);
+            if is_line_shown.get() {
+                messages.text(CLEAR_LINE);
+            }
             done
         }
         () = updates => unreachable!("it never ends"),

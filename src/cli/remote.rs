@@ -73,17 +73,30 @@ fn key(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Resul
     Ok(Some(key))
 }
 
-/// The request for a lock, with a default owner. Errors: a label that is too long.
+/// The name of this process' user, or `uid` and its number where the system has no name for it.
+fn user_name() -> String {
+    let uid = rustix::process::getuid().as_raw();
+    let known = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+    known.map_or_else(|| format!("uid{uid}"), |user| user.name)
+}
+
+/// The process that started this one: a script's commands are one owner, and its process outlives theirs.
+pub(super) fn parent() -> u32 {
+    rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
+}
+
+/// The request for a lock; the default owner names the process `pid`. Errors: a label that is too long.
 pub(super) fn lock_request(
     resource: ResourceName,
     ttl: Option<Duration>,
     labels: LabelArgs,
+    pid: u32,
     env: &impl Environment,
 ) -> Result<LockRequest, String> {
     let owner = labels.owner.unwrap_or_else(|| {
-        let user = text(env, "USER").or_else(|| text(env, "LOGNAME")).unwrap_or_else(|| "unknown".to_owned());
+        let user = text(env, "USER").or_else(|| text(env, "LOGNAME")).unwrap_or_else(user_name);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let full = format!("{user}@{host}:{}", std::process::id());
+        let full = format!("{user}@{host}:{pid}");
         full.chars().filter(|c| !c.is_control()).take(OWNER_MAX_BYTES / char::MAX.len_utf8()).collect()
     });
     let note = labels.note.unwrap_or_default();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use redlockd::config::{SETTINGS, Setting};
 
-const DOCUMENTS: [&str; 23] = [
+const DOCUMENTS: [&str; 25] = [
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
@@ -15,7 +15,9 @@ const DOCUMENTS: [&str; 23] = [
     "docs/cases.md",
     "docs/clients.md",
     "docs/command-line.md",
+    "docs/comparison.md",
     "docs/dashboard.md",
+    "docs/faq.md",
     "docs/http.md",
     "docs/limits.md",
     "docs/logs.md",

@@ -91,7 +91,9 @@ async fn at_a_terminal_the_command_gets_the_keyboard_and_ctrl_c() {
     let (got, ready, after) = (dir.path().join("got"), dir.path().join("ready"), dir.path().join("after"));
     let binary = env!("CARGO_BIN_EXE_redlockd");
     let inner = format!("read a; echo $a > {}; echo x > {}; exec sleep 600", got.display(), ready.display());
-    let outer = format!("{binary} run x -- sh -c '{inner}'; echo code $?; read b; echo $b > {}", after.display());
+    let run = format!("{binary} run x -- bash -c '{inner}'");
+    // Without the trap Ctrl-C ends the script, too.
+    let outer = format!("trap : INT; {run}; echo code $?; read b; echo $b > {}", after.display());
     let mut command = std::process::Command::new("script");
     command.args(["-qec", &outer, "/dev/null"]).env("REDLOCKD_URL", daemon.url()).env("SHELL", "/bin/sh");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -135,4 +137,146 @@ async fn ctrl_z_stops_both_and_fg_continues_both() {
     poll::until_true("the lock is released", || daemon.ask(&["status", "x"]).code == Some(1)).await;
     press("exit\n");
     session.end().await;
+}
+
+/// A command in state T gets an ending signal only when it is continued.
+#[tokio::test]
+async fn a_stopped_command_is_ended_by_a_signal() {
+    let daemon = Daemon::start();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::HUP, 129)] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ready = dir.path().join("ready");
+        let script = format!("echo $$ > {}; kill -STOP $$; exec sleep 600", ready.display());
+        let mut run = Running::spawn(&mut daemon.command(&["run", "x", "--", "sh", "-c", &script]));
+        let pid = line_in(&ready).await;
+        poll::until_true("it is stopped", || state_of(&pid) == Some('T')).await;
+        run.signal(signal);
+        assert_eq!(run.end().await.code, Some(code));
+        assert_eq!(daemon.ask(&["status", "x"]).code, Some(1));
+    }
+}
+
+/// The letter in /proc/PID/stat.
+fn state_of(pid: &str) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).ok()?;
+    stat.rsplit(')').next()?.trim().chars().next()
+}
+
+/// A terminal of script(1) with an interactive bash in it, whose working directory is `dir`.
+fn interactive_bash(daemon: &Daemon, dir: &std::path::Path) -> (Running, std::process::ChildStdin) {
+    let mut command = std::process::Command::new("script");
+    command.args(["-qec", "bash --norc --noprofile -i", "/dev/null"]).current_dir(dir);
+    command.env("REDLOCKD_URL", daemon.url()).env("SHELL", "/bin/sh").env("HISTFILE", "/dev/null");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut session = Running::spawn(&mut command);
+    let keys = session.child().stdin.take().expect("piped");
+    (session, keys)
+}
+
+/// In a pipeline the command asks /dev/tty for a password, as sudo, ssh and git do: it is stopped by SIGTTIN and gets the
+/// terminal.
+#[tokio::test]
+async fn in_a_pipeline_the_command_can_ask_for_a_password() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (session, mut keys) = interactive_bash(&daemon, dir.path());
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let line = format!(
+        "{binary} run x -- sh -c 'echo ready > ready; read p </dev/tty; echo got $p' | tee log; echo over > over\n"
+    );
+    keys.write_all(line.as_bytes()).expect("the terminal reads");
+    line_in(&dir.path().join("ready")).await;
+    keys.write_all(b"secret\n").expect("the terminal reads");
+    line_in(&dir.path().join("over")).await;
+    assert_eq!(std::fs::read_to_string(dir.path().join("log")).expect("written"), "got secret\n");
+    assert_eq!(daemon.ask(&["status", "x"]).code, Some(1));
+    keys.write_all(b"exit\n").expect("the terminal reads");
+    session.end().await;
+}
+
+/// In the background a command that reads the terminal stops, with `run`, until `fg`.
+#[tokio::test]
+async fn in_the_background_a_reading_command_stops_until_fg() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (session, mut keys) = interactive_bash(&daemon, dir.path());
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let line = format!("{binary} run x -- sh -c 'echo $PPID > ready; read v; echo $v > got' &\n");
+    keys.write_all(line.as_bytes()).expect("the terminal reads");
+    let run = line_in(&dir.path().join("ready")).await;
+    poll::until_true("run is stopped", || state_of(&run) == Some('T')).await;
+    keys.write_all(b"fg\nhello\n").expect("the terminal reads");
+    assert_eq!(line_in(&dir.path().join("got")).await, "hello\n");
+    poll::until_true("the lock is released", || daemon.ask(&["status", "x"]).code == Some(1)).await;
+    keys.write_all(b"exit\n").expect("the terminal reads");
+    session.end().await;
+}
+
+/// `run` dies of the SIGINT that ended its command, so a shell stops its loop, as with flock.
+#[tokio::test]
+async fn ctrl_c_stops_the_loop_around_it() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (session, mut keys) = interactive_bash(&daemon, dir.path());
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    // bash: dash loses a SIGINT that comes while it starts a process.
+    let line = format!("for i in 1 2 3; do {binary} run x -- bash -c \"echo $i >> seen; exec sleep 600\"; done\n");
+    keys.write_all(line.as_bytes()).expect("the terminal reads");
+    assert_eq!(line_in(&dir.path().join("seen")).await, "1\n");
+    keys.write_all(b"\x03").expect("the terminal reads");
+    poll::until_true("the lock is released", || daemon.ask(&["status", "x"]).code == Some(1)).await;
+    keys.write_all(b"echo done > done\n").expect("the terminal reads");
+    line_in(&dir.path().join("done")).await;
+    assert_eq!(std::fs::read_to_string(dir.path().join("seen")).expect("written"), "1\n");
+    keys.write_all(b"exit\n").expect("the terminal reads");
+    session.end().await;
+}
+
+/// The same in a script: the second step does not run.
+#[tokio::test]
+async fn an_interrupted_command_ends_the_script_around_it() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (ready, second) = (dir.path().join("ready"), dir.path().join("second"));
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    let script = format!(
+        "{binary} run x -- sh -c 'echo $PPID > {}; exec sleep 600'; echo late > {}",
+        ready.display(),
+        second.display()
+    );
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", &script]).env("REDLOCKD_URL", daemon.url());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let session = Running::spawn(rustix_group(&mut command));
+    let run = line_in(&ready).await;
+    let run = rustix::process::Pid::from_raw(run.trim().parse().expect("a number")).expect("a process");
+    let group = rustix::process::getpgid(Some(run)).expect("it lives");
+    rustix::process::kill_process_group(group, Signal::INT).expect("our own group");
+    assert_eq!(session.end().await.code, Some(130));
+    assert!(!second.exists());
+}
+
+fn rustix_group(command: &mut std::process::Command) -> &mut std::process::Command {
+    use std::os::unix::process::CommandExt;
+    command.process_group(0)
+}
+
+/// Without `--`, and with options of the command's own.
+#[test]
+fn the_command_follows_the_resource_with_or_without_dashes() {
+    let daemon = Daemon::start();
+    for args in [
+        &["run", "x", "echo", "-n", "a", "--ttl"][..],
+        &["run", "x", "--", "echo", "-n", "a", "--ttl"],
+        &["run", "--ttl", "5s", "x", "echo", "-n", "a", "--ttl"],
+        &["run", "x", "--ttl", "5s", "--", "echo", "-n", "a", "--ttl"],
+        &["run", "x", "sh", "-c", "echo -n \"$@\"", "--", "a", "--ttl"],
+    ] {
+        let done = daemon.ask(args);
+        assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (Some(0), "a --ttl", ""), "{args:?}");
+    }
+    let none = daemon.ask(&["run", "x"]);
+    assert_eq!(none.code, Some(64));
+    assert!(none.err.contains("<COMMAND>") && none.err.ends_with("(see redlockd run --help)\n"), "{}", none.err);
+    assert!(!none.err.contains(":;"), "{}", none.err);
 }

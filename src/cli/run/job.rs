@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
+use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, test_kill_process_group, waitid,
 };
@@ -16,10 +17,19 @@ use crate::cli::exit;
 pub(super) enum CommandState {
     /// It runs, or is stopped.
     Alive,
-    /// It was stopped since the last check.
-    JustStopped,
-    /// It has ended, with this exit code.
-    Ended(u8),
+    /// It was stopped since the last check, by this signal.
+    JustStopped(Option<Signal>),
+    /// It has ended.
+    Ended(CommandEnd),
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CommandEnd {
+    /// Its exit code; 128+n for signal n.
+    pub(super) code: u8,
+    /// The signal that ended it, if one did.
+    pub(super) signal: Option<Signal>,
 }
 
 /// A command in a process group of its own.
@@ -27,7 +37,7 @@ pub(super) enum CommandState {
 pub(super) struct Job {
     child: Child,
     group: Pid,
-    ended: Option<u8>,
+    ended: Option<CommandEnd>,
 }
 
 impl Job {
@@ -49,9 +59,18 @@ impl Job {
         self.group
     }
 
-    /// Signals every process of the group; an empty group is no error.
-    pub(super) fn signal_group(&self, signal: Signal) {
-        let _ = kill_process_group(self.group, signal);
+    /// Signals every process of the group; an empty group is no error. Returns whether the group has processes of which
+    /// none may be signalled.
+    pub(super) fn signal_group(&self, signal: Signal) -> bool {
+        kill_process_group(self.group, signal) == Err(Errno::PERM)
+    }
+
+    /// Sends a signal that may end the group, and SIGCONT, since a stopped process gets it only when it is continued.
+    /// Returns as [`Self::signal_group`].
+    pub(super) fn end_by(&self, signal: Signal) -> bool {
+        let is_forbidden = self.signal_group(signal);
+        self.signal_group(Signal::CONT);
+        is_forbidden
     }
 
     /// Signals only the command, unless it has ended.
@@ -61,25 +80,19 @@ impl Job {
         }
     }
 
-    /// Sends SIGTERM to the group, and SIGCONT in case it is stopped.
-    pub(super) fn terminate(&self) {
-        self.signal_group(Signal::TERM);
-        self.signal_group(Signal::CONT);
-    }
-
     /// The command's state; reaps it when it has ended.
     pub(super) fn poll_state(&mut self) -> CommandState {
-        if let Some(code) = self.ended {
-            return CommandState::Ended(code);
-        }
         if let Ok(Some(status)) = self.child.try_wait() {
-            let code = code_of(status);
-            self.ended = Some(code);
-            return CommandState::Ended(code);
+            self.ended = Some(end_of(status));
+        }
+        if let Some(end) = self.ended {
+            return CommandState::Ended(end);
         }
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         match waitid(WaitId::Pid(self.group), options) {
-            Ok(Some(status)) if status.stopped() => CommandState::JustStopped,
+            Ok(Some(status)) if status.stopped() => {
+                CommandState::JustStopped(status.stopping_signal().and_then(Signal::from_named_raw))
+            }
             _ => CommandState::Alive,
         }
     }
@@ -90,9 +103,11 @@ impl Job {
     }
 }
 
-fn code_of(status: ExitStatus) -> u8 {
-    let by_signal = status.signal().and_then(|n| u8::try_from(n).ok()).map(|n| exit::BY_SIGNAL.saturating_add(n));
-    status.code().and_then(|code| u8::try_from(code).ok()).or(by_signal).unwrap_or(u8::MAX)
+fn end_of(status: ExitStatus) -> CommandEnd {
+    let number = status.signal().and_then(|n| u8::try_from(n).ok());
+    let by_signal = number.map(|n| exit::BY_SIGNAL.saturating_add(n));
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).or(by_signal).unwrap_or(u8::MAX);
+    CommandEnd { code, signal: status.signal().and_then(Signal::from_named_raw) }
 }
 
 /// Searches /proc, because a zombie stays a member of its group. If /proc cannot be read, assumes that there is one.

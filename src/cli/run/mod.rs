@@ -13,6 +13,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::client_args::{OnLost, RunCommand};
 use super::exit;
 use super::output::{MessageWriter, print_line};
@@ -28,7 +30,7 @@ use crate::duration::format_duration;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::entropy::{Entropy, SystemEntropy};
 use crate::types::Token;
-use job::Job;
+use job::{CommandEnd, Job};
 use signals::{RunSignals, SignalEvent};
 use supervise::{LeaseEnd, LossPolicy, RunOutcome};
 use terminal::Terminal;
@@ -62,6 +64,8 @@ struct RunContext {
     quiet: bool,
     policy: LossPolicy,
     command: Vec<OsString>,
+    /// The arguments with which the watchdog releases the lock if this process is killed.
+    release: Vec<OsString>,
 }
 
 /// Runs the command under the lock; the exit code.
@@ -77,10 +81,22 @@ pub(super) fn run(args: RunCommand, env: &impl Environment, err: &mut dyn Write)
             return exit::UNAVAILABLE;
         }
     };
-    let code = runtime.block_on(under_lock(&run, &MessageWriter::new(err)));
+    let end = runtime.block_on(under_lock(&run, &MessageWriter::new(err)));
     // What still runs does not matter any more.
     runtime.shutdown_background();
-    code
+    // Removes the token file, which the end by a signal would leave.
+    drop(run);
+    end_as(end)
+}
+
+/// Ends this process by the signal that ended the command or the wait, if one of the usual ones did: a shell then stops
+/// the loop or script around it, as after Ctrl-C. Otherwise returns the exit code, which is the same for shells.
+fn end_as(end: CommandEnd) -> u8 {
+    if let Some(signal @ (Signal::INT | Signal::TERM | Signal::HUP)) = end.signal {
+        // Returns only where it fails.
+        let _ = signal_hook::low_level::emulate_default_handler(signal.as_raw());
+    }
+    end.code
 }
 
 /// Checks the arguments and writes the token file; if it cannot be written, nothing is acquired.
@@ -101,8 +117,9 @@ fn prepare(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> Res
     if args.ttl.is_zero() {
         return Err(usage("--ttl must be more than 0s".to_owned()));
     }
-    let request = remote::lock_request(args.resource, Some(args.ttl), args.labels, env).map_err(&mut usage)?;
-    let client = remote::client(&args.service, env, err)?;
+    let (pid, service) = (std::process::id(), args.service);
+    let request = remote::lock_request(args.resource, Some(args.ttl), args.labels, pid, env).map_err(&mut usage)?;
+    let client = remote::client(&service, env, err)?;
     let token = SystemEntropy.token();
     let file = TokenFile::create_in(&runtime_dir(env), &token).map_err(|error| {
         print_line(err, &format!("redlockd: {error}; nothing was acquired and nothing was run"));
@@ -110,7 +127,11 @@ fn prepare(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> Res
     })?;
     let policy =
         LossPolicy { grace, margin: MARGIN.min(args.ttl / MARGINS_PER_TTL), warn_only: args.on_lost == OnLost::Warn };
+    let mut release: Vec<OsString> = vec!["release".into(), "--token-file".into(), file.path().into()];
+    release.extend(service.to_args());
+    release.push(request.resource.as_str().into());
     Ok(RunContext {
+        release,
         client,
         request,
         token,
@@ -130,17 +151,17 @@ fn runtime_dir(env: &impl Environment) -> PathBuf {
     dir("XDG_RUNTIME_DIR").or_else(|| dir("TMPDIR")).unwrap_or_else(|| "/tmp".into())
 }
 
-async fn under_lock(run: &RunContext, messages: &MessageWriter<'_>) -> u8 {
+async fn under_lock(run: &RunContext, messages: &MessageWriter<'_>) -> CommandEnd {
     let mut signals = match RunSignals::listen() {
         Ok(signals) => signals,
         Err(error) => {
             messages.message(&format!("signals cannot be handled: {error}"));
-            return exit::UNAVAILABLE;
+            return failed(exit::UNAVAILABLE);
         }
     };
     let lease = match get_lock(run, &mut signals, messages).await {
         Ok(lease) => lease,
-        Err(code) => return code,
+        Err(end) => return end,
     };
     let outcome = with_command(run, &lease, &mut signals, messages).await;
     match outcome.lease {
@@ -149,11 +170,20 @@ async fn under_lock(run: &RunContext, messages: &MessageWriter<'_>) -> u8 {
         LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &run.token).await,
         LeaseEnd::Ended => {}
     }
-    outcome.code
+    outcome.end
 }
 
-/// Acquires; a signal meanwhile gives up. Errors: the exit code; the reason was printed.
-async fn get_lock(run: &RunContext, signals: &mut RunSignals, messages: &MessageWriter<'_>) -> Result<TimedLease, u8> {
+/// Nothing was run, or not by this exit code.
+fn failed(code: u8) -> CommandEnd {
+    CommandEnd { code, signal: None }
+}
+
+/// Acquires; a signal meanwhile gives up. Errors: how to end; the reason was printed.
+async fn get_lock(
+    run: &RunContext,
+    signals: &mut RunSignals,
+    messages: &MessageWriter<'_>,
+) -> Result<TimedLease, CommandEnd> {
     let (client, request) = (&run.client, &run.request);
     let until = SystemClock.now().plus(run.wait);
     let mut reported = false;
@@ -165,24 +195,25 @@ async fn get_lock(run: &RunContext, signals: &mut RunSignals, messages: &Message
     let waits = !run.quiet && !run.wait.is_zero();
     let outcome = tokio::select! {
         biased;
-        number = interrupted(signals) => Err(number),
+        signal = interrupted(signals) => Err(signal),
         outcome = with_progress(waits, client, request, until, messages, acquire) => Ok(outcome),
     };
     match outcome {
         Ok(Ok(lease)) => Ok(lease),
-        Ok(Err(error)) => Err(refused(run, &error, messages)),
-        Err(number) => {
+        Ok(Err(error)) => Err(failed(refused(run, &error, messages))),
+        Err(signal) => {
             abandon(client, request, &run.token).await;
-            Err(exit::BY_SIGNAL.saturating_add(number))
+            let number = u8::try_from(signal.as_raw()).unwrap_or_default();
+            Err(CommandEnd { code: exit::BY_SIGNAL.saturating_add(number), signal: Some(signal) })
         }
     }
 }
 
-/// The number of the first signal that would end the command.
-async fn interrupted(signals: &mut RunSignals) -> u8 {
+/// The first signal that would end the command.
+async fn interrupted(signals: &mut RunSignals) -> Signal {
     loop {
         if let SignalEvent::ToGroup(signal) | SignalEvent::ToCommand(signal) = signals.next().await {
-            return u8::try_from(signal.as_raw()).unwrap_or_default();
+            return signal;
         }
     }
 }
@@ -214,7 +245,7 @@ async fn with_command(
     signals: &mut RunSignals,
     messages: &MessageWriter<'_>,
 ) -> RunOutcome {
-    let failed = |code| RunOutcome { code, lease: LeaseEnd::Held };
+    let failed = |code| RunOutcome { end: failed(code), lease: LeaseEnd::Held };
     // This process may have been stopped since it sent the request.
     if lease.deadline.minus(run.policy.grace).minus(run.policy.margin) <= SystemClock.now() {
         messages.message(&format!(
@@ -225,7 +256,7 @@ async fn with_command(
     }
     let mut watchdog = match run.policy.warn_only {
         true => None,
-        false => match Watchdog::start(run.file.path()) {
+        false => match Watchdog::start(run.file.path(), &run.release) {
             Ok(watchdog) => Some(watchdog),
             Err(error) => {
                 messages.message(&format!("the watchdog process cannot be started: {error}; nothing was run"));
@@ -246,11 +277,11 @@ async fn with_command(
             });
         }
     };
-    let terminal = Terminal::find();
-    if let Some(terminal) = &terminal {
+    let terminal = Terminal::open();
+    if let Some(terminal) = terminal.as_ref().filter(|terminal| terminal.is_for_command()) {
         terminal.hand_to(job.group());
         // It may have been stopped for reading from the terminal too early.
-        job.signal_group(rustix::process::Signal::CONT);
+        job.signal_group(Signal::CONT);
     }
     let (mut renewer, deadline) =
         LeaseRenewer::new(run.client.clone(), run.request.resource.clone(), run.token.clone(), lease);
@@ -266,7 +297,12 @@ async fn with_command(
     };
     let outcome = supervisor.run(&mut renewer).await;
     if let Some(terminal) = &terminal {
+        let had_keyboard = terminal.is_handed();
         terminal.take_back();
+        if had_keyboard && outcome.end.signal == Some(Signal::INT) {
+            // Ctrl-C went to the command's group alone: the script around this process gets it too.
+            let _ = rustix::process::kill_current_process_group(Signal::INT);
+        }
     }
     watchdog.iter_mut().for_each(Watchdog::dismiss);
     outcome

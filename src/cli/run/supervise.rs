@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use super::job::{CommandState, Job};
+use super::job::{CommandEnd, CommandState, Job};
 use super::signals::{RunSignals, SignalEvent};
 use super::terminal::Terminal;
 use super::watchdog::Watchdog;
@@ -20,6 +20,10 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// After SIGKILL: how long a group may take to end. Beyond it a process hangs in the kernel.
 const KILL_MAX: Duration = Duration::from_secs(2);
+/// Interval of the message about such a group.
+const HANGS_INTERVAL: Duration = Duration::from_secs(60);
+/// A stop of this process that is shorter had no effect: nobody can continue a process group without a shell.
+const STOP_MIN: Duration = Duration::from_millis(5);
 /// A failed renewal is reported only if less than this part of the validity is left.
 const REPORT_BELOW: u32 = 2;
 
@@ -37,8 +41,8 @@ pub(super) struct LossPolicy {
 /// How `run` ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunOutcome {
-    /// The exit code.
-    pub code: u8,
+    /// The exit code, and the signal that ended the command.
+    pub end: CommandEnd,
     /// The state of the lease.
     pub lease: LeaseEnd,
 }
@@ -69,8 +73,8 @@ pub(super) struct Supervisor<'a, 'v> {
 /// The progress of the supervision.
 #[derive(Debug, Default)]
 struct SupervisorState {
-    /// The command's exit code, once it has ended.
-    code: Option<u8>,
+    /// How the command ended, once it has.
+    end: Option<CommandEnd>,
     /// Whether the lease was lost while the command ran.
     lost: bool,
     /// How the lease was lost, if it was.
@@ -79,6 +83,10 @@ struct SupervisorState {
     kill_at: Option<BootTime>,
     /// SIGKILL was sent.
     killed_at: Option<BootTime>,
+    /// When it was last reported that the group does not end.
+    reported_at: Option<BootTime>,
+    /// It was reported that the group may not be signalled.
+    is_forbidden: bool,
 }
 
 impl Supervisor<'_, '_> {
@@ -110,7 +118,7 @@ impl Supervisor<'_, '_> {
             let wake = self.next_check(&state);
             tokio::select! {
                 biased;
-                event = self.signals.next() => self.handle(event),
+                event = self.signals.next() => self.handle(event, &mut state),
                 lost = &mut renewing, if is_renewing => {
                     is_renewing = false;
                     self.lost(&lost, &mut state);
@@ -136,13 +144,17 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    fn handle(&mut self, event: SignalEvent) {
+    fn handle(&mut self, event: SignalEvent, state: &mut SupervisorState) {
         match event {
-            SignalEvent::ToGroup(signal) => self.job.signal_group(signal),
+            SignalEvent::ToGroup(signal) => {
+                let is_forbidden = self.job.end_by(signal);
+                self.report_forbidden(is_forbidden, state);
+            }
             SignalEvent::ToCommand(signal) => self.job.signal_command(signal),
             SignalEvent::Child => {
                 if let Some(watchdog) = &mut self.watchdog
                     && !watchdog.is_alive()
+                    && !watchdog.has_acted()
                     && SystemClock.now() < *self.deadline.borrow()
                 {
                     self.messages.message(
@@ -154,6 +166,17 @@ impl Supervisor<'_, '_> {
         }
     }
 
+    /// Reports once that the command runs with rights of its own.
+    fn report_forbidden(&self, is_forbidden: bool, state: &mut SupervisorState) {
+        if is_forbidden && !std::mem::replace(&mut state.is_forbidden, true) {
+            self.messages.message(&format!(
+                "no right to signal the command (process group {}, run by another user): it may outlive the lease; run \
+                 redlockd itself by sudo instead",
+                self.job.group().as_raw_nonzero()
+            ));
+        }
+    }
+
     /// Sends SIGTERM, once, and sets the time of SIGKILL.
     fn begin_to_end(&mut self, state: &mut SupervisorState) {
         if state.kill_at.is_some() {
@@ -162,7 +185,8 @@ impl Supervisor<'_, '_> {
         let latest = self.deadline.borrow().minus(self.policy.margin);
         let kill_at = SystemClock.now().plus(self.policy.grace).min(latest);
         state.kill_at = Some(kill_at);
-        self.job.terminate();
+        let is_forbidden = self.job.end_by(Signal::TERM);
+        self.report_forbidden(is_forbidden, state);
         let at = self.watchdog_time(kill_at);
         if let Some(watchdog) = &mut self.watchdog {
             // SIGTERM was sent: only SIGKILL is left.
@@ -176,7 +200,7 @@ impl Supervisor<'_, '_> {
     }
 
     fn lost(&mut self, lost: &RenewalEnd, state: &mut SupervisorState) {
-        if state.code.is_some() {
+        if state.end.is_some() {
             // The command has ended; only leftover processes are awaited.
             return;
         }
@@ -196,20 +220,20 @@ impl Supervisor<'_, '_> {
 
     /// Checks command and group, and sends SIGKILL when it is due. Returns whether the supervision is over.
     fn advance(&mut self, state: &mut SupervisorState) -> bool {
-        if state.code.is_none() {
+        if state.end.is_none() {
             match self.job.poll_state() {
                 CommandState::Alive => {}
-                CommandState::JustStopped => self.stopped(),
-                CommandState::Ended(code) => {
-                    state.code = Some(code);
+                CommandState::JustStopped(signal) => self.stopped(signal, state),
+                CommandState::Ended(end) => {
+                    state.end = Some(end);
                     self.ended(state);
                 }
             }
         }
-        if state.code.is_some() && !self.job.has_members() {
+        if state.end.is_some() && !self.job.has_members() {
             return true;
         }
-        if state.code.is_some() && state.kill_at.is_none() {
+        if state.end.is_some() && state.kill_at.is_none() {
             self.messages
                 .message("processes that the command left behind in its group are ended before the lock is released");
             self.begin_to_end(state);
@@ -221,8 +245,11 @@ impl Supervisor<'_, '_> {
                 state.killed_at = Some(now);
             }
             (_, Some(at)) if now >= at.plus(KILL_MAX) => {
-                self.messages.message("a process of the command's group does not end, even after SIGKILL");
-                return state.code.is_some() || self.policy.warn_only;
+                if state.reported_at.is_none_or(|at| now.since(at) >= HANGS_INTERVAL) {
+                    state.reported_at = Some(now);
+                    self.messages.message("a process of the command's group does not end, even after SIGKILL");
+                }
+                return state.end.is_some() || self.policy.warn_only;
             }
             _ => {}
         }
@@ -243,9 +270,38 @@ impl Supervisor<'_, '_> {
         }
     }
 
-    /// Ctrl-Z, if the command has the terminal: stops this process too, and continues both together.
-    fn stopped(&mut self) {
+    /// The command was stopped: by Ctrl-Z, or because it uses the terminal from the background.
+    fn stopped(&mut self, signal: Option<Signal>, state: &mut SupervisorState) {
         let Some(terminal) = self.terminal else { return };
+        match signal {
+            Some(signal @ (Signal::TTIN | Signal::TTOU)) => self.needs_terminal(terminal, signal, state),
+            _ if terminal.is_handed() => self.stop_both(terminal, Signal::TSTP),
+            _ => {}
+        }
+    }
+
+    /// The command reads from the terminal and is not in its foreground, as in a pipeline or after `&`. It gets the
+    /// terminal if this process may give it; otherwise both stop until the shell brings them to the foreground.
+    fn needs_terminal(&mut self, terminal: &Terminal, signal: Signal, state: &mut SupervisorState) {
+        if !terminal.is_in_foreground() && !terminal.is_handed() {
+            let before = SystemClock.now();
+            self.stop_both(terminal, signal);
+            if !terminal.is_in_foreground() && SystemClock.now().since(before) < STOP_MIN {
+                // Nobody is left who could continue this process, so the system does not stop it.
+                self.messages.message("the command needs the terminal, which is gone; the command is ended");
+                self.begin_to_end(state);
+                return;
+            }
+        }
+        if terminal.is_in_foreground() {
+            terminal.hand_to(self.job.group());
+        }
+        self.job.signal_group(Signal::CONT);
+    }
+
+    /// Stops this process too; returns when a shell has continued it, and continues the command.
+    fn stop_both(&mut self, terminal: &Terminal, signal: Signal) {
+        let had_terminal = terminal.is_handed();
         terminal.take_back();
         let left = self.deadline.borrow().since(SystemClock.now());
         self.messages.message(&format!(
@@ -253,19 +309,22 @@ impl Supervisor<'_, '_> {
             self.name,
             left.saturating_sub(self.policy.grace).as_secs()
         ));
-        terminal.stop_self();
-        terminal.hand_to(self.job.group());
+        Terminal::stop_self(signal);
+        if had_terminal && terminal.is_in_foreground() {
+            terminal.hand_to(self.job.group());
+        }
         self.job.signal_group(Signal::CONT);
     }
 
     fn next_check(&self, state: &SupervisorState) -> Option<BootTime> {
-        let soon = (state.code.is_some() || state.killed_at.is_some()).then(|| SystemClock.now().plus(CHECK_INTERVAL));
+        let soon = (state.end.is_some() || state.killed_at.is_some()).then(|| SystemClock.now().plus(CHECK_INTERVAL));
         let kill = if state.killed_at.is_some() { None } else { state.kill_at };
         [soon, kill].into_iter().flatten().min()
     }
 
     fn outcome(&self, state: &SupervisorState) -> RunOutcome {
-        let own = state.code.unwrap_or(exit::LOST);
-        RunOutcome { code: if state.lost { exit::LOST } else { own }, lease: state.lease.unwrap_or(LeaseEnd::Held) }
+        let lost = CommandEnd { code: exit::LOST, signal: None };
+        let end = state.end.filter(|_| !state.lost).unwrap_or(lost);
+        RunOutcome { end, lease: state.lease.unwrap_or(LeaseEnd::Held) }
     }
 }

@@ -1,11 +1,13 @@
 //! A second process that ends the command in time if `run` cannot, because `run` is stopped (SIGSTOP, a debugger) or was
-//! killed. It receives the command's process group and two instants through a pipe; it has no network and no runtime.
+//! killed. It receives the command's process group and two instants through a pipe; it has no network and no runtime. After
+//! a killed `run`, and once the command has ended, it starts `redlockd release`, so that the lock is free at once.
 //!
 //! Guaranteed while the watchdog runs: the command gets SIGTERM and SIGKILL before the lease's local deadline, whatever
 //! happens to `run`; after a suspend as soon as the machine wakes, when only the fence protects. Not covered: stopping or
 //! killing both processes, the instant between the start of the command and the pipe's first line, and processes that left
 //! the command's group (daemons that call setsid).
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -15,6 +17,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal as NixSignal};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use rustix::time::Timespec;
 
@@ -28,6 +31,8 @@ const ACTED: i32 = 3;
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Interval of checks after SIGTERM.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// After SIGKILL: how long a group may take to end.
+const KILL_MAX: Duration = Duration::from_secs(2);
 /// How long `run` waits for its watchdog's exit code.
 const EXIT_WAIT_MAX: Duration = Duration::from_millis(500);
 /// Interval of checks for it.
@@ -41,13 +46,14 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts it, in its own process group. It removes the token file if `run` cannot.
+    /// Starts it, in its own process group. If `run` was killed, it runs this program with the arguments `release` once
+    /// the command has ended, and removes the token file.
     ///
     /// Errors: the operating system's.
-    pub(crate) fn start(token_file: &Path) -> io::Result<Self> {
-        // The program's file may have been replaced since this process started.
-        let mut start = Command::new("/proc/self/exe");
-        start.arg(COMMAND).arg(token_file).stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
+    pub(crate) fn start(token_file: &Path, release: &[OsString]) -> io::Result<Self> {
+        let mut start = own_program();
+        start.arg(COMMAND).arg(token_file).args(release);
+        start.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         let mut child = start.spawn()?;
         let pipe = child.stdin.take();
         Ok(Self { child, pipe })
@@ -75,6 +81,11 @@ impl Watchdog {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Whether it has ended the command.
+    pub(crate) fn has_acted(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(status)) if status.code() == Some(ACTED))
+    }
+
     /// Ends it, without waiting.
     pub(crate) fn dismiss(&mut self) {
         self.send("done\n");
@@ -93,6 +104,11 @@ impl Watchdog {
             }
         }
     }
+}
+
+/// This program, also where its file was replaced since this process started.
+fn own_program() -> Command {
+    Command::new("/proc/self/exe")
 }
 
 /// What the watchdog has received.
@@ -123,7 +139,7 @@ impl Orders {
 }
 
 /// Runs the watchdog; returns its exit code. Blocks.
-pub(crate) fn main(token_file: &Path, err: &mut dyn Write) -> u8 {
+pub(crate) fn main(token_file: &Path, release: &[OsString], err: &mut dyn Write) -> u8 {
     // A supervisor that sends SIGTERM to all processes must not end the watchdog before the command.
     let mut blocked = SigSet::empty();
     [NixSignal::SIGTERM, NixSignal::SIGINT, NixSignal::SIGHUP, NixSignal::SIGQUIT]
@@ -138,15 +154,19 @@ pub(crate) fn main(token_file: &Path, err: &mut dyn Write) -> u8 {
         }
         let late = orders.terminate.is_some_and(|at| now >= at);
         if let (Some(group), true) = (orders.group, orphaned || late) {
-            if test_kill_process_group(group).is_err() {
+            if !orphaned && test_kill_process_group(group).is_err() {
                 return 0;
             }
             let grace = orders.kill.map(|kill| kill.since(orders.terminate.unwrap_or(kill))).unwrap_or_default();
             let kill = orders.kill.unwrap_or(now).min(now.plus(grace));
             let why = if orphaned { "was killed" } else { "did not renew the lease in time (is it stopped?)" };
             let _ = writeln!(err, "redlockd: run {why}: its command is ended before the lease is over");
-            end_group(group, kill);
+            let has_ended = end_group(group, kill);
             if orphaned {
+                if has_ended && !release.is_empty() {
+                    // Where it fails, the lease ends by its TTL.
+                    let _ = own_program().args(release).stdin(Stdio::null()).stderr(Stdio::null()).status();
+                }
                 let _ = std::fs::remove_file(token_file);
             }
             return u8::try_from(ACTED).unwrap_or(1);
@@ -195,18 +215,26 @@ fn read_pipe(into: &mut Vec<u8>, timeout: Duration) -> PipeRead {
     }
 }
 
-/// Sends SIGTERM now, and SIGKILL at `kill` if a process is left.
-fn end_group(group: Pid, kill: BootTime) {
+/// Sends SIGTERM now, and SIGKILL at `kill` if a process is left. Returns whether none is left, at most [`KILL_MAX`] later.
+fn end_group(group: Pid, kill: BootTime) -> bool {
     // Errors: no process is left.
     let _ = kill_process_group(group, Signal::TERM);
     let _ = kill_process_group(group, Signal::CONT);
-    while SystemClock.now() < kill {
-        if test_kill_process_group(group).is_err() {
-            return;
+    let has_ended = |until: BootTime| loop {
+        if test_kill_process_group(group) == Err(Errno::SRCH) {
+            return true;
         }
-        std::thread::sleep(kill.since(SystemClock.now()).min(CHECK_INTERVAL));
+        let left = until.since(SystemClock.now());
+        if left.is_zero() {
+            return false;
+        }
+        std::thread::sleep(left.min(CHECK_INTERVAL));
+    };
+    if has_ended(kill) {
+        return true;
     }
     let _ = kill_process_group(group, Signal::KILL);
+    has_ended(SystemClock.now().plus(KILL_MAX))
 }
 
 #[cfg(test)]

@@ -64,7 +64,8 @@ impl NodeUrl {
         if url.fragment().is_some() {
             return Err(Invalid(format!("has a `#` in its address ({ENCODING})")));
         }
-        let allowed: &[&str] = if is_unix { &["db", "user", "pass"] } else { &[] };
+        // "…": what `config show` prints in the place of a password.
+        let allowed: &[&str] = if is_unix { &["db", "user", "pass", "…"] } else { &[] };
         if let Some((key, _)) = url.query_pairs().find(|(key, _)| !allowed.contains(&&**key)) {
             // An unencoded `?` in a password leads here, so what follows it is not quoted.
             let known = matches!(&*key, "db" | "user" | "pass" | "protocol");

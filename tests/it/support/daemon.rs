@@ -4,8 +4,9 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -38,7 +39,12 @@ pub fn redlockd(args: &[&str]) -> Command {
 pub fn ended(command: &mut Command) -> Ended {
     let output = command.output().expect("it runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
-    Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    Ended { code: shell_code(output.status), out: text(output.stdout), err: text(output.stderr) }
+}
+
+/// An exit code as shells report it: 128+n for signal n.
+fn shell_code(status: ExitStatus) -> Option<i32> {
+    status.code().or(status.signal().map(|signal| 128 + signal))
 }
 
 /// A running service.
@@ -192,7 +198,7 @@ impl Running {
         poll::until_true("the child ends", || child.try_wait().expect("our own child").is_some()).await;
         let output = self.0.take().expect("not waited for yet").wait_with_output().expect("our own child");
         let text = |bytes| String::from_utf8(bytes).expect("text");
-        Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+        Ended { code: shell_code(output.status), out: text(output.stdout), err: text(output.stderr) }
     }
 }
 
