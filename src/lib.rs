@@ -27,6 +27,7 @@ pub(crate) mod shutdown;
 pub(crate) mod telemetry;
 pub mod types;
 pub(crate) mod views;
+pub mod waiting;
 
 #[cfg(test)]
 #[allow(unreachable_pub, reason = "written like a test crate of its own")]

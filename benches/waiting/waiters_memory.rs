@@ -10,9 +10,12 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use redlockd::manager::queue::{WaitLimits, WaitQueues};
+use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::types::ResourceName;
+use redlockd::waiting::deadlock::Party;
+use redlockd::waiting::event::{Admission, Event, Mode, WaitLimits, WaitRequest};
+use redlockd::waiting::queue::{Queue, QueueSettings};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -83,20 +86,29 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Resident bytes per waiter in the queues alone.
+/// Resident bytes per waiter in the queue alone.
 fn queue_memory(waiters: usize, names: usize) -> Result<f64, Failure> {
-    let queues = WaitQueues::new(WaitLimits { per_resource: waiters, total: waiters, detects_deadlocks: true });
+    let limits = WaitLimits { per_resource: waiters, total: waiters, detects_deadlocks: true };
+    let (poll, retry) = (Duration::from_secs(1), BackoffRange { first: Duration::ZERO, max: Duration::ZERO });
+    let mut queue = Queue::new(QueueSettings { limits, nodes: NODES, local_nodes: 0, retry, poll });
     let name =
         |i: usize| ResourceName::parse(&format!("deploy/waiters/{:06}", i % names)).map_err(|why| why.to_string());
-    // Allocated before, so that only the queues grow.
-    let mut handles = Vec::with_capacity(waiters);
     let before = resident(std::process::id())?;
     for i in 0..waiters {
-        let owner = format!("somebody@host-{i}:4711");
-        handles.push(queues.enqueue(&name(i)?, &owner, None, SystemClock.now()).map_err(|full| format!("{full:?}"))?);
+        let request = WaitRequest {
+            resources: [name(i)?].into(),
+            mode: Mode::Exclusive,
+            party: Party::new("", &format!("somebody@host-{i}:4711")),
+            token: None,
+            until: SystemClock.now().plus(Duration::from_secs(300)),
+            admission: Admission::Queued,
+            refuses_deadlock: false,
+        };
+        let waiter = u64::try_from(i)?;
+        drop(queue.handle(SystemClock.now(), waiter, Event::Enqueue(waiter, request)));
     }
     let after = resident(std::process::id())?;
-    drop(handles);
+    drop(queue);
     Ok((after.saturating_sub(before)) as f64 / waiters as f64)
 }
 

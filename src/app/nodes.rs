@@ -10,7 +10,6 @@ use super::background::BackgroundTasks;
 use super::error::AppError;
 use crate::config::Config;
 use crate::manager::latency::NodeLatencies;
-use crate::manager::wake_timing::POLL_MAX;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
@@ -22,6 +21,7 @@ use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::entropy::SystemEntropy;
 use crate::types::{Invalid, NodeId};
+use crate::waiting::wake::POLL_MAX;
 
 pub(super) type ConfiguredRedlock = Redlock<AnyNode, SystemClock, SystemEntropy>;
 

@@ -24,7 +24,6 @@ use crate::http::server::{fd_limit, socket};
 use crate::http::state::{AppState, ServiceManager};
 use crate::http::{self, routes};
 use crate::manager::latency::NodeLatencies;
-use crate::manager::queue::WaitLimits;
 use crate::manager::types::Readiness;
 use crate::metrics::Metrics;
 use crate::nodes::any::AnyNode;
@@ -33,6 +32,7 @@ use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
 use crate::redlock::monitor::{NodeMonitor, PROBE_INTERVAL};
 use crate::redlock::node::Node;
+use crate::waiting::event::WaitLimits;
 
 /// Maximum time that a start waits for a quorum of nodes before it serves without one.
 const START_TIMEOUT: Duration = Duration::from_secs(2);

@@ -41,8 +41,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Err(refusal) => return Err(self.extend_error(&hash, refusal)),
         };
         self.record_own_lease(&hash, &request.resource, extended.deadline);
-        let keys_expire_at = extended.deadline.plus(self.engine().settings.params.lock_delay);
-        self.shared.queues.set_held_until(&request.resource, keys_expire_at);
+        self.shared.waiting.extended(&request.resource, extended.deadline);
         self.shared.events.publish(EventKind::Extended, self.wall_ms(), |event| {
             set_lease(event, &request.resource, &hash);
             event.fence = Some(extended.record.fence.0);
@@ -107,12 +106,36 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel (drop): the release goes on in the background.
     pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<(), ReleaseError> {
         let hash = token.hash();
-        match self.release_and_hand_over(resource, &hash, LeaseOutcome::Released).await {
+        match self.end_lease(resource, &hash, LeaseOutcome::Released).await {
             ReleaseOutcome::Released => Ok(()),
             ReleaseOutcome::NotHolder => Err(ReleaseError::NotHolder),
             ReleaseOutcome::Gone(reason) => Err(ReleaseError::Gone(gone(reason))),
             ReleaseOutcome::Unknown { released, nodes } => Err(ReleaseError::NoQuorum(self.no_quorum(released, nodes))),
         }
+    }
+
+    /// Releases a lease and hands over to the next waiter here.
+    ///
+    /// Cancel: the release goes on in the background.
+    pub(super) async fn end_lease(
+        &self,
+        resource: &ResourceName,
+        token: &TokenHash,
+        reason: LeaseOutcome,
+    ) -> ReleaseOutcome {
+        let begun = self.now();
+        // Only for a lease that this instance granted: a made-up token must not wake anybody.
+        let is_ours = self.shared.own_leases.valid_for(token, begun).is_some();
+        let outcome = self.shared.waiting.release(resource, token, is_ours).await;
+        let since = self.shared.own_leases.remove(token);
+        if matches!(outcome, ReleaseOutcome::Released) {
+            self.record_decided_round(begun);
+            self.report_lease_end(since, reason);
+            self.shared.held_leases.lease_ended(LeaseTag::of(token));
+            let events = &self.shared.events;
+            events.publish(EventKind::Released, self.wall_ms(), |event| set_lease(event, resource, token));
+        }
+        outcome
     }
 
     /// Ends somebody else's lease: the one that a quorum has now, if it has the ETag that was given.
@@ -161,7 +184,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         match (outcome, request.mode, left) {
             (ReleaseOutcome::Released, ForceMode::Now, _) => {
-                self.shared.queues.lease_ended(&request.resource, ended);
+                self.shared.waiting.lease_ended(&request.resource, ended);
                 if let Some(lease) = ended {
                     self.shared.held_leases.lease_ended(lease);
                 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::overview::ListedWaiter;
-use super::queue::WaiterEntry;
 use super::service::LockManager;
 use super::types::{WaiterInfo, WaitingAt};
 use crate::protocol::{
@@ -19,6 +18,8 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::types::ResourceName;
+use crate::waiting::event::WaiterEntry;
+use crate::waiting::queue::Queue;
 
 /// Time between two exchanges with the nodes.
 const EXCHANGE_INTERVAL: Duration = Duration::from_secs(1);
@@ -258,8 +259,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     async fn exchange_waiters(&self, publisher: &mut Publisher, cursors: &mut [u64]) {
         let (now, known) = (self.now(), &self.shared.cluster_waiters);
-        let queues = &self.shared.queues;
-        let own = if queues.total_waiters() == 0 { Vec::new() } else { queues.all_waiters() };
+        let own = self.shared.waiting.queue(Queue::all_waiters);
         let entry: Option<Arc<str>> = publisher.due(OwnWaiters::of(own), now).map(|entry| entry.encode().into());
         known.begin(now);
         let exchange = |(index, cursor): (usize, &u64)| {
@@ -294,7 +294,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             owner: waiter.owner.to_string(),
             waiting: now.since(waiter.since),
         };
-        let own = self.shared.queues.waiters_of(resource).into_iter().enumerate().map(own);
+        let own = self.shared.waiting.queue(|queue| queue.waiters_of(resource)).into_iter().enumerate().map(own);
         own.chain(self.shared.cluster_waiters.waiters_for(resource, now)).collect()
     }
 
@@ -302,7 +302,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) fn waiting_by_resource(&self) -> BTreeMap<ResourceName, Vec<WaitingAt>> {
         let now = self.now();
         let mut waiting: BTreeMap<ResourceName, Vec<WaitingAt>> = BTreeMap::new();
-        for (resource, count, since) in self.shared.queues.waiter_counts() {
+        for (resource, count, since) in self.shared.waiting.queue(Queue::waiter_counts) {
             let here = WaitingAt { instance: self.shared.instance.clone(), waiting: count, oldest: now.since(since) };
             waiting.insert(resource, vec![here]);
         }
@@ -326,7 +326,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             owner: waiter.owner,
             waiting: now.since(waiter.since),
         };
-        let mut all: Vec<ListedWaiter> = self.shared.queues.all_waiters().into_iter().map(own).collect();
+        let mut all: Vec<ListedWaiter> = self.shared.waiting.queue(Queue::all_waiters).into_iter().map(own).collect();
         let others = self.shared.cluster_waiters.0.lock();
         let resources =
             others.live(now).flat_map(|(name, other)| other.resources.iter().map(move |r| (name, other, r)));

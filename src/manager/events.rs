@@ -14,7 +14,7 @@ pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 use crate::api::Event;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
-use crate::redlock::notifications::Topic;
+use crate::redlock::notifications::{NotificationHandler, Topic};
 use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{ResourceName, TokenHash};
 
@@ -178,6 +178,12 @@ impl Drop for EventSubscription {
     }
 }
 
+impl NotificationHandler for EventHub {
+    fn on_event(&self, _node: usize, text: &[u8]) {
+        self.receive(text);
+    }
+}
+
 impl EventHub {
     /// A hub. `instance` distinguishes this run from any other in event ids.
     pub fn new(instance: &InstanceName) -> Self {
@@ -252,7 +258,9 @@ impl EventHub {
     fn follow(&self, state: &mut State) {
         if !state.follows_cluster {
             state.follows_cluster = true;
-            self.channels().for_each(|channel| channel.subscribe(&Topic::Events));
+            for channel in self.channels() {
+                let _ = channel.subscribe(&Topic::Events);
+            }
         }
         state.idle_since = None;
     }

@@ -10,14 +10,15 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::events::{EventKind, set_lease};
-use super::queue::SubscriptionGuard;
 use super::service::LockManager;
 use super::types::{ExtendError, ExtendRequest, GoneReason, GrantedLease, HeldLeaseEvent, LeaseOutcome, LostReason};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
-use crate::redlock::notifications::LeaseTag;
+use crate::redlock::notifications::{LeaseTag, Notice, NotificationHandler};
 use crate::redlock::renewal::{renewal_interval, renewal_retry};
+use crate::redlock::subscriptions::SubscriptionGuard;
+use crate::types::ResourceName;
 
 /// The held leases of this instance, to be notified of their ends. Bounded by the connections.
 #[derive(Default)]
@@ -58,6 +59,14 @@ impl HeldLeases {
     }
 }
 
+impl NotificationHandler for HeldLeases {
+    fn on_lease_ended(&self, _node: usize, _resource: &ResourceName, notice: Notice) {
+        if let Some(lease) = notice.lease {
+            self.lease_ended(lease);
+        }
+    }
+}
+
 /// A lease that is renewed for as long as this is polled. Dropped, it is released in the background,
 /// unless it has ended.
 pub struct HeldLease<N: Node, C: Clock, E: Entropy> {
@@ -86,7 +95,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             hold_until: now.plus(max_hold),
             is_at_risk: false,
             is_over: false,
-            _subscription: self.shared.subscriptions.subscribe(&lease.resource),
+            _subscription: self.shared.waiting.subscribe(&lease.resource),
             lease,
         }
     }
@@ -185,9 +194,7 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
     /// Releases the lease before its loss is reported, so that the next waiter need not wait.
     async fn release_as(&mut self, reason: LostReason) -> HeldLeaseEvent {
         self.is_over = true;
-        self.manager
-            .release_and_hand_over(&self.lease.resource, &self.lease.token.hash(), LeaseOutcome::GivenBack)
-            .await;
+        self.manager.end_lease(&self.lease.resource, &self.lease.token.hash(), LeaseOutcome::GivenBack).await;
         HeldLeaseEvent::Lost(reason)
     }
 }
@@ -202,7 +209,7 @@ impl<N: Node, C: Clock, E: Entropy> Drop for HeldLease<N, C, E> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let (manager, resource, hash) = (self.manager.clone(), self.lease.resource.clone(), self.lease.token.hash());
         let work = async move {
-            manager.release_and_hand_over(&resource, &hash, LeaseOutcome::Disconnected).await;
+            manager.end_lease(&resource, &hash, LeaseOutcome::Disconnected).await;
         };
         self.manager.engine().tasks.spawn_on(work, &runtime);
     }

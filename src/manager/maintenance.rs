@@ -13,6 +13,7 @@ use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::types::{ResourceName, TokenHash};
+use crate::waiting::queue::Queue;
 
 /// Time between two passes.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -88,7 +89,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     fn sample_gauges(&self, longest_held_since: Option<BootTime>, jump: Duration) {
-        let longest_wait_since = self.shared.queues.oldest_since();
+        let longest_wait_since = self.shared.waiting.queue(Queue::oldest_since);
         let mut samples = self.shared.samples.lock();
         let clock_jumps = samples.clock_jumps.saturating_add(jump);
         *samples = GaugeSamples { longest_held_since, longest_wait_since, clock_jumps };

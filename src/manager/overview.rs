@@ -14,6 +14,7 @@ use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::types::ResourceName;
+use crate::waiting::queue::Queue;
 
 /// The leases and waiters of the cluster.
 #[derive(Debug, Clone)]
@@ -85,7 +86,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub async fn overview(&self) -> Overview {
         let leases = self.shared.snapshots.overview(self.engine()).await;
         let (now, others) = (self.now(), self.shared.cluster_waiters.summary(self.now()));
-        let own_longest = self.shared.queues.oldest_since().map(|since| now.since(since));
+        let own_longest = self.shared.waiting.queue(Queue::oldest_since).map(|since| now.since(since));
         let count = |(name, at): (ResourceName, Vec<WaitingAt>)| (name, at.iter().map(|at| at.waiting).sum());
         Overview {
             age: now.since(leases.taken),

@@ -16,6 +16,7 @@ use crate::redlock::monitor::NodeHealth;
 use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::ResourceName;
+use crate::waiting::queue::Queue;
 
 /// Whether a caller may see a resource.
 pub(super) type NameFilter<'a> = &'a (dyn Fn(&ResourceName) -> bool + Sync);
@@ -168,7 +169,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// How many wait for a resource in this instance.
     pub fn waiter_count(&self, resource: &ResourceName) -> usize {
-        self.shared.queues.waiter_count(resource)
+        self.shared.waiting.queue(|queue| queue.waiter_count(resource))
     }
 
     /// Whether requests can be served: not draining, and a quorum of nodes answered lately and votes.
@@ -192,7 +193,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (engine, now) = (self.engine(), self.now());
         let samples = *self.shared.samples.lock();
         let since = |start: Option<BootTime>| start.map(|at| now.since(at)).unwrap_or_default();
-        let (waiters, others) = (self.shared.queues.total_waiters(), self.shared.cluster_waiters.summary(now));
+        let (waiters, others) =
+            (self.shared.waiting.queue(Queue::total_waiters), self.shared.cluster_waiters.summary(now));
         Gauges {
             leases_held: self.shared.own_leases.count(),
             holding_connections: self.shared.held_leases.count(),
@@ -202,7 +204,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             longest_wait: since(samples.longest_wait_since),
             clock_jumps: samples.clock_jumps,
             waiters,
-            waiters_limit: self.shared.queues.limits().total,
+            waiters_limit: self.shared.waiting.queue(|queue| queue.limits().total),
             cluster_waiters: waiters.saturating_add(others.waiting),
             cluster_longest_wait: since(samples.longest_wait_since).max(others.oldest.unwrap_or_default()),
             cluster_waiters_known: others.is_known,
@@ -224,7 +226,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         HeldRefusal {
             reason,
             holders: holder.into_iter().collect(),
-            waiting: self.shared.queues.waiter_count(resource),
+            waiting: self.shared.waiting.queue(|queue| queue.waiter_count(resource)),
             waiting_elsewhere: self.shared.cluster_waiters.waiting_for(resource, self.now()),
             free_in: refusal.free_in,
             nodes: refusal.nodes,
@@ -232,8 +234,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// The refusal of a request that did not ask the nodes, since others of this instance are before it.
-    pub(super) async fn held_by_queue(&self, resource: &ResourceName) -> Result<HeldRefusal, AcquireError> {
-        let inspection = self.inspect(resource).await.map_err(AcquireError::NoQuorum)?;
+    pub(super) fn held_by_others(&self, inspection: Inspection) -> HeldRefusal {
         let (reason, holders, free_in) = match inspection.state {
             LockState::Free => (HeldReason::Lease, Vec::new(), None),
             LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),
@@ -246,7 +247,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let nodes = inspection.nodes.into_iter().map(|n| NodeOutcome { node: n.node, verdict: n.verdict }).collect();
         let (waiting, waiting_elsewhere) = (inspection.waiting_here, inspection.waiting - inspection.waiting_here);
-        Ok(HeldRefusal { reason, holders, waiting, waiting_elsewhere, free_in, nodes })
+        HeldRefusal { reason, holders, waiting, waiting_elsewhere, free_in, nodes }
     }
 
     /// `left` is the TTL of the key: the lease ends a lock delay earlier.

@@ -1,11 +1,10 @@
 //! The lock manager itself: its parts, the acquire, and the grant that is undone when it is dropped. Changes
-//! to leases are in `change`, answers without a change in `report`, waiting in `acquire_wait`.
+//! to leases are in `change`, answers without a change in `report`; what waiting means for a request is in `acquire`.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::cluster_waiters::ClusterWaiters;
@@ -13,19 +12,20 @@ use super::events::{EventHub, EventKind, set_lease};
 use super::hold_renewal::HeldLeases;
 use super::latency::LatencySeries;
 use super::leases::{OwnLeases, Snapshots};
-use super::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits, WaitQueues};
-use super::subscriptions::ClusterSubscriptions;
 use super::types::*;
 use crate::mutant::{self, Mutant};
-use crate::protocol::InstanceName;
-use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
+use crate::protocol::{InstanceName, LeaseRecord};
+use crate::redlock::acquire::{AcquireParams, Grant};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::ResourceState;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
-use crate::types::{Labels, ResourceName, TokenHash};
+use crate::redlock::notifications::NotificationHandler;
+use crate::types::{ResourceName, TokenHash};
+use crate::waiting::deadlock::Party;
+use crate::waiting::driver::WaitDriver;
+use crate::waiting::event::WaitLimits;
 
 /// The waiters, the leases and the nodes of one instance. Cheap to clone.
 pub struct LockManager<N, C, E> {
@@ -42,13 +42,10 @@ impl<N, C, E> Clone for LockManager<N, C, E> {
 pub(super) struct ManagerState<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
     pub(super) monitor: NodeMonitor<N, C, E>,
-    pub(super) queues: WaitQueues,
+    pub(super) waiting: WaitDriver<N, C, E>,
     /// Names this run of the instance.
     pub(super) instance: InstanceName,
     pub(super) cluster_waiters: ClusterWaiters,
-    /// Permits to ask the nodes: see [`CONCURRENT_ATTEMPTS_MAX`].
-    pub(super) attempts: Semaphore,
-    pub(super) subscriptions: ClusterSubscriptions,
     pub(super) held_leases: Arc<HeldLeases>,
     pub(super) events: Arc<EventHub>,
     pub(super) own_leases: OwnLeases,
@@ -89,7 +86,7 @@ impl<N: Node, C: Clock, E: Entropy> Drop for PendingGrant<N, C, E> {
             }
             // The cancel is sent first, so that what a waiter here sends arrives after it.
             drop(grant);
-            self.manager.shared.queues.lease_may_have_ended(&self.lease.resource);
+            self.manager.shared.waiting.lease_may_have_ended(&self.lease.resource);
         }
     }
 }
@@ -116,7 +113,7 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
                 Ok(lease.clone())
             }
             _ => {
-                self.manager.shared.queues.lease_may_have_ended(&self.lease.resource);
+                self.manager.shared.waiting.lease_may_have_ended(&self.lease.resource);
                 Err(AcquireError::NoQuorum(self.manager.no_quorum(granted, Vec::new())))
             }
         }
@@ -169,22 +166,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         limits: WaitLimits,
         list_refresh: Duration,
     ) -> Self {
-        let (queues, held_leases) = (WaitQueues::new(limits), Arc::new(HeldLeases::default()));
+        let held_leases = Arc::new(HeldLeases::default());
         let instance = InstanceName::from_random(engine.entropy.bits());
         let events = Arc::new(EventHub::new(&instance));
-        let subscriptions =
-            ClusterSubscriptions::new(&engine.nodes, queues.clone(), Arc::clone(&held_leases), Arc::clone(&events));
-        events.attach(subscriptions.channels().cloned().collect());
+        let party_of = Box::new(|record: &LeaseRecord| Party::new("", &record.labels().owner));
+        let waiting = WaitDriver::new(engine.clone(), limits, party_of);
+        for (node, channel) in waiting.channels().enumerate() {
+            channel.add_handler(node, Arc::downgrade(&held_leases) as Weak<dyn NotificationHandler>);
+            channel.add_handler(node, Arc::downgrade(&events) as Weak<dyn NotificationHandler>);
+        }
+        events.attach(waiting.channels().cloned().collect());
         let shared = ManagerState {
-            subscriptions,
+            waiting,
             held_leases,
             events,
             engine,
             monitor,
-            queues,
             instance,
             cluster_waiters: ClusterWaiters::default(),
-            attempts: Semaphore::new(CONCURRENT_ATTEMPTS_MAX),
             own_leases: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
             round_latency: LatencySeries::default(),
@@ -262,44 +261,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) fn record_decided_round(&self, begun: BootTime) {
         let now = self.now();
         self.shared.round_latency.record_success(now, now.since(begun));
-    }
-
-    pub(super) fn acquire_error(
-        &self,
-        params: &AcquireParams,
-        refusal: Refusal,
-        waited: bool,
-        started: BootTime,
-    ) -> AcquireError {
-        match refusal.kind {
-            RefusalKind::Ended(reason) => AcquireError::Ended(reason),
-            RefusalKind::TooManyClaims => AcquireError::TooManyReplays,
-            RefusalKind::Split | RefusalKind::NoQuorum | RefusalKind::TooSlow => {
-                AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes))
-            }
-            RefusalKind::Held => {
-                let mut held = self.held_refusal(&params.resource, refusal);
-                // The request is still in the queue, but does not wait any more.
-                held.waiting = held.waiting.saturating_sub(usize::from(waited));
-                match waited {
-                    true => AcquireError::WaitTimeout { held, waited: self.now().since(started), position: 1 },
-                    false => AcquireError::Held(held),
-                }
-            }
-        }
-    }
-
-    /// Whether a quorum has this token's lease.
-    pub(super) async fn holds(&self, resource: &ResourceName, token: &TokenHash) -> bool {
-        self.stored_labels(resource, token).await.is_some()
-    }
-
-    /// The labels of this token's lease, where a quorum has it.
-    pub(super) async fn stored_labels(&self, resource: &ResourceName, token: &TokenHash) -> Option<Labels> {
-        match self.engine().inspect(resource).await.ok()?.state {
-            ResourceState::Lease { record, .. } if record.token == *token => Some(record.labels()),
-            _ => None,
-        }
     }
 
     /// The events of the cluster.

@@ -65,11 +65,13 @@ impl Notice {
 /// must return at once. `node` is the node's index.
 pub trait NotificationHandler: Send + Sync + 'static {
     /// A lease of this resource ended on this node.
-    fn on_lease_ended(&self, node: usize, resource: &ResourceName, notice: Notice);
+    fn on_lease_ended(&self, _node: usize, _resource: &ResourceName, _notice: Notice) {}
     /// An instance published an event.
-    fn on_event(&self, node: usize, text: &[u8]);
+    fn on_event(&self, _node: usize, _text: &[u8]) {}
+    /// The node confirmed the subscription to a topic.
+    fn on_subscribed(&self, _node: usize, _topic: &Topic) {}
     /// The subscriber connection was opened, with all wanted topics subscribed, or was lost.
-    fn on_connection_changed(&self, node: usize, is_connected: bool);
+    fn on_connection_changed(&self, _node: usize, _is_connected: bool) {}
 }
 
 #[cfg(test)]

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, oneshot};
 
 use super::notifications::{Notice, NotificationHandler, Topic};
@@ -19,7 +19,7 @@ const OUTBOX_MAX: usize = 1_024;
 pub struct Subscriptions {
     state: Mutex<State>,
     changed: Notify,
-    handler: OnceLock<(usize, Arc<dyn NotificationHandler>)>,
+    handlers: RwLock<Vec<(usize, Weak<dyn NotificationHandler>)>>,
     event_subscribers: AtomicUsize,
 }
 
@@ -41,18 +41,6 @@ struct Subscription {
     is_active: bool,
     /// There was no user at the last sweep.
     is_idle: bool,
-    awaiting_confirmation: Vec<oneshot::Sender<()>>,
-}
-
-/// State of one topic's subscription.
-#[derive(Debug)]
-pub enum SubscriptionState {
-    /// Confirmed: notices arrive from now on, for as long as the connection lasts.
-    Active,
-    /// Resolves when the subscription is confirmed, or with an error when the connection is lost.
-    Pending(oneshot::Receiver<()>),
-    /// There is no connection, or nobody has subscribed.
-    Disconnected,
 }
 
 impl std::fmt::Debug for Subscriptions {
@@ -64,23 +52,25 @@ impl std::fmt::Debug for Subscriptions {
 
 /// For waiters.
 impl Subscriptions {
-    /// Sets the receiver of notices, and the node's index that it is given. Only the first call counts.
-    pub fn set_handler(&self, node: usize, handler: Arc<dyn NotificationHandler>) {
-        let _ = self.handler.set((node, handler));
+    /// Adds a receiver of notices, and the node's index that it is given.
+    pub fn add_handler(&self, node: usize, handler: Weak<dyn NotificationHandler>) {
+        self.handlers.write().push((node, handler));
     }
 
-    /// Adds a user of the topic; undone by [`Self::unsubscribe`].
-    pub fn subscribe(&self, topic: &Topic) {
+    /// Adds a user of the topic; undone by [`Self::unsubscribe`]. Returns whether
+    /// the node has confirmed it already.
+    pub fn subscribe(&self, topic: &Topic) -> bool {
         let mut state = self.state.lock();
         if let Some(subscription) = state.topics.get_mut(topic) {
             subscription.users += 1;
             subscription.is_idle = false;
-            return;
+            return subscription.is_active;
         }
         state.topics.insert(topic.clone(), Subscription { users: 1, ..Subscription::default() });
         state.to_subscribe.push(topic.clone());
         drop(state);
         self.changed.notify_one();
+        false
     }
 
     /// Removes a user. Without users the subscription stays for one to two sweeps, because resources
@@ -91,22 +81,11 @@ impl Subscriptions {
         }
     }
 
-    /// State of the subscription to a topic.
-    pub fn state_of(&self, topic: &Topic) -> SubscriptionState {
-        let mut state = self.state.lock();
-        if !state.is_connected {
-            return SubscriptionState::Disconnected;
-        }
-        match state.topics.get_mut(topic) {
-            None => SubscriptionState::Disconnected,
-            Some(subscription) if subscription.is_active => SubscriptionState::Active,
-            Some(subscription) => {
-                let (confirmed, confirmation) = oneshot::channel();
-                subscription.awaiting_confirmation.retain(|w| !w.is_closed());
-                subscription.awaiting_confirmation.push(confirmed);
-                SubscriptionState::Pending(confirmation)
-            }
-        }
+    /// Whether the node has confirmed the subscription to a topic: its notices arrive for as long as the connection
+    /// lasts.
+    pub fn is_active(&self, topic: &Topic) -> bool {
+        let state = self.state.lock();
+        state.is_connected && state.topics.get(topic).is_some_and(|subscription| subscription.is_active)
     }
 
     /// Whether the subscriber connection is open.
@@ -206,14 +185,11 @@ impl Subscriptions {
 
     /// The node has confirmed the subscriptions to these topics.
     pub fn confirm(&self, topics: &[Topic]) {
-        let mut state = self.state.lock();
         for topic in topics {
-            if let Some(subscription) = state.topics.get_mut(topic) {
+            if let Some(subscription) = self.state.lock().topics.get_mut(topic) {
                 subscription.is_active = true;
-                for waiter in subscription.awaiting_confirmation.drain(..) {
-                    let _ = waiter.send(());
-                }
             }
+            self.notify(|handler, node| handler.on_subscribed(node, topic));
         }
     }
 
@@ -237,7 +213,6 @@ impl Subscriptions {
             state.outbox.clear();
             for subscription in state.topics.values_mut() {
                 subscription.is_active = false;
-                subscription.awaiting_confirmation.clear();
             }
         }
         self.set_event_subscribers(0);
@@ -254,10 +229,34 @@ impl Subscriptions {
         self.notify(|handler, node| handler.on_event(node, text));
     }
 
-    fn notify(&self, call: impl FnOnce(&dyn NotificationHandler, usize)) {
-        if let Some((node, handler)) = self.handler.get() {
-            call(handler.as_ref(), *node);
+    fn notify(&self, call: impl Fn(&dyn NotificationHandler, usize)) {
+        for (node, handler) in self.handlers.read().iter() {
+            if let Some(handler) = handler.upgrade() {
+                call(handler.as_ref(), *node);
+            }
         }
+    }
+}
+
+/// Subscriptions to a topic on several nodes, until it is dropped.
+pub(crate) struct SubscriptionGuard {
+    nodes: Vec<Arc<Subscriptions>>,
+    topic: Topic,
+}
+
+impl SubscriptionGuard {
+    /// Subscribes.
+    pub(crate) fn new(nodes: Vec<Arc<Subscriptions>>, topic: Topic) -> Self {
+        for node in &nodes {
+            let _ = node.subscribe(&topic);
+        }
+        Self { nodes, topic }
+    }
+}
+
+impl Drop for SubscriptionGuard {
+    fn drop(&mut self) {
+        self.nodes.iter().for_each(|node| node.unsubscribe(&self.topic));
     }
 }
 
@@ -270,28 +269,23 @@ mod tests {
     }
 
     fn is_active(subscriptions: &Subscriptions, name: &str) -> bool {
-        matches!(subscriptions.state_of(&topic(name)), SubscriptionState::Active)
+        subscriptions.is_active(&topic(name))
     }
 
     #[test]
     fn a_topic_is_active_once_confirmed_until_the_connection_is_lost() {
         let subscriptions = Subscriptions::default();
-        subscriptions.subscribe(&topic("a"));
-        assert!(matches!(subscriptions.state_of(&topic("a")), SubscriptionState::Disconnected));
+        assert!(!subscriptions.subscribe(&topic("a")) && !is_active(&subscriptions, "a"));
         subscriptions.confirm(&subscriptions.reconnect());
         subscriptions.connected();
-        assert!(is_active(&subscriptions, "a"));
-        subscriptions.subscribe(&topic("b"));
-        let SubscriptionState::Pending(mut confirmation) = subscriptions.state_of(&topic("b")) else {
-            panic!("not yet confirmed")
-        };
-        assert!(confirmation.try_recv().is_err());
+        assert!(is_active(&subscriptions, "a") && subscriptions.subscribe(&topic("a")));
+        assert!(!subscriptions.subscribe(&topic("b")) && !is_active(&subscriptions, "b"));
         let commands = subscriptions.take_commands();
         assert_eq!(commands.subscribe, [topic("b")]);
         subscriptions.confirm(&commands.subscribe);
-        assert!(confirmation.try_recv().is_ok() && is_active(&subscriptions, "b"));
+        assert!(is_active(&subscriptions, "b"));
         subscriptions.disconnected();
-        assert!(matches!(subscriptions.state_of(&topic("a")), SubscriptionState::Disconnected));
+        assert!(!is_active(&subscriptions, "a"));
         assert_eq!(subscriptions.reconnect().len(), 2, "the next connection subscribes to both again");
     }
 

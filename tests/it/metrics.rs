@@ -11,7 +11,6 @@ use futures_util::StreamExt;
 use redlockd::http::routes;
 use redlockd::http::state::ServiceManager;
 use redlockd::manager::PendingGrant;
-use redlockd::manager::queue::WaitLimits;
 use redlockd::manager::types::AcquireRequest;
 use redlockd::metrics::{Metrics, Scrape};
 use redlockd::nodes::any::AnyNode;
@@ -23,6 +22,7 @@ use redlockd::redlock::engine::{Redlock, RedlockSettings};
 use redlockd::redlock::entropy::SystemEntropy;
 use redlockd::redlock::monitor::NodeMonitor;
 use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
+use redlockd::waiting::event::WaitLimits;
 
 use crate::support::client::{Client, send};
 use crate::support::prometheus::tool;

@@ -9,10 +9,11 @@ use super::clock::{Paused, SeededRandom};
 use super::nodes::{Link, NetworkProfile, Server};
 use super::scenario::{Manager, instance, params};
 use crate::manager::PendingGrant;
-use crate::manager::queue::{CONCURRENT_ATTEMPTS_MAX, WaitLimits};
 use crate::manager::types::{AcquireError, AcquireRequest, GrantedLease};
 use crate::redlock::clock::Clock;
 use crate::types::{Labels, ResourceName, Ttl};
+use crate::waiting::event::WaitLimits;
+use crate::waiting::queue::CONCURRENT_ATTEMPTS_MAX;
 
 const CALLERS: usize = 1_000;
 const NODES: usize = 3;

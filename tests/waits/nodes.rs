@@ -15,7 +15,7 @@ use crate::protocol::{
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{LeaseTag, Notice, NotificationSource, Topic};
-use crate::redlock::subscriptions::{SubscriptionState, Subscriptions};
+use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{NodeId, ResourceName, TokenHash};
 
 const RUN: &str = "0000000000000000000000000000000000000001";
@@ -114,9 +114,7 @@ impl Server {
     fn publish(&self, resource: &ResourceName, notice: Notice) {
         let topic = Topic::LeaseEnded(resource.clone());
         for subscriptions in self.subscribers.lock().expect("no panic").iter() {
-            if !matches!(subscriptions.state_of(&topic), SubscriptionState::Active)
-                || self.random.chance(self.network.lost)
-            {
+            if !subscriptions.is_active(&topic) || self.random.chance(self.network.lost) {
                 continue;
             }
             let (subscriptions, resource, clock) = (Arc::clone(subscriptions), resource.clone(), self.clock);
@@ -133,7 +131,7 @@ impl Server {
     /// Instances that are subscribed to this.
     fn subscriber_count(&self, topic: &Topic) -> usize {
         let subscribers = self.subscribers.lock().expect("no panic");
-        subscribers.iter().filter(|f| matches!(f.state_of(topic), SubscriptionState::Active)).count()
+        subscribers.iter().filter(|f| f.is_active(topic)).count()
     }
 
     fn way(&self) -> Duration {

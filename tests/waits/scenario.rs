@@ -10,9 +10,7 @@ use tokio::task::LocalSet;
 use super::checker::Checker;
 use super::clock::{Paused, SeededRandom};
 use super::nodes::{Link, NetworkProfile, Server};
-use crate::manager::queue::WaitLimits;
 use crate::manager::types::{AcquireError, AcquireRequest};
-use crate::manager::wake_timing::POLL_MAX;
 use crate::manager::{LockManager, PendingGrant};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{ClusterParams, quarantine_for};
@@ -22,6 +20,8 @@ use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::quorum::quorum_of;
 use crate::types::{Labels, ResourceName, Token, Ttl};
+use crate::waiting::event::WaitLimits;
+use crate::waiting::wake::POLL_MAX;
 
 pub(super) type Manager = LockManager<Link, Paused, SeededRandom>;
 

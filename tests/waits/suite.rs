@@ -6,7 +6,7 @@ use crate::mutant::FOUND_BY_WAITS;
 
 const SEEDS: u64 = 200;
 /// Seeds that a planted bug may take.
-const BUDGET: u64 = 200;
+const BUDGET: u64 = 800;
 
 /// `WAITS_SEED`: one seed to replay; `WAITS_SEEDS`: how many to run.
 fn setting(key: &str) -> Option<u64> {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use redlockd::manager::LockManager;
 use redlockd::manager::types::AcquireRequest;
-use redlockd::manager::queue::WaitLimits;
 use redlockd::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
 use redlockd::redlock::backoff::BackoffRange;
 use redlockd::redlock::clock::SystemClock;
@@ -16,6 +15,7 @@ use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use redlockd::protocol::{ClusterParams, quarantine_for};
 use redlockd::redlock::monitor::NodeMonitor;
 use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
+use redlockd::waiting::event::WaitLimits;
 
 use crate::Failure;
 use crate::workers::{Until, repeat};

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redlockd::manager::LockManager;
-use redlockd::manager::queue::WaitLimits;
 use redlockd::manager::types::{
     AcquireError, AcquireRequest, ExtendError, ExtendRequest, ExtendedLease, GrantedLease, Inspection, ReleaseError,
 };
@@ -19,6 +18,7 @@ use redlockd::redlock::engine::{Redlock, RedlockSettings};
 use redlockd::redlock::entropy::SystemEntropy;
 use redlockd::redlock::monitor::NodeMonitor;
 use redlockd::types::{Labels, NodeId, ResourceName, Token, Ttl};
+use redlockd::waiting::event::WaitLimits;
 use tokio::task::JoinHandle;
 
 use super::chaos_proxy::{ChaosProxy, FAIR, Flow, Weather};

@@ -1,47 +1,56 @@
-//! Decides which notices about ended leases wake the head of a queue: once for each end, when a quorum of
-//! nodes can be free, and again if the lease was seen afterwards. One filter for each queue.
+//! What a notice about an ended lease means: it wakes the first waiters once for each end, when a quorum of nodes
+//! can be free, and again if the lease was seen afterwards. One filter for each resource. All times that decide
+//! when a waiter asks the nodes again are here, since they are meant to fit each other: jitter < settling <
+//! yielding < polling.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::wake_timing::SETTLE_PAUSE;
 use crate::mutant::{self, Mutant};
 use crate::redlock::notifications::{LeaseTag, Notice};
+
+/// Spread of the attempts at the instant at which a lease ends: instances should not collide, and a
+/// node's clock may be a millisecond behind.
+pub(crate) const WAKE_JITTER: Duration = Duration::from_millis(3);
+
+/// Pause of the first waiters when fewer nodes have reported the end of a lease than a quorum needs: an attempt
+/// before that costs two rounds and cannot win. A few round trips are enough for the rest to report.
+pub(crate) const SETTLE_PAUSE: Duration = Duration::from_millis(5);
+
+/// Pause of the first waiters when they yield to waiters of other instances: many round trips, so that a waiter
+/// woken by a notice wins on a busy machine too. The winner's own release ends the pause early.
+pub(crate) const YIELD_PAUSE: Duration = Duration::from_millis(20);
+
+/// Longest pause between two attempts where no notice can be relied on: the bound on how late a lost
+/// notice is made up for, at one round per second and resource.
+pub(crate) const POLL_MAX: Duration = Duration::from_secs(1);
 
 /// Leases whose ends are tracked at a time: enough for the attempts of a few instances.
 const TRACKED_MAX: usize = 8;
 
-/// The resource may be free: ask the nodes after this time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WakeAfter(pub Duration);
-
-impl WakeAfter {
-    /// At once.
-    pub const NOW: Self = Self(Duration::ZERO);
-    /// When more nodes may have reported.
-    pub const SETTLED: Self = Self(SETTLE_PAUSE);
-}
+/// At once.
+const NOW: Duration = Duration::ZERO;
 
 /// How many nodes must have reported an end before a quorum can be free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NeededNotices {
+pub(super) struct NeededNotices {
     /// For a lease that was ended: nodes without a subscription count as if they had reported.
     pub ended: u32,
     /// For an attempt that was withdrawn: a whole quorum, since with fewer it never held the lease.
     pub withdrawn: u32,
 }
 
-/// The ends of leases that one queue knows of.
-#[derive(Debug, Default)]
+/// The ends of one resource's leases that are known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct WakeFilter {
     /// The latest ends; notices about several leases may be interleaved.
     ends: VecDeque<TrackedEnd>,
-    /// The lease that the head's last attempt found on a quorum of nodes.
+    /// The lease that the last attempt found on a quorum of nodes.
     confirmed: Option<LeaseTag>,
 }
 
 /// What is known of the end of one lease.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct TrackedEnd {
     lease: Option<LeaseTag>,
     /// The nodes that reported it, one bit each.
@@ -53,7 +62,7 @@ struct TrackedEnd {
 }
 
 /// Whether the head was woken for an end.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Hash)]
 enum WakeState {
     #[default]
     NotWoken,
@@ -96,7 +105,7 @@ impl WakeFilter {
     }
 
     /// The lease has certainly ended. `None`: a lock of another client.
-    pub(super) fn on_certain_end(&mut self, lease: Option<LeaseTag>) -> Option<WakeAfter> {
+    pub(super) fn on_certain_end(&mut self, lease: Option<LeaseTag>) -> Option<Duration> {
         if lease.is_some() {
             let end = self.track(lease);
             end.is_new = true;
@@ -105,11 +114,11 @@ impl WakeFilter {
             }
             end.wake = WakeState::Done;
         }
-        Some(WakeAfter::NOW)
+        Some(NOW)
     }
 
     /// A node reported an end.
-    pub(super) fn on_notice(&mut self, node: usize, notice: Notice, needed: NeededNotices) -> Option<WakeAfter> {
+    pub(super) fn on_notice(&mut self, node: usize, notice: Notice, needed: NeededNotices) -> Option<Duration> {
         // A withdrawn attempt mostly had no quorum. If the head found it on a quorum, it is a lease that ended,
         // and the nodes without a subscription may have ended it as well.
         let is_confirmed = notice.lease.is_some() && notice.lease == self.confirmed;
@@ -127,24 +136,24 @@ impl WakeFilter {
         let needed = if withdrawn { needed.withdrawn } else { needed.ended };
         if end.nodes.count_ones() >= needed {
             end.wake = WakeState::Done;
-            return Some(WakeAfter::NOW);
+            return Some(NOW);
         }
         let is_first = !withdrawn && end.wake == WakeState::NotWoken;
         if is_first {
             end.wake = WakeState::WokenEarly;
         }
-        is_first.then_some(WakeAfter::SETTLED)
+        is_first.then_some(SETTLE_PAUSE)
     }
 
     /// The lease was found on nodes, whatever was reported of its end: an attempt of its token may have been
     /// withdrawn and another one granted, whose end counts again. What was reported during the head's attempt,
     /// which still found the lease on other nodes, counts now. `is_confirmed`: a quorum has it.
-    pub(super) fn on_seen_held(&mut self, lease: LeaseTag, is_confirmed: bool) -> Option<WakeAfter> {
+    pub(super) fn on_seen_held(&mut self, lease: LeaseTag, is_confirmed: bool) -> Option<Duration> {
         self.confirmed = is_confirmed.then_some(lease);
         let known = self.ends.iter().position(|e| e.lease == Some(lease));
         let known = known.filter(|_| !mutant::is(Mutant::EndsCountOnce));
         let end = known.and_then(|index| self.ends.remove(index));
-        end.is_some_and(|e| e.is_new).then_some(WakeAfter::SETTLED)
+        end.is_some_and(|e| e.is_new).then_some(SETTLE_PAUSE)
     }
 
     /// The head was granted the resource: later notices about the ends that led to it wake nobody.

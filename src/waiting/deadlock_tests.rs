@@ -14,29 +14,48 @@ struct Model {
     holders: BTreeMap<u8, u8>,
 }
 
-fn owner(number: u8) -> Arc<str> {
-    format!("o{number}").into()
+fn party(number: u8) -> Party {
+    Party::new("", &format!("o{number}")).expect("an owner")
 }
 
 fn resource(number: u8) -> ResourceName {
     ResourceName::parse(&format!("r{number}")).expect("valid")
 }
 
-fn waiter(number: usize, name: u8) -> QueuedWaiter {
-    QueuedWaiter { number: number as u64, resource: resource(name) }
-}
-
-fn holder(number: u8) -> KnownHolder {
-    KnownHolder { owner: owner(number), token: TokenHash::parse(&format!("{number:064x}")).expect("hex") }
+fn token(number: u8) -> TokenHash {
+    TokenHash::parse(&format!("{number:064x}")).expect("hex")
 }
 
 impl Model {
-    fn graph(&self) -> (WaitForGraph, BTreeMap<ResourceName, KnownHolder>) {
-        let mut graph = WaitForGraph::default();
-        for (number, (who, what)) in self.waiters.iter().enumerate() {
-            graph.add(&owner(*who), waiter(number, *what));
+    /// What this waiter waits for, where somebody holds it.
+    fn edge(&self, number: usize) -> Option<WaitEdge> {
+        let (who, what) = *self.waiters.get(number)?;
+        let holder = *self.holders.get(&what)?;
+        let holder = Holder { party: party(holder), token: token(holder) };
+        Some(WaitEdge { party: party(who), waiter: number as u64, resource: resource(what), holder })
+    }
+
+    fn parties(&self) -> PartyWaiters {
+        let mut parties = PartyWaiters::default();
+        for (number, (who, _)) in self.waiters.iter().enumerate() {
+            parties.add(&party(*who), number as u64);
         }
-        (graph, self.holders.iter().map(|(what, who)| (resource(*what), holder(*who))).collect())
+        parties
+    }
+
+    fn edges_of(&self, party: &Party, newest: u64, limit: usize) -> Vec<WaitEdge> {
+        let edge = |number: u64| self.edge(usize::try_from(number).expect("small"));
+        self.parties().of(party, newest).filter_map(edge).take(limit).collect()
+    }
+
+    fn cycle_through(&self, number: usize) -> Option<Vec<WaitEdge>> {
+        let first = self.edge(number).into_iter().collect();
+        shortest_cycle(first, |party, limit| self.edges_of(party, number as u64, limit))
+    }
+
+    fn cycle_of_owner(&self, who: u8) -> Option<Vec<WaitEdge>> {
+        let edges = |party: &Party, limit| self.edges_of(party, u64::MAX, limit);
+        shortest_cycle(edges(&party(who), SEARCH_MAX), edges)
     }
 
     /// Whether a path of waiters up to `newest` leads from `owner` to `start`, through owners not visited yet.
@@ -63,12 +82,10 @@ impl Model {
 fn assert_cycle(cycle: &[WaitEdge], model: &Model) {
     assert!(cycle.len() >= 2, "{cycle:?}");
     for (edge, next) in cycle.iter().zip(cycle.iter().cycle().skip(1)) {
-        assert_eq!(edge.holder.owner, next.owner, "{cycle:?}");
-        let (who, what) = model.waiters[usize::try_from(edge.waiter.number).expect("small")];
-        assert_eq!((&edge.owner, &edge.waiter.resource), (&owner(who), &resource(what)));
-        assert_eq!(edge.holder, holder(model.holders[&what]));
+        assert_eq!(edge.holder.party, next.party, "{cycle:?}");
+        assert_eq!(Some(edge), model.edge(usize::try_from(edge.waiter).expect("small")).as_ref());
     }
-    let owners: HashSet<_> = cycle.iter().map(|edge| &edge.owner).collect();
+    let owners: HashSet<_> = cycle.iter().map(|edge| &edge.party).collect();
     assert_eq!(owners.len(), cycle.len(), "{cycle:?}");
 }
 
@@ -81,25 +98,23 @@ fn graphs() -> impl Strategy<Value = Model> {
 proptest! {
     #[test]
     fn a_waiter_is_suspected_exactly_if_it_is_the_newest_of_a_cycle(model in graphs()) {
-        let (graph, holders) = model.graph();
-        for (number, (who, what)) in model.waiters.iter().enumerate() {
-            let found = graph.cycle_through(&owner(*who), &waiter(number, *what), |r| holders.get(r));
+        for number in 0..model.waiters.len() {
+            let found = model.cycle_through(number);
             prop_assert_eq!(found.is_some(), model.is_in_cycle(number, number), "waiter {}", number);
             if let Some(cycle) = found {
                 assert_cycle(&cycle, &model);
-                prop_assert!(cycle.iter().all(|edge| edge.waiter.number <= number as u64));
-                prop_assert_eq!(cycle[0].waiter.number, number as u64);
+                prop_assert!(cycle.iter().all(|edge| edge.waiter <= number as u64));
+                prop_assert_eq!(cycle[0].waiter, number as u64);
             }
         }
     }
 
     #[test]
     fn an_owner_is_suspected_exactly_if_one_of_its_waiters_is_in_a_cycle(model in graphs()) {
-        let (graph, holders) = model.graph();
         for who in 0..6 {
             let own = model.waiters.iter().enumerate().filter(|(_, (w, _))| *w == who).map(|(number, _)| number);
             let expected = own.clone().any(|number| model.is_in_cycle(number, usize::MAX));
-            let found = graph.cycle_of_owner(&owner(who), |r| holders.get(r));
+            let found = model.cycle_of_owner(who);
             prop_assert_eq!(found.is_some(), expected, "owner {}", who);
             if let Some(cycle) = found {
                 assert_cycle(&cycle, &model);
@@ -109,13 +124,13 @@ proptest! {
 
     #[test]
     fn removed_waiters_leave_nothing_behind(model in graphs()) {
-        let (mut graph, _) = model.graph();
+        let mut parties = model.parties();
         for (number, (who, _)) in model.waiters.iter().enumerate() {
-            prop_assert!(graph.is_waiting(&owner(*who)));
-            graph.remove(&owner(*who), number as u64);
-            graph.remove(&owner(*who), number as u64);
+            prop_assert!(parties.of(&party(*who), u64::MAX).next().is_some());
+            parties.remove(&party(*who), number as u64);
+            parties.remove(&party(*who), number as u64);
         }
-        prop_assert!(graph.by_owner.is_empty());
+        prop_assert_eq!(parties, PartyWaiters::default());
     }
 }
 
@@ -131,10 +146,7 @@ fn chain(length: u8) -> Model {
 fn the_longest_cycle_is_found_and_a_longer_one_is_not() {
     let longest = u8::try_from(CYCLE_MAX).expect("small");
     for (length, is_found) in [(2, true), (longest, true), (longest + 1, false)] {
-        let model = chain(length);
-        let (graph, holders) = model.graph();
-        let last = usize::from(length) - 1;
-        let found = graph.cycle_through(&owner(length - 1), &waiter(last, length - 1), |r| holders.get(r));
+        let found = chain(length).cycle_through(usize::from(length) - 1);
         assert_eq!(found.map(|c| c.len()), is_found.then_some(usize::from(length)), "{length}");
     }
 }
@@ -142,30 +154,22 @@ fn the_longest_cycle_is_found_and_a_longer_one_is_not() {
 #[test]
 fn a_waiter_for_a_lease_of_its_own_owner_is_no_cycle() {
     let model = Model { waiters: vec![(1, 1)], holders: [(1, 1)].into() };
-    let (graph, holders) = model.graph();
-    assert_eq!(graph.cycle_through(&owner(1), &waiter(0, 1), |r| holders.get(r)), None);
-    assert_eq!(graph.cycle_of_owner(&owner(1), |r| holders.get(r)), None);
+    assert_eq!((model.cycle_through(0), model.cycle_of_owner(1)), (None, None));
 }
 
 /// The search runs under the lock of all queues: a large graph is not visited to its end.
 #[test]
 fn a_search_is_bounded() {
-    let (mut graph, mut number) = (WaitForGraph::default(), 0);
-    let owners: Vec<Arc<str>> = (0..100).map(|i| format!("c{i}").into()).collect();
-    for who in &owners {
-        for what in 0..100 {
-            graph.add(who, waiter(number, what));
-            number += 1;
-        }
-    }
-    let holders: Vec<KnownHolder> =
-        owners.iter().map(|who| KnownHolder { owner: Arc::clone(who), token: holder(0).token }).collect();
-    let lookups = std::cell::Cell::new(0);
-    let holder_of = |r: &ResourceName| {
-        lookups.set(lookups.get() + 1);
-        holders.get(r.as_str()[1..].parse::<usize>().expect("a number"))
-    };
-    let outsider: Arc<str> = "outsider".into();
-    assert_eq!(graph.cycle_through(&outsider, &waiter(number, 0), holder_of), None);
-    assert!(lookups.get() <= 2 * SEARCH_MAX, "{}", lookups.get());
+    let waiters = (0..100).flat_map(|who| (0..100).map(move |what| (who, what))).collect();
+    let model = Model { waiters, holders: (0..100).map(|i| (i, i)).collect() };
+    let visited = std::cell::Cell::new(0);
+    let outsider = Party::new("", "outsider").expect("an owner");
+    let first = vec![WaitEdge { party: outsider, ..model.edge(0).expect("held") }];
+    let found = shortest_cycle(first, |party, limit| {
+        let edges = model.edges_of(party, u64::MAX, limit);
+        visited.set(visited.get() + edges.len());
+        edges
+    });
+    assert_eq!(found, None);
+    assert!((1..=2 * SEARCH_MAX).contains(&visited.get()), "{}", visited.get());
 }

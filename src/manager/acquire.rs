@@ -1,0 +1,141 @@
+//! An acquire as a request of the wait queues, and what their answers mean for its caller.
+
+use super::service::LockManager;
+use super::types::{AcquireError, CycleEdge};
+use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::entropy::Entropy;
+use crate::redlock::inspect::{ClusterInspection, ResourceState};
+use crate::redlock::node::Node;
+use crate::types::{Labels, ResourceName, TokenHash};
+use crate::waiting::deadlock::{Party, WaitEdge};
+use crate::waiting::event::{Admission, Mode, WaitError, WaitRequest};
+
+/// What the nodes have of a resource, or their answers where no quorum answered.
+type Inspected = Result<ClusterInspection, Vec<Option<crate::protocol::NodeResult>>>;
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// Acquires, and waits until `until`. Where a queue exists the request enters it: no caller of this instance
+    /// overtakes another. Only a client with the token of the present lease passes, since it wants no more than it
+    /// has; and a waiter joins the lease that another request with its token was granted.
+    pub(super) async fn acquire_or_wait(
+        &self,
+        params: &AcquireParams,
+        owner: &str,
+        has_own_token: bool,
+        started: BootTime,
+        until: BootTime,
+    ) -> Result<Grant<N, C, E>, AcquireError> {
+        let (resource, waiting) = (&params.resource, &self.shared.waiting);
+        let admission = if until > started {
+            Admission::Queued
+        } else if has_own_token
+            && self.waiter_count(resource) > 0
+            && Box::pin(waiting.holds(resource, &params.token)).await
+        {
+            Admission::Passing
+        } else {
+            Admission::Once
+        };
+        let request = WaitRequest {
+            resources: [resource.clone()].into(),
+            mode: Mode::Exclusive,
+            party: Party::new("", owner),
+            token: has_own_token.then(|| params.token.clone()),
+            until,
+            admission,
+            refuses_deadlock: true,
+        };
+        let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
+            // Rounds without a decision are not recorded: they took as long as the timeouts are.
+            if matches!(outcome, Ok(_) | Err(Refusal { kind: RefusalKind::Held, .. })) {
+                self.record_decided_round(begun);
+            }
+        };
+        let outcome = waiting.acquire(params, request, on_round).await;
+        match outcome {
+            Ok(grant) => Ok(grant),
+            Err(WaitError::OthersWait) => {
+                let inspected = Box::pin(self.engine().inspect(resource)).await;
+                Err(self.held_or_no_quorum(resource, inspected, None, started))
+            }
+            Err(error) => Err(self.acquire_error(resource, error, admission == Admission::Queued, started)),
+        }
+    }
+
+    fn acquire_error(
+        &self,
+        resource: &ResourceName,
+        error: WaitError,
+        waited: bool,
+        started: BootTime,
+    ) -> AcquireError {
+        let refusal = match error {
+            WaitError::Refused(refusal) | WaitError::NotAsked(Some(refusal)) => refusal,
+            WaitError::NotAsked(None) => return AcquireError::NoQuorum(self.no_quorum(0, Vec::new())),
+            WaitError::QueueFull(full) => {
+                return AcquireError::TooManyWaiters { limit: full.limit, per_resource: full.per_resource };
+            }
+            WaitError::Deadlock(cycle) => {
+                let cycle = cycle.into_iter().map(cycle_edge).collect();
+                return AcquireError::Deadlock { cycle, waited: self.now().since(started) };
+            }
+            WaitError::TimedOut { position, inspected } => {
+                return self.held_or_no_quorum(resource, inspected, Some(position), started);
+            }
+            // Inspected by the caller.
+            WaitError::OthersWait => return AcquireError::NoQuorum(self.no_quorum(0, Vec::new())),
+        };
+        match refusal.kind {
+            RefusalKind::Ended(reason) => AcquireError::Ended(reason),
+            RefusalKind::TooManyClaims => AcquireError::TooManyReplays,
+            RefusalKind::Split | RefusalKind::NoQuorum | RefusalKind::TooSlow => {
+                AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes))
+            }
+            RefusalKind::Held => {
+                let held = self.held_refusal(resource, refusal);
+                match waited {
+                    true => AcquireError::WaitTimeout { held, waited: self.now().since(started), position: 1 },
+                    false => AcquireError::Held(held),
+                }
+            }
+        }
+    }
+
+    /// The error of a request that did not ask for the lease, since others of this instance are before it; the
+    /// position from which its wait ended, if it waited.
+    fn held_or_no_quorum(
+        &self,
+        resource: &ResourceName,
+        inspected: Inspected,
+        position: Option<usize>,
+        started: BootTime,
+    ) -> AcquireError {
+        let inspected = match inspected {
+            Ok(inspected) => inspected,
+            Err(answers) => return AcquireError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers))),
+        };
+        let held = self.held_by_others(self.inspection(resource, inspected));
+        match position {
+            Some(position) => AcquireError::WaitTimeout { held, waited: self.now().since(started), position },
+            None => AcquireError::Held(held),
+        }
+    }
+
+    /// The labels of this token's lease, where a quorum has it.
+    pub(super) async fn stored_labels(&self, resource: &ResourceName, token: &TokenHash) -> Option<Labels> {
+        match self.engine().inspect(resource).await.ok()?.state {
+            ResourceState::Lease { record, .. } if record.token == *token => Some(record.labels()),
+            _ => None,
+        }
+    }
+}
+
+fn cycle_edge(edge: WaitEdge) -> CycleEdge {
+    CycleEdge {
+        owner: edge.party.owner().to_owned(),
+        waits_for: edge.resource,
+        held_by: edge.holder.party.owner().to_owned(),
+        token_id: edge.holder.token.id(),
+    }
+}

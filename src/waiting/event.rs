@@ -1,0 +1,261 @@
+//! What goes into the queue and what comes out of it: a waiter's request, events, actions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::deadlock::{Holder, Party, WaitEdge};
+use crate::protocol::NodeResult;
+use crate::redlock::acquire::Refusal;
+use crate::redlock::clock::BootTime;
+use crate::redlock::inspect::ClusterInspection;
+use crate::redlock::notifications::{LeaseTag, Notice};
+use crate::types::{ResourceName, TokenHash};
+
+/// Names a waiter. Rises with time, over all queues of an instance.
+pub type WaiterId = u64;
+
+/// How a lease shares its resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// With nobody.
+    Exclusive,
+    /// With other shared leases.
+    Shared,
+}
+
+impl Mode {
+    /// Whether leases of both modes can stand at a time.
+    pub fn is_compatible(self, other: Self) -> bool {
+        self == Self::Shared && other == Self::Shared
+    }
+}
+
+/// Where a request stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Admission {
+    /// At the end of the queue of each of its resources.
+    Queued,
+    /// Beside the queues: it asks at once and does not wait. Refused where anybody waits.
+    Once,
+    /// The same past those who wait: it has the token of the present lease, and gets no more than that.
+    Passing,
+}
+
+/// What a waiter wants.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WaitRequest {
+    /// Distinct; all of them or none.
+    pub resources: Arc<[ResourceName]>,
+    /// Of the leases.
+    pub mode: Mode,
+    /// Who it is in the search for deadlocks; `None`: not part of it.
+    pub party: Option<Party>,
+    /// The client's own token.
+    pub token: Option<TokenHash>,
+    /// No attempt starts later, except one at this instant.
+    pub until: BootTime,
+    /// Whether it waits.
+    pub admission: Admission,
+    /// It is refused when it is the newest in a deadlock; otherwise the deadlock is reported.
+    pub refuses_deadlock: bool,
+}
+
+/// What happened.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A request arrived. Its number is above all before.
+    Enqueue(WaiterId, WaitRequest),
+    /// A waiter is gone, with or without its answer. Events about it are ignored from now on.
+    Cancel(WaiterId),
+    /// The attempt of a waiter has ended.
+    AttemptFinished(WaiterId, AttemptOutcome),
+    /// The nodes were asked about the leases of a cycle, see [`Action::CheckCycle`].
+    CycleChecked {
+        /// The waiter that asked.
+        waiter: WaiterId,
+        /// The cycle.
+        cycle: Vec<WaitEdge>,
+        /// A quorum has each of its leases.
+        is_confirmed: bool,
+    },
+    /// The time of [`Action::Arm`] has come.
+    Timer(WaiterId),
+    /// A lease of this instance is being released: what is sent from now on arrives after the release.
+    ReleaseSent {
+        /// What it holds.
+        resource: ResourceName,
+        /// The lease.
+        lease: LeaseTag,
+        /// Whether other instances have waiters, where that was asked: see [`HandoverPlan`].
+        others_wait: Option<bool>,
+    },
+    /// A lease of this resource has certainly ended. `None`: a lock of another client.
+    LeaseEnded(ResourceName, Option<LeaseTag>),
+    /// A lease of this resource may have ended, and no notice will follow.
+    LeaseMayHaveEnded(ResourceName),
+    /// The node with this index reported the end of a lease of this resource.
+    Notice(ResourceName, usize, Notice),
+    /// The node with this index confirmed the subscription to this resource.
+    Subscribed(ResourceName, usize),
+    /// The connection for notices of a node was opened, with all its subscriptions, or lost.
+    Connection {
+        /// The node's index.
+        node: usize,
+        /// Whether it is open.
+        is_up: bool,
+    },
+    /// A lease that was granted or extended here holds this resource until then (when its keys are gone), unless
+    /// its end is reported.
+    HeldUntil(ResourceName, BootTime),
+}
+
+/// The result of an attempt.
+#[derive(Debug, Clone)]
+pub enum AttemptOutcome {
+    /// All resources are the waiter's.
+    Granted {
+        /// The lease's token.
+        lease: TokenHash,
+        /// When its keys are gone from the nodes, if it is not extended.
+        until: BootTime,
+    },
+    /// Others hold these resources, as far as the nodes answered.
+    Held(Vec<Blocker>),
+    /// Votes were split.
+    Split,
+    /// Too few nodes voted, or too slowly.
+    NoQuorum,
+    /// Every further attempt must fail too.
+    Final,
+    /// There was no lease of its own token to join.
+    NotJoined,
+}
+
+/// What kept a waiter from a resource.
+#[derive(Debug, Clone)]
+pub struct Blocker {
+    /// The resource.
+    pub resource: ResourceName,
+    /// The lease; `None` for a foreign client's lock.
+    pub lease: Option<TokenHash>,
+    /// Who holds it, where that is known.
+    pub party: Option<Party>,
+    /// A quorum of nodes has it.
+    pub is_confirmed: bool,
+    /// The earliest time after which a quorum can be free.
+    pub free_in: Option<Duration>,
+}
+
+impl Blocker {
+    /// The holder as the search for deadlocks knows it.
+    pub(super) fn holder(&self) -> Option<Holder> {
+        Some(Holder { party: self.party.clone()?, token: self.lease.clone()? })
+    }
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Make an attempt for this waiter.
+    Attempt {
+        /// The waiter.
+        waiter: WaiterId,
+        /// Only if the lease of its own token exists, which another request was granted.
+        joins: bool,
+    },
+    /// For this waiter, the newest of the cycle: ask the nodes whether they have each of its leases.
+    CheckCycle(WaiterId, Vec<WaitEdge>),
+    /// The attempt of this waiter succeeded: answer.
+    Grant(WaiterId),
+    /// Answer this waiter that there is no lease.
+    Refuse(WaiterId, RefuseReason),
+    /// The nodes confirmed a deadlock whose newest waiter does not want to be refused.
+    ReportDeadlock(Vec<WaitEdge>),
+    /// Subscribe to the ends of this resource's leases on every node.
+    Subscribe(ResourceName),
+    /// Give the subscriptions up.
+    Unsubscribe(ResourceName),
+    /// Send [`Event::Timer`] of this waiter then, instead of at the time before.
+    Arm(WaiterId, BootTime),
+}
+
+/// Why a waiter has no lease.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum RefuseReason {
+    /// What its last attempt met.
+    LastAttempt,
+    /// Its time was over before it was the first. The nodes may be asked for the holder now.
+    TimedOut {
+        /// Where it stood; 1 is the head.
+        position: usize,
+    },
+    /// Its time was over, and so many others were asking that it could not.
+    NotAsked,
+    /// It does not wait, and others do.
+    OthersWait,
+    /// So many wait already.
+    QueueFull(QueueFull),
+    /// It is the newest in a deadlock that the nodes confirmed.
+    Deadlock(Vec<WaitEdge>),
+}
+
+/// A limit of waiters is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QueueFull {
+    /// The limit.
+    pub limit: usize,
+    /// It is that of the resource, not the total.
+    pub per_resource: bool,
+}
+
+/// How many may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WaitLimits {
+    /// For one resource.
+    pub per_resource: usize,
+    /// In all.
+    pub total: usize,
+    /// Whether deadlocks are searched for.
+    pub detects_deadlocks: bool,
+}
+
+/// What a release that is about to be sent means for the waiters of this instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HandoverPlan {
+    /// Nobody waits here.
+    NoWaiters,
+    /// The first may ask the nodes right after the release.
+    WakeFirst,
+    /// It may unless another instance has waiters: this one had its turn often enough.
+    AskForOthers,
+}
+
+/// A waiter as lists show it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaiterEntry {
+    /// The owner that it names.
+    pub owner: Arc<str>,
+    /// When it began to wait.
+    pub since: BootTime,
+}
+
+/// Why a request has no lease.
+pub(crate) enum WaitError {
+    /// Its last attempt was refused.
+    Refused(Refusal),
+    /// It does not wait, and others do.
+    OthersWait,
+    /// So many wait already.
+    QueueFull(QueueFull),
+    /// Its time was over before it was the first.
+    TimedOut {
+        /// Where it stood; 1 is the head.
+        position: usize,
+        /// What the nodes then had, or their answers where no quorum answered.
+        inspected: Result<ClusterInspection, Vec<Option<NodeResult>>>,
+    },
+    /// Its time was over, and so many others were asking that it could not; what it met before that.
+    NotAsked(Option<Refusal>),
+    /// It is the newest in this deadlock, which the nodes confirmed.
+    Deadlock(Vec<WaitEdge>),
+}

@@ -1,0 +1,425 @@
+//! The wait queues of one instance as one state machine: [`Queue::handle`] takes an event and says what is to be
+//! done. It has no clock, no tasks and no randomness of its own, so production, the simulation and the model run
+//! the same code.
+//!
+//! First come, first served: a waiter asks the nodes only when it is *first* in the queue of each of its resources,
+//! alone or together with others that are compatible with it. It asks when it becomes first, and then whenever its
+//! resources may have become free. Numbers rise with time, so the oldest waiter of all is first in every queue
+//! that it stands in: waiters for several resources cannot block each other for ever.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::deadlock::{Holder, PartyWaiters, SEARCH_MAX, shortest_cycle};
+use super::entry::{Activity, NEVER, Waiter};
+pub use super::entry::{Queue, QueueSettings};
+use super::event::{
+    Action, Admission, AttemptOutcome, Blocker, Event, Mode, QueueFull, RefuseReason, WaitRequest, WaiterId,
+};
+use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
+use crate::mutant::{Mutant, is};
+use crate::redlock::clock::BootTime;
+use crate::redlock::notifications::LeaseTag;
+use crate::types::{ResourceName, TokenHash};
+
+/// Waiters that may ask the nodes at a time; the others follow in order. Thousands that arrive or are woken at
+/// once would otherwise fill the queues to the nodes, and nobody could acquire, extend or release until all of
+/// them had tried. 64 keep the nodes busy.
+pub const CONCURRENT_ATTEMPTS_MAX: usize = 64;
+
+/// Attempts in a row, with growing pauses, against a lease that fewer than a quorum of nodes confirm;
+/// after them the waiter polls.
+const UNCONFIRMED_TRIES: u32 = 10;
+
+/// Attempts of a request that does not wait, as long as votes are split: a split vote does not show whether the
+/// resource is free.
+pub const SPLIT_ATTEMPTS: u32 = 6;
+
+impl Queue {
+    /// No waiters, no connections for notices.
+    pub fn new(settings: QueueSettings) -> Self {
+        Self {
+            settings,
+            waiters: BTreeMap::new(),
+            resources: HashMap::new(),
+            parties: PartyWaiters::default(),
+            due: VecDeque::new(),
+            asking: 0,
+            queued: 0,
+            connected: settings.local_nodes,
+            now: BootTime::default(),
+            random: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done now that `event` happened. `random`: 64 random bits, from which pauses are derived.
+    pub fn handle(&mut self, now: BootTime, random: u64, event: Event) -> Vec<Action> {
+        (self.now, self.random) = (now, random);
+        match event {
+            Event::Enqueue(waiter, request) => self.enqueue(waiter, request),
+            Event::Cancel(waiter) => self.cancel(waiter),
+            Event::AttemptFinished(waiter, outcome) => self.attempt_finished(waiter, outcome),
+            Event::CycleChecked { waiter, cycle, is_confirmed } => self.cycle_checked(waiter, cycle, is_confirmed),
+            Event::Timer(waiter) => self.proceed(waiter),
+            Event::ReleaseSent { resource, lease, others_wait } => self.release_sent(&resource, lease, others_wait),
+            Event::LeaseEnded(resource, lease) => {
+                let after = self.resources.get_mut(&resource).and_then(|r| r.filter.on_certain_end(lease));
+                self.wake(&resource, after);
+            }
+            Event::LeaseMayHaveEnded(resource) => self.wake(&resource, Some(SETTLE_PAUSE)),
+            Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
+            Event::Subscribed(resource, node) => self.subscribed(&resource, node),
+            Event::Connection { node, is_up } => self.connection(node, is_up),
+            Event::HeldUntil(resource, until) => self.set_held(&resource, until, Mode::Exclusive),
+        }
+        self.start_due();
+        std::mem::take(&mut self.actions)
+    }
+
+    // Coming and going.
+
+    fn enqueue(&mut self, id: WaiterId, request: WaitRequest) {
+        if let Some(reason) = self.refusal_at_once(&request) {
+            return self.actions.push(Action::Refuse(id, reason));
+        }
+        let is_behind = request.resources.iter().any(|resource| self.waiter_count(resource) > 0);
+        let waiter = Waiter::new(request, self.now, is_behind);
+        let (waits, resources) = (waiter.waits(), waiter.request.resources.clone());
+        let party = waiter.request.party.clone().filter(|_| waits && self.settings.limits.detects_deadlocks);
+        self.waiters.insert(id, Box::new(waiter));
+        if waits {
+            self.queued += 1;
+            for resource in resources.iter() {
+                self.resources.entry(resource.clone()).or_default().order.push_back(id);
+            }
+            if let Some(party) = party {
+                self.parties.add(&party, id);
+                let is_suspect = self.cycle_through(id).is_some();
+                self.update(id, |waiter| waiter.is_suspect = is_suspect);
+            }
+            self.find_first(&resources);
+        }
+        self.proceed(id);
+    }
+
+    fn refusal_at_once(&self, request: &WaitRequest) -> Option<RefuseReason> {
+        let limits = self.settings.limits;
+        let longest = request.resources.iter().map(|resource| self.waiter_count(resource)).max().unwrap_or(0);
+        match request.admission {
+            Admission::Passing => None,
+            Admission::Once => (longest > 0).then_some(RefuseReason::OthersWait),
+            Admission::Queued if self.queued >= limits.total => {
+                Some(RefuseReason::QueueFull(QueueFull { limit: limits.total, per_resource: false }))
+            }
+            Admission::Queued => (longest >= limits.per_resource)
+                .then_some(RefuseReason::QueueFull(QueueFull { limit: limits.per_resource, per_resource: true })),
+        }
+    }
+
+    fn cancel(&mut self, id: WaiterId) {
+        let Some(waiter) = self.remove(id) else { return };
+        let asked = matches!(waiter.activity, Activity::Asking { has_left: false, .. }) && waiter.waits();
+        if asked || !is(Mutant::LeaverCallsNobody) {
+            self.find_first(&waiter.request.resources);
+        }
+        if asked {
+            // It may hold the resources for a moment: the next one asks now and, if refused, soon again.
+            self.start_due();
+            let soon = self.now.plus(SETTLE_PAUSE);
+            for resource in waiter.request.resources.iter() {
+                self.wake_first_at(resource, soon);
+            }
+        }
+    }
+
+    /// Answers that there is no lease.
+    pub(super) fn refuse(&mut self, id: WaiterId, reason: RefuseReason) {
+        let Some(waiter) = self.remove(id) else { return };
+        self.actions.push(Action::Refuse(id, reason));
+        self.find_first(&waiter.request.resources);
+    }
+
+    /// Removes a waiter; those behind it are not woken yet.
+    fn remove(&mut self, id: WaiterId) -> Option<Box<Waiter>> {
+        self.leave_queues(id);
+        let waiter = self.waiters.remove(&id)?;
+        match waiter.activity {
+            Activity::Asking { is_counted, .. } => self.asking -= usize::from(is_counted),
+            Activity::Due { .. } => self.due.retain(|due| *due != id),
+            Activity::Idle | Activity::CheckingCycle => {}
+        }
+        Some(waiter)
+    }
+
+    fn leave_queues(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let mut stood = false;
+        for resource in waiter.request.resources.iter() {
+            let Some(known) = self.resources.get_mut(resource) else { continue };
+            let Ok(index) = known.order.binary_search(&id) else { continue };
+            known.order.remove(index);
+            stood = true;
+            if known.order.is_empty() {
+                let wanted = self.resources.remove(resource).is_some_and(|known| known.wants_subscription);
+                let resource = resource.clone();
+                self.actions.extend(wanted.then_some(Action::Unsubscribe(resource)));
+            }
+        }
+        self.queued -= usize::from(stood);
+        if let Some(party) = &waiter.request.party {
+            self.parties.remove(party, id);
+        }
+    }
+
+    // Who is first, and what it does.
+
+    /// Waiters at the head of a queue that are compatible with each other: one, or several shared ones.
+    pub(super) fn head(&self, resource: &ResourceName) -> Vec<WaiterId> {
+        let order = self.resources.get(resource).map(|known| &known.order);
+        let mode = |id: &WaiterId| self.waiters.get(id).map_or(Mode::Exclusive, |waiter| waiter.request.mode);
+        let first = order.and_then(VecDeque::front).map(mode);
+        let is_head = |(index, id): &(usize, &WaiterId)| {
+            *index == 0 || first.is_some_and(|first| first.is_compatible(mode(id))) || is(Mutant::EveryoneContends)
+        };
+        order.into_iter().flatten().enumerate().take_while(is_head).map(|(_, id)| *id).collect()
+    }
+
+    /// Finds who has become first now that these queues have changed.
+    fn find_first(&mut self, resources: &[ResourceName]) {
+        for id in resources.iter().flat_map(|resource| self.head(resource)).collect::<Vec<_>>() {
+            let Some(waiter) = self.waiters.get(&id).filter(|waiter| !waiter.is_first) else { continue };
+            let others = &waiter.request.resources;
+            if others.len() > 1 && !others.iter().all(|resource| self.head(resource).contains(&id)) {
+                continue;
+            }
+            let jitter = self.draw(WAKE_JITTER);
+            let at = self.held_until(id).map_or(self.now, |until| until.plus(jitter));
+            self.update(id, |waiter| (waiter.is_first, waiter.attempt_at) = (true, at));
+            self.proceed(id);
+        }
+    }
+
+    /// Lets a waiter that is not busy do what is next: join, ask, give up, check for a deadlock, or sleep.
+    pub(super) fn proceed(&mut self, id: WaiterId) {
+        let (now, poll) = (self.now, self.settings.poll);
+        let jitter = self.draw(WAKE_JITTER);
+        let held_until = self.held_until(id);
+        let Some(waiter) = self.waiters.get_mut(&id) else { return };
+        let waits = waiter.waits();
+        let is_over = waits && now >= waiter.request.until;
+        match waiter.activity {
+            Activity::Due { .. } if now >= waiter.request.until.plus(poll) => {
+                return self.refuse(id, RefuseReason::NotAsked);
+            }
+            Activity::Idle => {}
+            _ => return,
+        }
+        if std::mem::take(&mut waiter.may_join) {
+            waiter.activity = Activity::Asking { is_counted: false, has_left: false };
+            return self.actions.push(Action::Attempt { waiter: id, joins: true });
+        }
+        if waiter.is_first && waiter.attempt_at <= now && !waiter.is_woken && !is_over {
+            // Its holder extended it through this instance meanwhile: the nodes need not be asked.
+            let extended = held_until.filter(|until| *until > now);
+            waiter.attempt_at = extended.map_or(waiter.attempt_at, |until| until.plus(jitter));
+        }
+        let at = if waiter.is_first { waiter.attempt_at } else { NEVER };
+        if at <= now || is_over {
+            if !waits {
+                return self.ask(id);
+            }
+            let left_from = (!waiter.is_first).then(|| self.position(id));
+            let at = self.become_due(id, left_from);
+            return self.actions.push(Action::Arm(id, at));
+        }
+        let is_suspect = std::mem::take(&mut waiter.is_suspect) || waiter.recheck_at <= now;
+        if is_suspect {
+            waiter.recheck_at = NEVER;
+            if let Some(cycle) = self.cycle_through(id) {
+                self.update(id, |waiter| waiter.activity = Activity::CheckingCycle);
+                return self.actions.push(Action::CheckCycle(id, cycle));
+            }
+        }
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let until = if waits { waiter.request.until } else { NEVER };
+        self.actions.push(Action::Arm(id, at.min(until).min(waiter.recheck_at)));
+    }
+
+    /// Returns until when it waits to ask.
+    fn become_due(&mut self, id: WaiterId, left_from: Option<usize>) -> BootTime {
+        if left_from.is_some() {
+            self.leave_queues(id);
+        }
+        self.due.push_back(id);
+        let mut until = self.now;
+        self.update(id, |waiter| (waiter.activity, until) = (Activity::Due { left_from }, waiter.request.until));
+        if let Some(waiter) = self.waiters.get(&id).filter(|_| left_from.is_some()) {
+            let resources = waiter.request.resources.clone();
+            self.find_first(&resources);
+        }
+        until.plus(self.settings.poll)
+    }
+
+    fn start_due(&mut self) {
+        while self.asking < CONCURRENT_ATTEMPTS_MAX
+            && let Some(id) = self.due.pop_front()
+        {
+            match self.waiters.get(&id).map(|waiter| waiter.activity) {
+                Some(Activity::Due { left_from: None }) => self.ask(id),
+                Some(Activity::Due { left_from: Some(position) }) => {
+                    self.asking += 1;
+                    let activity = Activity::Asking { is_counted: true, has_left: true };
+                    self.update(id, |waiter| waiter.activity = activity);
+                    self.actions.push(Action::Refuse(id, RefuseReason::TimedOut { position }));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn ask(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let (waits, resources) = (waiter.waits(), waiter.request.resources.clone());
+        let was_subscribed = resources.iter().all(|resource| self.is_subscribed(resource));
+        if waits {
+            self.asking += 1;
+            for resource in resources.iter() {
+                self.resources.get_mut(resource).into_iter().for_each(|known| known.filter.on_attempt_started());
+            }
+        }
+        self.update(id, |waiter| {
+            waiter.activity = Activity::Asking { is_counted: waits, has_left: false };
+            (waiter.attempt_at, waiter.is_woken) = (NEVER, false);
+            (waiter.was_subscribed, waiter.awaits_subscription) = (was_subscribed, false);
+        });
+        self.actions.push(Action::Attempt { waiter: id, joins: false });
+    }
+
+    // What an attempt found.
+
+    fn attempt_finished(&mut self, id: WaiterId, outcome: AttemptOutcome) {
+        let Some(waiter) = self.waiters.get_mut(&id) else { return };
+        let Activity::Asking { is_counted, has_left: false } = waiter.activity else { return };
+        waiter.activity = Activity::Idle;
+        waiter.tries = waiter.tries.saturating_add(u32::from(is_counted || !waiter.waits()));
+        self.asking -= usize::from(is_counted);
+        let is_last = match outcome {
+            AttemptOutcome::Final => true,
+            AttemptOutcome::NotJoined => false,
+            AttemptOutcome::Split if !waiter.waits() => waiter.tries >= SPLIT_ATTEMPTS,
+            _ => !waiter.waits() || self.now >= waiter.request.until,
+        };
+        match outcome {
+            AttemptOutcome::Granted { lease, until } => return self.granted(id, &lease, until),
+            _ if is_last => return self.refuse(id, RefuseReason::LastAttempt),
+            AttemptOutcome::Held(blockers) => self.held(id, &blockers),
+            AttemptOutcome::NotJoined => {}
+            _ => {
+                let at = self.now.plus(self.pause(id));
+                self.update(id, |waiter| waiter.attempt_at = waiter.attempt_at.min(at));
+            }
+        }
+        self.proceed(id);
+    }
+
+    /// Leaves the queues with a lease: the next waiter need not ask before its end.
+    fn granted(&mut self, id: WaiterId, lease: &TokenHash, until: BootTime) {
+        let Some(waiter) = self.remove(id) else { return };
+        self.actions.push(Action::Grant(id));
+        let WaitRequest { resources, mode, party, token, .. } = waiter.request;
+        for resource in resources.iter() {
+            self.set_held(resource, until, mode);
+            let Some(known) = self.resources.get_mut(resource) else { continue };
+            let order = known.order.clone();
+            if waiter.request.admission == Admission::Queued && mode == Mode::Exclusive {
+                known.filter.on_granted();
+                // What woke those who are asking now was the end that led to this grant.
+                for id in self.head(resource) {
+                    self.update(id, |other| {
+                        if matches!(other.activity, Activity::Asking { .. }) {
+                            (other.attempt_at, other.is_woken) = (NEVER, false);
+                        }
+                    });
+                }
+            }
+            let holder = party.clone().map(|party| Holder { party, token: lease.clone() });
+            self.holder_seen(resource, lease, holder, true);
+            for id in order {
+                let wants_it = |other: &Waiter| token.is_some() && other.request.token == token;
+                if self.waiters.get(&id).is_some_and(|other| wants_it(other)) {
+                    self.update(id, |other| other.may_join = true);
+                    self.proceed(id);
+                }
+            }
+        }
+        self.find_first(&resources);
+    }
+
+    /// Others hold what a waiter wants: decides when it asks again.
+    fn held(&mut self, id: WaiterId, blockers: &[Blocker]) {
+        let Some((was_subscribed, resources)) =
+            self.waiters.get(&id).map(|waiter| (waiter.was_subscribed, waiter.request.resources.clone()))
+        else {
+            return;
+        };
+        let (now, poll) = (self.now, self.settings.poll);
+        let relies = was_subscribed || is(Mutant::ListensTooLate);
+        let mut free_at = now;
+        for blocker in blockers {
+            if let Some(lease) = &blocker.lease {
+                self.holder_seen(&blocker.resource, lease, blocker.holder(), blocker.is_confirmed);
+            }
+            self.subscribe(&blocker.resource);
+            // A lease of this service ends with a notice or at its time; a lock of another client may end without.
+            let free_in = match (blocker.free_in, &blocker.lease) {
+                (Some(free_in), Some(_)) if relies => free_in,
+                (free_in, _) => free_in.unwrap_or(poll).min(poll),
+            };
+            free_at = free_at.max(now.plus(free_in));
+        }
+        let is_subscribed = resources.iter().all(|resource| self.is_subscribed(resource));
+        // What ended between the attempt and the subscription was not reported.
+        let missed = !relies && is_subscribed;
+        let mut at = if missed { now } else { free_at.plus(self.draw(WAKE_JITTER)) };
+        let is_confirmed = blockers.iter().all(|blocker| blocker.is_confirmed) || is(Mutant::HolderUnconfirmed);
+        let tries = self.waiters.get(&id).map_or(0, |waiter| waiter.unconfirmed).saturating_add(1);
+        if !is_confirmed {
+            // It may have met others in a vote that nobody wins, the end of which the nodes that do not answer
+            // will not report.
+            let pause = if tries > UNCONFIRMED_TRIES { self.draw(poll) } else { self.pause(id) };
+            at = at.min(now.plus(pause));
+        }
+        self.update(id, |waiter| {
+            waiter.attempt_at = waiter.attempt_at.min(at);
+            waiter.awaits_subscription = !relies && !is_subscribed;
+            match is_confirmed {
+                true => (waiter.unconfirmed, waiter.pauses) = (0, 0),
+                false => waiter.unconfirmed = tries,
+            }
+        });
+    }
+
+    /// This lease was seen on nodes, whatever was reported of its end before. If its owner closes a cycle in the
+    /// wait-for graph, the newest waiter in it checks.
+    fn holder_seen(&mut self, resource: &ResourceName, lease: &TokenHash, holder: Option<Holder>, is_confirmed: bool) {
+        let Some(known) = self.resources.get_mut(resource) else { return };
+        let after = known.filter.on_seen_held(LeaseTag::of(lease), is_confirmed);
+        let is_new = known.holder.as_ref().is_none_or(|known| known.token != *lease);
+        if self.settings.limits.detects_deadlocks && is_new {
+            known.holder = holder.clone();
+        }
+        self.wake(resource, after);
+        let Some(holder) = holder.filter(|_| self.settings.limits.detects_deadlocks && is_new) else { return };
+        let first = self.edges_of(&holder.party, WaiterId::MAX, SEARCH_MAX);
+        let cycle = shortest_cycle(first, |party, limit| self.edges_of(party, WaiterId::MAX, limit));
+        let Some(newest) = cycle.into_iter().flatten().map(|edge| edge.waiter).max() else { return };
+        if !is(Mutant::DeadlockUnnoticed) {
+            self.update(newest, |waiter| waiter.is_suspect = true);
+            self.proceed(newest);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,0 +1,683 @@
+//! The queue as lists of events: order, limits, which notices wake whom, waiters for several resources, shared ones,
+//! deadlocks; and random events, with what must hold after each.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::super::deadlock::{Party, WaitEdge};
+use super::super::ends::CONSECUTIVE_HANDOVERS_MAX;
+use super::super::event::{HandoverPlan, WaitLimits};
+use super::super::wake::YIELD_PAUSE;
+use super::*;
+use crate::redlock::backoff::BackoffRange;
+use crate::redlock::notifications::Notice;
+
+const NODES: usize = 3;
+const POLL: Duration = Duration::from_secs(1);
+const LIMITS: WaitLimits = WaitLimits { per_resource: 200, total: 300, detects_deadlocks: true };
+
+fn ms(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+fn name(text: &str) -> ResourceName {
+    ResourceName::parse(text).expect("valid")
+}
+
+fn token(number: u64) -> TokenHash {
+    TokenHash::parse(&format!("{number:08x}").repeat(8)).expect("hex")
+}
+
+fn tag(number: u64) -> LeaseTag {
+    LeaseTag::of(&token(number))
+}
+
+/// A queue with the times that its waiters sleep until, and what it asked for last.
+struct Bench {
+    queue: Queue,
+    now: BootTime,
+    next: WaiterId,
+    armed: HashMap<WaiterId, BootTime>,
+    last: Vec<Action>,
+    /// All actions that [`World::note`] has not seen.
+    unseen: Vec<Action>,
+    /// Subscriptions less those given up.
+    subscriptions: i64,
+}
+
+impl Bench {
+    fn new(limits: WaitLimits) -> Self {
+        let retry = BackoffRange { first: ms(2), max: ms(100) };
+        let queue = Queue::new(QueueSettings { limits, nodes: NODES, local_nodes: 0, retry, poll: POLL });
+        let (armed, now) = (HashMap::new(), BootTime::default().plus(ms(1)));
+        let (last, unseen) = (Vec::new(), Vec::new());
+        let mut bench = Self { queue, now, next: 0, armed, last, unseen, subscriptions: 0 };
+        for node in 0..NODES {
+            bench.on(Event::Connection { node, is_up: true });
+        }
+        bench
+    }
+
+    /// Handles an event. Returns the waiters that are to make an attempt now.
+    fn on(&mut self, event: Event) -> Vec<WaiterId> {
+        self.last = self.queue.handle(self.now, 7, event);
+        let mut attempts = Vec::new();
+        self.unseen.extend(self.last.iter().cloned());
+        for action in &self.last {
+            match action {
+                Action::Attempt { waiter, .. } => attempts.push(*waiter),
+                Action::Arm(waiter, at) => drop(self.armed.insert(*waiter, *at)),
+                Action::Subscribe(_) => self.subscriptions += 1,
+                Action::Unsubscribe(_) => self.subscriptions -= 1,
+                _ => {}
+            }
+        }
+        attempts
+    }
+
+    fn request(names: &[&str], mode: Mode) -> WaitRequest {
+        WaitRequest {
+            resources: names.iter().map(|text| name(text)).collect(),
+            mode,
+            party: None,
+            token: None,
+            until: BootTime::default().plus(ms(600_000)),
+            admission: Admission::Queued,
+            refuses_deadlock: false,
+        }
+    }
+
+    fn enqueue(&mut self, request: WaitRequest) -> (WaiterId, Vec<WaiterId>) {
+        let waiter = self.next;
+        self.next += 1;
+        (waiter, self.on(Event::Enqueue(waiter, request)))
+    }
+
+    fn enter(&mut self, names: &[&str]) -> WaiterId {
+        self.enqueue(Self::request(names, Mode::Exclusive)).0
+    }
+
+    fn enter_shared(&mut self, names: &[&str]) -> WaiterId {
+        self.enqueue(Self::request(names, Mode::Shared)).0
+    }
+
+    /// The attempt of a waiter finds that a lease holds `resource`, on a quorum, for a minute.
+    fn refused(&mut self, waiter: WaiterId, resource: &str, lease: u64) -> Vec<WaiterId> {
+        self.refused_by(waiter, resource, lease, None, true)
+    }
+
+    fn refused_by(
+        &mut self,
+        waiter: WaiterId,
+        resource: &str,
+        lease: u64,
+        owner: Option<&str>,
+        is_confirmed: bool,
+    ) -> Vec<WaiterId> {
+        let blocker = Blocker {
+            resource: name(resource),
+            lease: Some(token(lease)),
+            party: owner.and_then(|owner| Party::new("", owner)),
+            is_confirmed,
+            free_in: Some(ms(60_000)),
+        };
+        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Held(vec![blocker])))
+    }
+
+    fn granted(&mut self, waiter: WaiterId, lease: u64) -> Vec<WaiterId> {
+        let until = self.now.plus(ms(60_000));
+        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Granted { lease: token(lease), until }))
+    }
+
+    fn subscribed(&mut self, resource: &str) -> Vec<WaiterId> {
+        (0..NODES).flat_map(|node| self.on(Event::Subscribed(name(resource), node))).collect()
+    }
+
+    /// Refused, subscribed, refused again: it sleeps until the end of the lease.
+    fn asleep(&mut self, resource: &str, lease: u64) -> WaiterId {
+        let waiter = self.enter(&[resource]);
+        self.refused(waiter, resource, lease);
+        if self.subscribed(resource) == [waiter] {
+            self.refused(waiter, resource, lease);
+        }
+        assert!(self.sleeps_until(waiter) >= self.now.plus(ms(59_000)), "it has nothing to ask for");
+        waiter
+    }
+
+    fn sleeps_until(&self, waiter: WaiterId) -> BootTime {
+        self.armed[&waiter]
+    }
+
+    fn notice(&mut self, resource: &str, node: usize, lease: u64, withdrawn: bool) -> Vec<WaiterId> {
+        self.on(Event::Notice(name(resource), node, Notice { lease: Some(tag(lease)), withdrawn }))
+    }
+
+    fn sent(&mut self, resource: &str, lease: u64, others_wait: Option<bool>) -> Vec<WaiterId> {
+        self.on(Event::ReleaseSent { resource: name(resource), lease: tag(lease), others_wait })
+    }
+
+    fn ended(&mut self, resource: &str, lease: u64) -> Vec<WaiterId> {
+        self.on(Event::LeaseEnded(name(resource), Some(tag(lease))))
+    }
+
+    /// Time passes until this waiter's timer.
+    fn timer(&mut self, waiter: WaiterId) -> Vec<WaiterId> {
+        self.now = self.now.max(self.armed[&waiter]);
+        self.on(Event::Timer(waiter))
+    }
+
+    fn reason(&self) -> Option<&RefuseReason> {
+        self.last.iter().find_map(|action| match action {
+            Action::Refuse(_, reason) => Some(reason),
+            _ => None,
+        })
+    }
+}
+
+const NOBODY: [WaiterId; 0] = [];
+
+#[test]
+fn waiters_ask_in_order_and_one_that_leaves_from_the_middle_wakes_nobody() {
+    let mut bench = Bench::new(LIMITS);
+    let (first, asked) = bench.enqueue(Bench::request(&["a"], Mode::Exclusive));
+    assert_eq!(asked, [first]);
+    let (second, third, fourth) = (bench.enter(&["a"]), bench.enter(&["a"]), bench.enter(&["a"]));
+    assert_eq!(bench.on(Event::Cancel(third)), NOBODY);
+    assert_eq!((bench.queue.position(second), bench.queue.position(fourth)), (2, 3));
+    bench.refused(first, "a", 1);
+    assert_eq!(bench.on(Event::Cancel(first)), [second]);
+    assert_eq!(bench.granted(second, 2), [fourth], "without subscriptions nothing is known of the end");
+    bench.on(Event::Cancel(fourth));
+    assert_eq!((bench.queue.total_waiters(), bench.queue.asking, bench.subscriptions), (0, 0, 0));
+    assert!(bench.queue.waiters.is_empty() && bench.queue.resources.is_empty());
+}
+
+#[test]
+fn both_limits_refuse_at_once_and_are_named() {
+    let mut bench = Bench::new(WaitLimits { per_resource: 1, total: 2, detects_deadlocks: false });
+    for (resource, limit) in [("a", None), ("a", Some((1, true))), ("b", None), ("c", Some((2, false)))] {
+        bench.enter(&[resource]);
+        let full = limit.map(|(limit, per_resource)| RefuseReason::QueueFull(QueueFull { limit, per_resource }));
+        assert_eq!(bench.reason(), full.as_ref());
+    }
+}
+
+#[test]
+fn a_request_that_does_not_wait_asks_beside_an_empty_queue_only_and_again_after_a_split_vote() {
+    let mut bench = Bench::new(LIMITS);
+    let once = || WaitRequest { admission: Admission::Once, ..Bench::request(&["a"], Mode::Exclusive) };
+    let (waiter, asked) = bench.enqueue(once());
+    assert_eq!(asked, [waiter]);
+    for _ in 1..SPLIT_ATTEMPTS {
+        assert_eq!(bench.on(Event::AttemptFinished(waiter, AttemptOutcome::Split)), NOBODY);
+        assert!(bench.reason().is_none());
+        assert_eq!(bench.timer(waiter), [waiter]);
+    }
+    bench.on(Event::AttemptFinished(waiter, AttemptOutcome::Split));
+    assert_eq!(bench.reason(), Some(&RefuseReason::LastAttempt));
+    bench.enter(&["a"]);
+    assert_eq!((bench.enqueue(once()).1, bench.reason()), (vec![], Some(&RefuseReason::OthersWait)));
+    let (passing, asked) = bench.enqueue(WaitRequest { admission: Admission::Passing, ..once() });
+    assert_eq!(asked, [passing]);
+    bench.refused(passing, "a", 1);
+    assert_eq!(bench.reason(), Some(&RefuseReason::LastAttempt), "it does not wait");
+}
+
+/// Changelog: what ended between an attempt and the subscription was not reported.
+#[test]
+fn a_waiter_asks_once_more_when_its_subscription_is_confirmed() {
+    let mut bench = Bench::new(LIMITS);
+    let waiter = bench.enter(&["a"]);
+    bench.refused(waiter, "a", 1);
+    assert!(bench.last.contains(&Action::Subscribe(name("a"))));
+    assert!(bench.sleeps_until(waiter) <= bench.now.plus(POLL + WAKE_JITTER), "until then it polls");
+    assert_eq!(bench.on(Event::Subscribed(name("a"), 0)), NOBODY);
+    assert_eq!(bench.on(Event::Subscribed(name("a"), 1)), [waiter]);
+    bench.refused(waiter, "a", 1);
+    assert!(bench.sleeps_until(waiter) >= bench.now.plus(ms(60_000)));
+}
+
+#[test]
+fn notices_from_a_quorum_wake_at_once_and_fewer_after_a_pause() {
+    let mut bench = Bench::new(LIMITS);
+    let waiter = bench.asleep("a", 1);
+    // A withdrawn attempt that had fewer than a quorum was nobody's lease.
+    assert_eq!((bench.notice("a", 0, 2, true), bench.notice("a", 0, 2, true)), (vec![], vec![]));
+    assert_eq!(bench.notice("a", 0, 1, false), NOBODY);
+    assert_eq!(bench.sleeps_until(waiter), bench.now.plus(SETTLE_PAUSE));
+    assert_eq!(bench.notice("a", 0, 1, false), NOBODY, "a node counts once");
+    assert_eq!(bench.notice("a", 2, 1, false), [waiter]);
+    assert_eq!(bench.notice("a", 1, 1, false), NOBODY, "the rest of the same release wakes nobody");
+    bench.granted(waiter, 3);
+    assert_eq!(bench.queue.total_waiters(), 0);
+}
+
+/// Changelog: two instances withdraw their attempts at the same time, and a quorum of nodes reports each.
+#[test]
+fn notices_about_two_leases_may_be_interleaved() {
+    let mut bench = Bench::new(LIMITS);
+    let waiter = bench.asleep("a", 9);
+    assert_eq!((bench.notice("a", 0, 1, true), bench.notice("a", 0, 2, true)), (vec![], vec![]));
+    assert_eq!(bench.notice("a", 1, 1, true), [waiter]);
+    assert_eq!(bench.notice("a", 1, 2, true), NOBODY, "its attempt is under way");
+    assert_eq!(bench.refused(waiter, "a", 9), [waiter], "both ends count");
+}
+
+/// Changelog: the first notice wakes the waiter, whose attempt still meets the lease on the other node; that node's
+/// notice comes during the attempt.
+#[test]
+fn a_notice_during_an_attempt_is_not_lost() {
+    for withdrawn in [false, true] {
+        let mut bench = Bench::new(LIMITS);
+        let waiter = bench.asleep("a", 1);
+        bench.on(Event::Connection { node: 2, is_up: false });
+        let asked = bench.notice("a", 0, 1, withdrawn);
+        assert_eq!(asked, [waiter], "one of two that are left: the lease was on a quorum");
+        assert_eq!(bench.notice("a", 1, 1, withdrawn), NOBODY);
+        bench.refused(waiter, "a", 1);
+        assert_eq!(bench.sleeps_until(waiter), bench.now.plus(SETTLE_PAUSE));
+        assert_eq!(bench.timer(waiter), [waiter]);
+    }
+}
+
+/// Changelog: a token's attempt was withdrawn and another one granted; the end of that is no late notice about the
+/// first.
+#[test]
+fn a_lease_that_was_seen_again_may_end_again() {
+    let mut bench = Bench::new(LIMITS);
+    let waiter = bench.asleep("a", 9);
+    assert_eq!((bench.notice("a", 0, 1, true), bench.notice("a", 1, 1, true)), (vec![], vec![waiter]));
+    bench.refused(waiter, "a", 1);
+    bench.on(Event::Timer(waiter));
+    if bench.queue.asking > 0 {
+        bench.refused(waiter, "a", 1);
+    }
+    assert_eq!(bench.notice("a", 0, 1, false), NOBODY);
+    assert_eq!(bench.notice("a", 1, 1, false), [waiter]);
+}
+
+/// Changelog: one node's word for a holder is not a quorum's; its end may never be reported.
+#[test]
+fn a_lease_that_too_few_nodes_confirm_is_asked_about_soon() {
+    let mut bench = Bench::new(LIMITS);
+    let waiter = bench.enter(&["a"]);
+    bench.subscribed("a");
+    for tries in 0..30 {
+        bench.refused_by(waiter, "a", 1, None, false);
+        bench.subscribed("a");
+        if bench.queue.asking == 0 {
+            assert!(bench.sleeps_until(waiter) <= bench.now.plus(POLL), "after {tries} tries");
+            assert_eq!(bench.timer(waiter), [waiter]);
+        }
+    }
+}
+
+#[test]
+fn the_loss_and_the_return_of_subscriptions_wake_within_a_poll() {
+    let mut bench = Bench::new(LIMITS);
+    let waiter = bench.asleep("a", 1);
+    bench.on(Event::Connection { node: 0, is_up: false });
+    assert!(bench.sleeps_until(waiter) > bench.now.plus(POLL), "two of three suffice");
+    bench.on(Event::Connection { node: 1, is_up: false });
+    assert!(bench.sleeps_until(waiter) <= bench.now.plus(POLL));
+    assert_eq!(bench.timer(waiter), [waiter]);
+    bench.refused(waiter, "a", 1);
+    assert!(bench.sleeps_until(waiter) <= bench.now.plus(POLL + WAKE_JITTER), "it polls while notices may be lost");
+}
+
+#[test]
+fn a_release_hands_over_and_what_is_reported_of_it_later_wakes_nobody() {
+    let mut bench = Bench::new(LIMITS);
+    let (first, second) = (bench.asleep("a", 1), bench.enter(&["a"]));
+    assert_eq!(bench.sent("a", 1, None), [first]);
+    assert_eq!(bench.granted(first, 2), NOBODY, "the next one knows the lease");
+    let sleeps_until = bench.sleeps_until(second);
+    assert!(sleeps_until >= bench.now.plus(ms(60_000)));
+    assert_eq!(bench.ended("a", 1), NOBODY);
+    for node in 0..NODES {
+        assert_eq!(bench.notice("a", node, 1, false), NOBODY);
+    }
+    assert_eq!(bench.sleeps_until(second), sleeps_until);
+    // Its holder extends it meanwhile: the waiter does not ask at the former end.
+    bench.on(Event::HeldUntil(name("a"), bench.now.plus(ms(120_000))));
+    assert_eq!(bench.timer(second), NOBODY);
+    assert!(bench.sleeps_until(second) > sleeps_until.plus(ms(50_000)));
+}
+
+#[test]
+fn a_hand_over_that_failed_is_repeated_when_the_end_is_certain() {
+    let mut bench = Bench::new(LIMITS);
+    let waiter = bench.asleep("a", 1);
+    assert_eq!(bench.sent("a", 1, None), [waiter]);
+    assert_eq!(bench.ended("a", 1), NOBODY, "its attempt is under way");
+    assert_eq!(bench.refused(waiter, "a", 1), [waiter]);
+    bench.refused(waiter, "a", 1);
+    bench.on(Event::LeaseMayHaveEnded(name("a")));
+    assert!(bench.sleeps_until(waiter) <= bench.now.plus(SETTLE_PAUSE));
+}
+
+#[test]
+fn an_instance_yields_once_after_the_maximum_of_hand_overs() {
+    let mut bench = Bench::new(LIMITS);
+    assert_eq!(bench.queue.handover_plan(&name("a")), HandoverPlan::NoWaiters);
+    let waiter = bench.asleep("a", 1);
+    for lease in 1..=u64::from(CONSECUTIVE_HANDOVERS_MAX) {
+        assert_eq!(bench.queue.handover_plan(&name("a")), HandoverPlan::WakeFirst);
+        assert_eq!(bench.sent("a", lease, None), [waiter]);
+        bench.refused(waiter, "a", lease + 1);
+    }
+    assert_eq!(bench.queue.handover_plan(&name("a")), HandoverPlan::AskForOthers);
+    assert_eq!(bench.sent("a", 9, Some(true)), NOBODY);
+    assert_eq!(bench.sleeps_until(waiter), bench.now.plus(YIELD_PAUSE));
+    assert_eq!(bench.ended("a", 9), NOBODY, "only the pause wakes it");
+    assert_eq!(bench.queue.handover_plan(&name("a")), HandoverPlan::WakeFirst);
+    assert_eq!(bench.timer(waiter), [waiter]);
+}
+
+/// Changelog: a caller hangs up while its attempt is under way.
+#[test]
+fn the_next_waiter_asks_twice_after_one_that_left_during_its_attempt() {
+    let mut bench = Bench::new(LIMITS);
+    let (first, second) = (bench.enter(&["a"]), bench.enter(&["a"]));
+    assert_eq!(bench.on(Event::Cancel(first)), [second]);
+    bench.refused(second, "a", 1);
+    assert!(bench.sleeps_until(second) <= bench.now.plus(SETTLE_PAUSE), "the clean-up may have been on its way");
+}
+
+#[test]
+fn waiters_with_the_token_of_a_granted_request_join_its_lease() {
+    let mut bench = Bench::new(LIMITS);
+    let with = |number| WaitRequest { token: Some(token(number)), ..Bench::request(&["a"], Mode::Exclusive) };
+    let [first, other, same] = [1, 2, 1].map(|number| bench.enqueue(with(number)).0);
+    let anonymous = bench.enter(&["a"]);
+    for waiter in [other, same] {
+        // The present lease may have been its token's; it is not.
+        assert_eq!(bench.on(Event::AttemptFinished(waiter, AttemptOutcome::NotJoined)), NOBODY);
+    }
+    bench.subscribed("a");
+    bench.granted(first, 1);
+    assert!(bench.last.contains(&Action::Attempt { waiter: same, joins: true }));
+    let attempts = bench.last.iter().filter(|action| matches!(action, Action::Attempt { .. })).count();
+    assert_eq!(attempts, 1, "{other} and {anonymous} do not ask");
+    bench.on(Event::AttemptFinished(same, AttemptOutcome::NotJoined));
+    assert_eq!(bench.queue.position(same), 2, "its place is kept");
+}
+
+#[test]
+fn only_so_many_ask_at_a_time_and_the_others_follow_in_order() {
+    let mut bench = Bench::new(LIMITS);
+    let waiters: Vec<_> = (0..CONCURRENT_ATTEMPTS_MAX + 3).map(|i| bench.enter(&[&format!("r{i}")])).collect();
+    assert_eq!(bench.queue.asking, CONCURRENT_ATTEMPTS_MAX);
+    assert_eq!(bench.refused(waiters[0], "r0", 1), [waiters[CONCURRENT_ATTEMPTS_MAX]]);
+    assert_eq!(bench.on(Event::Cancel(waiters[1])), [waiters[CONCURRENT_ATTEMPTS_MAX + 1]]);
+    let last = waiters[CONCURRENT_ATTEMPTS_MAX + 2];
+    bench.now = BootTime::default().plus(ms(600_000)).plus(POLL);
+    bench.on(Event::Timer(last));
+    assert_eq!(bench.reason(), Some(&RefuseReason::NotAsked), "its time is over, and the others still ask");
+}
+
+#[test]
+fn a_wait_that_ends_behind_others_keeps_its_permit_until_it_is_answered() {
+    let mut bench = Bench::new(LIMITS);
+    let (first, second) = (bench.asleep("a", 1), bench.enter(&["a"]));
+    bench.now = BootTime::default().plus(ms(600_000));
+    bench.on(Event::Timer(second));
+    assert_eq!(bench.reason(), Some(&RefuseReason::TimedOut { position: 2 }));
+    assert_eq!((bench.queue.asking, bench.queue.waiter_count(&name("a"))), (1, 1));
+    bench.on(Event::Cancel(second));
+    assert_eq!(bench.queue.asking, 0);
+    assert_eq!(bench.on(Event::Timer(first)), [first], "the first asks once more");
+    bench.refused(first, "a", 1);
+    assert_eq!(bench.reason(), Some(&RefuseReason::LastAttempt));
+}
+
+#[test]
+fn a_waiter_for_several_resources_asks_when_it_is_first_for_all_and_none_blocks_the_other() {
+    let mut bench = Bench::new(LIMITS);
+    let a = bench.enter(&["a"]);
+    let (ab, asked) = bench.enqueue(Bench::request(&["a", "b"], Mode::Exclusive));
+    assert_eq!(asked, NOBODY, "it is second for a");
+    let (ba, asked) = bench.enqueue(Bench::request(&["b", "a"], Mode::Exclusive));
+    assert_eq!((asked, bench.queue.position(ba)), (vec![], 3));
+    assert_eq!(bench.granted(a, 1), [ab]);
+    assert_eq!(bench.granted(ab, 2), [ba]);
+    assert_eq!(bench.granted(ba, 3), NOBODY);
+    assert!(bench.queue.resources.is_empty());
+}
+
+#[test]
+fn a_run_of_shared_waiters_is_served_together_and_an_exclusive_one_waits_for_one_phase() {
+    let mut bench = Bench::new(LIMITS);
+    let holder = bench.asleep("a", 1);
+    let (r1, r2) = (bench.enter_shared(&["a"]), bench.enter_shared(&["a"]));
+    let (writer, late) = (bench.enter(&["a"]), bench.enter_shared(&["a"]));
+    bench.sent("a", 1, None);
+    bench.granted(holder, 2);
+    assert_eq!(bench.sent("a", 2, None), [r1, r2]);
+    assert_eq!(bench.granted(r1, 3), NOBODY);
+    let (r3, asked) = bench.enqueue(Bench::request(&["a"], Mode::Shared));
+    assert_eq!(asked, NOBODY, "the writer is before it");
+    assert_eq!(bench.granted(r2, 4), NOBODY, "the writer knows that shared leases stand");
+    assert!(bench.sleeps_until(writer) >= bench.now.plus(ms(60_000)));
+    assert_eq!(bench.ended("a", 4), [writer]);
+    bench.granted(writer, 5);
+    assert_eq!(bench.ended("a", 5), [late, r3]);
+}
+
+fn with_owner(resource: &str, owner: &str, refuses_deadlock: bool) -> WaitRequest {
+    let party = Party::new("", owner);
+    WaitRequest { party, refuses_deadlock, ..Bench::request(&[resource], Mode::Exclusive) }
+}
+
+/// `ann` has a and waits for b, `bob` has b and waits for a.
+fn deadlock(refuses: bool) -> (Bench, WaiterId, Vec<WaitEdge>) {
+    let mut bench = Bench::new(LIMITS);
+    let ann = bench.enqueue(with_owner("b", "ann", refuses)).0;
+    bench.refused_by(ann, "b", 2, Some("bob"), true);
+    let bob = bench.enqueue(with_owner("a", "bob", refuses)).0;
+    bench.refused_by(bob, "a", 1, Some("ann"), true);
+    let cycle = bench.last.iter().find_map(|action| match action {
+        Action::CheckCycle(waiter, cycle) if *waiter == bob => Some(cycle.clone()),
+        _ => None,
+    });
+    (bench, bob, cycle.expect("the newest of the cycle checks"))
+}
+
+#[test]
+fn the_newest_of_a_confirmed_deadlock_is_refused_if_it_wants_to_and_reported_otherwise() {
+    let (mut bench, bob, cycle) = deadlock(true);
+    bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true });
+    assert_eq!(bench.reason(), Some(&RefuseReason::Deadlock(cycle)));
+    let (mut bench, bob, cycle) = deadlock(false);
+    for is_first in [true, false] {
+        bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true });
+        assert_eq!(bench.last.contains(&Action::ReportDeadlock(cycle.clone())), is_first, "once");
+        assert!(bench.reason().is_none() && bench.queue.total_waiters() == 2);
+    }
+}
+
+/// Changelog: a deadlock that too few nodes confirmed in time was never checked again.
+#[test]
+fn a_cycle_that_is_not_confirmed_is_checked_again_while_it_is_suspected() {
+    let (mut bench, bob, cycle) = deadlock(true);
+    bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: false });
+    assert!(bench.reason().is_none() && bench.sleeps_until(bob) <= bench.now.plus(POLL));
+    bench.timer(bob);
+    if bench.queue.asking > 0 {
+        bench.refused_by(bob, "a", 1, Some("ann"), true);
+        bench.timer(bob);
+    }
+    assert!(bench.last.iter().any(|action| matches!(action, Action::CheckCycle(_, _))));
+    // A waiter of the cycle leaves while the nodes are asked.
+    bench.on(Event::Cancel(0));
+    bench.on(Event::CycleChecked { waiter: bob, cycle, is_confirmed: true });
+    assert!(bench.reason().is_none());
+}
+
+/// Changelog: notices that arrived while the waiter checked a deadlock were lost.
+#[test]
+fn a_notice_during_the_check_of_a_deadlock_is_not_lost() {
+    let (mut bench, bob, cycle) = deadlock(true);
+    assert_eq!((bench.notice("a", 0, 1, false), bench.notice("a", 1, 1, false)), (vec![], vec![]));
+    assert_eq!(bench.on(Event::CycleChecked { waiter: bob, cycle, is_confirmed: false }), [bob]);
+}
+
+/// An owner is a label: only waiters and leases of one principal are taken for one caller.
+#[test]
+fn owners_of_different_principals_are_different_parties() {
+    let [ann, dep] = ["ann", "dep"].map(|principal| Party::new(principal, "ci").expect("an owner"));
+    assert_ne!(ann, dep);
+    assert_eq!((ann.owner(), Party::new("ann", "")), ("ci", None));
+}
+
+/// What happens at random, and the world that it happens in: who holds what.
+struct World {
+    bench: Bench,
+    /// By resource: the leases, each with its mode.
+    held: HashMap<&'static str, Vec<(u64, Mode)>>,
+    asking: Vec<WaiterId>,
+    wants: HashMap<WaiterId, WaitRequest>,
+    leases: u64,
+}
+
+/// No wait ends before.
+const END: BootTime = BootTime::from_nanos(u64::MAX / 2);
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+impl World {
+    fn is_free_for(&self, request: &WaitRequest) -> Option<&'static str> {
+        NAMES
+            .into_iter()
+            .filter(|r| request.resources.contains(&name(r)))
+            .find(|r| self.held.get(r).into_iter().flatten().any(|(_, mode)| !mode.is_compatible(request.mode)))
+    }
+
+    fn event(&mut self, kind: u8, pick: prop::sample::Index) {
+        let waiting: Vec<WaiterId> = {
+            let mut all: Vec<_> = self.wants.keys().copied().collect();
+            all.sort_unstable();
+            all
+        };
+        let resource = NAMES[pick.index(3)];
+        match kind {
+            0..4 => {
+                let names = [&["a"][..], &["b"], &["c"], &["a", "b"], &["b", "c"], &["a", "b", "c"]][pick.index(6)];
+                let mode = if pick.index(7) < 3 { Mode::Shared } else { Mode::Exclusive };
+                let request = WaitRequest { until: END, ..Bench::request(names, mode) };
+                let (waiter, _) = self.bench.enqueue(request.clone());
+                self.wants.insert(waiter, request);
+            }
+            4 if !waiting.is_empty() => {
+                let waiter = waiting[pick.index(waiting.len())];
+                self.wants.remove(&waiter);
+                self.asking.retain(|other| *other != waiter);
+                self.bench.on(Event::Cancel(waiter));
+            }
+            5..8 if !self.asking.is_empty() => {
+                let waiter = self.asking.remove(pick.index(self.asking.len()));
+                let request = self.wants[&waiter].clone();
+                if let Some(blocked) = self.is_free_for(&request) {
+                    let lease = self.held[blocked][0].0;
+                    self.bench.refused(waiter, blocked, lease);
+                } else {
+                    self.leases += 1;
+                    for r in NAMES.into_iter().filter(|r| request.resources.contains(&name(r))) {
+                        self.held.entry(r).or_default().push((self.leases, request.mode));
+                    }
+                    self.wants.remove(&waiter);
+                    let lease = self.leases;
+                    self.bench.granted(waiter, lease);
+                    assert!(self.bench.last.contains(&Action::Grant(waiter)));
+                }
+            }
+            8..10 => {
+                let Some((lease, _)) = self.held.get_mut(resource).and_then(Vec::pop) else { return };
+                let here = pick.index(2) == 0;
+                if here {
+                    self.bench.sent(resource, lease, None);
+                    self.note();
+                    self.bench.ended(resource, lease);
+                }
+                for node in 0..NODES {
+                    self.note();
+                    self.bench.notice(resource, node, lease, false);
+                }
+            }
+            10 => drop(self.bench.subscribed(resource)),
+            11 => drop(self.bench.on(Event::Connection { node: pick.index(NODES), is_up: pick.index(5) < 4 })),
+            _ if !waiting.is_empty() => {
+                let waiter = waiting[pick.index(waiting.len())];
+                if !self.asking.contains(&waiter) && self.bench.armed[&waiter] < END {
+                    self.bench.timer(waiter);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes over who asks now, and checks that nobody is overtaken.
+    fn note(&mut self) {
+        for action in std::mem::take(&mut self.bench.unseen) {
+            let Action::Attempt { waiter, joins: false } = action else { continue };
+            assert!(!self.asking.contains(&waiter), "{waiter} asks twice at once");
+            let own = self.wants[&waiter].clone();
+            let blocks = |(id, other): (&WaiterId, &WaitRequest)| {
+                *id < waiter
+                    && !own.mode.is_compatible(other.mode)
+                    && other.resources.iter().any(|r| own.resources.contains(r))
+            };
+            assert!(!self.wants.iter().any(blocks), "{waiter} overtakes");
+            self.asking.push(waiter);
+        }
+    }
+
+    fn check(&self) {
+        let queue = &self.bench.queue;
+        assert_eq!(queue.asking, self.asking.len());
+        assert_eq!((queue.queued, queue.waiters.len()), (self.wants.len(), self.wants.len()));
+        for (resource, known) in &queue.resources {
+            assert!(known.order.iter().zip(known.order.iter().skip(1)).all(|(a, b)| a < b) && !known.order.is_empty());
+            assert!(known.order.iter().all(|id| self.wants[id].resources.contains(resource)));
+        }
+        assert_eq!(
+            usize::try_from(self.bench.subscriptions),
+            Ok(queue.resources.values().filter(|known| known.wants_subscription).count())
+        );
+        for (id, waiter) in &queue.waiters {
+            let is_asking = matches!(waiter.activity, Activity::Asking { .. });
+            assert_eq!(is_asking, self.asking.contains(id));
+            assert!(is_asking || self.bench.armed[id] <= waiter.request.until.plus(POLL), "{id} sleeps for ever");
+            // Nobody sleeps beside free resources: every end was reported by all nodes, and to be late is to poll.
+            let is_free = self.is_free_for(&waiter.request).is_none();
+            let soon = self.bench.now.plus(POLL + WAKE_JITTER + SETTLE_PAUSE);
+            assert!(
+                !is_free || !waiter.is_first || is_asking || self.bench.armed[id] <= soon,
+                "{id} sleeps: {waiter:?}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_happens_the_order_is_kept_and_nobody_is_forgotten(
+        events in proptest::collection::vec((0u8..14, any::<prop::sample::Index>()), 1..120)
+    ) {
+        let (held, asking, wants) = (HashMap::new(), Vec::new(), HashMap::new());
+        let mut world = World { bench: Bench::new(LIMITS), held, asking, wants, leases: 0 };
+        for (kind, pick) in events {
+            world.event(kind, pick);
+            world.note();
+            world.check();
+        }
+        for waiter in world.wants.keys().copied().collect::<Vec<_>>() {
+            world.bench.on(Event::Cancel(waiter));
+        }
+        let queue = &world.bench.queue;
+        prop_assert!(queue.waiters.is_empty() && queue.resources.is_empty() && queue.due.is_empty());
+        prop_assert_eq!((queue.asking, queue.queued, world.bench.subscriptions), (0, 0, 0));
+    }
+}
