@@ -40,6 +40,7 @@ pub async fn run(url: &str) -> Result<(), Failure> {
         owner: "example".to_owned(),
         note: "shows the client".to_owned(),
         metadata: Default::default(),
+        refuses_deadlock: false,
     };
     // The token is drawn here, so that a request that is repeated gets the same lease.
     let token = SystemEntropy.token();

@@ -81,6 +81,7 @@ async fn fence_of_lease(client: &Client, owner: &str) -> Result<u64, Failure> {
         owner: owner.to_owned(),
         note: String::new(),
         metadata: BTreeMap::new(),
+        refuses_deadlock: false,
     };
     let answer = acquire(client, &want, &SystemEntropy.token(), Duration::from_secs(10), |_| {}).await?;
     Ok(answer.lease.fence)

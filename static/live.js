@@ -108,7 +108,7 @@
       source = null;
     } else if (source === null) {
       source = new EventSource("/ui/stream");
-      for (const kind of ["acquired", "released", "expired", "forced", "lost", "node_down", "node_up", "quarantined"])
+      for (const kind of ["acquired", "released", "expired", "forced", "lost", "deadlock", "node_down", "node_up", "quarantined"])
         source.addEventListener(kind, want);
       want();
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::locks::Lease;
-use super::problem::ProblemDetails;
+use super::problem::{DeadlockEdge, ProblemDetails};
 
 /// An event of a stream that holds a lock (`hold=true`): one object per line or event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ impl HoldEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
-    /// `acquired`, `extended`, `released`, `expired`, `forced`, `lost`, `node_down`, `node_up` or
+    /// `acquired`, `extended`, `released`, `expired`, `forced`, `lost`, `deadlock`, `node_down`, `node_up` or
     /// `quarantined`.
     pub event: String,
     /// When, on the clock of the reporting instance. Milliseconds since 1970.
@@ -76,12 +76,16 @@ pub struct Event {
     /// The lease's validity. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid_for_ms: Option<u64>,
-    /// The mode of a forced end, the reason of a loss, or the state of a node.
+    /// The mode of a forced end, the reason of a loss, whether the newest request of a deadlock was `refused` or only
+    /// `reported`, or the state of a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The node's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// `deadlock`: who waits for whom, from the newest request on; without what the reader may not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cycle: Option<Vec<DeadlockEdge>>,
     /// Identifies the event across instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,

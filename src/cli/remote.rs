@@ -105,5 +105,6 @@ pub(super) fn lock_request(
             return Err(format!("{name} has {} bytes; at most {max} are allowed", text.len()));
         }
     }
-    Ok(LockRequest { resource, ttl, owner, note, metadata: labels.meta.into_iter().collect::<BTreeMap<_, _>>() })
+    let metadata = labels.meta.into_iter().collect::<BTreeMap<_, _>>();
+    Ok(LockRequest { resource, ttl, owner, note, metadata, refuses_deadlock: false })
 }

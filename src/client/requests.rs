@@ -30,6 +30,8 @@ pub struct LockRequest {
     pub note: String,
     /// Further labels.
     pub metadata: BTreeMap<String, String>,
+    /// Refuse it if it is the newest request in a deadlock.
+    pub refuses_deadlock: bool,
 }
 
 /// A lease with its validity on this machine's clock.
@@ -77,6 +79,9 @@ impl Client {
         wait: Duration,
     ) -> Result<TimedLease, ClientError> {
         let mut body = json!({ "owner": request.owner, "note": request.note, "metadata": request.metadata });
+        if request.refuses_deadlock {
+            body["on_deadlock"] = "refuse".into();
+        }
         if let Some(ttl) = request.ttl {
             body["ttl"] = format_duration(ttl).into();
         }

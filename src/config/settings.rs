@@ -120,7 +120,7 @@ settings! {
         /// Why: each costs a connection and 16 to 19 KiB of memory (docs/waiting.md).
         waiters_total: usize = 20000 in integer(1..=1_000_000);
 
-        /// Refuse a request that would close a cycle of owners waiting for each other (409 deadlock).
+        /// Search for cycles of owners that wait for each other: they are reported, and with `on_deadlock=refuse` refused (409).
         /// Why: each of them would wait until its timeout. Set it to false where unrelated clients use the same `owner`.
         deadlock_detection: bool = true in flag();
 

@@ -22,7 +22,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         &self,
         params: &AcquireParams,
         owner: &str,
-        has_own_token: bool,
+        (has_own_token, refuses_deadlock): (bool, bool),
         started: BootTime,
         until: BootTime,
     ) -> Result<Grant<N, C, E>, AcquireError> {
@@ -44,7 +44,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             token: has_own_token.then(|| params.token.clone()),
             until,
             admission,
-            refuses_deadlock: true,
+            refuses_deadlock,
         };
         let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
             // Rounds without a decision are not recorded: they took as long as the timeouts are.
@@ -131,7 +131,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 }
 
-fn cycle_edge(edge: WaitEdge) -> CycleEdge {
+/// A link of a deadlock, as it is shown.
+pub(super) fn cycle_edge(edge: WaitEdge) -> CycleEdge {
     CycleEdge {
         owner: edge.party.owner().to_owned(),
         waits_for: edge.resource,

@@ -22,8 +22,9 @@ use crate::types::{ResourceName, TokenHash};
 pub(crate) const LISTENERS_MAX: usize = 256;
 /// Names of received events that are remembered, so that an event which several nodes pass on counts once.
 const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
-/// Longest text that is accepted from a node's channel, in bytes: any client of Redis may publish there.
-const TEXT_MAX: usize = 4_096;
+/// Longest text that is accepted from a node's channel, in bytes: any client of Redis may publish there. The longest
+/// deadlock, of 16 owners with the longest names, takes less.
+const TEXT_MAX: usize = 16_384;
 /// For so long after the last stream ended, events of other instances are still received, so that a
 /// stream which is resumed misses nothing.
 const FOLLOW_LINGER: Duration = Duration::from_secs(60);
@@ -43,6 +44,8 @@ pub enum EventKind {
     Forced,
     /// A connection that held it lost it.
     Lost,
+    /// Owners wait for each other in a cycle.
+    Deadlock,
     /// A node no longer answers.
     NodeDown,
     /// It answers again.
@@ -53,13 +56,14 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Acquired,
         Self::Extended,
         Self::Released,
         Self::Expired,
         Self::Forced,
         Self::Lost,
+        Self::Deadlock,
         Self::NodeDown,
         Self::NodeUp,
         Self::Quarantined,
@@ -74,6 +78,7 @@ impl EventKind {
             Self::Expired => "expired",
             Self::Forced => "forced",
             Self::Lost => "lost",
+            Self::Deadlock => "deadlock",
             Self::NodeDown => "node_down",
             Self::NodeUp => "node_up",
             Self::Quarantined => "quarantined",
@@ -280,7 +285,8 @@ impl EventHub {
         }
         let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
         let is_known = EventKind::ALL.iter().any(|kind| kind.as_str() == event.event);
-        let is_valid = event.resource.as_deref().is_none_or(|name| ResourceName::parse(name).is_ok());
+        let edges = event.cycle.iter().flatten().map(|edge| edge.waits_for.as_str());
+        let is_valid = event.resource.as_deref().into_iter().chain(edges).all(|name| ResourceName::parse(name).is_ok());
         if is_known && is_valid {
             self.add(event);
         }

@@ -4,6 +4,7 @@
 mod acquire;
 mod change;
 mod cluster_waiters;
+mod deadlocks;
 mod event_buffer;
 pub(crate) mod events;
 pub(crate) mod hold_renewal;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::latency::LatencyWindow;
 use super::leases::Snapshot;
 use super::service::LockManager;
-use super::types::{NodeSummary, QuorumCount, WaitingAt};
+use super::types::{CycleEdge, Deadlock, NodeSummary, QuorumCount, WaitingAt};
 use crate::protocol::InstanceName;
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
@@ -103,6 +103,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Keeps the snapshot fresh while pages are read. Never returns; dropping it stops it.
     pub async fn run_snapshot_refresh(self) {
         self.shared.snapshots.keep_fresh(self.engine()).await;
+    }
+
+    /// The deadlocks of this instance's waiters that the nodes confirmed, and that last.
+    pub fn deadlocks(&self) -> Vec<Deadlock> {
+        let waits = |edge: &CycleEdge, waiter| self.shared.waiting.queue(|queue| queue.waits(&edge.waits_for, waiter));
+        self.shared.deadlocks.present(self.now(), waits)
     }
 
     /// The nodes as the monitor last saw them. Asks no node.

@@ -195,6 +195,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let since = |start: Option<BootTime>| start.map(|at| now.since(at)).unwrap_or_default();
         let (waiters, others) =
             (self.shared.waiting.queue(Queue::total_waiters), self.shared.cluster_waiters.summary(now));
+        let (deadlocks_reported, deadlocks_refused) = self.shared.deadlocks.counts();
         Gauges {
             leases_held: self.shared.own_leases.count(),
             holding_connections: self.shared.held_leases.count(),
@@ -205,6 +206,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             clock_jumps: samples.clock_jumps,
             waiters,
             waiters_limit: self.shared.waiting.queue(|queue| queue.limits().total),
+            deadlocks_reported,
+            deadlocks_refused,
             cluster_waiters: waiters.saturating_add(others.waiting),
             cluster_longest_wait: since(samples.longest_wait_since).max(others.oldest.unwrap_or_default()),
             cluster_waiters_known: others.is_known,

@@ -7,7 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::acquire::cycle_edge;
 use super::cluster_waiters::ClusterWaiters;
+use super::deadlocks::Deadlocks;
 use super::events::{EventHub, EventKind, set_lease};
 use super::hold_renewal::HeldLeases;
 use super::latency::LatencySeries;
@@ -46,6 +48,7 @@ pub(super) struct ManagerState<N, C, E> {
     /// Names this run of the instance.
     pub(super) instance: InstanceName,
     pub(super) cluster_waiters: ClusterWaiters,
+    pub(super) deadlocks: Arc<Deadlocks>,
     pub(super) held_leases: Arc<HeldLeases>,
     pub(super) events: Arc<EventHub>,
     pub(super) own_leases: OwnLeases,
@@ -147,6 +150,10 @@ pub struct Gauges {
     pub cluster_longest_wait: Duration,
     /// Whether the waiters of all other instances are known.
     pub cluster_waiters_known: bool,
+    /// Deadlocks whose newest request waits on.
+    pub deadlocks_reported: u64,
+    /// Deadlocks whose newest request was refused.
+    pub deadlocks_refused: u64,
     /// Clean-ups and repairs under way.
     pub cleanups: usize,
     /// Clean-ups left to the TTL because too many were under way.
@@ -176,6 +183,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             channel.add_handler(node, Arc::downgrade(&events) as Weak<dyn NotificationHandler>);
         }
         events.attach(waiting.channels().cloned().collect());
+        let deadlocks = Arc::new(Deadlocks::default());
+        let (found, reports, clock) = (Arc::clone(&deadlocks), Arc::clone(&events), engine.clock.clone());
+        waiting.observe_deadlocks(Box::new(move |cycle| {
+            let waiters = cycle.iter().map(|edge| edge.waiter).collect();
+            let cycle = cycle.iter().cloned().map(cycle_edge).collect();
+            found.report(cycle, waiters, clock.now(), clock.wall_ms(), &reports);
+        }));
         let shared = ManagerState {
             waiting,
             held_leases,
@@ -184,6 +198,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             monitor,
             instance,
             cluster_waiters: ClusterWaiters::default(),
+            deadlocks,
             own_leases: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
             round_latency: LatencySeries::default(),
@@ -226,12 +241,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ttl: request.ttl,
             labels: labels.encode(),
         };
-        let has_own_token = request.token.is_some();
+        let (has_own_token, refuses) = (request.token.is_some(), request.refuses_deadlock);
         let outcome = tokio::select! {
             biased;
             () = draining.cancelled() => Err(AcquireError::Draining),
-            outcome = self.acquire_or_wait(&params, &labels.owner, has_own_token, started, until) => outcome,
+            outcome = self.acquire_or_wait(&params, &labels.owner, (has_own_token, refuses), started, until) => outcome,
         };
+        if let Err(AcquireError::Deadlock { cycle, .. }) = &outcome {
+            self.shared.deadlocks.refuse(cycle, self.wall_ms(), &self.shared.events);
+        }
         let grant = outcome?;
         if grant.joined
             && let Some(stored) = self.stored_labels(&params.resource, &params.token).await

@@ -49,6 +49,7 @@ struct InstanceMetrics {
     waiters: IntGauge,
     waiters_limit: IntGauge,
     oldest_wait: Gauge,
+    deadlocks: [IntCounter; 2],
     cluster_waiters: IntGauge,
     cluster_oldest_wait: Gauge,
     cluster_waiters_known: IntGauge,
@@ -193,7 +194,11 @@ impl InstanceMetrics {
         let missing = "Nodes found without a lease that an extend had just confirmed on a quorum.";
         let help = "Audit records by outcome: written, dropped because the queue was full, or failed to be written.";
         let audit = counters(r, "audit_records_total", help, &["outcome"]);
+        let help =
+            "Deadlocks confirmed by a quorum, by what became of their newest request: it waits on, or was refused.";
+        let deadlocks = counters(r, "lock_deadlocks_total", help, &["outcome"]);
         Self {
+            deadlocks: ["reported", "refused"].map(|outcome| deadlocks.with_label_values(&[outcome])),
             audit_records: ["written", "dropped", "failed"].map(|outcome| audit.with_label_values(&[outcome])),
             audit_queue: gauge(r, "audit_queue_length", "Audit records waiting to be written."),
             locks_held: gauge(r, "locks_held", "Active leases that were granted or last extended by this instance."),
@@ -246,6 +251,8 @@ impl InstanceMetrics {
         self.waiters.set(count(now.waiters));
         self.waiters_limit.set(count(now.waiters_limit));
         self.oldest_wait.set(now.longest_wait.as_secs_f64());
+        let deadlocks = [now.deadlocks_reported, now.deadlocks_refused];
+        self.deadlocks.iter().zip(deadlocks).for_each(|(counter, total)| raise(counter, total));
         self.cluster_waiters.set(count(now.cluster_waiters));
         self.cluster_oldest_wait.set(now.cluster_longest_wait.as_secs_f64());
         self.cluster_waiters_known.set(i64::from(now.cluster_waiters_known));

@@ -11,12 +11,13 @@ use super::paging::Paging;
 use crate::api::Event;
 
 /// The kinds of events that can be filtered by, with their text.
-pub(crate) const KINDS: [(&str, &str); 8] = [
+pub(crate) const KINDS: [(&str, &str); 9] = [
     ("acquired", "acquired"),
     ("released", "released"),
     ("expired", "expired"),
     ("forced", "ended by an operator"),
     ("lost", "lost"),
+    ("deadlock", "deadlock"),
     ("node_down", "node down"),
     ("node_up", "node up"),
     ("quarantined", "node without a vote"),
@@ -77,7 +78,7 @@ pub(crate) struct EventRow {
     pub node: String,
     /// Owner label of the lease; empty if the event has none.
     pub owner: String,
-    /// Fence, token id and reason, if any.
+    /// Fence, token id, reason and cycle, if any.
     pub details: String,
 }
 
@@ -87,7 +88,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
     let (text, severity) = match (event.event.as_str(), event.reason.as_deref()) {
         ("forced", Some("now")) => ("released by an operator", Severity::Bad),
         ("forced", _) => ("revoked by an operator", Severity::Warn),
-        ("lost" | "node_down", _) => (text, Severity::Bad),
+        ("lost" | "node_down" | "deadlock", _) => (text, Severity::Bad),
         ("expired" | "quarantined", _) => (text, Severity::Warn),
         ("acquired" | "node_up", _) => (text, Severity::Good),
         _ => (text, Severity::Neutral),
@@ -102,6 +103,11 @@ pub(crate) fn row(event: &Event) -> EventRow {
     if let Some(reason) = event.reason.as_deref().filter(|_| event.event != "forced") {
         details.push(format::visible(reason));
     }
+    let links = event.cycle.iter().flatten();
+    details.extend(links.map(|edge| {
+        let [owner, resource, holder] = [&edge.owner, &edge.waits_for, &edge.held_by].map(|text| format::visible(text));
+        format!("{owner} waits for {resource}, held by {holder}")
+    }));
     EventRow {
         stamp: format::stamp(event.at_ms),
         moment: format::moment(event.at_ms),

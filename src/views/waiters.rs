@@ -6,6 +6,7 @@ use super::format;
 use super::layout::Layout;
 use super::paging::Paging;
 use crate::manager::overview::{ListedWaiter, Overview};
+use crate::manager::types::{CycleEdge, Deadlock};
 
 /// One waiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,11 +31,48 @@ pub(crate) struct WaiterRow {
     pub is_held: bool,
 }
 
+/// One deadlock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeadlockRow {
+    /// Who waits for what, and who holds it; only what the client may read, and at least one.
+    pub links: Vec<DeadlockLink>,
+    /// Number of further links.
+    pub hidden: usize,
+    /// For how long it has been known.
+    pub age: String,
+    /// The same in milliseconds.
+    pub age_ms: u64,
+}
+
+/// One owner of a deadlock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeadlockLink {
+    /// Owner label of the waiter.
+    pub owner: String,
+    /// The resource that it waits for.
+    pub resource: String,
+    /// Owner label of its holder.
+    pub holder: String,
+}
+
+fn deadlock_row(deadlock: &Deadlock, may_read: impl Fn(&CycleEdge) -> bool) -> Option<DeadlockRow> {
+    let link = |edge: &CycleEdge| DeadlockLink {
+        owner: format::visible(&edge.owner),
+        resource: edge.waits_for.to_string(),
+        holder: format::visible(&edge.held_by),
+    };
+    let links: Vec<_> = deadlock.cycle.iter().filter(|edge| may_read(edge)).map(link).collect();
+    let hidden = deadlock.cycle.len() - links.len();
+    let (age, age_ms) = (format::clock(deadlock.age), format::ms(deadlock.age));
+    (!links.is_empty()).then_some(DeadlockRow { links, hidden, age, age_ms })
+}
+
 /// The page.
 #[derive(Debug, Template)]
 #[template(path = "waiters.html")]
 pub(crate) struct WaitersPage {
     layout: Layout,
+    deadlocks: Vec<DeadlockRow>,
     rows: Vec<WaiterRow>,
     resources: usize,
     /// Waiters of other instances that are only counted.
@@ -45,8 +83,15 @@ pub(crate) struct WaitersPage {
 }
 
 impl WaitersPage {
-    /// `waiting`: oldest first.
-    pub(crate) fn new(layout: Layout, overview: &Overview, waiting: &[ListedWaiter], page: usize) -> Self {
+    /// `waiting`: oldest first. `may_read`: which links of deadlocks are shown.
+    pub(crate) fn new(
+        layout: Layout,
+        overview: &Overview,
+        waiting: &[ListedWaiter],
+        page: usize,
+        deadlocks: &[Deadlock],
+        may_read: impl Fn(&CycleEdge) -> bool,
+    ) -> Self {
         let paging = Paging::new(waiting.len(), page, "/ui/waiters".to_owned());
         let row = |q: &ListedWaiter| {
             let lease = overview.leases.leases.get(&q.resource).filter(|lease| lease.left > overview.age);
@@ -65,6 +110,7 @@ impl WaitersPage {
         let rows = waiting[paging.from..paging.to].iter().map(row).collect();
         Self {
             layout,
+            deadlocks: deadlocks.iter().filter_map(|deadlock| deadlock_row(deadlock, &may_read)).collect(),
             rows,
             resources: overview.waiting.len(),
             further: overview.total_waiting().saturating_sub(waiting.len()),

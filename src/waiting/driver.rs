@@ -98,8 +98,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         Self(shared)
     }
 
-    /// Sets who is called with deadlocks that are reported. Only the first call counts.
-    #[expect(dead_code, reason = "the reports are to come")]
+    /// Sets who is called with deadlocks that are reported, under the lock of the queues. Only the first call counts.
     pub(crate) fn observe_deadlocks(&self, observer: DeadlockObserver) {
         let _ = self.0.on_deadlock.set(observer);
     }

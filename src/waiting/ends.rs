@@ -156,6 +156,11 @@ impl Queue {
         resources.filter_map(index).max().unwrap_or(0) + 1
     }
 
+    /// Whether this waiter still waits for the resource.
+    pub fn waits(&self, resource: &ResourceName, id: WaiterId) -> bool {
+        self.resources.get(resource).is_some_and(|known| known.order.binary_search(&id).is_ok())
+    }
+
     /// How many wait for this resource.
     pub fn waiter_count(&self, resource: &ResourceName) -> usize {
         self.resources.get(resource).map_or(0, |known| known.order.len())

@@ -27,6 +27,7 @@ async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<Grante
         ttl: Ttl::from_ms(30_000).expect("in range"),
         wait: Duration::from_secs(wait_s),
         labels: Labels::default(),
+        refuses_deadlock: false,
     };
     manager.acquire(request).await.and_then(PendingGrant::commit)
 }

@@ -77,6 +77,7 @@ impl Within {
                 wait: Duration::ZERO,
                 labels: Labels::default(),
                 token: None,
+                refuses_deadlock: false,
             };
             let Ok(lease) = within.locks.acquire(wanted).await.and_then(|granted| granted.commit()) else { return false };
             let released = within.locks.release(&resource, &lease.token).await.is_ok();

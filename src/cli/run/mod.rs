@@ -119,6 +119,8 @@ fn prepare(args: RunCommand, env: &impl Environment, err: &mut dyn Write) -> Res
     }
     let (pid, service) = (std::process::id(), args.service);
     let request = remote::lock_request(args.resource, Some(args.ttl), args.labels, pid, env).map_err(&mut usage)?;
+    // Its owner names this process alone, unless the caller chose another one.
+    let request = LockRequest { refuses_deadlock: true, ..request };
     let client = remote::client(&service, env, err)?;
     let token = SystemEntropy.token();
     let file = TokenFile::create_in(&runtime_dir(env), &token).map_err(|error| {

@@ -2,7 +2,7 @@
 
 use crate::api;
 use crate::http::format::{ms, ms_up, time};
-use crate::manager::types::{CycleEdge, HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, WaitingAt};
+use crate::manager::types::{HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, WaitingAt};
 use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 
@@ -54,16 +54,6 @@ pub(crate) fn node_hold(view: &ResourceOnNode) -> api::NodeHold {
         ttl_ms: view.ttl_ms,
         foreign: view.foreign,
         state: view.verdict.as_str().to_owned(),
-    }
-}
-
-/// One edge of a deadlock's cycle.
-pub(crate) fn deadlock_edge(edge: &CycleEdge) -> api::DeadlockEdge {
-    api::DeadlockEdge {
-        owner: edge.owner.clone(),
-        waits_for: edge.waits_for.to_string(),
-        held_by: edge.held_by.clone(),
-        token_id: edge.token_id.to_string(),
     }
 }
 

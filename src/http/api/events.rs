@@ -146,13 +146,13 @@ impl EventReader {
 
     /// `None` for an event that the reader did not ask for or may not see. Events of nodes match every prefix.
     fn encode(&self, numbered: &NumberedEvent) -> Option<String> {
-        let event = numbered.event.as_ref();
+        let event = self.access.visible(&numbered.event)?;
         let matches = event.resource.as_deref().is_none_or(|name| name.starts_with(&self.prefix));
         let is_hidden_renewal = !self.renewals && event.event == EventKind::Extended.as_str();
-        if !matches || is_hidden_renewal || !self.access.may_see(event) {
+        if !matches || is_hidden_renewal {
             return None;
         }
-        let shown = Event { at: Some(format::time(event.at_ms)), name: None, ..event.clone() };
+        let shown = Event { at: Some(format::time(event.at_ms)), name: None, ..(*event).clone() };
         let json = serde_json::to_string(&shown).expect("events are plain data");
         Some(format!("id: {}\nevent: {}\ndata: {json}\n\n", self.hub.event_id(numbered), event.event))
     }

@@ -18,6 +18,7 @@ use crate::api;
 use crate::auth::quota::{HeldQuota, QuotaPermit};
 use crate::http::connection::Connection;
 use crate::http::format;
+use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::negotiation::StreamFormat;
 use crate::http::state::AppState;
@@ -50,6 +51,8 @@ pub(crate) struct HoldFields {
     pub format: StreamFormat,
     /// The connection of the request; `None` in tests without one.
     pub connection: Option<Arc<Connection>>,
+    /// What its client may read.
+    pub access: Access,
     /// The reservation in the principal's quota; `None` without authentication.
     pub permit: Option<Box<QuotaPermit>>,
     /// The audit record of the request.
@@ -60,7 +63,7 @@ pub(crate) struct HoldFields {
 ///
 /// Cancel, and the end of the stream: the queue position is given up, the lease released.
 pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
-    let HoldFields { request, format, connection, permit, audit_scope } = params;
+    let HoldFields { request, format, connection, access, permit, audit_scope } = params;
     if let Some(connection) = &connection {
         connection.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
@@ -80,7 +83,7 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
             watch.ended(outcome.as_ref().map(|lease| state.measure(lease)));
             let lease = match outcome {
                 Ok(lease) => lease,
-                Err(error) => return refusals::acquire(&resource, error).into_response(),
+                Err(error) => return refusals::acquire(&resource, error, &access).into_response(),
             };
             audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
             (Step::Granted(state.manager.hold(lease, state.settings.max_hold)), DISCONNECTED)
@@ -95,7 +98,7 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
     let span = tracing::Span::current();
     let audit = StreamAudit { audit_scope, on_drop: Some(on_drop) };
     let quota = LeaseQuota::Reserved(permit);
-    let mut stream = HoldStream { state, resource, format, span, audit, quota, _in_flight: in_flight };
+    let mut stream = HoldStream { state, resource, access, format, span, audit, quota, _in_flight: in_flight };
     if matches!(step, Step::Granted(_)) {
         stream.occupy_quota();
     }
@@ -115,6 +118,7 @@ enum Step {
 struct HoldStream {
     state: AppState,
     resource: ResourceName,
+    access: Access,
     format: StreamFormat,
     span: tracing::Span,
     audit: StreamAudit,
@@ -215,7 +219,7 @@ impl HoldStream {
                 self.acquired(self.state.manager.hold(lease, self.state.settings.max_hold))
             }
             Err(error) => {
-                let problem = refusals::acquire(&self.resource, error);
+                let problem = refusals::acquire(&self.resource, error, &self.access);
                 self.audit.ended(problem.slug().as_str(), problem.reason());
                 (self.encode(&api::HoldEvent::Refused(problem.body(""))), Step::Broken)
             }

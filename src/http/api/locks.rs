@@ -33,9 +33,9 @@ pub(crate) fn acquire(State(state): State<AppState>, request: Request) -> impl F
 
 async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) -> Response {
     // Destructured at once: a variable for the whole would be kept while the request waits.
-    let (request, format, applied, permit) = match Box::pin(read_acquire(&state, request, &audit_scope)).await {
-        Ok(AcquireInput { params: AcquireFields { request, format, applied, .. }, permit }) => {
-            (request, format, applied, permit)
+    let (request, format, applied, access, permit) = match Box::pin(read_acquire(&state, request, &audit_scope)).await {
+        Ok(AcquireInput { params: AcquireFields { request, format, applied, .. }, access, permit }) => {
+            (request, format, applied, access, permit)
         }
         Err(answer) => return *answer,
     };
@@ -51,16 +51,17 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
     }
     let mut response = match outcome {
         Ok(lease) => responses::acquired(&lease, state.answer_time(), format),
-        Err(error) => refusals::acquire(&resource, error).into_response(),
+        Err(error) => refusals::acquire(&resource, error, &access).into_response(),
     };
     responses::put_preference(&mut response, applied);
     response.extensions_mut().insert(WaitTime(waited));
     response
 }
 
-/// A parsed acquire with its reservation in the principal's quota; `None` without authentication.
+/// A parsed acquire with its client, and its reservation in the principal's quota; `None` without authentication.
 struct AcquireInput {
     params: AcquireFields,
+    access: Access,
     permit: Option<Box<QuotaPermit>>,
 }
 
@@ -78,9 +79,10 @@ async fn read_acquire(
         record.token_id = params.request.token.as_ref().map(|token| token.hash().id().to_string());
     });
     let permit = access.reserve(!params.request.wait.is_zero()).map_err(refused)?.map(Box::new);
-    let Some(format) = params.hold else { return Ok(AcquireInput { params, permit }) };
+    let Some(format) = params.hold else { return Ok(AcquireInput { params, access, permit }) };
     audit_scope.note(|record| record.action = "hold".to_owned());
-    let params = HoldFields { request: params.request, format, connection, permit, audit_scope: audit_scope.clone() };
+    let AcquireFields { request, .. } = params;
+    let params = HoldFields { request, format, connection, access, permit, audit_scope: audit_scope.clone() };
     Err(Box::new(Box::pin(hold::hold(state.clone(), params)).await))
 }
 

@@ -6,11 +6,13 @@ use std::time::Duration;
 use axum::http::header;
 
 use super::convert;
+use crate::auth::rule::Right;
 use crate::http::format::{ms, seconds_up};
+use crate::http::middleware::access::Access;
 use crate::http::problem::{Problem, RETRY_AFTER_MAX, etag};
 use crate::http::problem_kind::ProblemKind;
 use crate::manager::types::{
-    AcquireError, ExtendError, ForceError, GoneReason, HeldReason, HeldRefusal, NoQuorum, ReleaseError,
+    AcquireError, CycleEdge, ExtendError, ForceError, GoneReason, HeldReason, HeldRefusal, NoQuorum, ReleaseError,
 };
 use crate::protocol::EndReason;
 use crate::types::ResourceName;
@@ -76,8 +78,25 @@ pub(crate) fn draining() -> Problem {
     .closing()
 }
 
-/// A refused acquire.
-pub(crate) fn acquire(resource: &ResourceName, error: AcquireError) -> Problem {
+/// Who waits for whom, as far as the client may read the names: a deadlock may pass through locks of others.
+fn deadlock(resource: &ResourceName, cycle: &[CycleEdge], waited: Duration, access: &Access) -> Problem {
+    let visible = || cycle.iter().filter(|edge| access.may(Right::Read, &edge.waits_for));
+    let chain = visible().map(|edge| format!("{} waits for {}, held by {}", edge.owner, edge.waits_for, edge.held_by));
+    let mut chain = chain.collect::<Vec<_>>();
+    match cycle.len() - chain.len() {
+        0 => {}
+        hidden => chain.push(format!("and {hidden} more that you may not read")),
+    }
+    let detail = format!("this request would close a cycle of waiters: {}", chain.join("; "));
+    Problem::new(ProblemKind::Deadlock, detail).with(|m| {
+        m.resource = Some(resource.to_string());
+        m.waited_ms = Some(ms(waited));
+        m.cycle = Some(visible().map(Into::into).collect());
+    })
+}
+
+/// A refused acquire. It shows only what `access` may read.
+pub(crate) fn acquire(resource: &ResourceName, error: AcquireError, access: &Access) -> Problem {
     match error {
         AcquireError::Held(locked) => {
             let detail = held_by(resource, &locked);
@@ -90,19 +109,7 @@ pub(crate) fn acquire(resource: &ResourceName, error: AcquireError) -> Problem {
                 m.position = Some(position);
             })
         }
-        AcquireError::Deadlock { cycle, waited } => {
-            let chain = cycle
-                .iter()
-                .map(|edge| format!("{} waits for {}, held by {}", edge.owner, edge.waits_for, edge.held_by));
-            let chain = chain.collect::<Vec<_>>().join("; ");
-            Problem::new(ProblemKind::Deadlock, format!("this request would close a cycle of waiters: {chain}")).with(
-                |m| {
-                    m.resource = Some(resource.to_string());
-                    m.waited_ms = Some(ms(waited));
-                    m.cycle = Some(cycle.iter().map(convert::deadlock_edge).collect());
-                },
-            )
-        }
+        AcquireError::Deadlock { cycle, waited } => deadlock(resource, &cycle, waited, access),
         AcquireError::NoQuorum(error) => {
             no_quorum("the lock was not granted", &error).with(|m| m.resource = Some(resource.to_string()))
         }

@@ -1,17 +1,37 @@
 //! Every domain error with its status code, members and headers.
 
+use std::sync::Arc;
+
 use axum::http::HeaderMap;
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::auth::access_file;
+use crate::auth::authenticator::Authenticator;
+use crate::auth::key::KeyHash;
+use crate::auth::principal::{PrincipalLimits, PrincipalName};
 use crate::manager::types::{HolderInfo, QuorumCount};
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
-use crate::types::{Fence, Labels, NodeId, Token};
+use crate::types::{Fence, Labels, NodeId, Token, TokenHash};
 
 fn resource() -> ResourceName {
     ResourceName::parse("deploy/prod").expect("valid")
+}
+
+/// A principal with these rules.
+fn access_to(rules: &str) -> Access {
+    let hash = KeyHash::of(b"secret").hex();
+    let file = format!("[[principal]]\nname = \"ci\"\nkeys = [{{ sha256 = \"{hash}\" }}]\nallow = [{rules}]");
+    let principals = access_file::parse(&file).expect("good");
+    let authenticator = Arc::new(Authenticator::with_principals(principals, PrincipalLimits::default()));
+    let principal = authenticator.current(&PrincipalName::parse("ci").expect("valid")).expect("it is there");
+    Access::of_principal(&authenticator, principal)
+}
+
+fn refused(error: AcquireError) -> Problem {
+    acquire(&resource(), error, &Access::everything())
 }
 
 fn locked(reason: HeldReason, owner: &str, free_in: Option<Duration>) -> HeldRefusal {
@@ -56,7 +76,7 @@ fn retry_after(headers: &HeaderMap) -> Option<&str> {
 #[test]
 fn locked_shows_holder_and_remaining_time() {
     let error = AcquireError::Held(locked(HeldReason::Lease, "ci-4711", Some(Duration::from_millis(12_001))));
-    let (status, body, headers) = seen(acquire(&resource(), error));
+    let (status, body, headers) = seen(refused(error));
     assert_eq!((status, retry_after(&headers)), (423, Some("13")));
     assert_eq!(body["type"], "/problems/locked");
     assert_eq!(body["instance"], "req_1");
@@ -83,7 +103,7 @@ fn locked_has_three_reasons() {
         (HeldReason::Foreign, "foreign", "another Redlock client"),
         (HeldReason::LockDelay, "lock-delay", "safety margin"),
     ] {
-        let (status, body, headers) = seen(acquire(&resource(), AcquireError::Held(locked(reason, "", None))));
+        let (status, body, headers) = seen(refused(AcquireError::Held(locked(reason, "", None))));
         assert_eq!((status, body["reason"].as_str()), (423, Some(word)));
         assert!(body["detail"].as_str().is_some_and(|d| d.contains(part)), "{body}");
         assert_eq!(retry_after(&headers), Some("30"), "the end is unknown");
@@ -103,7 +123,7 @@ fn retry_after_is_rounded_up_and_within_its_bounds() {
 fn a_wait_timeout_has_duration_and_position() {
     let locked = locked(HeldReason::Lease, "ci", Some(Duration::from_secs(3)));
     let error = AcquireError::WaitTimeout { held: locked, waited: Duration::from_millis(10_002), position: 3 };
-    let (status, body, _) = seen(acquire(&resource(), error));
+    let (status, body, _) = seen(refused(error));
     assert_eq!((status, body["type"].as_str()), (423, Some("/problems/wait-timeout")));
     assert_eq!((&body["waited_ms"], &body["position"]), (&json!(10_002), &json!(3)));
     assert_eq!(body["holders"][0]["owner"], "ci");
@@ -113,7 +133,7 @@ fn a_wait_timeout_has_duration_and_position() {
 fn too_few_votes_are_503_with_the_vote_of_each_node() {
     let not_extended = ExtendError::NoQuorum { no_quorum: few(), valid_for: Some(Duration::from_micros(8_999_999)) };
     for (problem, left) in [
-        (acquire(&resource(), AcquireError::NoQuorum(few())), None),
+        (refused(AcquireError::NoQuorum(few())), None),
         (release(&resource(), ReleaseError::NoQuorum(few())), None),
         (force(&resource(), ForceError::NoQuorum(few())), None),
         (extend(&resource(), not_extended), Some(8_999)),
@@ -135,7 +155,7 @@ fn lost_leases_are_410_with_their_reason_and_others_409() {
         (EndReason::Revoked, "forced"),
         (EndReason::Cancelled, "unknown"),
     ] {
-        let (status, body, _) = seen(acquire(&resource(), AcquireError::Ended(reason)));
+        let (status, body, _) = seen(refused(AcquireError::Ended(reason)));
         assert_eq!((status, body["reason"].as_str()), (410, Some(word)));
     }
     for reason in [GoneReason::Expired, GoneReason::Released, GoneReason::Forced, GoneReason::Unknown] {
@@ -168,17 +188,17 @@ fn a_changed_holder_is_412_with_the_present_etag() {
 #[test]
 fn limits_are_429_and_named() {
     let error = AcquireError::TooManyWaiters { limit: 1_000, per_resource: true };
-    let (status, body, headers) = seen(acquire(&resource(), error));
+    let (status, body, headers) = seen(refused(error));
     assert_eq!((status, body["type"].as_str()), (429, Some("/problems/too-many-waiters")));
     assert_eq!((&body["limit"], &body["scope"], retry_after(&headers)), (&json!(1_000), &json!("resource"), Some("1")));
-    let (status, body, headers) = seen(acquire(&resource(), AcquireError::TooManyReplays));
+    let (status, body, headers) = seen(refused(AcquireError::TooManyReplays));
     assert_eq!((status, body["type"].as_str()), (429, Some("/problems/quota-exceeded")));
     assert!(retry_after(&headers).is_some());
 }
 
 #[test]
 fn draining_closes_the_connection() {
-    let (status, body, headers) = seen(acquire(&resource(), AcquireError::Draining));
+    let (status, body, headers) = seen(refused(AcquireError::Draining));
     assert_eq!((status, body["type"].as_str()), (503, Some("/problems/draining")));
     assert_eq!((retry_after(&headers), headers[header::CONNECTION].as_bytes()), (Some("1"), &b"close"[..]));
 }
@@ -195,4 +215,30 @@ fn other_refusals_of_force_and_extend_are_400_and_404() {
         (status, &body["errors"][0]["field"], &body["detail"]),
         (400, &json!("metadata"), &json!("metadata: 17 pairs"))
     );
+}
+
+#[test]
+fn a_deadlock_shows_only_what_the_client_may_read() {
+    let edge = |owner: &str, resource: &str, held_by: &str, token_id: char| CycleEdge {
+        owner: owner.to_owned(),
+        waits_for: ResourceName::parse(resource).expect("valid"),
+        held_by: held_by.to_owned(),
+        token_id: TokenHash::parse(&token_id.to_string().repeat(64)).expect("hex").id(),
+    };
+    let cycle = || vec![edge("a", "mine", "b", '1'), edge("b", "secret", "c", '2'), edge("c", "mine/too", "a", '3')];
+    let error = || AcquireError::Deadlock { cycle: cycle(), waited: Duration::from_millis(2) };
+    let (status, body, _) = seen(refused(error()));
+    assert_eq!((status, body["cycle"].as_array().map(Vec::len)), (409, Some(3)));
+    let chain = "a waits for mine, held by b; b waits for secret, held by c; c waits for mine/too, held by a";
+    assert!(body["detail"].as_str().is_some_and(|detail| detail.ends_with(chain)), "{body}");
+    let visible = seen(acquire(&resource(), error(), &access_to(r#""read:mine", "read:mine/*""#))).1;
+    let shown = json!([
+        {"owner": "a", "waits_for": "mine", "held_by": "b", "token_id": "11111111"},
+        {"owner": "c", "waits_for": "mine/too", "held_by": "a", "token_id": "33333333"},
+    ]);
+    assert_eq!(visible["cycle"], shown);
+    assert!(visible["detail"].as_str().is_some_and(|detail| detail.ends_with("and 1 more that you may not read")));
+    assert!(!visible.to_string().contains("secret") && !visible.to_string().contains("22222222"), "{visible}");
+    let nothing = seen(acquire(&resource(), error(), &Access::nothing())).1;
+    assert_eq!(nothing["cycle"], json!([]));
 }

@@ -53,8 +53,10 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let (wait, applied) = wait(&mut fields, &parts, settings);
     let labels = labels(&mut fields);
     let token = own_token(&mut fields, &parts)?;
-    fields.finish(&["ttl", "wait", "owner", "note", "metadata", "token", "hold"])?;
-    Ok(AcquireFields { request: AcquireRequest { resource, ttl, wait, labels, token }, format, applied, hold })
+    let refuses_deadlock = refuses_deadlock(&mut fields);
+    fields.finish(&["ttl", "wait", "owner", "note", "metadata", "token", "hold", "on_deadlock"])?;
+    let request = AcquireRequest { resource, ttl, wait, labels, token, refuses_deadlock };
+    Ok(AcquireFields { request, format, applied, hold })
 }
 
 fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
@@ -83,6 +85,15 @@ fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duratio
         }
         (None, None) => (Duration::ZERO, None),
     }
+}
+
+/// What happens to the newest request of a deadlock: it waits on, unless it asks to be refused.
+fn refuses_deadlock(fields: &mut Fields) -> bool {
+    let word = fields.text("on_deadlock");
+    if word.as_deref().is_some_and(|word| !matches!(word, "report" | "refuse")) {
+        fields.wrong("on_deadlock", "must be report (it waits on) or refuse (409)");
+    }
+    word.as_deref() == Some("refuse")
 }
 
 fn labels(fields: &mut Fields) -> Labels {

@@ -47,20 +47,20 @@ async fn an_acquire_without_a_body_takes_the_defaults() {
     assert_eq!(params.request.resource.as_str(), "deploy/prod");
     assert_eq!(params.request.ttl.as_ms(), 30_000);
     assert_eq!(params.request.wait, Duration::ZERO);
-    assert_eq!(params.request.labels, Labels::default());
+    assert_eq!((params.request.labels, params.request.refuses_deadlock), (Labels::default(), false));
     assert_eq!((params.request.token.is_none(), params.format, params.applied), (true, ResponseFormat::Json, None));
 }
 
 #[tokio::test]
 async fn an_acquire_reads_every_field_from_form_json_and_query() {
-    let form = "ttl=2m&wait=1m&owner=ann%40pc&note=release+1.9&metadata=%7B%22build%22:%2217%22%7D&token=abcdefghijklmnopqrstuv";
-    let json = r#"{"ttl":"2m","wait":"1m","owner":"ann@pc","note":"release 1.9","metadata":{"build":"17"},"token":"abcdefghijklmnopqrstuv"}"#;
+    let form = "ttl=2m&wait=1m&owner=ann%40pc&note=release+1.9&metadata=%7B%22build%22:%2217%22%7D&token=abcdefghijklmnopqrstuv&on_deadlock=refuse";
+    let json = r#"{"ttl":"2m","wait":"1m","owner":"ann@pc","note":"release 1.9","metadata":{"build":"17"},"token":"abcdefghijklmnopqrstuv","on_deadlock":"refuse"}"#;
     for body in [form, json] {
         let params = acquired(body, &[("Accept", "text/plain")]).await.expect("sane");
-        let AcquireRequest { ttl, wait, labels, token, .. } = params.request;
+        let AcquireRequest { ttl, wait, labels, token, refuses_deadlock, .. } = params.request;
         assert_eq!((ttl.as_ms(), wait), (120_000, Duration::from_secs(60)));
         assert_eq!((labels.owner.as_str(), labels.note.as_str()), ("ann@pc", "release 1.9"));
-        assert_eq!(labels.metadata["build"], "17");
+        assert_eq!((labels.metadata["build"].as_str(), refuses_deadlock), ("17", true));
         assert_eq!(token.expect("given").reveal(), TOKEN);
         assert_eq!(params.format, ResponseFormat::Text);
     }
@@ -82,6 +82,7 @@ async fn an_acquire_out_of_bounds_names_its_field() {
         (format!("owner={long}"), "owner"),
         ("token=short".to_owned(), "token"),
         ("hold=maybe".to_owned(), "hold"),
+        ("on_deadlock=wait".to_owned(), "on_deadlock"),
         (r#"{"hold":1}"#.to_owned(), "hold"),
         ("mode=shared".to_owned(), "mode"),
         (r#"{"metadata":{"k":null}}"#.to_owned(), "metadata"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::extract::Request;
 
-use crate::api::Event;
+use crate::api::{DeadlockEdge, Event};
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::Principal;
 use crate::auth::quota::{QuotaExceeded, QuotaPermit, Quotas};
@@ -87,11 +87,21 @@ impl Access {
         }
     }
 
-    /// Whether the event may be shown: by its resource, or as one of the nodes.
-    pub(crate) fn may_see(&self, event: &Event) -> bool {
-        match event.resource.as_deref() {
+    /// The event as it may be shown, by its resource, or as one of the nodes; a deadlock without the locks that the client
+    /// may not read. `None`: not at all.
+    pub(crate) fn visible(&self, event: &Arc<Event>) -> Option<Arc<Event>> {
+        let is_visible = match event.resource.as_deref() {
             Some(name) => self.may_text(Right::Events, name),
             None => self.may_somewhere(Right::Metrics),
+        };
+        let may_read = |edge: &&DeadlockEdge| self.may_text(Right::Events, &edge.waits_for);
+        match &event.cycle {
+            _ if !is_visible => None,
+            Some(cycle) if !cycle.iter().all(|edge| may_read(&edge)) => {
+                let cycle = Some(cycle.iter().filter(may_read).cloned().collect());
+                Some(Arc::new(Event { cycle, ..(**event).clone() }))
+            }
+            _ => Some(Arc::clone(event)),
         }
     }
 

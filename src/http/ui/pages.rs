@@ -1,12 +1,15 @@
 //! The handlers of pages that show state. Only the page of one lock queries nodes, each of them once; the others show
 //! what the manager knows.
 
+use std::sync::Arc;
+
 use askama::Template;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use super::queries;
+use crate::api::Event;
 use crate::auth::rule::Right;
 use crate::http::allowed_hosts::host_of;
 use crate::http::middleware::access::Access;
@@ -15,6 +18,7 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
 use crate::manager::overview::{ListedWaiter, Overview};
+use crate::manager::types::CycleEdge;
 use crate::types::ResourceName;
 use crate::views::assets;
 use crate::views::events::EventsPage;
@@ -72,8 +76,7 @@ pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Res
     state.manager.events().follow_cluster();
     let inspection = Box::pin(state.manager.inspect(&resource)).await;
     let status = if inspection.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let mut past = state.manager.events().recent();
-    past.retain(|event| access.may_see(event));
+    let past = visible_events(&state, &access);
     let page = LockPage::new(layout, &resource, inspection.as_ref(), &past, done, &base, state.manager.wall_ms());
     html(status, &page)
 }
@@ -87,6 +90,11 @@ async fn visible_to(state: &AppState, access: &Access) -> (Overview, Vec<ListedW
     let may_read = |name: &ResourceName| access.may(Right::Read, name);
     waiters.retain(|waiter| may_read(&waiter.resource));
     (overview.only(may_read, &waiters), waiters)
+}
+
+/// The recent events, as the client may read them.
+fn visible_events(state: &AppState, access: &Access) -> Vec<Arc<Event>> {
+    state.manager.events().recent().iter().filter_map(|event| access.visible(event)).collect()
 }
 
 /// Scheme and host for the curl commands of a page. The host was checked by the authentication layer.
@@ -104,7 +112,8 @@ pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> 
     let access = Access::of(&request);
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
-    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, page))
+    let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
+    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, page, &state.manager.deadlocks(), may_read))
 }
 
 /// `GET /ui/owners`.
@@ -142,11 +151,9 @@ pub(super) async fn latency(State(state): State<AppState>, request: Request) -> 
 pub(super) async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::events(request.uri())?;
     let layout = layout(&state, Tab::Events, "Events", request.uri());
-    let hub = state.manager.events();
-    hub.follow_cluster();
+    state.manager.events().follow_cluster();
     let access = Access::of(&request);
-    let mut past = hub.recent();
-    past.retain(|event| access.may_see(event));
+    let past = visible_events(&state, &access);
     html(StatusCode::OK, &EventsPage::new(layout, &past, query))
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::endings::GoneReason;
 use super::results::{HolderInfo, QuorumCount};
+use crate::api::DeadlockEdge;
 use crate::protocol::EndReason;
 use crate::redlock::quorum::NodeOutcome;
 use crate::types::{Fence, ResourceName, TokenId};
@@ -96,6 +97,26 @@ pub struct CycleEdge {
     pub held_by: String,
     /// That owner's lease.
     pub token_id: TokenId,
+}
+
+impl From<&CycleEdge> for DeadlockEdge {
+    fn from(edge: &CycleEdge) -> Self {
+        Self {
+            owner: edge.owner.clone(),
+            waits_for: edge.waits_for.to_string(),
+            held_by: edge.held_by.clone(),
+            token_id: edge.token_id.to_string(),
+        }
+    }
+}
+
+/// A deadlock that a quorum confirmed, and whose waiters all wait on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deadlock {
+    /// From the newest request's owner back to it.
+    pub cycle: Vec<CycleEdge>,
+    /// How long it has been known.
+    pub age: Duration,
 }
 
 /// Why a lease was not extended.

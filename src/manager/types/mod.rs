@@ -6,7 +6,9 @@ mod requests;
 mod results;
 
 pub use endings::{GoneReason, HeldLeaseEvent, LeaseOutcome, LostReason};
-pub use errors::{AcquireError, CycleEdge, ExtendError, ForceError, HeldReason, HeldRefusal, NoQuorum, ReleaseError};
+pub use errors::{
+    AcquireError, CycleEdge, Deadlock, ExtendError, ForceError, HeldReason, HeldRefusal, NoQuorum, ReleaseError,
+};
 pub use requests::{
     AcquireRequest, ExtendRequest, ForceMode, ForceRequest, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
 };

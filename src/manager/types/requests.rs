@@ -17,6 +17,8 @@ pub struct AcquireRequest {
     pub labels: Labels,
     /// The client's own token: a repeated request joins its lease. `None`: the service draws one.
     pub token: Option<Token>,
+    /// Refuse it if it is the newest request in a deadlock; otherwise the deadlock is reported, and it waits on.
+    pub refuses_deadlock: bool,
 }
 
 /// Asks for more time, or for other labels.

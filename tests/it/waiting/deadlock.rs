@@ -1,13 +1,14 @@
-//! Deadlocks: of owners that wait for each other the newest request is refused, and no other.
+//! Deadlocks: of owners that wait for each other the newest request is refused if it asked for that, and no other.
+//! Otherwise the deadlock is reported, and everybody waits on.
 
 use std::time::Duration;
 
 use super::{Cluster, Instance, Lease, timed};
 use crate::support::poll;
 
-/// Waits here with a name, in a task of its own.
+/// Waits here with a name, in a task of its own, and is refused rather than part of a deadlock.
 fn wait(instance: &Instance, resource: &str, owner: &str) -> tokio::task::JoinHandle<Lease> {
-    instance.queue(resource, &[("wait", "60s"), ("ttl", "60s"), ("owner", owner)])
+    instance.queue(resource, &[("wait", "60s"), ("ttl", "60s"), ("owner", owner), ("on_deadlock", "refuse")])
 }
 
 async fn hold(instance: &Instance, resource: &str, owner: &str) -> Lease {
@@ -121,4 +122,37 @@ async fn no_request_is_refused_without_a_cycle_without_owners_or_with_detection_
     assert_eq!(off.waiting().await, 2, "nobody looks for it");
     waiters.iter().for_each(tokio::task::JoinHandle::abort);
     poll::until("they are gone", || async { (off.waiting().await == 0).then_some(()) }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_did_not_ask_to_be_refused_waits_on_and_the_deadlock_is_reported() {
+    const REPORTED: &str = "redlockd_lock_deadlocks_total{outcome=\"reported\"} ";
+    let cluster = Cluster::of(3).await;
+    let here = cluster.instance(&[]).await;
+    let (held_x, held_y) = (hold(&here, "x", "a").await, hold(&here, "y", "b").await);
+    let a = here.queue("y", &[("wait", "60s"), ("ttl", "60s"), ("owner", "a"), ("on_deadlock", "refuse")]);
+    here.until_waiting(1).await;
+    let page = async || {
+        let page = here.client.get(here.url("/ui/waiters")).send().await.expect("an answer");
+        page.text().await.expect("text")
+    };
+    assert!(!page().await.contains("Deadlock."));
+    let b = here.queue("x", &[("wait", "60s"), ("ttl", "60s"), ("owner", "b")]);
+    poll::until("it is reported", || async { (here.metric(REPORTED).await == Some(1)).then_some(()) }).await;
+    let shown = page().await;
+    assert!(shown.contains("Deadlock.") && shown.contains("<bdi>b</bdi> waits for"), "{shown}");
+    let events = here.client.get(here.url("/ui/events?kind=deadlock")).send().await.expect("an answer");
+    assert!(events.text().await.expect("text").contains("b waits for x, held by a"));
+    here.until_probes(2, 3).await;
+    assert_eq!(here.waiting().await, 2, "both wait on");
+    assert_eq!(here.metric(REPORTED).await, Some(1), "once");
+    // One of them gives up what it has, and all is well.
+    assert_eq!(here.release("x", &held_x).await, 204);
+    let b = b.await.expect("no panic");
+    assert_eq!(b.status, 201);
+    assert!(!page().await.contains("Deadlock."), "it is over");
+    for (resource, lease) in [("x", &b), ("y", &held_y)] {
+        assert_eq!(here.release(resource, lease).await, 204);
+    }
+    assert_eq!(a.await.expect("no panic").status, 201);
 }

@@ -1,0 +1,162 @@
+//! Nothing in an answer, event or page names a resource, owner or lease that its client may not read: every endpoint and
+//! page, asked by a principal that may read one name of fifty.
+
+use std::time::Duration;
+
+use redlockd::http::routes::{Operation, ROUTES, UiRoute};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use super::{Access, as_principal, key};
+use crate::support::client::{Answer, send};
+use crate::support::poll;
+use crate::support::service::Service;
+
+const NAMES: usize = 50;
+/// The name that the principal may read.
+const OWN: usize = 7;
+
+/// All that identifies a lock, its holder and its waiter.
+struct Lock {
+    resource: String,
+    token: String,
+    secrets: Vec<String>,
+}
+
+async fn held_and_waited_for(service: &Service, i: usize) -> (Lock, JoinHandle<Answer>) {
+    let resource = format!("part/name-{i:02}");
+    let text = |kind: &str| format!("{kind}-{i:02}");
+    let post = |fields: &[(&str, String)]| {
+        let request = service.client().request("POST", &format!("/locks/{resource}"));
+        as_principal(request.form(fields), "all")
+    };
+    let metadata = format!("{{\"k\":\"{}\"}}", text("meta"));
+    let fields = [("ttl", "4m".to_owned()), ("owner", text("holder")), ("note", text("note")), ("metadata", metadata)];
+    let lease = post(&fields).await.expect_status(201);
+    let token_id = lease.json()["token_id"].as_str().expect("an id").to_owned();
+    let waiter = tokio::spawn(post(&[("wait", "4m".to_owned()), ("owner", text("waiter"))]));
+    let mut secrets = ["holder", "note", "meta", "waiter"].map(text).to_vec();
+    secrets.extend([resource.clone(), token_id, lease.fence().to_string(), lease.token()]);
+    (Lock { resource, token: lease.token(), secrets }, waiter)
+}
+
+/// Panics where the text names what the principal may not read.
+fn assert_hides(what: &str, text: &str, hidden: &[Lock]) {
+    for secret in hidden.iter().flat_map(|lock| &lock.secrets) {
+        assert!(!text.contains(secret), "{what} shows {secret}: {text}");
+    }
+}
+
+/// The requests of every route, with the own name where the route has one. A release comes with a wrong tag.
+fn requests(own: &str) -> Vec<(&'static str, String)> {
+    let is_endless = |operation| matches!(operation, Operation::Events | Operation::Ui(UiRoute::Stream));
+    let routes = ROUTES.iter().filter(|route| !is_endless(route.operation));
+    let named = routes.map(|route| (route.method, route.path.replace("{resource}", own).replace("{slug}", "locked")));
+    let more = [
+        "/locks?state=waited&limit=1",
+        "/locks?state=held",
+        "/locks?prefix=part/&limit=1000",
+        "/locks?cursor=part/name",
+        "/ui/?state=waited&sort=waiters&dir=desc",
+        "/ui/?prefix=part/&sort=owner",
+        "/ui/waiters?page=2",
+        "/ui/owners?page=2",
+        "/ui/events?kind=acquired",
+        "/ui/events?prefix=part/",
+    ];
+    named.chain(more.map(|path| ("GET", path.to_owned()))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_endpoint_and_page_hides_what_its_client_may_not_read() {
+    let own = format!("part/name-{OWN:02}");
+    let rules = ["acquire", "force", "events"].map(|right| format!("{right}:{own}"));
+    let rules: Vec<&str> = rules.iter().map(String::as_str).chain(["metrics"]).collect();
+    let access = Access::of(&[("all", &["acquire:**", "force:**"]), ("one", &rules)]);
+    let service = access.service(&["--set", "list_refresh=100ms"]).await;
+    let ask = |method: &str, path: &str| as_principal(service.client().request(method, path), "one");
+    let open = |path: &str| service.client().request("GET", path).bearer_auth(key("one")).send();
+    let mut streams = [open("/events?renewals=true").await.expect("a stream"), open("/ui/stream").await.expect("one")];
+    let (mut locks, mut waiters) = (Vec::new(), Vec::new());
+    for i in 0..NAMES {
+        let (lock, waiter) = held_and_waited_for(&service, i).await;
+        locks.push(lock);
+        waiters.push(waiter);
+    }
+    poll::until("all of the principal's locks and waiters are listed", || async {
+        let list = ask("GET", "/locks?state=waited").await.json();
+        (list["items"][0]["waiting"] == 1 && list["items"][0]["state"] == "held").then_some(())
+    })
+    .await;
+    let visible = locks.remove(OWN);
+    let (mut shown, tried) = (0, requests(&visible.resource));
+    for (method, path) in &tried {
+        let request = service.client().request(method, path).header("If-Match", "\"1\"");
+        let answer = as_principal(request.header("Lock-Token", "nobodys-token-0000000000"), "one").await;
+        assert_hides(&format!("{method} {path}"), &format!("{:?} {}", answer.headers, answer.text), &locks);
+        shown += usize::from(answer.text.contains("waiter-07"));
+    }
+    assert!(tried.len() > 30 && shown >= 6, "{shown} of {} answers show what may be read", tried.len());
+    // The other names themselves are refused, and nothing of them is said but the name that was sent.
+    for lock in &mut locks {
+        lock.secrets.retain(|secret| *secret != lock.resource);
+    }
+    for lock in &locks {
+        for path in [format!("/locks/{}", lock.resource), format!("/ui/locks/{}", lock.resource)] {
+            assert_hides(&path, &ask("GET", &path).await.expect_status(403).text, &locks);
+        }
+    }
+    // The end of the own lease is the last event of both streams.
+    let path = format!("/locks/{}", visible.resource);
+    let release = service.client().request("DELETE", &path).header("Lock-Token", &visible.token);
+    as_principal(release, "all").await.expect_status(204);
+    for stream in &mut streams {
+        let mut text = String::new();
+        while !text.contains("\"released\"") && !text.contains("event: released") {
+            let chunk = tokio::time::timeout(Duration::from_secs(30), stream.chunk()).await.expect("in time");
+            text.push_str(&String::from_utf8_lossy(&chunk.expect("connected").expect("more")));
+        }
+        assert_hides("a stream", &text, &locks);
+        assert!(text.contains("part/name-07"), "{text}");
+    }
+    waiters.iter().for_each(JoinHandle::abort);
+}
+
+/// A cycle may pass through locks that its newest waiter may not read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadlock_names_only_what_its_client_may_read() {
+    let access = Access::of(&[("all", &["acquire:**"]), ("two", &["acquire:mine/*"])]);
+    let service = access.service(&[]).await;
+    let post = |name: &'static str, resource: &str, fields: &[(&'static str, &'static str)]| {
+        let request = service.client().request("POST", &format!("/locks/{resource}"));
+        let fields = [&[("ttl", "4m")], fields].concat();
+        tokio::spawn(async move { send(request.form(&fields).bearer_auth(key(name))).await })
+    };
+    let hold = async |name, resource, owner| {
+        let lease = post(name, resource, &[("owner", owner)]).await.expect("no panic").expect_status(201);
+        lease.json()["token_id"].as_str().expect("an id").to_owned()
+    };
+    let (first, hidden) = (hold("all", "mine/a", "reader").await, hold("all", "secret/x", "writer").await);
+    let second = hold("two", "mine/b", "own").await;
+    let until_waiting = async |resource: &str| {
+        poll::until("it waits", || async {
+            let request = service.client().request("GET", &format!("/locks/{resource}"));
+            (as_principal(request, "all").await.json()["waiting_here"] == 1).then_some(())
+        })
+        .await;
+    };
+    let others = [
+        post("all", "secret/x", &[("owner", "reader"), ("wait", "4m")]),
+        post("all", "mine/b", &[("owner", "writer"), ("wait", "4m")]),
+    ];
+    until_waiting("secret/x").await;
+    until_waiting("mine/b").await;
+    let fields = [("owner", "own"), ("wait", "4m"), ("on_deadlock", "refuse")];
+    let refused = post("two", "mine/a", &fields).await.expect("no panic").expect_problem(409, "deadlock");
+    let cycle = refused.json()["cycle"].clone();
+    let edge = |owner: &str, waits_for: &str, held_by: &str, token_id: &str| serde_json::json!({"owner": owner, "waits_for": waits_for, "held_by": held_by, "token_id": token_id});
+    let shown = [edge("own", "mine/a", "reader", &first), edge("writer", "mine/b", "own", &second)];
+    assert_eq!(cycle, Value::from(shown.to_vec()));
+    assert!(!refused.text.contains("secret") && !refused.text.contains(&hidden), "{}", refused.text);
+    others.iter().for_each(JoinHandle::abort);
+}
