@@ -96,6 +96,9 @@ mutants! {
         /// One other node's fences are enough for a seed. Found when that node missed the latest fence, and is half of the
         /// next quorum.
         SeedFromOne,
+        /// A release is not repeated at the nodes that had not answered when a quorum confirmed it. Found when a node is
+        /// cut off until its connection is replaced, just before the faults end.
+        ReleaseStopsAtQuorum,
         /// A fence is written back regardless of the holder. Found when the lease changes hands between a round and its
         /// write-back.
         WriteBackUnheld,

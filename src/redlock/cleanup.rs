@@ -39,6 +39,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.tasks.spawn_on(work, &runtime);
     }
 
+    /// As [`Self::deliver`], skipped where fewer than half of the clean-ups are free: cancels come first, since
+    /// a failed attempt blocks a resource that nobody holds on as many nodes, and a silent node under load would
+    /// take them all.
+    pub(super) fn deliver_release(&self, request: Request, targets: Vec<usize>, until: BootTime) {
+        if self.cleanups.available_permits() < self.settings.cleanup_limit.div_ceil(2) {
+            self.count_skipped_cleanup();
+            return;
+        }
+        self.deliver(request, targets, until);
+    }
+
     /// As [`Self::deliver`], within the caller's task.
     pub(super) async fn deliver_now(&self, request: Request, mut targets: Vec<usize>, until: BootTime) {
         let mut backoff = Backoff::new(RETRY_DELAYS, self.entropy.clone());

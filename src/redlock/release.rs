@@ -1,6 +1,6 @@
 //! Release, forced release and revocation: one idempotent round over all nodes, in a task of its own,
-//! so that a caller that goes away does not stop it. Nodes that failed are retried by the clean-up; the
-//! TTL ends the rest.
+//! so that a caller that goes away does not stop it. The caller is answered as soon as a quorum has
+//! confirmed; nodes that failed or were silent are retried by the clean-up, and the TTL ends the rest.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -76,25 +76,20 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let started = engine.clock.now();
             let deadline = started.plus(engine.settings.node_timeout);
             let everyone = engine.everyone();
-            let round = engine.round(&everyone, request.clone(), started, deadline, Until::Won, is_found);
+            let round =
+                engine.round_and_late_calls(&everyone, request.clone(), started, deadline, Until::Won, is_found);
             let mut round = std::pin::pin!(round);
             // The first poll of a round hands its request to every node.
             let first = poll_fn(|cx| Poll::Ready(round.as_mut().poll(cx))).await;
             sent();
-            let tally = match first {
-                Poll::Ready(tally) => tally,
+            let (tally, late) = match first {
+                Poll::Ready(done) => done,
                 Poll::Pending => round.await,
             };
-            // The round awaits late answers by itself; nodes that failed are retried here.
-            let failed = |(i, a): (usize, &NodeResult)| a.is_err().then_some(i);
-            let left: Vec<usize> = tally.received().filter_map(failed).collect();
             let resource = match &request {
                 Request::Release(ReleaseArgs { resource, .. }) => Some(resource.clone()),
                 _ => None,
             };
-            if !left.is_empty() {
-                engine.deliver(request, left, started.plus(CLEANUP_MAX));
-            }
             let outcome = match (engine.release_outcome(&tally, None), resource) {
                 (ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None), Some(resource))
                     if !is(Mutant::ReleaseBelievesAll) =>
@@ -105,6 +100,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             };
             // Fails where the caller is gone, which does not matter.
             let _ = answer.send(outcome);
+            let failed = |(i, a): (usize, &NodeResult)| a.is_err().then_some(i);
+            let mut left: Vec<usize> = tally.received().filter_map(failed).collect();
+            // The release took effect, but a node that keeps the key blocks the resource once another node fails.
+            if let Some(late) = late
+                && !is(Mutant::ReleaseStopsAtQuorum)
+            {
+                left.extend(late.await);
+            }
+            if !left.is_empty() {
+                engine.deliver_release(request, left, started.plus(CLEANUP_MAX));
+            }
         });
         outcome.await.unwrap_or(ReleaseOutcome::Unknown { released: 0, nodes: Vec::new() })
     }

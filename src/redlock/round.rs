@@ -33,6 +33,10 @@ pub(super) enum Until {
 /// Minimum extra time after a decision, see [`Until`].
 const GRACE: Duration = Duration::from_millis(2);
 
+/// The calls of a round that were in flight when it ended: resolves, at the latest at the round's deadline,
+/// to the nodes that failed or did not answer.
+pub(super) type LateCalls = Pin<Box<dyn Future<Output = Vec<usize>> + Send>>;
+
 /// The calls of a round that are still in flight.
 struct Fanout<F> {
     calls: Vec<(usize, Pin<Box<F>>)>,
@@ -72,6 +76,23 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         until: Until,
         is_yes: impl Fn(&NodeResult) -> bool,
     ) -> Tally {
+        let (tally, late) = self.round_and_late_calls(targets, request, started, deadline, until, is_yes).await;
+        if let Some(late) = late {
+            self.tasks.spawn(late);
+        }
+        tally
+    }
+
+    /// As [`Self::round`], but the calls still in flight are left to the caller.
+    pub(super) async fn round_and_late_calls(
+        &self,
+        targets: &[usize],
+        request: Request,
+        started: BootTime,
+        deadline: BootTime,
+        until: Until,
+        is_yes: impl Fn(&NodeResult) -> bool,
+    ) -> (Tally, Option<LateCalls>) {
         let mut tally = Tally::new(self.nodes.len());
         let (sent_at, request) = (self.cluster_clock.request_time_at(started), Arc::new(request));
         let call = |i: &usize| (*i, Box::pin(Arc::clone(&self.nodes[*i]).call(sent_at, Arc::clone(&request))));
@@ -108,22 +129,36 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 let late = Unreachable::new(UnreachableKind::Timeout, "no answer within the node timeout");
                 tally.record(*index, Err(late), false);
             }
-        } else if !fanout.calls.is_empty() {
-            let timer = self.clock.sleep_until(deadline);
-            self.tasks.spawn(async move {
-                let stragglers = async { while poll_fn(|cx| fanout.poll_next(cx)).await.is_some() {} };
-                tokio::select! {
-                    biased;
-                    () = stragglers => {}
-                    () = timer => {}
-                }
-            });
+            return (tally, None);
         }
-        tally
+        let timer = self.clock.sleep_until(deadline);
+        let late = (!fanout.calls.is_empty()).then(|| Box::pin(await_late(fanout, timer)) as LateCalls);
+        (tally, late)
     }
 
     /// Indexes of all nodes.
     pub(super) fn everyone(&self) -> Vec<usize> {
         (0..self.nodes.len()).collect()
+    }
+}
+
+/// See [`LateCalls`].
+async fn await_late<F: Future<Output = NodeResult>>(
+    mut fanout: Fanout<F>,
+    timer: impl Future<Output = ()>,
+) -> Vec<usize> {
+    let (mut timer, mut failed) = (std::pin::pin!(timer), Vec::new());
+    loop {
+        tokio::select! {
+            biased;
+            next = poll_fn(|cx| fanout.poll_next(cx)) => match next {
+                Some((index, answer)) => failed.extend(answer.is_err().then_some(index)),
+                None => return failed,
+            },
+            () = &mut timer => {
+                failed.extend(fanout.calls.iter().map(|(index, _)| *index));
+                return failed;
+            }
+        }
     }
 }

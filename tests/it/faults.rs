@@ -305,3 +305,17 @@ async fn two_failed_nodes_of_five_cause_no_errors() {
     assert_no_effect("one killed, one frozen", &load(over.client(), CYCLES).await, &[0, 3]);
     cluster.servers[3].thaw();
 }
+
+/// F6: a node that was silent during a release that the others confirmed is sent it again.
+#[tokio::test]
+async fn f6_a_release_reaches_a_node_that_was_silent() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    let token = over.client().acquired("job", &[("ttl", "60s")]).await.token();
+    cluster.until_everywhere("job").await;
+    over.proxies[2].set(SILENT);
+    over.client().release("job", &token).await.expect_status(204);
+    assert_eq!(cluster.has("job").await, [false, false, true]);
+    heal(&over.proxies[2]);
+    cluster.until_nowhere("job").await;
+}

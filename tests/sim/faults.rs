@@ -26,7 +26,12 @@ pub(super) enum Heal {
     NodeClock { node: usize },
     /// An instance's wall clock is set back.
     Wall { inst: usize, by_us: i64 },
+    /// A connection's health check has failed because nothing passes: it is replaced.
+    Connection { inst: usize, node: usize, connection: usize },
 }
+
+/// From the beginning of a cut until a health check has failed: at least the interval of the checks and a timeout.
+const CHECK_FAILS: Us = 1_500 * MS;
 
 /// Time for an instance's node monitor to measure the nodes' clocks, or to detect that they were stepped.
 const SETTLING: Us = 2_500 * MS;
@@ -256,6 +261,8 @@ impl World {
                 }
                 if self.fault_rng.chance(50) {
                     self.break_link(inst, node, connection, 20 * MS);
+                } else if until > self.now + CHECK_FAILS {
+                    self.at(self.now + CHECK_FAILS, Event::Heal(Heal::Connection { inst, node, connection }));
                 }
             }
         }
@@ -277,6 +284,12 @@ impl World {
                 }
             }
             Heal::Wall { inst, by_us } => self.insts[inst].wall_off_us -= by_us,
+            Heal::Connection { inst, node, connection } => {
+                let link = &self.insts[inst].links[node][connection];
+                if link.cut_out.max(link.cut_in) > self.now {
+                    self.break_link(inst, node, connection, 20 * MS);
+                }
+            }
         }
     }
 

@@ -204,7 +204,7 @@ async fn handle(engine: Engine, freed: Arc<Notify>, request: ClientRequest) {
             match outcome {
                 ReleaseOutcome::Released => {
                     freed.notify_one();
-                    world.note_released(&request.token, at);
+                    world.note_released(inst, &request.token, at);
                 }
                 ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None) => world.check_lost(&request, at),
                 ReleaseOutcome::Gone(Some(_)) | ReleaseOutcome::Unknown { .. } => {}

@@ -11,9 +11,11 @@ use super::world::{MS, SEC, Us, World};
 use crate::protocol::{AcquireArgs, LeaseRecord, Request, RequestTime};
 use crate::types::{Fence, ResourceName, TokenHash};
 
-/// Maximum time, after all faults healed and the instance runs again, until the leases of abandoned attempts are
-/// gone: the longest pause between two tries of a clean-up, its timeout, the longest reconnect and some latency.
+/// Maximum time, after all faults healed and the instance runs again, until released leases and those of abandoned
+/// attempts are gone: the longest pause between two tries of a clean-up, its timeout, the longest reconnect and some latency.
 const CLEANUP_BOUND: Us = 4 * SEC;
+/// The same for released leases: no attempt is in progress, so one try and one pause fewer.
+const RELEASE_BOUND: Us = 3 * SEC;
 
 /// No other lease may hold the resource from `from` to `to`.
 #[derive(Debug, Clone)]
@@ -44,8 +46,10 @@ pub(super) struct InvariantChecker {
     released: BTreeMap<TokenHash, Us>,
     /// Until when the lease was promised that was let go.
     let_go: BTreeMap<TokenHash, Us>,
-    /// When each token's release was answered as done.
-    ended: BTreeMap<TokenHash, Us>,
+    /// Each token's release that was first answered as done.
+    ended: BTreeMap<TokenHash, WonRelease>,
+    /// When each token was last tried.
+    tried: BTreeMap<TokenHash, Us>,
     /// The last round of each client's request.
     sent: BTreeMap<u64, Round>,
     /// Attempts that an instance gave up.
@@ -72,6 +76,14 @@ struct GivenUp {
     at: Us,
     /// Whose it was.
     req: u64,
+}
+
+/// A release that was answered as done.
+#[derive(Debug)]
+struct WonRelease {
+    inst: usize,
+    life: u32,
+    at: Us,
 }
 
 /// One round of a request: an attempt, or an extension.
@@ -113,6 +125,7 @@ impl InvariantChecker {
         let attempt = match request {
             Request::Acquire(AcquireArgs { attempt, token, .. }) => {
                 self.last_try.insert(token.clone(), SERVED.get());
+                self.tried.insert(token.clone(), at);
                 Some(attempt.as_str())
             }
             Request::Update(_) => None,
@@ -191,7 +204,7 @@ impl World {
 
     /// The token was released before: it must not come back while its tombstones stand.
     fn check_dead(&mut self, token: &TokenHash, sent: Us) {
-        let Some(ended) = self.checker.ended.get(token).copied() else { return };
+        let Some(ended) = self.checker.ended.get(token).map(|release| release.at) else { return };
         let disturbed = self.servers.iter().any(|s| s.disturbed.is_some_and(|at| at >= ended.saturating_sub(SEC)));
         if !disturbed && sent > ended {
             self.fail(format!("{token:?} was granted again although its release was answered at {} ms", ended / MS));
@@ -311,9 +324,24 @@ impl World {
     }
 
     /// An instance said that the release is done.
-    pub(super) fn note_released(&mut self, token: &TokenHash, at: Us) {
+    pub(super) fn note_released(&mut self, inst: usize, token: &TokenHash, at: Us) {
         self.coverage.count(HardState::Released);
-        self.checker.ended.entry(token.clone()).or_insert(at);
+        let life = self.insts[inst].life;
+        self.checker.ended.entry(token.clone()).or_insert(WonRelease { inst, life, at });
+    }
+
+    /// Whether a node should not have this token's lease any more: its release was answered as done long ago, by
+    /// an instance that can deliver it there still, the node has not forgotten it, and nobody tried the token again.
+    fn is_overdue(&self, node: usize, token: &TokenHash) -> bool {
+        let checker = &self.checker;
+        let Some(release) = checker.ended.get(token) else { return false };
+        let Some(sent) = checker.released.get(token) else { return false };
+        let inst = &self.insts[release.inst];
+        inst.life == release.life
+            && self.profile.list_of(release.inst).contains(&node)
+            && self.servers[node].disturbed.is_none_or(|at| at < *sent)
+            && checker.tried.get(token).is_none_or(|at| at < sent)
+            && self.now >= release.at.max(self.profile.calm_ms * MS).max(inst.local) + RELEASE_BOUND
     }
 
     /// What a request's attempts came to: all but the last were given up, that too unless it was kept.
@@ -342,7 +370,8 @@ impl World {
         }
     }
 
-    /// In calm, no node may keep a claim of an attempt that its instance gave up long enough ago. Another
+    /// In calm, no node may keep a lease that was released, or a claim of an attempt that its instance gave up,
+    /// long enough ago. Another
     /// request with the same token may join such a claim and prolong its key beyond the time for which
     /// the clean-up goes on: then the TTL bounds it, from the last try of that token.
     pub(super) fn scan(&mut self) {
@@ -353,6 +382,10 @@ impl World {
         for node in (0..self.servers.len()).filter(|n| !self.checker.lost_tail.contains(n)).collect::<Vec<_>>() {
             for resource in self.resources.clone() {
                 let Some((record, left)) = self.lease_on(node, &resource) else { continue };
+                if self.is_overdue(node, &record.token) {
+                    let text = format!("node {node} still holds {resource} for {:?}, released", record.token);
+                    return self.fail(format!("{text} long ago ({left} ms left)"));
+                }
                 let last = self.checker.last_try.get(&record.token).copied();
                 let ghost = record.claims.split(',').find(|claim| {
                     let given_up =
