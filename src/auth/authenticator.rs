@@ -3,14 +3,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
 use super::principal::{Principal, PrincipalLimits, PrincipalName};
 use super::principals::{Credential, IdentifyError, PrincipalStore};
 use super::quota::Quotas;
-use super::rate_limit::TokenBucket;
+use super::rate_limit::{RateExceeded, RateLimits, RequestClass};
 use super::session::Sessions;
 use crate::redlock::clock::BootTime;
 
@@ -21,7 +20,7 @@ pub struct Authenticator {
     store: Option<RwLock<Arc<PrincipalStore>>>,
     /// For principals without limits of their own.
     default_limits: PrincipalLimits,
-    rate_limits: Mutex<HashMap<PrincipalName, Arc<TokenBucket>>>,
+    rate_limits: Mutex<HashMap<PrincipalName, Arc<RateLimits>>>,
     quotas: Quotas,
     sessions: Sessions,
 }
@@ -73,14 +72,20 @@ impl Authenticator {
         principal.limits.or(self.default_limits)
     }
 
-    /// Counts one request against the rate limit. Errors: how long until the next one is allowed.
-    pub fn count_request(&self, principal: &Principal, now: BootTime) -> Result<(), Duration> {
-        let Some(per_second) = self.limits(principal).requests_per_second else { return Ok(()) };
-        let bucket = {
+    /// Counts one request against the rate limit of its class. Errors: [`RateExceeded`].
+    pub(crate) fn count_request(
+        &self,
+        principal: &Principal,
+        class: RequestClass,
+        now: BootTime,
+    ) -> Result<(), RateExceeded> {
+        let limits = self.limits(principal);
+        let Some(per_second) = limits.requests_per_second else { return Ok(()) };
+        let buckets = {
             let mut rate_limits = self.rate_limits.lock();
             Arc::clone(rate_limits.entry(principal.name.clone()).or_default())
         };
-        bucket.take(per_second, now)
+        buckets.count(class, per_second, limits.leases.unwrap_or(usize::MAX), now)
     }
 
     /// The principal that this session token belongs to; `None` if the session, its key or its principal is gone.
@@ -101,6 +106,8 @@ impl Authenticator {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::access_file::parse;
     use super::super::key::KeyHash;
     use super::*;
@@ -132,13 +139,15 @@ mod tests {
         let limits = PrincipalLimits { requests_per_second: Some(1), ..PrincipalLimits::default() };
         let auth = Authenticator::with_principals(store("one", ""), limits);
         let (ci, now) = (auth.store().principals()[0].clone(), BootTime::from_nanos(1));
-        let passed = (0..10).filter(|_| auth.count_request(&ci, now).is_ok()).count();
+        let count =
+            |auth: &Authenticator, ci: &Principal, now| auth.count_request(ci, RequestClass::Other, now).is_ok();
+        let passed = (0..10).filter(|_| count(&auth, &ci, now)).count();
         assert_eq!(passed, 2);
         auth.replace(store("two", ""));
-        assert!(auth.count_request(&ci, now).is_err());
+        assert!(!count(&auth, &ci, now));
         auth.replace(store("two", "requests_per_second = 1000"));
         let ci = auth.current(&ci.name).expect("still defined");
-        assert!(auth.count_request(&ci, now).is_err(), "earlier requests still count");
-        assert!(auth.count_request(&ci, now.plus(Duration::from_secs(1))).is_ok());
+        assert!(!count(&auth, &ci, now), "earlier requests still count");
+        assert!(count(&auth, &ci, now.plus(Duration::from_secs(1))));
     }
 }

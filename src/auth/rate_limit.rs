@@ -1,5 +1,5 @@
 //! Requests per second of a principal: a token bucket, stored as one instant (the generic cell rate
-//! algorithm).
+//! algorithm). Renewals and releases have a bucket of their own, so that no other request costs a holder its lease.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,6 +9,56 @@ use crate::redlock::clock::BootTime;
 /// Size of a burst after a pause, in seconds of the average rate.
 pub(crate) const BURST_SECONDS: u64 = 2;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
+/// Renewals and releases per second for each lease that a principal may have. A lease of the shortest default TTL
+/// (100 ms) is renewed every 33 ms, so a holder that keeps to a third of its TTL never reaches this.
+const HOLDER_REQUESTS_PER_LEASE: u32 = 40;
+
+/// What a request is counted as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestClass {
+    /// A renewal or a release: without it a holder loses its lease, or others wait for nobody.
+    Holder,
+    /// Anything else.
+    Other,
+}
+
+/// A request that exceeds its rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RateExceeded {
+    /// Requests of this class per second.
+    pub(crate) per_second: u32,
+    /// How long until the next one is allowed.
+    pub(crate) wait: Duration,
+}
+
+/// The buckets of one principal.
+#[derive(Debug, Default)]
+pub(crate) struct RateLimits {
+    holder: TokenBucket,
+    other: TokenBucket,
+}
+
+impl RateLimits {
+    /// Counts one request; `leases` is the maximum number of leases of the principal.
+    ///
+    /// Errors: [`RateExceeded`]; then it is not counted.
+    pub(crate) fn count(
+        &self,
+        class: RequestClass,
+        per_second: u32,
+        leases: usize,
+        now: BootTime,
+    ) -> Result<(), RateExceeded> {
+        let (bucket, per_second) = match class {
+            RequestClass::Other => (&self.other, per_second),
+            RequestClass::Holder => {
+                let leases = u32::try_from(leases).unwrap_or(u32::MAX);
+                (&self.holder, per_second.saturating_add(leases.saturating_mul(HOLDER_REQUESTS_PER_LEASE)))
+            }
+        };
+        bucket.take(per_second, now).map_err(|wait| RateExceeded { per_second, wait })
+    }
+}
 
 /// One bucket. `take` may be called concurrently.
 #[derive(Debug, Default)]
@@ -54,6 +104,19 @@ mod tests {
         assert!(bucket.take(10, at(5_099)).is_err());
         assert_eq!(bucket.take(10, at(5_100)), Ok(()));
         assert!(bucket.take(10, at(5_100)).is_err());
+    }
+
+    /// M3: a loop of other requests cannot use up what renewals and releases need.
+    #[test]
+    fn m3_a_holder_can_renew_each_of_its_leases_whatever_else_is_sent() {
+        let limits = RateLimits::default();
+        let refused = (0..100).find_map(|_| limits.count(RequestClass::Other, 5, 3, at(1)).err()).expect("refused");
+        assert_eq!(refused.per_second, 5);
+        for ms in (1..10_000).step_by(33) {
+            (0..3).for_each(|_| assert_eq!(limits.count(RequestClass::Holder, 5, 3, at(ms)), Ok(())));
+        }
+        let flood = (0..1_000).find_map(|_| limits.count(RequestClass::Holder, 5, 3, at(10_000)).err());
+        assert_eq!(flood.expect("still bounded").per_second, 125);
     }
 
     proptest! {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::extract::Request;
+use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::Either;
 use tower::{Layer, Service};
@@ -16,6 +17,7 @@ use super::access::{self, Access};
 use super::audit::AuditScope;
 use super::{client_address, credentials, site_checks};
 use crate::auth::authenticator::Authenticator;
+use crate::auth::rate_limit::RequestClass;
 use crate::auth::rule::Right;
 use crate::http::path;
 use crate::http::problem::Problem;
@@ -186,10 +188,12 @@ impl RouteAuth {
         if self.is_page {
             return Ok(());
         }
-        self.authenticator.count_request(principal, SystemClock.now()).map_err(|wait| {
-            let limit = self.authenticator.limits(principal).requests_per_second.unwrap_or(u32::MAX);
+        let is_holder = matches!(*request.method(), Method::PATCH | Method::DELETE) && !forces(request);
+        let class = if is_holder { RequestClass::Holder } else { RequestClass::Other };
+        self.authenticator.count_request(principal, class, SystemClock.now()).map_err(|exceeded| {
+            let limit = exceeded.per_second;
             let detail = format!("{} sends more than {limit} requests per second", principal.name);
-            access::quota_exceeded(detail, usize::try_from(limit).unwrap_or(usize::MAX)).retry_after(wait)
+            access::quota_exceeded(detail, usize::try_from(limit).unwrap_or(usize::MAX)).retry_after(exceeded.wait)
         })
     }
 
@@ -204,9 +208,7 @@ impl RouteAuth {
             },
             Requirement::Release => match self.name(request) {
                 Some(name) if !access.may(Right::Force, &name) => {
-                    let query = request.uri().query().unwrap_or_default();
-                    let forces = query.split('&').any(|field| field.starts_with("force="));
-                    access.need(if forces { Right::Force } else { Right::Acquire }, &name)
+                    access.need(if forces(request) { Right::Force } else { Right::Acquire }, &name)
                 }
                 _ => Ok(()),
             },
@@ -216,6 +218,11 @@ impl RouteAuth {
     fn name(&self, request: &Request) -> Option<ResourceName> {
         path::resource_after(request.uri(), self.prefix).ok()
     }
+}
+
+/// Whether the query asks for a forced release.
+fn forces(request: &Request) -> bool {
+    request.uri().query().unwrap_or_default().split('&').any(|field| field.starts_with("force="))
 }
 
 #[cfg(test)]

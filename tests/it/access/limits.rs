@@ -232,6 +232,25 @@ async fn a_principal_above_its_rate_limit_gets_429_and_others_are_served() {
         .await;
 }
 
+/// M3: a loop of reads with the key of a holder costs it neither a renewal nor its release.
+#[tokio::test]
+async fn m3_a_principal_above_its_rate_limit_renews_and_releases_its_leases() {
+    let text = entry("slow", &[&key("slow")], &["acquire:**"], "requests_per_second = 1\nleases = 3");
+    let service = Access::with(&text).service(&[]).await;
+    let client = service.client();
+    let token = acquired(&service, "slow", "rl").await;
+    let mut refused = 0;
+    for _ in 0..20 {
+        refused += usize::from(as_principal(client.request("GET", "/locks"), "slow").await.status == 429);
+    }
+    assert!(refused > 0);
+    let holder = |method: &str| client.request(method, "/locks/rl").header("Lock-Token", &token);
+    for _ in 0..20 {
+        as_principal(holder("PATCH"), "slow").await.expect_status(200);
+    }
+    as_principal(holder("DELETE"), "slow").await.expect_status(204);
+}
+
 #[tokio::test]
 async fn leases_and_waiters_of_a_principal_are_limited() {
     let text = entry("ci", &[&key("ci")], &["acquire:**"], "leases = 3\nwaiters = 1")
