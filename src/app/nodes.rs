@@ -58,6 +58,7 @@ pub(super) fn open_nodes(
             connect_timeout: config.connect_timeout,
             connections: config.connections_per_node,
             max_in_flight: config.max_in_flight,
+            allow_replicas: config.allow_replicas,
             ..RedisNodeConfig::new(id.clone(), url, Arc::clone(&params), config.node_timeout)
         };
         let (node, supervisor) = RedisNode::new(node, SystemEntropy, Some(Arc::clone(observer))).map_err(invalid)?;

@@ -191,6 +191,11 @@ settings! {
         /// Why: a node that stopped answering must not fill the memory; beyond the limit it counts as unreachable.
         max_in_flight: usize = 4096 in integer(16..=1_000_000);
 
+        /// Let a node vote while replicas follow it.
+        /// Why: a replica may not have the latest leases, so a failover to it and back grants them twice. Set it to true only
+        /// where nothing ever fails over, such as for replicas that only take backups.
+        allow_replicas: bool = false in flag();
+
         /// Maximum number of concurrent cleanups of failed attempts and of repairs.
         /// Why: each has its own deadline; beyond the limit the TTL ends what is left.
         cleanup_limit: usize = 4096 in integer(16..=1_000_000);

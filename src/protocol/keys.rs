@@ -15,7 +15,8 @@ pub const WAITERS_KEY: &str = "redlockd:waiters";
 pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
 const FENCE_PREFIX: &str = "redlockd:fence:";
 const GONE_PREFIX: &str = "redlockd:gone:";
-const FREED_PREFIX: &str = "redlockd:freed:";
+/// What the channels of all resources begin with.
+pub const FREED_PREFIX: &str = "redlockd:freed:";
 /// The channel of cluster-wide events.
 pub const EVENTS_CHANNEL: &str = "redlockd:events";
 const PLACEHOLDER: &str = "{resource}";

@@ -27,6 +27,7 @@ pub(super) struct CheckSettings {
     pub nodes: Vec<(String, NodeUrl)>,
     pub tls: Option<NodeTls>,
     pub connect_timeout: Duration,
+    pub allow_replicas: bool,
     pub key_head: String,
     pub key_tail: String,
 }
@@ -99,9 +100,10 @@ fn reason(error: &RedisError) -> String {
     }
     match error.code() {
         Some("NOAUTH") => "it requires a password".to_owned(),
-        Some("NOPERM") => {
-            "the user may not do what is needed: INFO, TIME, SCAN, TYPE, PTTL, GETRANGE, HMGET".to_owned()
-        }
+        Some("NOPERM") => format!(
+            "the user may not do what is needed (INFO, TIME, SCAN, TYPE, PTTL, GETRANGE, HMGET): {}",
+            error.detail().unwrap_or_default()
+        ),
         Some(code) => format!("it answers {code}"),
         None if error.is_connection_refusal() => "the connection is refused".to_owned(),
         None => error.category().to_owned(),
@@ -124,7 +126,7 @@ async fn read(client: &Client, settings: &CheckSettings) -> Result<NodeObservati
     // CONFIG may be forbidden: then persistence is unknown.
     let saves: Result<Vec<String>, _> = cmd("CONFIG").arg("GET").arg("save").query_async(&mut node).await;
     let saves = saves.ok().and_then(|pair| pair.get(1).cloned());
-    seen.server = read_server_info(&info, saves.as_deref());
+    seen.server = read_server_info(&info, saves.as_deref(), settings.allow_replicas);
     let fields = ["run", "st", "cfg", "why", "until"];
     let marker: Vec<Option<String>> = cmd("HMGET").arg(META_KEY).arg(&fields).query_async(&mut node).await?;
     if let [Some(run), state, cluster, why, until] = marker.as_slice() {

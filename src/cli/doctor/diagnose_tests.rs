@@ -66,7 +66,7 @@ fn each_fault_is_a_problem() {
 fn remarks_are_not_problems() {
     let (problems, remarks) = with_first(|s| {
         s.latency = Duration::from_millis(12);
-        s.server.findings = vec![ServerFinding::HasReplicas { count: 1 }];
+        s.server.findings = vec![ServerFinding::HasReplicas { count: 1, allowed: true }];
         s.foreign = vec![ForeignKey { key: "other/lock".into(), without_ttl: false }];
         s.leases = vec![ObservedLease { key: "left/over".into(), token_id: "0123abcd".into(), left_ms: 4_000 }];
         s.marker.as_mut().expect("has one").state = "q".into();

@@ -62,6 +62,7 @@ fn prepare(config: &Config) -> Result<collect::CheckSettings, String> {
         nodes: config.nodes.iter().map(|n| n.id().to_string()).zip(urls).collect(),
         tls: node_tls(config).map_err(|error| with_source(&error))?,
         connect_timeout: config.connect_timeout,
+        allow_replicas: config.allow_replicas,
         key_head: config.key_template.head().to_owned(),
         key_tail: config.key_template.tail().to_owned(),
     })

@@ -124,6 +124,9 @@ fn complete(connections: &NodeConnections, slot: &ConnectionSlot, done: Complete
                 connections.close(slot, Some(generation), clock.now());
             }
             let answer = errors::of_call(&error);
+            if answer.kind == UnreachableKind::ReadOnly {
+                connections.close_all(answer.clone(), clock.now());
+            }
             for pending in batch {
                 pending.answer(Err(answer.clone()));
             }

@@ -52,6 +52,8 @@ pub struct RedisNodeConfig {
     pub connections: usize,
     /// Maximum number of requests in flight; more are refused.
     pub max_in_flight: usize,
+    /// Whether it votes while replicas follow it.
+    pub allow_replicas: bool,
 }
 
 impl RedisNodeConfig {
@@ -68,6 +70,7 @@ impl RedisNodeConfig {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             connections: DEFAULT_CONNECTIONS,
             max_in_flight: DEFAULT_MAX_IN_FLIGHT,
+            allow_replicas: false,
         }
     }
 }

@@ -42,6 +42,7 @@ pub(super) struct Connector {
     limits: Limits,
     params: Arc<ClusterParams>,
     bind_run: bool,
+    allow_replicas: bool,
 }
 
 impl fmt::Debug for Connector {
@@ -51,7 +52,8 @@ impl fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// `bind_run`: whether requests carry the `run_id` that the hand-shake read.
+    /// `bind_run`: whether requests carry the `run_id` that the hand-shake read. `allow_replicas`: whether the
+    /// node votes while replicas follow it.
     ///
     /// Errors: [`Invalid`] where certificates cannot be read, or are given for an address without TLS.
     pub(super) fn new(
@@ -60,9 +62,10 @@ impl Connector {
         limits: Limits,
         params: Arc<ClusterParams>,
         bind_run: bool,
+        allow_replicas: bool,
     ) -> Result<Self, Invalid> {
         let client = url.client(tls)?;
-        Ok(Self { client, limits, params, bind_run })
+        Ok(Self { client, limits, params, bind_run, allow_replicas })
     }
 
     /// The pool of one connection. The hand-shake of each new connection stages a clone of it in the
@@ -109,17 +112,25 @@ impl Connector {
 
     fn hand_shake(&self, connections: Arc<NodeConnections>, slot: usize) -> Hook {
         let (limit, params, bind_run) = (self.limits.connect, Arc::clone(&self.params), self.bind_run);
+        let allow_replicas = self.allow_replicas;
         Hook::async_fn(move |connection, _| {
             let (connections, params) = (Arc::clone(&connections), Arc::clone(&params));
             Box::pin(async move {
-                let prepared = timeout(limit, prepare(connection)).await.unwrap_or_else(|_| Err(errors::timed_out()));
+                let prepared = timeout(limit, prepare(connection, allow_replicas))
+                    .await
+                    .unwrap_or_else(|_| Err(errors::timed_out()));
                 let server = prepared.map_err(HookError::Backend)?;
                 if bind_run && server.run_id.is_empty() {
                     return Err(HookError::message("INFO does not say the run_id; identity = \"script\" may do"));
                 }
                 let marker_fingerprint =
                     commands::marker_fingerprint(&params, if bind_run { &server.run_id } else { "" }).into();
+                let refusal = (!server.is_master()).then(|| errors::not_master(&server.role));
                 connections.record_server(server);
+                // A replica may be promoted on this connection, without what it was never sent (F2).
+                if let Some(refusal) = refusal {
+                    return Err(HookError::Backend(refusal));
+                }
                 let (connection, generation) = (connection.clone(), connections.next_generation());
                 connections.slots()[slot].stage(ActiveConnection { connection, marker_fingerprint, generation });
                 Ok(())
@@ -130,8 +141,8 @@ impl Connector {
 
 /// The hand-shake: reads what the server is, and loads the scripts. A restart breaks the connection, so
 /// what is read here is true for as long as it lasts.
-async fn prepare(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
-    let server = read_server(connection).await?;
+async fn prepare(connection: &mut MultiplexedConnection, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
+    let server = read_server(connection, allow_replicas).await?;
     for script in commands::all_scripts() {
         let _: String = script.load().query_async(connection).await?;
     }
@@ -141,9 +152,12 @@ async fn prepare(connection: &mut MultiplexedConnection) -> Result<ServerInfo, R
 /// Reads the server's version, role and settings. `CONFIG` may be forbidden: then persistence is not checked.
 ///
 /// Errors: those of `INFO`.
-pub(super) async fn read_server(connection: &mut MultiplexedConnection) -> Result<ServerInfo, RedisError> {
+pub(super) async fn read_server(
+    connection: &mut MultiplexedConnection,
+    allow_replicas: bool,
+) -> Result<ServerInfo, RedisError> {
     let info: String = cmd("INFO").query_async(connection).await?;
     let saves: Result<Vec<String>, RedisError> = cmd("CONFIG").arg("GET").arg("save").query_async(connection).await;
     let saves = saves.ok().and_then(|pair| pair.into_iter().nth(1));
-    Ok(server_checks::read(&info, saves.as_deref()))
+    Ok(server_checks::read(&info, saves.as_deref(), allow_replicas))
 }

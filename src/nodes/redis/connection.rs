@@ -203,6 +203,8 @@ pub(super) struct ConnectionStatus {
     pub server: ServerInfo,
     /// Why the last attempt to connect failed; `None` once one has succeeded.
     pub connect_error: Option<Unreachable>,
+    /// Why this instance may not subscribe or publish there, if so.
+    pub notices_error: Option<Unreachable>,
     /// Kind of the last error of a call or of an attempt to connect.
     pub last_error: Option<UnreachableKind>,
     built: u64,
@@ -217,6 +219,7 @@ impl NodeConnections {
             reconnects: 0,
             server: ServerInfo::default(),
             connect_error: None,
+            notices_error: None,
             last_error: None,
             built: 0,
             open: 0,
@@ -278,6 +281,18 @@ impl NodeConnections {
             }
             status.open = status.open.saturating_sub(1);
         }
+    }
+
+    /// The server is no master, or not the one that it was: closes all connections, since what it remembers is not
+    /// certain. They are built again once a hand-shake finds a master.
+    pub(super) fn close_all(&self, why: Unreachable, now: BootTime) {
+        self.record_connect_error(why);
+        self.slots.iter().for_each(|slot| self.close(slot, None, now));
+    }
+
+    /// Records why this instance gets no notices from the node; `None`: it gets them, or nobody can tell.
+    pub(super) fn record_notices_error(&self, why: Option<Unreachable>) {
+        self.status.lock().notices_error = why;
     }
 
     /// Records why a connection could not be built or kept.

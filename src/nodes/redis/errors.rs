@@ -3,7 +3,7 @@
 
 use std::io;
 
-use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
+use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 use deadpool_redis::{HookError, PoolError};
 
 use crate::protocol::{Unreachable, UnreachableKind};
@@ -103,6 +103,11 @@ fn detail_of(error: &RedisError) -> String {
     error.to_string().chars().take(DETAIL_MAX_CHARS).collect()
 }
 
+/// The hand-shake found that the server is no master.
+pub(super) fn not_master(role: &str) -> RedisError {
+    make_extension_error("READONLY".into(), Some(format!("the server's role is {role}")))
+}
+
 /// A timeout of ours, as an error of the driver.
 pub(super) fn timed_out() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::TimedOut))
@@ -110,8 +115,6 @@ pub(super) fn timed_out() -> RedisError {
 
 #[cfg(test)]
 mod tests {
-    use deadpool_redis::redis::make_extension_error;
-
     use super::*;
 
     fn kind(code: &str, detail: &str) -> UnreachableKind {

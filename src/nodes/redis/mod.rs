@@ -13,6 +13,7 @@ mod connect;
 mod connection;
 mod errors;
 mod node;
+mod retry;
 mod server_checks;
 mod subscriber;
 mod supervisor;

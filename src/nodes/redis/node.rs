@@ -87,14 +87,17 @@ impl RedisNode {
         let check = config.node_timeout.saturating_mul(CHECK_NODE_TIMEOUTS).max(CHECK_TIMEOUT_MIN);
         let (limit, limits) = (config.connect_timeout, Limits { connect: config.connect_timeout, check });
         let bind_run = config.identity == Identity::Handshake;
-        let connector = Connector::new(&config.url, config.tls.as_ref(), limits, Arc::clone(&config.params), bind_run)?;
+        let (params, tls) = (Arc::clone(&config.params), config.tls.as_ref());
+        let connector = Connector::new(&config.url, tls, limits, params, bind_run, config.allow_replicas)?;
         let connections = Arc::new(NodeConnections::new(config.connections, clock.now()));
         let pool = |index| connector.pool(&connections, index);
         let pools = (0..config.connections).map(pool).collect::<Result<Vec<_>, _>>()?;
         let subscriptions = Arc::new(Subscriptions::default());
         let (id, subscribed, supervised) = (config.id.clone(), Arc::clone(&subscriptions), Arc::clone(&connections));
-        let subscriber = subscriber::run(id.clone(), connector, subscribed, limit, clock, entropy.clone());
-        let supervisor = supervisor::supervise(id, Arc::clone(&connections), pools, limit, clock, entropy);
+        let shared = (subscribed, Arc::clone(&connections));
+        let subscriber = subscriber::run(id.clone(), connector, shared, limit, clock, entropy.clone());
+        let (kept, allow) = (Arc::clone(&connections), config.allow_replicas);
+        let supervisor = supervisor::supervise(id, kept, pools, (limit, allow), clock, entropy);
         let context = CommandContext { params: config.params, template: config.key_template };
         let tasks = async move {
             // Tasks of their own, so that their frequent wake-ups do not poll the others. Dropping the
@@ -123,13 +126,15 @@ impl RedisNode {
     /// What is known of the node now, without a round trip.
     pub fn report(&self) -> RedisNodeReport {
         let (status, connected) = self.connections.status();
+        let mut findings = status.server.findings;
+        findings.extend(status.notices_error.map(|why| ServerFinding::NoNotices { why: why.detail.to_string() }));
         RedisNodeReport {
             connected,
             since: status.since,
             run_id: status.server.run_id,
             version: status.server.version,
             role: status.server.role,
-            findings: status.server.findings,
+            findings,
             reconnects: status.reconnects,
             errors: self.connections.errors(),
             last_error: status.last_error,
@@ -154,10 +159,10 @@ impl RedisNode {
         }
     }
 
-    /// Why nothing was sent. A refused password is reported as such, because retrying does not help.
+    /// Why nothing was sent. Missing rights and a replica are reported as such, because retrying does not help.
     fn not_connected(&self) -> Unreachable {
         match self.connections.status().0.connect_error {
-            Some(error) if error.kind == UnreachableKind::Auth => error,
+            Some(error) if matches!(error.kind, UnreachableKind::Auth | UnreachableKind::ReadOnly) => error,
             Some(error) => Unreachable::new(UnreachableKind::Disconnected, error.to_string()),
             None => Unreachable::new(UnreachableKind::Disconnected, "not connected"),
         }

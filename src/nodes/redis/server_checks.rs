@@ -17,11 +17,22 @@ pub enum ServerFinding {
     /// It is part of a Redis Cluster, which fails over and shards.
     Cluster,
     /// Replicas are attached: a failover to one of them would lose leases.
-    HasReplicas { count: u64 },
+    HasReplicas {
+        /// Their number.
+        count: u64,
+        /// The setting `allow_replicas`.
+        allowed: bool,
+    },
     /// It has evicted keys since it started.
     HasEvicted { keys: u64 },
     /// Neither append-only file nor snapshots.
     NoPersistence,
+    /// Its memory is full.
+    Full { bytes: u64 },
+    /// It could not write its snapshot or its append-only file.
+    CannotSave,
+    /// This instance may not subscribe, count subscribers or publish there.
+    NoNotices { why: String },
 }
 
 impl ServerFinding {
@@ -35,6 +46,9 @@ impl ServerFinding {
             Self::HasReplicas { .. } => "has-replicas",
             Self::HasEvicted { .. } => "has-evicted",
             Self::NoPersistence => "no-persistence",
+            Self::Full { .. } => "full",
+            Self::CannotSave => "cannot-save",
+            Self::NoNotices { .. } => "no-notices",
         }
     }
 
@@ -53,8 +67,8 @@ impl ServerFinding {
             Self::Cluster => {
                 "The server runs in cluster mode, where slots move and replicas take over: use an independent master.".into()
             }
-            Self::HasReplicas { count } => format!(
-                "{count} replica(s) follow this server: never fail over to one of them, it may not have the latest leases."
+            Self::HasReplicas { count, .. } => format!(
+                "{count} replica(s) follow this server: a failover to one of them loses leases. Detach them, or set allow_replicas where nothing ever fails over to them."
             ),
             Self::HasEvicted { keys } => format!(
                 "The server has evicted {keys} key(s) since it started; each time that happens the node loses its vote for a while."
@@ -62,12 +76,28 @@ impl ServerFinding {
             Self::NoPersistence => {
                 "Neither appendonly nor snapshots are on: after a restart the node sits out its quarantine and knows no fences.".into()
             }
+            Self::Full { bytes } => format!(
+                "The server uses all of its maxmemory ({bytes} bytes) and refuses every acquire: raise it, or remove what else is stored there."
+            ),
+            Self::CannotSave => {
+                "The server's last snapshot or write to its append-only file failed; with stop-writes-on-bgsave-error it refuses acquires, extends and releases: free its disk, or set that to no.".into()
+            }
+            Self::NoNotices { why } => format!(
+                "This instance gets no notices from there, so its waiters ask once a second ({why}): compare the user's rights with docs/redis-acl.md."
+            ),
         }
     }
 
     /// Whether the server is sent no acquires while this is so.
     pub fn removes_vote(&self) -> bool {
-        matches!(self, Self::NotMaster { .. } | Self::Evicts { .. } | Self::TooOld { .. } | Self::Cluster)
+        matches!(
+            self,
+            Self::NotMaster { .. }
+                | Self::Evicts { .. }
+                | Self::TooOld { .. }
+                | Self::Cluster
+                | Self::HasReplicas { allowed: false, .. }
+        )
     }
 }
 
@@ -84,9 +114,16 @@ pub struct ServerInfo {
     pub findings: Vec<ServerFinding>,
 }
 
+impl ServerInfo {
+    /// Whether it is a master, or does not say.
+    pub fn is_master(&self) -> bool {
+        matches!(self.role.as_str(), "" | "master")
+    }
+}
+
 /// Parses an `INFO` of the default sections. `saves` is the setting `save`, where it could be read.
 /// A missing field gives no finding: a server that hides it may still be suitable.
-pub fn read(info: &str, saves: Option<&str>) -> ServerInfo {
+pub fn read(info: &str, saves: Option<&str>, allow_replicas: bool) -> ServerInfo {
     let field = |name: &str| {
         info.lines()
             .find_map(|line| line.split_once(':').filter(|(key, _)| *key == name))
@@ -109,13 +146,21 @@ pub fn read(info: &str, saves: Option<&str>) -> ServerInfo {
         findings.push(ServerFinding::Cluster);
     }
     if role == "master" && number("connected_slaves") > 0 {
-        findings.push(ServerFinding::HasReplicas { count: number("connected_slaves") });
+        findings.push(ServerFinding::HasReplicas { count: number("connected_slaves"), allowed: allow_replicas });
     }
     if number("evicted_keys") > 0 {
         findings.push(ServerFinding::HasEvicted { keys: number("evicted_keys") });
     }
     if field("aof_enabled") == Some("0") && saves.is_some_and(|s| s.trim().is_empty()) {
         findings.push(ServerFinding::NoPersistence);
+    }
+    if number("maxmemory") > 0 && number("used_memory") >= number("maxmemory") {
+        findings.push(ServerFinding::Full { bytes: number("maxmemory") });
+    }
+    let has_failed = |name: &str| field(name).is_some_and(|status| status != "ok");
+    let saves_snapshots = saves.is_none_or(|s| !s.trim().is_empty());
+    if (has_failed("rdb_last_bgsave_status") && saves_snapshots) || has_failed("aof_last_write_status") {
+        findings.push(ServerFinding::CannotSave);
     }
     ServerInfo { run_id: field("run_id").unwrap_or("").into(), version: version.into(), role: role.into(), findings }
 }
@@ -134,12 +179,12 @@ mod tests {
                         maxmemory_policy:noeviction\r\naof_enabled:0\r\nrole:master\r\nconnected_slaves:0\r\nevicted_keys:0\r\ncluster_enabled:0\r\n";
 
     fn codes(info: &str, saves: Option<&str>) -> Vec<(&'static str, bool)> {
-        read(info, saves).findings.iter().map(|f| (f.code(), f.removes_vote())).collect()
+        read(info, saves, false).findings.iter().map(|f| (f.code(), f.removes_vote())).collect()
     }
 
     #[test]
     fn a_plain_master_has_no_findings() {
-        let server = read(GOOD, Some("3600 1"));
+        let server = read(GOOD, Some("3600 1"), false);
         assert_eq!(
             (server.run_id.as_str(), server.version.as_str(), server.role.as_str()),
             ("abc", "7.0.15", "master")
@@ -155,7 +200,10 @@ mod tests {
             ("redis_version:7.0.15", "redis_version:5.0.14", "too-old", true),
             ("redis_mode:standalone", "redis_mode:cluster", "cluster", true),
             ("cluster_enabled:0", "cluster_enabled:1", "cluster", true),
-            ("connected_slaves:0", "connected_slaves:2", "has-replicas", false),
+            ("connected_slaves:0", "connected_slaves:2", "has-replicas", true),
+            ("evicted_keys:0", "rdb_last_bgsave_status:err", "cannot-save", false),
+            ("evicted_keys:0", "aof_last_write_status:err", "cannot-save", false),
+            ("maxmemory:0", "maxmemory:9\r\nused_memory:9", "full", false),
             ("evicted_keys:0", "evicted_keys:3", "has-evicted", false),
         ] {
             assert_eq!(codes(&GOOD.replace(from, to), None), [(code, removes_vote)], "{to}");
@@ -165,13 +213,18 @@ mod tests {
         assert_eq!(codes(&evicting.replace("maxmemory:0", "maxmemory:9"), None), [("evicts", true)]);
         assert_eq!(codes(GOOD, Some("")), [("no-persistence", false)]);
         assert_eq!(codes(&GOOD.replace("aof_enabled:0", "aof_enabled:1"), Some("")), []);
-        assert!(read(&GOOD.replace("role:master", "role:slave"), None).findings[0].sentence().contains("slave"));
+        let replica = read(&GOOD.replace("role:master", "role:slave"), None, false);
+        assert!(!replica.is_master() && replica.findings[0].sentence().contains("slave"));
+        let allowed = read(&GOOD.replace("connected_slaves:0", "connected_slaves:1"), None, true);
+        assert!(allowed.is_master() && !allowed.findings[0].removes_vote());
+        let unsaved = GOOD.replace("evicted_keys:0", "rdb_last_bgsave_status:err");
+        assert_eq!(codes(&unsaved, Some("")), [("no-persistence", false)], "no snapshot is wanted");
     }
 
     proptest! {
         #[test]
         fn parsing_never_panics(info in "(?s).{0,200}") {
-            let _ = read(&info, None);
+            let _ = read(&info, None, false);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The connection on which a node's notices and events arrive: one per node and instance, apart from
 //! those for commands, so that neither delays the other. Executes what
-//! [`Subscriptions`] asks for, and passes on what is published.
+//! [`Subscriptions`] asks for, and passes on what is published. Counts as connected only while this instance may
+//! publish there too: releases publish with the same rights, and a waiter relies on them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,10 +13,11 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::connect::Connector;
+use super::connection::NodeConnections;
 use super::errors;
-use super::supervisor::{CHECK_INTERVAL, RECONNECT_DELAYS};
-use crate::protocol::keys;
-use crate::redlock::backoff::Backoff;
+use super::retry::Retry;
+use super::supervisor::CHECK_INTERVAL;
+use crate::protocol::{Unreachable, UnreachableKind, keys};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::notifications::{Notice, Topic};
@@ -29,27 +31,29 @@ const BATCH_MAX: usize = 256;
 pub(super) async fn run(
     id: NodeId,
     connector: Connector,
-    subscriptions: Arc<Subscriptions>,
+    (subscriptions, connections): (Arc<Subscriptions>, Arc<NodeConnections>),
     limit: Duration,
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
-    let mut backoff = Backoff::new(RECONNECT_DELAYS, entropy);
-    let mut is_reported = false;
+    let mut retry = Retry::new(entropy);
     loop {
-        let mut was_connected = false;
-        let error = match session(&connector, &subscriptions, limit, clock, &mut was_connected).await {
-            Ok(()) => "the connection was lost".to_owned(),
-            Err(error) => errors::of_call(&error).to_string(),
+        let mut on_connected = || {
+            retry.succeeded();
+            connections.record_notices_error(None);
         };
-        if was_connected {
-            backoff.reset();
+        let error = match session(&connector, &subscriptions, limit, clock, &mut on_connected).await {
+            Ok(()) => Unreachable::new(UnreachableKind::Broken, "the connection was lost"),
+            Err(error) => errors::of_call(&error),
+        };
+        if retry.is_to_be_reported(error.kind, clock.now()) {
+            tracing::warn!(node = %id, %error, "no notices from the node: waiters poll it");
         }
-        if was_connected || !is_reported {
-            tracing::info!(node = %id, error, "pub/sub connection lost; waiters fall back to polling");
-            is_reported = true;
-        }
-        clock.sleep(backoff.next_delay()).await;
+        let delay = retry.next_delay(error.kind);
+        // Other errors are those of the node, which its connections for commands report.
+        let is_refused = matches!(error.kind, UnreachableKind::Auth | UnreachableKind::Protocol);
+        connections.record_notices_error(is_refused.then_some(error));
+        clock.sleep(delay).await;
     }
 }
 
@@ -59,7 +63,7 @@ async fn session(
     subscriptions: &Arc<Subscriptions>,
     limit: Duration,
     clock: SystemClock,
-    was_connected: &mut bool,
+    on_connected: &mut impl FnMut(),
 ) -> Result<(), RedisError> {
     let lost = Arc::new(Notify::new());
     let (receiver, end) = (Arc::clone(subscriptions), Arc::clone(&lost));
@@ -74,18 +78,17 @@ async fn session(
     let mut connection = within(limit, connector.subscriber(on_push)).await?;
     let topics = subscriptions.reconnect();
     subscribe(&mut connection, subscriptions, &topics, limit).await?;
+    subscriptions.set_event_subscribers(within(limit, check(&mut connection)).await?);
     let _session = ConnectedGuard::new(subscriptions);
-    *was_connected = true;
-    let mut check_at = clock.now();
+    on_connected();
+    let mut check_at = clock.now().plus(CHECK_INTERVAL);
     loop {
         tokio::select! {
             biased;
             () = lost.notified() => return Ok(()),
             () = clock.sleep_until(check_at) => {
                 check_at = clock.now().plus(CHECK_INTERVAL);
-                // Serves as the health check of this connection too.
-                let count = within(limit, subscriber_count(&mut connection, &Topic::Events)).await?;
-                subscriptions.set_event_subscribers(count);
+                subscriptions.set_event_subscribers(within(limit, check(&mut connection)).await?);
                 execute(&mut connection, subscriptions, subscriptions.sweep(), limit).await?;
             }
             () = subscriptions.changed() => {
@@ -148,6 +151,13 @@ async fn subscribe(
         subscriptions.confirm(batch);
     }
     Ok(())
+}
+
+/// The health check of this connection: the number of subscribers to [`Topic::Events`]. Publishes to a channel of
+/// no resource, because the scripts of releases cannot report that they may not.
+async fn check(connection: &mut MultiplexedConnection) -> Result<usize, RedisError> {
+    let () = cmd("PUBLISH").arg(keys::FREED_PREFIX).arg("").query_async(connection).await?;
+    subscriber_count(connection, &Topic::Events).await
 }
 
 async fn subscriber_count(connection: &mut MultiplexedConnection, topic: &Topic) -> Result<usize, RedisError> {

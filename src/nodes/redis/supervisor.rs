@@ -12,8 +12,9 @@ use tokio::time::timeout;
 use super::connect;
 use super::connection::{Activation, NodeConnections};
 use super::errors;
+use super::retry::Retry;
 use super::server_checks::ServerFinding;
-use crate::redlock::backoff::{Backoff, BackoffRange};
+use crate::protocol::UnreachableKind;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
 use crate::types::NodeId;
@@ -22,23 +23,20 @@ use crate::types::NodeId;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the server checks are read. `INFO` costs the server about 100 us.
 const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// Delays between attempts to connect; random, so that many instances do not reconnect in step.
-pub(super) const RECONNECT_DELAYS: BackoffRange =
-    BackoffRange { first: Duration::from_millis(20), max: Duration::from_secs(1) };
 
-/// Runs until dropped. Cancel: all connections are closed, and calls answer `Disconnected`.
+/// Runs until dropped. `read_timeout` and `allow_replicas` are those of the server checks. Cancel: all connections are closed, and calls answer `Disconnected`.
 pub(super) async fn supervise(
     id: NodeId,
     connections: Arc<NodeConnections>,
     pools: Vec<Pool>,
-    read_timeout: Duration,
+    (read_timeout, allow_replicas): (Duration, bool),
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
     let _closing = CloseAll { connections: Arc::clone(&connections), clock };
     let maintained =
         pools.iter().enumerate().map(|(index, pool)| maintain(&id, &connections, index, pool, clock, entropy.clone()));
-    join(join_all(maintained), watch_server(&id, &connections, read_timeout, clock)).await;
+    join(join_all(maintained), watch_server(&id, &connections, (read_timeout, allow_replicas), clock)).await;
 }
 
 /// Closes the connections when the supervisor is dropped, since nothing would replace them.
@@ -65,8 +63,7 @@ async fn maintain(
     entropy: impl Entropy,
 ) {
     let slot = &connections.slots()[index];
-    let mut backoff = Backoff::new(RECONNECT_DELAYS, entropy);
-    let mut is_reported = false;
+    let mut retry = Retry::new(entropy);
     loop {
         // Hands out the connection after a PING on it, or a new one after its hand-shake.
         match pool.get().await {
@@ -74,10 +71,7 @@ async fn maintain(
                 // Back to the pool at once: the slot has a clone.
                 drop(checked);
                 match connections.activate(slot, clock.now()) {
-                    Activation::Unchanged => {
-                        backoff.reset();
-                        is_reported = false;
-                    }
+                    Activation::Unchanged => retry.succeeded(),
                     Activation::Opened | Activation::Replaced => {
                         let server = connections.status().0.server;
                         tracing::info!(node = %id, connection = index, version = server.version, "connected to the node");
@@ -87,13 +81,13 @@ async fn maintain(
             }
             Err(error) => {
                 let error = errors::of_connecting(&error);
-                if !is_reported {
+                if retry.is_to_be_reported(error.kind, clock.now()) {
                     tracing::warn!(node = %id, connection = index, %error, "cannot connect to the node; retrying");
-                    is_reported = true;
                 }
+                let delay = retry.next_delay(error.kind);
                 connections.record_connect_error(error);
                 connections.close(slot, None, clock.now());
-                clock.sleep(backoff.next_delay()).await;
+                clock.sleep(delay).await;
                 continue;
             }
         }
@@ -101,8 +95,9 @@ async fn maintain(
             // A call found it broken. The pool's own check might still succeed: make it build a new one.
             tracing::warn!(node = %id, connection = index, "the connection to the node broke; reconnecting");
             pool.retain(|_, _| false);
-            is_reported = true;
-            clock.sleep(backoff.next_delay()).await;
+            // Said already.
+            retry.is_to_be_reported(UnreachableKind::Disconnected, clock.now());
+            clock.sleep(retry.next_delay(UnreachableKind::Disconnected)).await;
         }
     }
 }
@@ -117,13 +112,24 @@ async fn closed_within(closed: impl Future<Output = ()>, clock: SystemClock, per
 }
 
 /// Reads the server checks now and then. Its own failures are ignored: `maintain` reports them.
-async fn watch_server(id: &NodeId, connections: &NodeConnections, read_timeout: Duration, clock: SystemClock) {
+async fn watch_server(
+    id: &NodeId,
+    connections: &NodeConnections,
+    (read_timeout, allow_replicas): (Duration, bool),
+    clock: SystemClock,
+) {
     loop {
         clock.sleep(SERVER_CHECK_INTERVAL).await;
         let Some(mut active) = connections.slots().iter().find_map(|slot| slot.active()) else { continue };
-        if let Ok(Ok(server)) = timeout(read_timeout, connect::read_server(&mut active.connection)).await {
+        if let Ok(Ok(server)) =
+            timeout(read_timeout, connect::read_server(&mut active.connection, allow_replicas)).await
+        {
             log_findings(id, &connections.status().0.server.findings, &server.findings);
+            let refusal = (!server.is_master()).then(|| errors::of_call(&errors::not_master(&server.role)));
             connections.record_server(server);
+            if let Some(refusal) = refusal {
+                connections.close_all(refusal, clock.now());
+            }
         }
     }
 }

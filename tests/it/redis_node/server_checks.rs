@@ -3,6 +3,8 @@
 use redlockd::nodes::redis::{NodeTls, NodeUrl, RedisNode, ServerFinding};
 use redlockd::protocol::{ListArgs, Reply, Request, UnreachableKind};
 use redlockd::redlock::entropy::SystemEntropy;
+use redlockd::redlock::node::Node;
+use redlockd::redlock::notifications::NotificationSource;
 
 use super::{Holder, TestNode, config};
 use crate::support::poll;
@@ -92,13 +94,91 @@ async fn a_replica_gets_no_acquires_and_refuses_writes() {
     })
     .await;
     assert_eq!(node.error(Holder::of("r").release()).await, UnreachableKind::ReadOnly, "before the server checks");
-    assert_eq!(node.error(Holder::of("r").acquire(1_000)).await, UnreachableKind::ReadOnly);
-    let fresh = TestNode::connected(config(&server.url())).await;
-    assert_eq!((codes(&fresh), fresh.redis.report().role.as_str()), (vec!["not-master", "no-persistence"], "slave"));
+    let refused = node.error(Holder::of("r").acquire(1_000)).await;
+    assert!(matches!(refused, UnreachableKind::ReadOnly | UnreachableKind::Unsuitable), "{refused}");
+    let fresh = TestNode::new(config(&server.url()));
+    poll::until_true("the role is known", || fresh.redis.report().role == "slave").await;
+    assert_eq!(codes(&fresh), ["not-master", "no-persistence"]);
     assert_eq!(fresh.error(Holder::of("r").acquire(1_000)).await, UnreachableKind::Unsuitable);
-    assert_eq!(fresh.error(Holder::of("r").release()).await, UnreachableKind::ReadOnly, "releases still pass");
+    assert_eq!(fresh.error(Holder::of("r").release()).await, UnreachableKind::ReadOnly);
+}
+
+/// F2: what was connected while the server was a replica, or became one, is never used again.
+#[tokio::test]
+async fn f2_a_server_that_is_no_master_ends_the_connection_until_it_is_one() {
+    let (master, server) = (RedisServer::start().await, RedisServer::start().await);
+    let node = TestNode::voting(&server).await;
+    let port = master.port().to_string();
+    server.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    assert_eq!(node.error(Holder::of("r").release()).await, UnreachableKind::ReadOnly);
+    assert!(!node.redis.report().connected, "one refused write ends it");
+    poll::until_true("the role is known", || node.redis.report().role == "slave").await;
+    assert!(!node.redis.report().connected, "a hand-shake with a replica fails");
+    server.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    node.until_connected().await;
+    assert_eq!(node.redis.report().role, "master");
+    assert!(node.redis.report().reconnects > 0);
+}
+
+/// F2: a node with a replica is not asked for leases, unless the setting says otherwise.
+#[tokio::test]
+async fn f2_an_attached_replica_bars_the_vote() {
+    let (master, replica) = (RedisServer::start().await, RedisServer::start().await);
+    TestNode::voting(&master).await;
+    let port = master.port().to_string();
+    replica.ask::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    poll::until("the replica is attached", || async {
+        master.ask::<String>(&["INFO", "replication"]).await.contains("connected_slaves:1").then_some(())
+    })
+    .await;
     let above = TestNode::connected(config(&master.url())).await;
     assert_eq!(codes(&above), ["has-replicas", "no-persistence"]);
+    assert_eq!(above.error(Holder::of("r").acquire(1_000)).await, UnreachableKind::Unsuitable);
+    let mut allowing = config(&master.url());
+    allowing.allow_replicas = true;
+    let allowing = TestNode::connected(allowing).await;
+    allowing.granted(&Holder::of("r"), 1_000).await;
+    assert_eq!(codes(&allowing), ["has-replicas", "no-persistence"]);
+}
+
+/// F12 and M2: without the right to publish, waiters do not rely on notices, and the node says why.
+#[tokio::test]
+async fn f12_a_user_that_may_not_publish_gets_no_notices() {
+    for missing in ["-publish", "-pubsub|numsub", "-subscribe"] {
+        let user: &'static str = format!("lock on >pw ~* &* +@all {missing}").leak();
+        let server = RedisServer::start_with(Options { users: vec![user], ..Options::default() }).await;
+        let node = TestNode::connected(config(&server.url().replace("redis://", "redis://lock:pw@"))).await;
+        poll::until_true("the finding is reported", || codes(&node).contains(&"no-notices")).await;
+        let NotificationSource::Subscriptions(subscriptions) = node.redis.notifications() else {
+            panic!("it publishes")
+        };
+        assert!(!subscriptions.is_connected(), "{missing}");
+        let sentence = node.redis.report().findings.iter().map(ServerFinding::sentence).collect::<String>();
+        assert!(sentence.contains(missing.trim_start_matches('-').split('|').next().expect("a word")), "{sentence}");
+        // The right is given back: no restart is needed.
+        server.ask::<()>(&["ACL", "SETUSER", "lock", "+@all"]).await;
+        poll::until_true("it is connected", || subscriptions.is_connected()).await;
+        assert!(!codes(&node).contains(&"no-notices"));
+    }
+}
+
+/// F8: a full node, and one that cannot save, say so.
+#[tokio::test]
+async fn f8_a_full_node_and_one_that_cannot_save_are_found() {
+    let server = RedisServer::start_with(Options { maxmemory: Some("1"), ..Options::default() }).await;
+    let node = TestNode::connected(config(&server.url())).await;
+    assert!(codes(&node).contains(&"full"), "{:?}", codes(&node));
+    let more = vec!["--enable-protected-config".into(), "yes".into()];
+    let server = RedisServer::start_with(Options { more, ..Options::default() }).await;
+    server.ask::<()>(&["CONFIG", "SET", "save", "3600 1"]).await;
+    server.ask::<()>(&["CONFIG", "SET", "dir", "/proc"]).await;
+    server.ask::<()>(&["BGSAVE"]).await;
+    poll::until("the snapshot fails", || async {
+        server.ask::<String>(&["INFO", "persistence"]).await.contains("rdb_last_bgsave_status:err").then_some(())
+    })
+    .await;
+    let node = TestNode::connected(config(&server.url())).await;
+    assert!(codes(&node).contains(&"cannot-save"), "{:?}", codes(&node));
 }
 
 #[tokio::test]
