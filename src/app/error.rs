@@ -71,4 +71,14 @@ pub enum AppError {
     /// A new cluster could not be initialised.
     #[error("nothing was initialised: {0}")]
     Init(#[from] InitError),
+    /// A node refuses the service's user.
+    #[error(
+        "nothing was initialised: node {node} refuses this user ({why}): compare its rights with docs/redis-acl.md; `redlockd doctor` names the command"
+    )]
+    Refused {
+        /// The node.
+        node: NodeId,
+        /// In the node's words.
+        why: String,
+    },
 }

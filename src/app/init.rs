@@ -9,9 +9,12 @@ use super::nodes::{ConfiguredRedlock, node_ids, observer, open_nodes, redlock_se
 use crate::config::Config;
 use crate::manager::latency::NodeLatencies;
 use crate::metrics::Metrics;
+use crate::protocol::{Request, UnreachableKind};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
 use crate::redlock::monitor::{InitError, NodeMonitor};
+use crate::redlock::node::Node;
+use crate::types::NodeId;
 
 /// How long all nodes are waited for.
 const NODES_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,6 +41,11 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     let until = SystemClock.now().plus(NODES_TIMEOUT);
     let outcome = loop {
         match monitor.init().await {
+            // Trying again does not help.
+            Err(InitError::Unreachable(node, UnreachableKind::Auth)) => {
+                let why = refusal(&engine, &node).await;
+                return Err(AppError::Refused { node, why });
+            }
             Err(InitError::Unreachable(..)) if SystemClock.now() < until => SystemClock.sleep(RETRY_INTERVAL).await,
             outcome => break outcome,
         }
@@ -48,4 +56,14 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
     tasks.stop().await;
     outcome?;
     Ok(format!("initialised a new cluster of {count} nodes; {} of them must agree", engine.quorum()))
+}
+
+/// Which right is missing, as the node says to a probe.
+async fn refusal(engine: &ConfiguredRedlock, id: &NodeId) -> String {
+    let Some(node) = engine.nodes.iter().find(|node| node.id() == id) else { return String::new() };
+    let probe = Arc::clone(node).call(engine.cluster_clock.request_time(), Arc::new(Request::Probe));
+    match tokio::time::timeout(NODES_TIMEOUT, probe).await {
+        Ok(Err(error)) => error.detail.to_string(),
+        _ => UnreachableKind::Auth.to_string(),
+    }
 }

@@ -2,6 +2,9 @@
 //! certificates, and passwords from files.
 
 use std::path::Path;
+use std::time::Duration;
+
+use redlockd::redlock::clock::{Clock, SystemClock};
 
 use crate::support::cluster::node_args;
 use crate::support::daemon::{ended, redlockd};
@@ -131,6 +134,20 @@ async fn a_foreign_lock_is_deleted_without_the_right_to_publish() {
     let forced = service.client().request("DELETE", "/locks/a/b?force=now&reason=test");
     crate::support::client::send(forced).await.expect_status(204);
     service.client().inspect("a/b").await.expect_problem(404, "not-held");
+}
+
+/// M2: `init` says at once which right is missing, and `doctor` too.
+#[tokio::test]
+async fn m2_init_and_doctor_name_the_right_that_is_missing() {
+    let users = vec!["locker on >pw ~* &* +@all -hmget"];
+    let server = RedisServer::start_with(Options { users, ..Options::default() }).await;
+    let node = format!("n1={}", server.url().replace("redis://", "redis://locker:pw@"));
+    let begun = SystemClock.now();
+    let done = ended(&mut redlockd(&[&["init", "--node", &node][..], &SHORT_TIMES].concat()));
+    assert!(SystemClock.now().since(begun) < Duration::from_secs(8), "it retried for ten seconds");
+    assert!(done.code != Some(0) && done.err.contains("n1 refuses this user"), "{done:?}");
+    let done = ended(&mut redlockd(&[&["doctor", "--node", &node][..], &SHORT_TIMES].concat()));
+    assert!(done.code != Some(0) && done.out.contains("hmget"), "{done:?}");
 }
 
 /// With these settings the nodes are initialised, and a lock is acquired and released.
