@@ -18,7 +18,8 @@ if want > 0 and fence > want then return no or { 'O', fence } end -- this token'
 if want > math.max(NOW, hw) + GUARD then return { 'F' } end -- a fence too far ahead would spoil the counter
 local px = (ARGV[6] == '0' and ttl or ARGV[6]) + ARGV[7]
 local left = redis.call('PTTL', LOCK)
-if px > left then redis.call('PEXPIRE', LOCK, px) end
+-- Also where the end stays: once a script has written, a full node takes the rest, and the claim below is not lost.
+redis.call('PEXPIRE', LOCK, math.max(px, left))
 if ARGV[9] == '1' then renewals = string.format('%06d', math.min(renewals + 1, 999999)) end
 local edits = want > fence or ARGV[10] ~= ''
 -- An extend adds a claim of its own: no late cancel of an attempt may end what it confirmed.

@@ -369,3 +369,22 @@ async fn the_observer_is_notified_of_each_call_and_a_dropped_supervisor_closes_a
     assert_eq!(gone.map_err(|e| e.kind), Err(UnreachableKind::Disconnected));
     assert_eq!((seen.good.load(Ordering::Relaxed), seen.bad.load(Ordering::Relaxed)), (1, 1));
 }
+
+/// F15: a full node notes the claim of an extend that is shorter than what is left, so that a late cancel of the
+/// acquire does not delete the lease.
+#[tokio::test]
+async fn f15_an_extend_on_a_full_node_is_not_undone_by_a_late_cancel() {
+    let server = RedisServer::start().await;
+    let node = TestNode::voting(&server).await;
+    let a = Holder::of("r");
+    let fence = node.granted(&a, 60_000).await;
+    server.ask::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    assert!(matches!(node.reply(a.extend(Some(1_000))).await, Reply::Updated { .. }));
+    node.reply(a.cancel()).await;
+    match node.reply(a.inspect()).await {
+        Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record, left_ms, .. }, .. }) => {
+            assert_eq!((record.fence, left_ms > 50_000), (fence, true));
+        }
+        reply => panic!("{reply:?}"),
+    }
+}
