@@ -1,22 +1,22 @@
-//! Builds connections to a Redis node: TLS, driver options, the pools, and the hand-shake that each
-//! connection must pass before requests are sent on it.
+//! Builds connections to a Redis node: driver options, and the hand-shake that each connection must pass before
+//! requests are sent on it.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::{AsyncPushSender, MultiplexedConnection};
-use deadpool_redis::redis::io::tcp::TcpSettings;
-use deadpool_redis::redis::{AsyncConnectionConfig, Client, ProtocolVersion, RedisError, cmd};
-use deadpool_redis::{Hook, HookError, Manager, Pool, Runtime, Timeouts};
+use deadpool_redis::redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError, cmd};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::connection::{ActiveConnection, NodeConnections};
+use super::connection::{ActiveConnection, DriverTask, NodeConnections};
 use super::errors;
 use super::server_checks::{self, ServerInfo};
+use super::stream::Target;
 use super::url::{NodeTls, NodeUrl};
-use crate::protocol::ClusterParams;
-use crate::protocol::commands;
+use crate::protocol::{ClusterParams, Unreachable, UnreachableKind, commands};
 use crate::types::Invalid;
 
 /// The driver's own limit for an answer, for callers without a deadline. Far above the node timeout, so
@@ -35,10 +35,20 @@ pub(super) struct Limits {
     pub check: Duration,
 }
 
-/// Builds the pools of a node's connections, and its subscriber connection.
+/// A connection whose hand-shake is to come.
+pub(super) struct OpenConnection {
+    /// The connection.
+    pub connection: MultiplexedConnection,
+    /// Reads and writes for it until dropped.
+    pub driver: DriverTask,
+}
+
+/// Builds a node's connections, and its subscriber connection.
 #[derive(Clone)]
 pub(super) struct Connector {
-    client: Client,
+    target: Target,
+    /// User, password, database.
+    settings: RedisConnectionInfo,
     limits: Limits,
     params: Arc<ClusterParams>,
     bind_run: bool,
@@ -65,77 +75,73 @@ impl Connector {
         allow_replicas: bool,
     ) -> Result<Self, Invalid> {
         let client = url.client(tls)?;
-        Ok(Self { client, limits, params, bind_run, allow_replicas })
+        let info = client.get_connection_info();
+        let (target, settings) = (Target::new(info, tls)?, info.redis_settings().clone());
+        Ok(Self { target, settings, limits, params, bind_run, allow_replicas })
     }
 
-    /// The pool of one connection. The hand-shake of each new connection stages a clone of it in the
-    /// slot, see [`super::connection::ConnectionSlot::stage`].
+    /// A connection that has passed its hand-shake.
     ///
-    /// Errors: [`Invalid`] where the driver refuses the options.
-    pub(super) fn pool(&self, connections: &Arc<NodeConnections>, slot: usize) -> Result<Pool, Invalid> {
-        let info = self.client.get_connection_info();
-        let settings = info.redis_settings().clone().set_skip_set_lib_name();
-        let info = info.clone().set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.limits.connect))
-            .set_response_timeout(Some(ANSWER_BACKSTOP))
-            .set_pipeline_buffer_size(PIPELINE_BUFFER);
-        let refused = |e: String| Invalid(format!("the driver refuses its options: {e}"));
-        let manager = Manager::new_with_config(info, options).map_err(|e| refused(e.to_string()))?;
-        let limits = Timeouts {
-            wait: Some(self.limits.check),
-            create: Some(self.limits.connect),
-            recycle: Some(self.limits.check),
-        };
-        Pool::builder(manager)
-            .max_size(1)
-            .timeouts(limits)
-            .runtime(Runtime::Tokio1)
-            .post_create(self.hand_shake(Arc::clone(connections), slot))
-            .build()
-            .map_err(|e| refused(e.to_string()))
+    /// Errors: why there is none. Cancel: it is closed.
+    pub(super) async fn connect(&self, connections: &NodeConnections) -> Result<ActiveConnection, Unreachable> {
+        let options = AsyncConnectionConfig::new().set_pipeline_buffer_size(PIPELINE_BUFFER);
+        let opened = within(self.limits.connect, self.open(options, ProtocolVersion::RESP2)).await;
+        let OpenConnection { mut connection, driver } = opened.map_err(|e| errors::of_connecting(&e))?;
+        let prepared = within(self.limits.connect, prepare(&mut connection, self.allow_replicas)).await;
+        let server = prepared.map_err(|e| errors::of_connecting(&e))?;
+        if self.bind_run && server.run_id.is_empty() {
+            let why = "INFO does not say the run_id; identity = \"script\" may do";
+            return Err(Unreachable::new(UnreachableKind::Protocol, why));
+        }
+        let run_id = if self.bind_run { &server.run_id } else { "" };
+        let marker_fingerprint = commands::marker_fingerprint(&self.params, run_id).into();
+        let refusal = (!server.is_master()).then(|| errors::of_call(&errors::not_master(&server.role)));
+        connections.record_server(server);
+        // A replica may be promoted on this connection, without what it was never sent (F2).
+        match refusal {
+            Some(refusal) => Err(refusal),
+            None => {
+                let generation = connections.next_generation();
+                Ok(ActiveConnection { connection, marker_fingerprint, generation, _driver: driver })
+            }
+        }
+    }
+
+    /// Checks a connection. Errors: it must be replaced.
+    pub(super) async fn check(&self, mut active: ActiveConnection) -> Result<(), Unreachable> {
+        let pong = within(self.limits.check, cmd("PING").query_async::<String>(&mut active.connection)).await;
+        match pong {
+            Ok(pong) if pong == "PONG" => Ok(()),
+            Ok(_) => Err(Unreachable::new(UnreachableKind::Protocol, "the answer to PING is another one")),
+            Err(error) => Err(errors::of_connecting(&error)),
+        }
+    }
+
+    /// Reads the server checks. Errors: those of `INFO`, and a timeout.
+    pub(super) async fn read_server(&self, active: &mut ActiveConnection) -> Result<ServerInfo, RedisError> {
+        within(self.limits.connect, read_server(&mut active.connection, self.allow_replicas)).await
     }
 
     /// A connection for subscriptions: `on_push` is called with each message that the server pushes.
     ///
     /// Errors: those of the driver, also for a server without RESP3 (before Redis 6).
-    pub(super) async fn subscriber(&self, on_push: impl AsyncPushSender) -> Result<MultiplexedConnection, RedisError> {
-        let info = self.client.get_connection_info();
-        let settings = info.redis_settings().clone().set_skip_set_lib_name().set_protocol(ProtocolVersion::RESP3);
-        let info = info.clone().set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let options = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.limits.connect))
-            .set_response_timeout(Some(ANSWER_BACKSTOP))
-            .set_push_sender(on_push);
-        Client::open(info)?.get_multiplexed_async_connection_with_config(&options).await
+    pub(super) async fn subscriber(&self, on_push: impl AsyncPushSender) -> Result<OpenConnection, RedisError> {
+        self.open(AsyncConnectionConfig::new().set_push_sender(on_push), ProtocolVersion::RESP3).await
     }
 
-    fn hand_shake(&self, connections: Arc<NodeConnections>, slot: usize) -> Hook {
-        let (limit, params, bind_run) = (self.limits.connect, Arc::clone(&self.params), self.bind_run);
-        let allow_replicas = self.allow_replicas;
-        Hook::async_fn(move |connection, _| {
-            let (connections, params) = (Arc::clone(&connections), Arc::clone(&params));
-            Box::pin(async move {
-                let prepared = timeout(limit, prepare(connection, allow_replicas))
-                    .await
-                    .unwrap_or_else(|_| Err(errors::timed_out()));
-                let server = prepared.map_err(HookError::Backend)?;
-                if bind_run && server.run_id.is_empty() {
-                    return Err(HookError::message("INFO does not say the run_id; identity = \"script\" may do"));
-                }
-                let marker_fingerprint =
-                    commands::marker_fingerprint(&params, if bind_run { &server.run_id } else { "" }).into();
-                let refusal = (!server.is_master()).then(|| errors::not_master(&server.role));
-                connections.record_server(server);
-                // A replica may be promoted on this connection, without what it was never sent (F2).
-                if let Some(refusal) = refusal {
-                    return Err(HookError::Backend(refusal));
-                }
-                let (connection, generation) = (connection.clone(), connections.next_generation());
-                connections.slots()[slot].stage(ActiveConnection { connection, marker_fingerprint, generation });
-                Ok(())
-            })
-        })
+    async fn open(
+        &self,
+        options: AsyncConnectionConfig,
+        protocol: ProtocolVersion,
+    ) -> Result<OpenConnection, RedisError> {
+        let options = options.set_response_timeout(Some(ANSWER_BACKSTOP));
+        let settings = self.settings.clone().set_skip_set_lib_name().set_protocol(protocol);
+        let socket = self.target.connect().await?;
+        let (connection, driver) = MultiplexedConnection::new_with_config(&settings, socket, options).await?;
+        // A task of its own, so that it reads and writes while callers wait; it ends with the last clone of the set.
+        let mut tasks = JoinSet::new();
+        tasks.spawn(driver);
+        Ok(OpenConnection { connection, driver: Arc::new(tasks) })
     }
 }
 
@@ -152,12 +158,17 @@ async fn prepare(connection: &mut MultiplexedConnection, allow_replicas: bool) -
 /// Reads the server's version, role and settings. `CONFIG` may be forbidden: then persistence is not checked.
 ///
 /// Errors: those of `INFO`.
-pub(super) async fn read_server(
-    connection: &mut MultiplexedConnection,
-    allow_replicas: bool,
-) -> Result<ServerInfo, RedisError> {
+async fn read_server(connection: &mut MultiplexedConnection, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
     let info: String = cmd("INFO").query_async(connection).await?;
     let saves: Result<Vec<String>, RedisError> = cmd("CONFIG").arg("GET").arg("save").query_async(connection).await;
     let saves = saves.ok().and_then(|pair| pair.into_iter().nth(1));
     Ok(server_checks::read(&info, saves.as_deref(), allow_replicas))
+}
+
+/// The work, or a timeout.
+pub(super) async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, RedisError>>,
+) -> Result<T, RedisError> {
+    timeout(limit, work).await.unwrap_or_else(|_| Err(errors::timed_out()))
 }

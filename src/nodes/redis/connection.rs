@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
 
 use super::server_checks::ServerInfo;
 use crate::protocol::{NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
@@ -16,13 +17,17 @@ use crate::redlock::clock::BootTime;
 /// A connection that has passed its hand-shake.
 #[derive(Debug, Clone)]
 pub(super) struct ActiveConnection {
-    /// A clone of the pool's connection, which the pool checks and replaces.
+    /// Where commands are sent.
     pub connection: MultiplexedConnection,
     /// What scripts compare with the node's marker, see [`crate::protocol::commands::marker_fingerprint`].
     pub marker_fingerprint: Arc<str>,
     /// Distinguishes the connections that a slot has had.
     pub generation: u64,
+    pub(super) _driver: DriverTask,
 }
+
+/// The task that reads and writes for a connection: ended when the last clone is dropped.
+pub(super) type DriverTask = Arc<JoinSet<()>>;
 
 /// A request that is not yet answered.
 #[derive(Debug)]
@@ -65,8 +70,6 @@ pub(super) enum EnqueueError {
 #[derive(Debug, Default)]
 pub(super) struct ConnectionSlot {
     active: Mutex<Option<ActiveConnection>>,
-    /// Has passed its hand-shake, and waits for the pool to hand it out.
-    candidate: Mutex<Option<ActiveConnection>>,
     closed: Notify,
     queue: Mutex<Vec<PendingRequest>>,
     enqueued: Notify,
@@ -131,27 +134,9 @@ impl ConnectionSlot {
         active.map(|active| (active, requests))
     }
 
-    /// Keeps a connection that has passed its hand-shake until the pool hands it out.
-    pub(super) fn stage(&self, candidate: ActiveConnection) {
-        *self.candidate.lock() = Some(candidate);
-    }
-
-    /// Makes the candidate, if there is one, the active connection.
-    fn activate(&self) -> Activation {
-        let Some(candidate) = self.candidate.lock().take() else { return Activation::Unchanged };
-        match self.active.lock().replace(candidate) {
-            Some(_) => Activation::Replaced,
-            None => Activation::Opened,
-        }
-    }
-
     /// Removes the active connection, if it is of that generation (`None`: any), and wakes the task that
     /// maintains it. Returns whether there was one to remove.
     fn close(&self, generation: Option<u64>) -> bool {
-        if generation.is_none() {
-            // Also a candidate that was never activated, because the supervisor was dropped in between.
-            *self.candidate.lock() = None;
-        }
         let mut active = self.active.lock();
         let closes = active.as_ref().is_some_and(|a| generation.is_none_or(|g| g == a.generation));
         if closes {
@@ -168,17 +153,6 @@ impl ConnectionSlot {
     pub(super) async fn closed(&self) {
         self.closed.notified().await;
     }
-}
-
-/// Result of [`NodeConnections::activate`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Activation {
-    /// There was no candidate.
-    Unchanged,
-    /// The slot had no connection before.
-    Opened,
-    /// The candidate replaced another connection.
-    Replaced,
 }
 
 /// What a node's callers and its supervisor share.
@@ -253,23 +227,19 @@ impl NodeConnections {
         &self.slots[usize::try_from(hash % count).unwrap_or(0)]
     }
 
-    /// Makes a slot's candidate its active connection.
-    pub(super) fn activate(&self, slot: &ConnectionSlot, now: BootTime) -> Activation {
+    /// Puts a connection into a slot that has none.
+    pub(super) fn activate(&self, slot: &ConnectionSlot, active: ActiveConnection, now: BootTime) {
         // One lock for the slot and the count of open connections, so that they agree.
         let mut status = self.status.lock();
-        let activation = slot.activate();
-        if activation != Activation::Unchanged {
-            status.built += 1;
-            status.reconnects = status.built.saturating_sub(u64::try_from(self.slots.len()).unwrap_or(u64::MAX));
-            status.connect_error = None;
-        }
-        if activation == Activation::Opened {
+        status.built += 1;
+        status.reconnects = status.built.saturating_sub(u64::try_from(self.slots.len()).unwrap_or(u64::MAX));
+        status.connect_error = None;
+        if slot.active.lock().replace(active).is_none() {
             status.open += 1;
             if status.open == self.slots.len() {
                 status.since = now;
             }
         }
-        activation
     }
 
     /// Closes a slot's connection if it is of that generation (`None`: any).

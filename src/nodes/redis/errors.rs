@@ -3,10 +3,8 @@
 
 use std::io;
 
-use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
-use deadpool_redis::{HookError, PoolError};
-
 use crate::protocol::{Unreachable, UnreachableKind};
+use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 
 /// Longer details are cut. They are written to the log.
 const DETAIL_MAX_CHARS: usize = 300;
@@ -27,25 +25,12 @@ pub(super) fn of_call(error: &RedisError) -> Unreachable {
 }
 
 /// The error of an attempt to connect, of a hand-shake or of a health check.
-pub(super) fn of_connecting(error: &PoolError) -> Unreachable {
-    match error {
-        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => {
-            let kind = match kind_of(error) {
-                UnreachableKind::Broken => UnreachableKind::Disconnected,
-                kind => kind,
-            };
-            Unreachable::new(kind, detail_of(error))
-        }
-        PoolError::PostCreateHook(HookError::Message(text)) => {
-            Unreachable::new(UnreachableKind::Protocol, text.to_string())
-        }
-        PoolError::Timeout(step) => {
-            Unreachable::new(UnreachableKind::Timeout, format!("no answer while connecting ({step:?})"))
-        }
-        PoolError::Closed | PoolError::NoRuntimeSpecified => {
-            Unreachable::new(UnreachableKind::Disconnected, error.to_string())
-        }
-    }
+pub(super) fn of_connecting(error: &RedisError) -> Unreachable {
+    let kind = match kind_of(error) {
+        UnreachableKind::Broken => UnreachableKind::Disconnected,
+        kind => kind,
+    };
+    Unreachable::new(kind, detail_of(error))
 }
 
 fn kind_of(error: &RedisError) -> UnreachableKind {
@@ -155,7 +140,7 @@ mod tests {
         let lost = || RedisError::from(io::Error::from(io::ErrorKind::ConnectionReset));
         assert_eq!(of_call(&lost()).kind, UnreachableKind::Broken);
         assert!(breaks_connection(&lost()));
-        assert_eq!(of_connecting(&PoolError::Backend(lost())).kind, UnreachableKind::Disconnected);
+        assert_eq!(of_connecting(&lost()).kind, UnreachableKind::Disconnected);
         assert_eq!(of_call(&timed_out()).kind, UnreachableKind::Timeout);
         assert!(!breaks_connection(&timed_out()));
     }

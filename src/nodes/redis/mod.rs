@@ -1,8 +1,7 @@
 //! A node that is a Redis master: connections to it, and the commands sent on them.
 //!
-//! deadpool-redis builds, checks (`PING`) and replaces each connection: one pool of size 1 per
-//! connection. Commands do not take turns on the pooled object: its hand-shake hook stages a clone of
-//! the multiplexed connection, and all commands are sent on that clone at the same time.
+//! Each connection is multiplexed: all commands are sent on it at the same time. `supervisor` builds, checks
+//! (`PING`) and replaces it; `meter` bounds what the node sends on it.
 //!
 //! A caller's request is queued until the runtime's turn ends, then `batcher` sends all that are
 //! queued. Nothing is repeated, except a script that the server did not know and therefore did not run.
@@ -12,9 +11,11 @@ mod config;
 mod connect;
 mod connection;
 mod errors;
+mod meter;
 mod node;
 mod retry;
 mod server_checks;
+mod stream;
 mod subscriber;
 mod supervisor;
 mod url;

@@ -90,14 +90,11 @@ impl RedisNode {
         let (params, tls) = (Arc::clone(&config.params), config.tls.as_ref());
         let connector = Connector::new(&config.url, tls, limits, params, bind_run, config.allow_replicas)?;
         let connections = Arc::new(NodeConnections::new(config.connections, clock.now()));
-        let pool = |index| connector.pool(&connections, index);
-        let pools = (0..config.connections).map(pool).collect::<Result<Vec<_>, _>>()?;
         let subscriptions = Arc::new(Subscriptions::default());
         let (id, subscribed, supervised) = (config.id.clone(), Arc::clone(&subscriptions), Arc::clone(&connections));
         let shared = (subscribed, Arc::clone(&connections));
-        let subscriber = subscriber::run(id.clone(), connector, shared, limit, clock, entropy.clone());
-        let (kept, allow) = (Arc::clone(&connections), config.allow_replicas);
-        let supervisor = supervisor::supervise(id, kept, pools, (limit, allow), clock, entropy);
+        let subscriber = subscriber::run(id.clone(), connector.clone(), shared, limit, clock, entropy.clone());
+        let supervisor = supervisor::supervise(id, Arc::clone(&connections), connector, clock, entropy);
         let context = CommandContext { params: config.params, template: config.key_template };
         let tasks = async move {
             // Tasks of their own, so that their frequent wake-ups do not poll the others. Dropping the

@@ -3,16 +3,14 @@
 //! [`Subscriptions`] asks for, and passes on what is published. Counts as connected only while this instance may
 //! publish there too: releases publish with the same rights, and a waiter relies on them.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{PushInfo, PushKind, RedisError, Value, cmd, pipe};
 use tokio::sync::Notify;
-use tokio::time::timeout;
 
-use super::connect::Connector;
+use super::connect::{Connector, OpenConnection, within};
 use super::connection::NodeConnections;
 use super::errors;
 use super::retry::Retry;
@@ -75,7 +73,7 @@ async fn session(
         }
         Ok(())
     };
-    let mut connection = within(limit, connector.subscriber(on_push)).await?;
+    let OpenConnection { mut connection, driver: _driver } = within(limit, connector.subscriber(on_push)).await?;
     let topics = subscriptions.reconnect();
     subscribe(&mut connection, subscriptions, &topics, limit).await?;
     subscriptions.set_event_subscribers(within(limit, check(&mut connection)).await?);
@@ -184,8 +182,4 @@ fn on_message(subscriptions: &Subscriptions, data: &[Value]) {
     {
         subscriptions.lease_ended(&resource, notice);
     }
-}
-
-async fn within<T>(limit: Duration, work: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
-    timeout(limit, work).await.unwrap_or_else(|_| Err(errors::timed_out()))
 }

@@ -5,12 +5,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::Pool;
 use futures_util::future::{join, join_all};
-use tokio::time::timeout;
 
-use super::connect;
-use super::connection::{Activation, NodeConnections};
+use super::connect::Connector;
+use super::connection::NodeConnections;
 use super::errors;
 use super::retry::Retry;
 use super::server_checks::ServerFinding;
@@ -24,19 +22,18 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the server checks are read. `INFO` costs the server about 100 us.
 const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Runs until dropped. `read_timeout` and `allow_replicas` are those of the server checks. Cancel: all connections are closed, and calls answer `Disconnected`.
+/// Runs until dropped. Cancel: all connections are closed, and calls answer `Disconnected`.
 pub(super) async fn supervise(
     id: NodeId,
     connections: Arc<NodeConnections>,
-    pools: Vec<Pool>,
-    (read_timeout, allow_replicas): (Duration, bool),
+    connector: Connector,
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
     let _closing = CloseAll { connections: Arc::clone(&connections), clock };
-    let maintained =
-        pools.iter().enumerate().map(|(index, pool)| maintain(&id, &connections, index, pool, clock, entropy.clone()));
-    join(join_all(maintained), watch_server(&id, &connections, (read_timeout, allow_replicas), clock)).await;
+    let maintained = (0..connections.slots().len())
+        .map(|index| maintain(&id, &connections, index, &connector, clock, entropy.clone()));
+    join(join_all(maintained), watch_server(&id, &connections, &connector, clock)).await;
 }
 
 /// Closes the connections when the supervisor is dropped, since nothing would replace them.
@@ -58,29 +55,25 @@ async fn maintain(
     id: &NodeId,
     connections: &NodeConnections,
     index: usize,
-    pool: &Pool,
+    connector: &Connector,
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
     let slot = &connections.slots()[index];
     let mut retry = Retry::new(entropy);
     loop {
-        // Hands out the connection after a PING on it, or a new one after its hand-shake.
-        match pool.get().await {
-            Ok(checked) => {
-                // Back to the pool at once: the slot has a clone.
-                drop(checked);
-                match connections.activate(slot, clock.now()) {
-                    Activation::Unchanged => retry.succeeded(),
-                    Activation::Opened | Activation::Replaced => {
-                        let server = connections.status().0.server;
-                        tracing::info!(node = %id, connection = index, version = server.version, "connected to the node");
-                        log_findings(id, &[], &server.findings);
-                    }
-                }
-            }
+        let checked = match slot.active() {
+            Some(active) => connector.check(active).await.map(|()| retry.succeeded()),
+            None => connector.connect(connections).await.map(|active| {
+                connections.activate(slot, active, clock.now());
+                let server = connections.status().0.server;
+                tracing::info!(node = %id, connection = index, version = server.version, "connected to the node");
+                log_findings(id, &[], &server.findings);
+            }),
+        };
+        match checked {
+            Ok(()) => {}
             Err(error) => {
-                let error = errors::of_connecting(&error);
                 if retry.is_to_be_reported(error.kind, clock.now()) {
                     tracing::warn!(node = %id, connection = index, %error, "cannot connect to the node; retrying");
                 }
@@ -92,9 +85,8 @@ async fn maintain(
             }
         }
         if closed_within(slot.closed(), clock, CHECK_INTERVAL).await && slot.active().is_none() {
-            // A call found it broken. The pool's own check might still succeed: make it build a new one.
+            // A call found it broken.
             tracing::warn!(node = %id, connection = index, "the connection to the node broke; reconnecting");
-            pool.retain(|_, _| false);
             // Said already.
             retry.is_to_be_reported(UnreachableKind::Disconnected, clock.now());
             clock.sleep(retry.next_delay(UnreachableKind::Disconnected)).await;
@@ -112,18 +104,11 @@ async fn closed_within(closed: impl Future<Output = ()>, clock: SystemClock, per
 }
 
 /// Reads the server checks now and then. Its own failures are ignored: `maintain` reports them.
-async fn watch_server(
-    id: &NodeId,
-    connections: &NodeConnections,
-    (read_timeout, allow_replicas): (Duration, bool),
-    clock: SystemClock,
-) {
+async fn watch_server(id: &NodeId, connections: &NodeConnections, connector: &Connector, clock: SystemClock) {
     loop {
         clock.sleep(SERVER_CHECK_INTERVAL).await;
         let Some(mut active) = connections.slots().iter().find_map(|slot| slot.active()) else { continue };
-        if let Ok(Ok(server)) =
-            timeout(read_timeout, connect::read_server(&mut active.connection, allow_replicas)).await
-        {
+        if let Ok(server) = connector.read_server(&mut active).await {
             log_findings(id, &connections.status().0.server.findings, &server.findings);
             let refusal = (!server.is_master()).then(|| errors::of_call(&errors::not_master(&server.role)));
             connections.record_server(server);

@@ -2,6 +2,7 @@
 //! memory, and uses the node again once its replies are valid.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -87,10 +88,10 @@ fn with_numbers(bytes: &[u8], number: &str) -> Vec<u8> {
     lines.join("\r\n").into_bytes()
 }
 
-/// Resident memory of a process, MiB.
-fn memory_mib(pid: rustix::process::Pid) -> u64 {
+/// Resident memory of a process, MiB: now (`VmRSS`), or the maximum so far (`VmHWM`).
+fn memory_mib(pid: rustix::process::Pid, what: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).expect("a process");
-    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("a line");
+    let line = status.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(':')).expect("a line");
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") / 1024
 }
 
@@ -121,7 +122,7 @@ async fn a_node_with_invalid_replies_counts_as_unreachable() {
     let service = Service::start(&args).await;
     poll::until("all vote", || async { votes(&service, "n3").await.then_some(()) }).await;
     works(&service, "before").await;
-    let before_mib = memory_mib(service.pid());
+    let before_mib = memory_mib(service.pid(), "VmRSS");
     let constant = |text: &'static [u8]| -> Twist { Arc::new(move |_: &[u8]| text.to_vec()) };
     let twists: Vec<(&str, Twist)> = vec![
         ("a status for a list", constant(b"+OK\r\n")),
@@ -163,7 +164,7 @@ async fn a_node_with_invalid_replies_counts_as_unreachable() {
         works(&service, &format!("r/{i}/after")).await;
         assert!(votes(&service, "n1").await && votes(&service, "n2").await, "{what}");
         service.client().get("/health/ready").await.expect_status(200);
-        let now_mib = memory_mib(service.pid());
+        let now_mib = memory_mib(service.pid(), "VmRSS");
         assert!(now_mib < before_mib + 200, "{what}: {before_mib} MiB became {now_mib}");
     }
     let said = service.output();
@@ -173,4 +174,51 @@ async fn a_node_with_invalid_replies_counts_as_unreachable() {
     poll::until("it votes again", || async { votes(&service, "n3").await.then_some(()) }).await;
     works(&service, "after").await;
     tokio::time::timeout(Duration::from_secs(60), service.until_ready()).await.expect("ready");
+}
+
+/// Bytes in one reply of a flood: more than the service may keep.
+const FLOOD_BYTES: usize = 96 << 20;
+/// The service under test takes some 25 MiB.
+const MEMORY_MAX_MIB: u64 = 64;
+
+/// M1: however much a node sends, the service keeps little of it, and its memory returns.
+#[tokio::test]
+async fn m1_floods_of_a_node_do_not_fill_the_memory() {
+    let cluster = Cluster::start(3).await;
+    let liar = Liar::before(cluster.servers[2].port()).await;
+    let urls = [cluster.servers[0].url(), cluster.servers[1].url(), format!("redis://127.0.0.1:{}", liar.port)];
+    let mut args = node_args(urls.into_iter());
+    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
+    let service = Service::start(&args).await;
+    let flood = |head: &str, part: &str| -> Arc<[u8]> {
+        let mut bytes = head.as_bytes().to_vec();
+        bytes.extend(part.as_bytes().repeat(FLOOD_BYTES / part.len()));
+        bytes.into()
+    };
+    let text = format!("$1000000\r\n{}\r\n", "x".repeat(1_000_000));
+    let floods = [
+        ("a large text", flood("$536870912\r\n", "x")),
+        ("a text of almost any size", flood("$9223372036854775807\r\n", "x")),
+        ("a line without an end", flood("+", "y")),
+        ("a long list of small values", flood("*100000000\r\n", "$-1\r\n")),
+        ("lists in lists", flood("", "*1\r\n")),
+        ("a list of large texts", flood("*16000\r\n", &text)),
+        ("replies that nobody asked for", flood("", "+OK\r\n")),
+    ];
+    for (what, bytes) in floods {
+        poll::until("all vote", || async { votes(&service, "n3").await.then_some(()) }).await;
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&sent);
+        liar.set(move |_| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            bytes.to_vec()
+        });
+        poll::until_true(&format!("{what}: several connections are flooded"), || sent.load(Ordering::SeqCst) > 5).await;
+        works(&service, "during").await;
+        let peak_mib = memory_mib(service.pid(), "VmHWM");
+        assert!(peak_mib < MEMORY_MAX_MIB, "{what}: {peak_mib} MiB");
+        liar.set(<[u8]>::to_vec);
+    }
+    let said = service.output();
+    assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
 }

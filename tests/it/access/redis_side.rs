@@ -136,6 +136,27 @@ async fn a_foreign_lock_is_deleted_without_the_right_to_publish() {
     service.client().inspect("a/b").await.expect_problem(404, "not-held");
 }
 
+/// F12: a release whose notice is refused wakes a waiter of another instance within a second or two, and not when the
+/// lease would have ended.
+#[tokio::test]
+async fn f12_waiters_poll_where_the_user_may_not_publish() {
+    let servers = servers(|| Options { users: vec!["locker on >pw ~* &* +@all -publish"], ..Options::default() }).await;
+    let urls: Vec<String> = servers.iter().map(|s| s.url().replace("redis://", "redis://locker:pw@")).collect();
+    let one = service(&urls, &[]).await;
+    let mut args = node_args(urls.iter().cloned());
+    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
+    let two = Service::start(&args).await;
+    two.until_ready().await;
+    let lease = one.client().acquired("a/b", &[("ttl", "60s")]).await;
+    let other = two.client().clone();
+    let waiting = tokio::spawn(async move { other.acquire("a/b", &[("wait", "15s")]).await });
+    poll::until("it waits", || async { (two.client().waiting("a/b").await == 1).then_some(()) }).await;
+    one.client().release("a/b", &lease.token()).await.expect_status(204);
+    waiting.await.expect("no panic").expect_status(201);
+    let nodes = two.client().get("/nodes").await.text;
+    assert!(nodes.contains("no-notices") && nodes.contains("publish"), "{nodes}");
+}
+
 /// M2: `init` says at once which right is missing, and `doctor` too.
 #[tokio::test]
 async fn m2_init_and_doctor_name_the_right_that_is_missing() {
