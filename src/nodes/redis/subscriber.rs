@@ -74,9 +74,11 @@ async fn session(
         Ok(())
     };
     let OpenConnection { mut connection, driver: _driver } = within(limit, connector.subscriber(on_push)).await?;
+    // Before any subscription is confirmed: a waiter relies on it from then on.
+    let event_subscribers = within(limit, check(&mut connection)).await?;
     let topics = subscriptions.reconnect();
     subscribe(&mut connection, subscriptions, &topics, limit).await?;
-    subscriptions.set_event_subscribers(within(limit, check(&mut connection)).await?);
+    subscriptions.set_event_subscribers(event_subscribers);
     let _session = ConnectedGuard::new(subscriptions);
     on_connected();
     let mut check_at = clock.now().plus(CHECK_INTERVAL);
