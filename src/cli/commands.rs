@@ -33,6 +33,8 @@ pub(super) struct CommandIo<'a, E> {
     pub(super) env: &'a E,
     pub(super) out: &'a mut dyn Write,
     pub(super) err: &'a mut dyn Write,
+    /// `--json`: a refusal is printed as JSON, too.
+    pub(super) is_json: bool,
 }
 
 impl<E: Environment> CommandIo<'_, E> {
@@ -42,7 +44,10 @@ impl<E: Environment> CommandIo<'_, E> {
     }
 
     fn fail_with(&mut self, error: &ClientError) -> u8 {
-        self.fail(exit::of(error), &error.to_string())
+        if let Some(refusal) = error.refusal().filter(|_| self.is_json) {
+            self.print_json(&refusal.problem);
+        }
+        self.fail(exit::of(error), &describe(error))
     }
 
     /// Runs one request on its own runtime.
@@ -69,6 +74,18 @@ impl<E: Environment> CommandIo<'_, E> {
     }
 }
 
+/// One sentence, in the words of the command line.
+pub(super) fn describe(error: &ClientError) -> String {
+    match error.refusal().map(|refusal| refusal.slug.as_str()) {
+        Some("unauthenticated") => {
+            "the service requires an API key (--key-file FILE or REDLOCKD_KEY_FILE), and this one \
+                                    is missing, unknown or expired"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
 fn read_token(path: &Path) -> Result<Token, String> {
     // A newline and WebDAV's brackets may surround it.
     let max = u64::try_from(TOKEN_MAX_CHARS).unwrap_or(u64::MAX).saturating_add(8);
@@ -83,6 +100,7 @@ fn read_token(path: &Path) -> Result<Token, String> {
 
 /// `acquire`.
 pub(super) fn acquire<E: Environment>(mut args: AcquireCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
     let is_token_wanted = args.token_file.take_if(|path| *path == Path::new("-")).is_some();
     let request = remote::lock_request(args.resource, args.ttl, args.labels, remote::parent(), io.env);
     let request = request.map_err(|why| io.fail(exit::USAGE, &why))?;
@@ -133,6 +151,7 @@ pub(super) fn acquire<E: Environment>(mut args: AcquireCommand, io: &mut Command
 
 /// `extend`.
 pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
     let token = io.token(&args.token)?;
     let client = remote::client(&args.service, io.env, io.err)?;
     let mut changes = Map::new();
@@ -161,8 +180,12 @@ pub(super) fn release<E: Environment>(args: &ReleaseCommand, io: &mut CommandIo<
 
 /// `status`.
 pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
     let client = remote::client(&args.service, io.env, io.err)?;
     let Some(lock) = io.send(client.inspect(&args.resource))? else {
+        if io.is_json {
+            io.print_json(&json!({ "resource": args.resource.as_str(), "state": "free" }));
+        }
         return Ok(io.fail(exit::NO, &format!("{} is free", args.resource)));
     };
     match OutputFormat::of(args.output, io.env) {
@@ -174,6 +197,7 @@ pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_
 
 /// `list`.
 pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
     let client = remote::client(&args.service, io.env, io.err)?;
     let fields = [("prefix", &args.prefix), ("owner", &args.owner), ("state", &args.state)];
     let filter: Vec<_> = fields.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
@@ -191,6 +215,7 @@ pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>
 
 /// `nodes`.
 pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
     let client = remote::client(&args.service, io.env, io.err)?;
     let nodes = io.send(client.nodes())?;
     match OutputFormat::of(args.output, io.env) {

@@ -73,7 +73,9 @@ pub fn run(
         },
         Command::Completions { shell } => introspect::completions(shell, out),
         Command::Man { command } => introspect::man(command.as_deref(), out, err),
-        command => remote_command(command, &mut CommandIo { env, out, err }).unwrap_or_else(|code| code),
+        command => {
+            remote_command(command, &mut CommandIo { env, out, err, is_json: false }).unwrap_or_else(|code| code)
+        }
     }
 }
 

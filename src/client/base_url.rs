@@ -13,13 +13,14 @@ use crate::types::Invalid;
 pub struct BaseUrl(Url);
 
 impl BaseUrl {
-    /// Checks a URL.
+    /// Checks a URL; `http://` is assumed where there is no scheme.
     ///
     /// Errors: [`Invalid`] for anything but http and https, for credentials in it (they end up in
     /// process lists and logs), and for a query or a fragment. The text repeats no credentials.
     pub fn parse(raw: &str) -> Result<Self, Invalid> {
         let refused = |why: &str| Invalid(format!("the service's URL {why}, such as http://127.0.0.1:5625"));
-        let mut url = Url::parse(raw).map_err(|_| refused("must be a URL"))?;
+        let assumed = if raw.contains("://") { raw.to_owned() } else { format!("http://{raw}") };
+        let mut url = Url::parse(&assumed).map_err(|_| refused("must be a URL"))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
             return Err(refused("must begin with http:// or https:// and name a host"));
         }
@@ -76,6 +77,8 @@ mod tests {
             ("http://h:1", "http://h:1/locks/a:b/c@d"),
             ("https://h/", "https://h/locks/a:b/c@d"),
             ("http://h/x/y/", "http://h/x/y/locks/a:b/c@d"),
+            ("h:5625", "http://h:5625/locks/a:b/c@d"),
+            ("127.0.0.1:5625", "http://127.0.0.1:5625/locks/a:b/c@d"),
         ] {
             assert_eq!(BaseUrl::parse(base).expect(base).at("/locks/a:b/c@d").as_str(), full);
         }
@@ -84,9 +87,7 @@ mod tests {
 
     #[test]
     fn invalid_url_is_refused_without_repeating_secrets() {
-        for bad in
-            ["", "h:5625", "127.0.0.1:5625", "ftp://h", "http://", "http://u:hunter2@h", "http://h?x=1", "http://h#x"]
-        {
+        for bad in ["", "a b", "ftp://h", "http://", "http://u:hunter2@h", "http://h?x=1", "http://h#x"] {
             let text = BaseUrl::parse(bad).expect_err(bad).to_string();
             assert!(text.contains("http://127.0.0.1:5625") && !text.contains("hunter2"), "{bad}: {text}");
         }

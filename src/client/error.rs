@@ -114,7 +114,9 @@ impl fmt::Display for ClientError {
                     true => write!(f, "{} answered with status {}", refusal.url, refusal.status)?,
                     false => f.write_str(&one_line(&problem.detail))?,
                 }
-                for error in problem.members.errors.iter().flatten() {
+                // The service's sentence names the only wrong field itself.
+                let errors = problem.members.errors.iter().flatten();
+                for error in errors.filter(|error| !problem.detail.contains(&error.detail)) {
                     write!(f, "; {} {}", one_line(&error.field), one_line(&error.detail))?;
                 }
                 Ok(())

@@ -242,3 +242,21 @@ fn a_slip_gets_a_suggestion() {
         assert!(done.code == Some(64) && done.err.contains(word), "{done:?}");
     }
 }
+
+/// Whoever asks for JSON gets it for a refusal, too; the sentence stays on standard error, and says each thing once.
+#[test]
+fn a_refusal_is_json_where_json_was_asked_for() {
+    let daemon = Daemon::start();
+    let json = |done: &Ended| -> serde_json::Value {
+        serde_json::from_str(&done.out).unwrap_or_else(|e| panic!("{e}: {done:?}"))
+    };
+    let free = daemon.ask(&["status", "--json", "x"]);
+    assert_eq!((free.code, json(&free)["state"].as_str()), (Some(1), Some("free")));
+    daemon.get(&["acquire", "--ttl", "1m", "--owner", "a", "x"]);
+    let held = daemon.ask(&["acquire", "--json", "x"]);
+    assert_eq!((held.code, json(&held)["status"].as_u64()), (Some(75), Some(423)));
+    assert!(held.err.starts_with("redlockd: ") && held.err.lines().count() == 1, "{}", held.err);
+    let wrong = daemon.ask(&["acquire", "--json", "--ttl", "2h", "y"]);
+    assert_eq!((wrong.code, json(&wrong)["errors"][0]["field"].as_str()), (Some(64), Some("ttl")));
+    assert_eq!(wrong.err.matches("must be").count(), 1, "{}", wrong.err);
+}

@@ -126,7 +126,7 @@ fn mistakes_are_64_before_anything_is_asked() {
         (&["run", "--ttl", "9s", "--grace", "4s", "x", "--", "true"], "at least 12s"),
         (&["run", "--wiat", "9s", "x", "--", "true"], "'--wait'"),
         (&["run", "--skip-if-held", "--wait", "1s", "x", "--", "true"], "cannot be used with"),
-        (&["run", "--url", "localhost:1", "x", "--", "true"], "http://"),
+        (&["run", "--url", "ftp://localhost:1", "x", "--", "true"], "http://"),
         (&["run", "--url", "http://u:hunter2@h", "x", "--", "true"], "credentials"),
     ] {
         let done = ended(&mut redlockd(args));

@@ -16,6 +16,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::client_args::{OnLost, RunCommand};
+use super::commands::describe;
 use super::exit;
 use super::output::{MessageWriter, print_line};
 use super::progress::{held_by, with_progress};
@@ -236,7 +237,7 @@ fn refused(run: &RunContext, error: &ClientError, messages: &MessageWriter<'_>) 
         messages.message(&format!("{waited}{detail}; nothing was run"));
         return run.held_exit_code;
     }
-    messages.message(&format!("{error}; nothing was run"));
+    messages.message(&format!("{}; nothing was run", describe(error)));
     // A new token cannot have lost a lease earlier: an operator ended it before the answer.
     if matches!(error.class(), ErrorClass::Deadlock | ErrorClass::Lost) { run.held_exit_code } else { exit::of(error) }
 }
