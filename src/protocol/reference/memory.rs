@@ -37,7 +37,7 @@ impl Memory {
         self.counters.purge(now_ms, limit, |_, _| {});
         self.ended.purge(now_ms, limit, |_, _| {});
         self.cancelled.purge(now_ms, limit, |_, _| {});
-        self.waiters.entries.purge(now_ms, limit, |_, _| {});
+        self.waiters.purge(now_ms, limit);
     }
 
     /// The resource's fence counter; 0 if there is none.

@@ -18,12 +18,19 @@ pub(in crate::protocol) struct WaitersKeys {
     index_end_ms: u64,
 }
 
+impl WaitersKeys {
+    /// Drops up to `limit` expired entries, and the index once it has expired.
+    pub(in crate::protocol) fn purge(&mut self, now_ms: u64, limit: usize) {
+        self.entries.purge(now_ms, limit, |_, _| {});
+        if now_ms > self.index_end_ms {
+            self.index.clear();
+        }
+    }
+}
+
 /// Runs one exchange.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &WaitersArgs) -> Reply {
     let (waiters, now_ms) = (&mut memory.waiters, context.now_ms());
-    if now_ms > waiters.index_end_ms {
-        waiters.index.clear();
-    }
     let mut cursor = if context.now_us < args.cursor { 0 } else { args.cursor };
     if let Some(entry) = &args.entry {
         let end = end_ms(context, args.ttl);
