@@ -172,7 +172,7 @@ fn requests() -> Vec<Request> {
         Request::Revoke(RevokeArgs { resource: resource(), token }),
         Request::Inspect { resource: resource() },
         Request::List(ListArgs { cursor: 0, count: 10 }),
-        Request::Activate { seed: Fence(1) },
-        Request::Probe,
+        Request::Activate { seed: Fence(1), by_clock: false },
+        Request::probe(),
     ]
 }

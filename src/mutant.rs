@@ -55,6 +55,10 @@ mutants! {
         NoSeed,
         /// The highest fence is returned although only a minority has it.
         NoWriteBack,
+        /// A node that was wiped belongs to whoever asks first.
+        FirstLookClaims,
+        /// A node is quarantined at the word of an instance that is alone in its opinion of the time.
+        NoWitness,
         /// Fence counters expire without being covered by `base`.
         CountersForgotten,
         /// Releases and cancels leave no tombstone.
@@ -93,6 +97,9 @@ mutants! {
         /// The repair does not wait for the quorum. Found when an extend fails, its restore reaches a node where another
         /// lease has just ended, and a later extend counts that as a vote.
         RepairUnconfirmed,
+        /// A process that was a replica and is a master again counts as one that forgot nothing. Found when the second that it
+        /// lost has the vote of a lease that stands on a bare quorum.
+        FailoverUnnoticed,
         /// One other node's fences are enough for a seed. Found when that node missed the latest fence, and is half of the
         /// next quorum.
         SeedFromOne,

@@ -19,6 +19,8 @@ mod servers;
 mod steps;
 #[path = "contract/subject.rs"]
 mod subject;
+#[path = "contract/versions.rs"]
+mod versions;
 #[path = "contract/waiters.rs"]
 mod waiters;
 
@@ -89,6 +91,12 @@ macro_rules! server_cases_on {
             a_node_that_lost_its_memory_has_no_vote
             a_node_whose_probe_finds_an_eviction_has_no_vote
             another_cluster_gets_no_vote_and_does_not_change_the_nodes_cluster
+            another_cluster_lengthens_no_quarantine
+            a_longer_quarantine_is_forgotten_when_nobody_asks_for_it
+            a_blank_node_belongs_to_nobody_until_it_is_given_a_vote
+            an_instance_that_is_alone_in_its_opinion_of_the_time_quarantines_nobody
+            a_node_remembers_which_run_was_alive_under_a_name
+            fewer_evictions_than_before_are_a_reset_of_the_statistics
             the_longest_quarantine_that_any_instance_asked_for_counts
             a_served_quarantine_ends_with_a_seed_above_all_fences
             an_expired_counter_does_not_lower_the_fence

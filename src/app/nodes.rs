@@ -101,9 +101,10 @@ fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
         config.key_template
     );
     let digest = Sha256::digest(text.as_bytes());
+    // 2: the version of the protocol. A node that has the rest alone is of version 1, and is taken over.
     let fingerprint: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
     ClusterParams {
-        cluster: fingerprint.into(),
+        cluster: format!("2.{fingerprint}").into(),
         guard: config.guard,
         lock_delay: config.lock_delay,
         quarantine: quarantine_for(config.max_ttl, config.lock_delay, config.guard),

@@ -158,7 +158,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 why,
                 latency: health.latency,
                 clock_offset_ms: health.offset_us.map(|us| us / 1_000),
-                run_id: health.status.as_ref().map(|s| s.run.clone()),
+                run_id: health.status.as_ref().map(|s| s.run_id().to_owned()),
                 version: details.version,
                 restarts: health.restarts,
                 findings,
@@ -325,7 +325,7 @@ fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (Strin
     };
     let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
-        Vote::Active | Vote::AlreadyInitialised => ("up".into(), None, None),
+        Vote::Active | Vote::AlreadyInitialised | Vote::Witnessed => ("up".into(), None, two_servers(health)),
         Vote::NoVote(no_vote) => {
             let state = Verdict::NoVote(no_vote.clone()).as_str().to_owned();
             let (votes_in, sentence) = match no_vote {
@@ -345,10 +345,22 @@ fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (Strin
                     None,
                     "it belongs to instances with another node list, guard, lock delay or key template".to_owned(),
                 ),
+                NoVote::NewerProtocol { theirs } => {
+                    (None, format!("it belongs to instances of a later release (protocol {theirs}): upgrade this one"))
+                }
             };
-            (state, votes_in, Some(sentence))
+            (state, votes_in, Some(two_servers(health).unwrap_or(sentence)))
         }
     }
+}
+
+fn two_servers(health: &NodeHealth) -> Option<String> {
+    let rival = health.rival.as_ref()?;
+    let rival: String = rival.chars().take(8).collect();
+    Some(format!(
+        "its name leads to two servers: an instance reaches another one (run {rival}); until one of them is gone, the new one \
+         gets no vote"
+    ))
 }
 
 fn quarantine_sentence(why: &str) -> String {
@@ -356,6 +368,7 @@ fn quarantine_sentence(why: &str) -> String {
         "blank" => {
             "it carried no marker: it was wiped, or is new (where all nodes are new, declare them with `redlockd init`)"
         }
+        "failover" => "its server was a replica and became a master again, and may have lost leases",
         "restart" => "its server was restarted or replaced and may have forgotten leases",
         "clock" => "its clock ran ahead and came back: leases may have ended early",
         "evicted" => "it evicted keys under memory pressure and may have forgotten leases",

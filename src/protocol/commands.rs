@@ -82,10 +82,9 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::Inspect { resource } => inspect::build(context, sent_at, resource, script_ref),
         Request::List(args) => list::build(context, args, script_ref),
         Request::Waiters(args) => waiters::build(args, script_ref),
-        Request::Probe | Request::Init | Request::Quarantine => {
-            admin::build(context, sent_at, request.operation(), None, script_ref)
+        Request::Probe(_) | Request::Init | Request::Quarantine { .. } | Request::Activate { .. } => {
+            admin::build(context, sent_at, request, script_ref)
         }
-        Request::Activate { seed } => admin::build(context, sent_at, request.operation(), Some(*seed), script_ref),
     }
 }
 
@@ -124,7 +123,9 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::Inspect { .. } => inspect::parse(value),
         Request::List(_) => list::parse(value),
         Request::Waiters(_) => waiters::parse(value),
-        Request::Probe | Request::Init | Request::Quarantine | Request::Activate { .. } => admin::parse(value),
+        Request::Probe(_) | Request::Init | Request::Quarantine { .. } | Request::Activate { .. } => {
+            admin::parse(value)
+        }
     }
 }
 

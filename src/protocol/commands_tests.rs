@@ -171,7 +171,7 @@ fn requests() -> Vec<Request> {
         Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint: "x".into() }),
         Request::Inspect { resource },
         Request::List(ListArgs { cursor: 0, count: 1 }),
-        Request::Probe,
+        Request::probe(),
     ]
 }
 

@@ -1,49 +1,74 @@
 -- Shared beginning of every script that may vote.
 -- KEYS: 1 redlockd:meta
--- ARGV: 1 marker fingerprint: run|cluster|quarantine_ms (empty run: read it here, for identity = "script"),
---       2 guard_us, 3 fence_ttl_ms, 4 sent_us
--- meta (hash, no TTL): pass (the marker fingerprint while this node votes, else ''), seen (latest time in us at which this
---   clock was found to be off), hw (highest fence given here), base (>= every fence counter that may have expired), per
---   (period of the last copy of hw into base); and, read only if pass does not match: run, st ('a' active |
---   'q' quarantined), cfg (cluster), qms (longest quarantine in ms), until (us), owed (us: end of a quarantine by another
---   clock, see below), ev (evicted_keys), why, since (us)
+-- ARGV: 1 marker fingerprint: run|cluster|ask (empty run: read it here, for identity = "script"; ask: the quarantine in ms
+--       that the sender's longest lease needs), 2 guard_us, 3 fence_ttl_ms, 4 sent_us
+-- meta (hash, no TTL): pass (run|cluster while this node votes, else ''), seen (latest time in us at which this clock was
+--   found to be off), hw (highest fence given here), base (>= every fence counter that may have expired), per (period of the
+--   last copy of hw into base), ask (largest quarantine in ms that was asked for in this period), qms (and in the one before:
+--   the length of a quarantine); and, read only if those do not match: run, st ('a' active | 'q' quarantined), cfg (cluster;
+--   '' on a node that was blank until somebody gives it a vote), proto (version of the protocol), until (us), owed (us: end
+--   of a quarantine by another clock, see below), roll (us: end of the period of ask), ev (evicted_keys), why, since (us);
+--   and what probes leave: beat (us), fit:INSTANCE (us: its time was right here), peer:NAME (run and us: seen alive)
 -- Each redis.call costs 1 to 2 us here and each closure 0.3 us: a node that votes does not call judge().
-local META, PASS, GUARD, SENT = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
+local META, PASS, GUARD, SENT, PROTO = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), 2
 local t = redis.call('TIME')
 local NOW = t[1] * 1000000 + t[2] -- microseconds, exact in a double until the year 2255
-if string.byte(PASS) == 124 then PASS = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') .. PASS end
-local m = redis.call('HMGET', META, 'pass', 'seen', 'hw', 'base', 'per')
-local hw, Q = tonumber(m[3] or 0), nil
-local sound = m[1] == PASS and NOW >= m[2] - GUARD -- the marker is valid and this clock has not gone back
+if string.byte(PASS) == 124 then -- which process this is: a failover to a replica and back changes the second part alone
+  PASS = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
+    .. (string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or '') .. PASS
+end
+local m = redis.call('HMGET', META, 'pass', 'seen', 'hw', 'base', 'per', 'ask', 'qms')
+local hw, Q, cut = tonumber(m[3] or 0), tonumber(m[7] or 0), m[1] and #m[1] or 0
+-- The marker is valid, covers the sender's longest lease, and this clock has not gone back.
+local sound = m[6] and string.sub(PASS, 1, cut) == m[1] and string.byte(PASS, cut + 1) == 124
+  and tonumber(string.sub(PASS, cut + 2)) <= tonumber(m[6]) and NOW >= m[2] - GUARD
 local fit = sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD
 -- The full check. Returns nil if this node may vote, else the refusal to reply; with an order, the new quarantine.
 local function judge(order)
-  local RUN, CFG, QMS = string.match(PASS, '^(%x*)|(.*)|(%d+)$')
-  QMS = tonumber(QMS)
-  local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'qms', 'until', 'owed')
-  local run, st, cfg, qms, till, owed = x[1], x[2], x[3], tonumber(x[4] or 0), tonumber(x[5] or 0), tonumber(x[6] or 0)
-  Q = math.max(QMS, qms) -- instances may differ in max_ttl: the longest quarantine counts
-  local seen = tonumber(m[2] or 0)
-  local lost = order or not run and 'blank' or run ~= RUN and 'restart' or NOW < seen - GUARD and 'clock' or nil
+  local RUN, CFG, ASK = string.match(PASS, '^(%x*)|(.*)|(%d+)$')
+  ASK = tonumber(ASK)
+  local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'until', 'owed', 'proto', 'ask', 'qms')
+  local run, st, cfg, till, owed, proto = x[1], x[2], x[3], tonumber(x[4] or 0), tonumber(x[5] or 0), tonumber(x[6] or 1)
+  if proto > PROTO then return { 'P', proto } end -- of a later version, whose rules this script does not know: changes nothing
+  local seen, ask = tonumber(m[2] or 0), tonumber(x[7] or 0)
+  Q = tonumber(x[8] or 0)
+  local ours = not cfg or cfg == '' or cfg == CFG
+  if run and proto < PROTO and '2.' .. cfg == CFG then -- of version 1, with the same keys and settings: taken over
+    cfg, ours, proto = CFG, true, PROTO
+    if run == string.sub(RUN, 1, 40) then run = RUN end
+    redis.call('HSET', META, 'cfg', cfg, 'proto', proto, 'run', run, 'pass', st == 'a' and run .. '|' .. cfg or '')
+  end
+  local lost = order or not run and 'blank' or NOW < seen - GUARD and 'clock' or nil
+  if run and run ~= RUN and not order then
+    lost = #RUN > 40 and string.sub(run, 1, 40) == string.sub(RUN, 1, 40) and 'failover' or 'restart'
+  end
   if not order and math.abs(NOW - SENT) > GUARD then -- a late request, or one of the two clocks is off
     if not lost and NOW > seen then redis.call('HSET', META, 'seen', NOW) end
     return { 'K', NOW }
   end
+  local longest = ours and math.max(ASK, Q) or Q -- another cluster's leases are not here: it lengthens nothing
   if lost then
-    cfg = cfg or CFG -- an order may come from an instance of another cluster: a node keeps its own
+    -- The sender may be of another cluster: a node keeps its own, and one that was blank has none yet.
+    cfg = cfg or ''
     -- Another clock may be right and return: that of the quarantine that this one replaces, or the sender's.
     if st == 'q' then owed = math.max(owed, till) end
-    if math.abs(NOW - SENT) > GUARD then owed = math.max(owed, SENT + Q * 1000) end
-    st, till = 'q', NOW + Q * 1000
+    if math.abs(NOW - SENT) > GUARD then owed = math.max(owed, SENT + longest * 1000) end
+    st, till = 'q', NOW + longest * 1000
     redis.call('HDEL', META, 'ev') -- may be of another process: the next probe stores it again
-    redis.call('HSET', META, 'pass', '', 'seen', NOW, 'run', RUN, 'st', st, 'cfg', cfg, 'qms', Q, 'until', till,
-      'owed', owed, 'why', lost, 'since', NOW)
-  elseif Q > qms then
-    till = till + (Q - qms) * 1000
-    redis.call('HSET', META, 'qms', Q, 'until', till, 'pass', st == 'a' and table.concat({ run, cfg, Q }, '|') or '')
+    redis.call('HSET', META, 'pass', '', 'seen', NOW, 'run', RUN, 'st', st, 'cfg', cfg, 'proto', ours and PROTO or proto,
+      'until', till, 'owed', owed, 'why', lost, 'since', NOW)
+  elseif longest > Q then
+    till = till + (longest - Q) * 1000
+    redis.call('HSET', META, 'until', till)
   end
+  if ours and (ASK > ask or not x[7]) then
+    redis.call('HSET', META, 'ask', math.max(ASK, ask), 'qms', longest)
+    -- A period lasts at least as long as the leases that it covers.
+    if longest > Q or not x[7] then redis.call('HSET', META, 'roll', NOW + longest * 1000) end
+  end
+  Q = longest
   if order then return { 'Q', Q } end
-  if cfg ~= CFG then return { 'C', cfg } end
+  if cfg ~= '' and cfg ~= CFG then return { 'C', cfg } end
   if st ~= 'a' then
     if NOW < till then return { 'Q', math.ceil((till - NOW) / 1000) } end
     if NOW < owed and NOW >= owed - Q * 1000 then return { 'Q', math.ceil((owed - NOW) / 1000) } end

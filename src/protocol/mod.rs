@@ -24,6 +24,7 @@ mod view;
 mod waiters;
 
 pub use acquire::AcquireArgs;
+pub use admin::ProbeArgs;
 pub use delete_foreign::DeleteForeignArgs;
 pub use list::ListArgs;
 pub use params::{ClusterParams, RequestTime, TOKEN_TOMBSTONE, quarantine_for};

@@ -6,6 +6,9 @@ use std::time::Duration;
 /// How long a release is remembered, so that a late duplicate of its acquire cannot take the lease again.
 pub const TOKEN_TOMBSTONE: Duration = Duration::from_secs(60);
 
+/// Why a node votes that was seeded by the clock, see [`Request::Activate`](super::Request::Activate).
+pub(super) const BY_CLOCK: &str = "by-clock";
+
 /// When a request was sent, by the instance's estimate of the nodes' time (`redlock::cluster_clock`):
 /// microseconds since 1970. Also the minimum of the fence that the request may be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

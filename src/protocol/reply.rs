@@ -1,11 +1,12 @@
 //! A node's replies, and the ways in which a request can fail to get one.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use super::record::LeaseRecord;
 use super::waiters::WaitersPage;
-use crate::types::{Fence, ResourceName};
+use crate::types::{Fence, NodeId, ResourceName};
 
 /// Why a lease was ended for good; kept on the nodes for [`TOKEN_TOMBSTONE`](super::params::TOKEN_TOMBSTONE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -107,6 +108,8 @@ pub enum NoVote {
     ClockOff { node_us: u64 },
     /// It belongs to instances with another node list, guard, lock delay or key template.
     OtherCluster { theirs: String },
+    /// Its marker is of a later version of the protocol.
+    NewerProtocol { theirs: u64 },
 }
 
 /// What one node holds for one resource, and whether it votes.
@@ -150,15 +153,29 @@ pub struct NodeStatus {
     pub now_us: u64,
     /// The highest fence that it has seen.
     pub high_water: Fence,
-    /// The process that replied: Redis' `run_id`.
+    /// The process that replied: Redis' `run_id`, and its `master_replid`, which a failover changes.
     pub run: String,
-    /// Why it is in its present state: `init`, `blank`, `restart`, `clock`, `evicted`, `ordered`; may be empty.
+    /// Why it is in its present state: `init`, `blank`, `restart`, `failover`, `clock`, `evicted`, `ordered`, `by-clock`; may be
+    /// empty.
     pub why: String,
     /// Since when, by the node's clock. Microseconds since 1970, 0 if unknown.
     pub since_us: u64,
     /// End of the last quarantine, by the node's clock. Microseconds since 1970, 0 if there was none.
     pub until_us: u64,
+    /// The run under each node name that an instance's probe noted here within the last 3 s. While the first one is alive, no
+    /// other run is noted under its name.
+    pub alive: BTreeMap<NodeId, Arc<str>>,
 }
+
+impl NodeStatus {
+    /// The `run_id` in [`Self::run`].
+    pub fn run_id(&self) -> &str {
+        self.run.get(..RUN_ID_LENGTH).unwrap_or(&self.run)
+    }
+}
+
+/// The length of a Redis server's `run_id`, in characters.
+pub(super) const RUN_ID_LENGTH: usize = 40;
 
 /// Whether a node votes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,6 +186,8 @@ pub enum Vote {
     NoVote(NoVote),
     /// Reply to an `Init` only: the node has a marker already.
     AlreadyInitialised,
+    /// Reply to a `Quarantine` only: refused, because another instance's time was right here just now.
+    Witnessed,
 }
 
 /// No usable reply from a node. The request may have taken effect, or may still.

@@ -110,6 +110,7 @@ impl<'a> ReplyReader<'a> {
             "S" => Ok(NoVote::Unseeded { high_water: self.fence()? }),
             "K" => Ok(NoVote::ClockOff { node_us: self.number()? }),
             "C" => Ok(NoVote::OtherCluster { theirs: self.text()?.to_owned() }),
+            "P" => Ok(NoVote::NewerProtocol { theirs: self.number()? }),
             _ => malformed("has an unknown code"),
         }
     }

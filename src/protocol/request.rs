@@ -1,6 +1,9 @@
 //! The requests to a node: one request is one atomic script there.
 
+use std::sync::Arc;
+
 use super::acquire::AcquireArgs;
+use super::admin::ProbeArgs;
 use super::delete_foreign::DeleteForeignArgs;
 use super::list::ListArgs;
 use super::release::{CancelArgs, ReleaseArgs};
@@ -41,20 +44,27 @@ pub enum Request {
     List(ListArgs),
     /// Publish the waiters of this instance, and read those of the others. Replies: [`Reply::Waiters`].
     Waiters(WaitersArgs),
-    /// Read the state of the node itself. Replies: [`Reply::Status`].
-    Probe,
+    /// Read the state of the node itself, and leave notes for other instances. Fails on a node that cannot write.
+    /// Replies: [`Reply::Status`].
+    Probe(ProbeArgs),
     /// Declare a node that has never voted since it was blank part of a new cluster. Replies: [`Reply::Status`].
     Init,
     /// Take the node's vote until every lease that it may have voted for has ended. Changes nothing else: a node keeps
     /// the cluster that it belongs to, since the order may come from an instance of another one.
+    /// Refused while another instance than `by` (see [`ProbeArgs`]) has witnessed within 2.5 s that the node's clock is right.
     /// Replies: [`Reply::Status`].
-    Quarantine,
-    /// Give the vote back to a node that has served its quarantine; `seed` is the highest fence of the other nodes.
-    /// Replies: [`Reply::Status`].
-    Activate { seed: Fence },
+    Quarantine { by: Arc<str> },
+    /// Give the vote back to a node that has served its quarantine; `seed` is the highest fence of the other nodes, or, where
+    /// too few of them have one, of those and the clock. Replies: [`Reply::Status`].
+    Activate { seed: Fence, by_clock: bool },
 }
 
 impl Request {
+    /// A probe that leaves no note of an instance.
+    pub fn probe() -> Self {
+        Self::Probe(ProbeArgs::default())
+    }
+
     /// The operation's name in metrics and logs.
     pub fn operation(&self) -> &'static str {
         match self {
@@ -68,9 +78,9 @@ impl Request {
             Self::Inspect { .. } => "inspect",
             Self::List(_) => "list",
             Self::Waiters(_) => "waiters",
-            Self::Probe => "probe",
+            Self::Probe(_) => "probe",
             Self::Init => "init",
-            Self::Quarantine => "quarantine",
+            Self::Quarantine { .. } => "quarantine",
             Self::Activate { .. } => "activate",
         }
     }
@@ -86,9 +96,12 @@ impl Request {
             | Self::Revoke(RevokeArgs { resource, .. })
             | Self::DeleteForeign(DeleteForeignArgs { resource, .. })
             | Self::Inspect { resource } => Some(resource),
-            Self::List(_) | Self::Waiters(_) | Self::Probe | Self::Init | Self::Quarantine | Self::Activate { .. } => {
-                None
-            }
+            Self::List(_)
+            | Self::Waiters(_)
+            | Self::Probe(_)
+            | Self::Init
+            | Self::Quarantine { .. }
+            | Self::Activate { .. } => None,
         }
     }
 }
@@ -121,6 +134,6 @@ mod tests {
         operations.sort_unstable();
         operations.dedup();
         assert_eq!(operations.len(), OPERATIONS.len());
-        assert!(OPERATIONS.contains(&Request::Probe.operation()));
+        assert!(OPERATIONS.contains(&Request::probe().operation()));
     }
 }

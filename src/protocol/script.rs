@@ -77,9 +77,10 @@ pub struct ScriptContext<'a> {
     pub marker_fingerprint: &'a str,
 }
 
-/// What the marker of a node that votes contains: the process that got the vote, the cluster and the quarantine, in one
-/// text, so that the common case is one comparison. `run` is the `run_id` to which the connection is bound; if it is
-/// empty, each script reads it itself.
+/// What a script compares with the marker of a node that votes: the process that got the vote, and the cluster, in one text,
+/// so that the common case is one comparison; then the quarantine that this instance's longest lease needs. `run` is the
+/// process to which the connection is bound, see [`NodeStatus::run`](super::reply::NodeStatus::run); if it is empty, each
+/// script reads it itself.
 pub fn marker_fingerprint(params: &ClusterParams, run: &str) -> String {
     format!("{run}|{}|{}", params.cluster, millis(params.quarantine))
 }

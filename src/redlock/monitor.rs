@@ -11,53 +11,29 @@ use parking_lot::Mutex;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
+use super::health::vote_kind;
+pub use super::health::{HEALTH_MAX_AGE, NodeHealth};
+use super::membership::admission::{Admission, Terms, admission, rival};
 use super::node::Node;
 use super::quorum::Tally;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
-use crate::protocol::{NoVote, NodeResult, NodeStatus, Reply, Request, UnreachableKind, Vote};
-use crate::types::{Fence, NodeId};
+use crate::protocol::{NoVote, NodeResult, NodeStatus, ProbeArgs, Reply, Request, UnreachableKind, Vote};
+use crate::types::NodeId;
 
 /// Time between two probe rounds.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of a probe: longer than the node timeout, since the state of a slow node is worth knowing.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
-/// An older answer does not count as the node's present state.
-pub const HEALTH_MAX_AGE: Duration = Duration::from_secs(5);
 /// Maximum change of the cluster clock per probe round: 1 % of [`PROBE_INTERVAL`], the assumed maximum
 /// difference of clock rates.
 const SLEW_US_PER_ROUND: i64 = 10_000;
-
-/// What is known of one node.
-#[derive(Debug, Clone)]
-pub struct NodeHealth {
-    /// The last answer to a probe.
-    pub status: Option<NodeStatus>,
-    /// The last probe's failure, if it failed.
-    pub error: Option<UnreachableKind>,
-    /// Time of the last answer.
-    pub answered_at: Option<BootTime>,
-    /// Since when it is in the present state (answering or not, voting or not).
-    pub since: BootTime,
-    /// Round trip of the last answered probe.
-    pub latency: Option<Duration>,
-    /// Its clock minus the cluster clock, microseconds.
-    pub offset_us: Option<i64>,
-    /// How often a probe was answered by another run than the one before.
-    pub restarts: u64,
-}
-
-impl NodeHealth {
-    fn new(now: BootTime) -> Self {
-        Self { status: None, error: None, answered_at: None, since: now, latency: None, offset_us: None, restarts: 0 }
-    }
-
-    /// Whether the last probe was answered with a vote, within [`HEALTH_MAX_AGE`].
-    pub fn votes(&self, now: BootTime) -> bool {
-        let is_recent = self.answered_at.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
-        is_recent && self.error.is_none() && self.status.as_ref().is_some_and(|s| s.vote == Vote::Active)
-    }
-}
+/// An instance is a witness of the nodes' time when it has followed it for so long. One that began after the clocks were
+/// stepped takes the new time for the right one; those that noticed the step have ordered the quarantines by then.
+const WITNESS_AFTER: Duration = Duration::from_secs(5);
+/// An instance whose orders are refused for so long is alone in its opinion of the time: longer than a witness's note counts
+/// on a node (2.5 s), since where the nodes' clocks were stepped, a note of before refuses the order too.
+const ALONE_AFTER: Duration = Duration::from_secs(3);
 
 /// Why a new cluster was not initialised.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,19 +52,23 @@ pub enum InitError {
 /// The node monitor of one instance. Cheap to clone.
 pub struct NodeMonitor<N, C, E> {
     engine: Redlock<N, C, E>,
+    /// Names this process in its probes.
+    instance: Arc<str>,
     state: Arc<Mutex<MonitorState>>,
 }
 
 impl<N, C, E> Clone for NodeMonitor<N, C, E> {
     fn clone(&self) -> Self {
-        Self { engine: self.engine.clone(), state: Arc::clone(&self.state) }
+        Self { engine: self.engine.clone(), instance: Arc::clone(&self.instance), state: Arc::clone(&self.state) }
     }
 }
 
 struct MonitorState {
     nodes: Vec<NodeHealth>,
-    /// The cluster clock follows the nodes. Before that, a step of most nodes' clocks cannot be detected.
-    is_anchored: bool,
+    /// Since when the cluster clock follows the nodes. Before that, a step of most nodes' clocks cannot be detected.
+    anchored: Option<BootTime>,
+    /// Since when a quorum refuses this instance's orders.
+    refused: Option<BootTime>,
 }
 
 /// Answers of all nodes, with their times.
@@ -111,7 +91,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     pub fn new(engine: Redlock<N, C, E>) -> Self {
         let now = engine.clock.now();
         let nodes = engine.nodes.iter().map(|_| NodeHealth::new(now)).collect();
-        Self { engine, state: Arc::new(Mutex::new(MonitorState { nodes, is_anchored: false })) }
+        let instance = format!("{:016x}", engine.entropy.bits()).into();
+        Self { engine, instance, state: Arc::new(Mutex::new(MonitorState { nodes, anchored: None, refused: None })) }
     }
 
     /// What is known of each node, in configured order.
@@ -141,8 +122,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     /// Probes all nodes, adjusts the cluster clock, and seeds nodes whose quarantine is over.
     pub async fn probe_round(&self) {
-        let answers = self.send_to_all(Request::Probe).await;
+        let answers = self.send_to_all(self.probe()).await;
         self.record(&answers);
+        self.report_rivals();
         self.adjust_cluster_clock().await;
         let unseeded = |(i, a): (usize, &NodeResult)| is_unseeded(a).then_some(i);
         let unseeded: Vec<usize> = answers.tally.received().filter_map(unseeded).collect();
@@ -154,7 +136,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Whether the cluster clock follows the nodes.
     #[cfg(test)]
     pub(crate) fn has_time(&self) -> bool {
-        self.state.lock().is_anchored
+        self.state.lock().anchored.is_some()
     }
 
     /// Initialises a new cluster, so that blank nodes vote without a quarantine. All nodes must answer,
@@ -163,11 +145,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Cancel: some nodes may be initialised, others not. Another call succeeds only if all are still
     /// blank; otherwise the blank ones vote after their quarantine.
     pub async fn init(&self) -> Result<(), InitError> {
-        let answers = self.send_to_all(Request::Probe).await;
+        let answers = self.send_to_all(self.probe()).await;
         self.record(&answers);
         self.adjust_cluster_clock().await;
         // Once more: the first probe may have been refused because the cluster clock was not anchored yet.
-        let answers = self.send_to_all(Request::Probe).await;
+        let answers = self.send_to_all(self.probe()).await;
         self.check_statuses(&answers.tally, |status| match &status.vote {
             Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }) => status.why == "blank",
             _ => false,
@@ -195,6 +177,18 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             }
         }
         Ok(())
+    }
+
+    /// A probe, with this instance's notes as of the last one.
+    fn probe(&self) -> Request {
+        let (state, now) = (self.state.lock(), self.engine.clock.now());
+        let named = self.engine.nodes.iter().zip(&state.nodes);
+        let alive = named.filter(|(_, health)| health.error.is_none()).filter_map(|(node, health)| {
+            let run = health.status.as_ref().map(|s| &s.run).filter(|run| !run.is_empty())?;
+            Some((node.id().clone(), run.as_str().into()))
+        });
+        let is_witness = state.anchored.is_some_and(|since| now.since(since) >= WITNESS_AFTER);
+        Request::Probe(ProbeArgs { instance: Arc::clone(&self.instance), is_witness, alive: alive.collect() })
     }
 
     async fn send_to_all(&self, request: Request) -> ProbeAnswers {
@@ -256,13 +250,14 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     async fn adjust_cluster_clock(&self) {
         let engine = &self.engine;
         let Some(clocks) = self.clocks() else { return };
-        if !self.state.lock().is_anchored {
-            engine.cluster_clock.slew(clocks.median_us);
-            self.state.lock().is_anchored = true;
+        let anchored = self.state.lock().anchored;
+        if anchored.is_none() {
+            self.anchor(clocks.median_us);
         } else if clocks.stepped.is_empty() {
+            self.state.lock().refused = None;
             engine.cluster_clock.slew(clocks.median_us.clamp(-SLEW_US_PER_ROUND, SLEW_US_PER_ROUND));
         } else {
-            let answers = self.send_to_all(Request::Probe).await;
+            let answers = self.send_to_all(self.probe()).await;
             self.record(&answers);
             let Some(Clocks { median_us, stepped }) = self.clocks() else { return };
             if stepped.is_empty() {
@@ -270,10 +265,46 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             }
             let now = engine.clock.now();
             let until = now.plus(PROBE_TIMEOUT);
-            let tally = engine.round(&stepped, Request::Quarantine, now, until, Until::All, Result::is_ok).await;
+            let order = Request::Quarantine { by: Arc::clone(&self.instance) };
+            let is_obeyed = |a: &NodeResult| status_of(a).is_some_and(|s| s.vote != Vote::Witnessed);
+            let tally = engine.round(&stepped, order, now, until, Until::All, is_obeyed).await;
+            let is_refused = |a: &NodeResult| status_of(a).is_some_and(|s| s.vote == Vote::Witnessed);
+            let refused = tally.received().filter(|(_, a)| is_refused(a)).count();
+            let alone_since = (refused >= engine.quorum()).then(|| *self.state.lock().refused.get_or_insert(now));
             if tally.yes() >= engine.quorum() || mutant::is(Mutant::FollowAtOnce) {
+                self.state.lock().refused = None;
                 engine.cluster_clock.slew(median_us);
+            } else if alone_since.is_some_and(|since| now.since(since) >= ALONE_AFTER) {
+                // Another instance's time is right there: this process was stopped, and its clock with it.
+                self.anchor(median_us);
+                let seconds = Duration::from_micros(median_us.unsigned_abs()).as_secs_f64();
+                let text = if median_us > 0 { "stood still" } else { "ran ahead" };
+                tracing::warn!(seconds, "this process {text} for {seconds:.1} s; it follows the nodes' time again");
             }
+        }
+    }
+
+    /// Takes the nodes' time for the right one, as at the start.
+    fn anchor(&self, median_us: i64) {
+        self.engine.cluster_clock.slew(median_us);
+        let mut state = self.state.lock();
+        (state.anchored, state.refused) = (Some(self.engine.clock.now()), None);
+    }
+
+    /// Notes which names lead to two servers, and logs each once.
+    fn report_rivals(&self) {
+        let names: Vec<NodeId> = self.engine.nodes.iter().map(|node| node.id().clone()).collect();
+        let mut state = self.state.lock();
+        let answered = |health: &NodeHealth| health.status.clone().filter(|_| health.error.is_none());
+        let states: Vec<Option<NodeStatus>> = state.nodes.iter().map(answered).collect();
+        for (i, health) in state.nodes.iter_mut().enumerate() {
+            let found = rival(&names, &states, i);
+            if let Some(run) = found.as_deref().filter(|_| health.rival.is_none()) {
+                let own = health.status.as_ref().map_or("", |s| &s.run);
+                tracing::error!(node = %names[i], %run, reached = own, "this node's name leads to two servers");
+            }
+            self.engine.set_rival(i, found.is_some());
+            health.rival = found;
         }
     }
 
@@ -299,39 +330,19 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         Some(Clocks { median_us, stepped })
     }
 
-    /// Gives the nodes in `ready`, whose quarantine was over before this call, the vote back. They are
-    /// seeded with the highest fence of a quorum of *other* nodes, read after their quarantine was over.
-    /// Where no quorum votes, all nodes must answer and be voting or waiting for a seed, and the seed is
-    /// at least the cluster clock.
+    /// Gives the nodes in `ready`, whose quarantine was over before this call, the vote back, see [`admission`].
     async fn seed(&self, ready: &[usize]) {
-        let tally = self.send_to_all(Request::Probe).await.tally;
-        let mut votes: BTreeMap<usize, Fence> = BTreeMap::new();
-        let mut unseeded: BTreeMap<usize, Fence> = BTreeMap::new();
-        for (i, answer) in tally.received() {
-            match answer {
-                Ok(Reply::Status(NodeStatus { vote: Vote::Active, high_water, .. })) => {
-                    votes.insert(i, *high_water);
-                }
-                Ok(Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::Unseeded { .. }), high_water, .. })) => {
-                    unseeded.insert(i, *high_water);
-                }
-                _ => {}
-            }
-        }
-        let required = if mutant::is(Mutant::SeedFromOne) { 1 } else { self.engine.quorum() };
-        let seed = if votes.len() >= required {
-            votes.values().copied().max()
-        } else if votes.len() + unseeded.len() == self.engine.nodes.len() {
-            let floor = Fence(self.engine.cluster_clock.request_time().0);
-            votes.values().chain(unseeded.values()).copied().chain([floor]).max()
-        } else {
-            None
-        };
-        let Some(seed) = seed else { return };
-        let targets: Vec<usize> = unseeded.into_keys().filter(|i| ready.contains(i)).collect();
-        let now = self.engine.clock.now();
-        let request = Request::Activate { seed };
-        let tally = self.engine.round(&targets, request, now, now.plus(PROBE_TIMEOUT), Until::All, Result::is_ok).await;
+        let engine = &self.engine;
+        let tally = self.send_to_all(self.probe()).await.tally;
+        let states: Vec<_> = tally.answers().iter().map(|a| a.as_ref().and_then(status_of).cloned()).collect();
+        let names: Vec<NodeId> = engine.nodes.iter().map(|node| node.id().clone()).collect();
+        let params = &engine.settings.params;
+        let (now, guard, quarantine) = (engine.cluster_clock.request_time(), params.guard, params.quarantine);
+        let terms = Terms { quorum: engine.quorum(), now, guard, quarantine };
+        let Some(Admission { nodes, seed, by_clock }) = admission(&names, &states, ready, &terms) else { return };
+        let now = engine.clock.now();
+        let request = Request::Activate { seed, by_clock };
+        let tally = engine.round(&nodes, request, now, now.plus(PROBE_TIMEOUT), Until::All, Result::is_ok).await;
         let mut state = self.state.lock();
         for (i, answer) in tally.received() {
             if let Ok(Reply::Status(status)) = answer {
@@ -346,15 +357,10 @@ fn is_unseeded(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::Unseeded { .. }), .. })))
 }
 
-/// Distinguishes the states of which [`NodeHealth::since`] is the begin.
-fn vote_kind(vote: &Vote) -> u8 {
-    match vote {
-        Vote::Active => 0,
-        Vote::NoVote(NoVote::Quarantined { .. }) => 1,
-        Vote::NoVote(NoVote::Unseeded { .. }) => 2,
-        Vote::NoVote(NoVote::ClockOff { .. }) => 3,
-        Vote::NoVote(NoVote::OtherCluster { .. }) => 4,
-        Vote::AlreadyInitialised => 5,
+fn status_of(answer: &NodeResult) -> Option<&NodeStatus> {
+    match answer {
+        Ok(Reply::Status(status)) => Some(status),
+        _ => None,
     }
 }
 

@@ -180,6 +180,7 @@ impl Verdict {
             Self::NoVote(NoVote::Unseeded { .. }) => "awaiting-seed",
             Self::NoVote(NoVote::ClockOff { .. }) => "clock-off",
             Self::NoVote(NoVote::OtherCluster { .. }) => "other-cluster",
+            Self::NoVote(NoVote::NewerProtocol { .. }) => "newer-protocol",
             Self::Unreachable(kind) => kind.as_str(),
             Self::NotAwaited => "not-awaited",
         }

@@ -37,6 +37,38 @@ const GRACE: Duration = Duration::from_millis(2);
 /// to the nodes that failed or did not answer.
 pub(super) type LateCalls = Pin<Box<dyn Future<Output = Vec<usize>> + Send>>;
 
+/// What becomes of a call to a node whose name leads to two servers: another instance may reach the other one.
+#[derive(Debug, Clone, Copy, Default)]
+enum RivalRule {
+    /// It is no vote.
+    #[default]
+    Send,
+    /// An acquire: nothing is sent.
+    Refuse,
+    /// An update: it takes effect and does not count.
+    Discount,
+}
+
+impl RivalRule {
+    fn of(request: &Request) -> Self {
+        match request {
+            Request::Acquire(_) => Self::Refuse,
+            Request::Update(_) => Self::Discount,
+            _ => Self::Send,
+        }
+    }
+}
+
+/// Polls `call` once in its first poll, unless it is refused: requests keep their order.
+async fn call_by(rule: RivalRule, call: impl Future<Output = NodeResult>) -> NodeResult {
+    let uncounted = || Err(Unreachable::new(UnreachableKind::Unsuitable, "the node's name leads to two servers"));
+    match rule {
+        RivalRule::Send => call.await,
+        RivalRule::Refuse => uncounted(),
+        RivalRule::Discount => call.await.and_then(|_| uncounted()),
+    }
+}
+
 /// The calls of a round that are still in flight.
 struct Fanout<F> {
     calls: Vec<(usize, Pin<Box<F>>)>,
@@ -95,7 +127,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> (Tally, Option<LateCalls>) {
         let mut tally = Tally::new(self.nodes.len());
         let (sent_at, request) = (self.cluster_clock.request_time_at(started), Arc::new(request));
-        let call = |i: &usize| (*i, Box::pin(Arc::clone(&self.nodes[*i]).call(sent_at, Arc::clone(&request))));
+        let call = |i: &usize| {
+            let call = Arc::clone(&self.nodes[*i]).call(sent_at, Arc::clone(&request));
+            let rule = self.has_rival(*i).then(|| RivalRule::of(&request)).unwrap_or_default();
+            (*i, Box::pin(call_by(rule, call)))
+        };
         let mut fanout = Fanout { calls: targets.iter().map(call).collect(), ready: VecDeque::new() };
         let mut ends = deadline;
         let mut timer = std::pin::pin!(self.clock.sleep_until(ends));

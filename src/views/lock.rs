@@ -127,6 +127,7 @@ fn verdict(verdict: &Verdict) -> Badge {
         Verdict::NoVote(NoVote::Unseeded { .. }) => badge("waiting for fence seed", Severity::Warn),
         Verdict::NoVote(NoVote::ClockOff { .. }) => badge("clock off", Severity::Bad),
         Verdict::NoVote(NoVote::OtherCluster { .. }) => badge("other cluster", Severity::Bad),
+        Verdict::NoVote(NoVote::NewerProtocol { .. }) => badge("newer protocol", Severity::Bad),
         Verdict::Unreachable(kind) => badge(&format!("no answer: {}", kind.as_str()), Severity::Bad),
         Verdict::NotAwaited => badge("not needed", Severity::Neutral),
     }

@@ -3,7 +3,7 @@
 use redlockd::protocol::{NoVote, NodeInspection, NodeResult, Reply, StoredLock, Vote};
 
 /// Kinds of replies that the sequences must have produced, or the test proves too little.
-pub const EXPECTED_KINDS: [&str; 44] = [
+pub const EXPECTED_KINDS: [&str; 45] = [
     "acquire NoVote ClockOff",
     "acquire NoVote OtherCluster",
     "acquire NoVote Quarantined",
@@ -42,6 +42,7 @@ pub const EXPECTED_KINDS: [&str; 44] = [
     "restore Other false",
     "probe NoVote Unseeded",
     "quarantine NoVote Quarantined",
+    "quarantine Witnessed",
     "release Match",
     "revoke Ok Revoked",
     "waiters Waiters false false",
@@ -89,7 +90,7 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
         match of {
             NoVote::Quarantined { left_ms } => vec![ms(left_ms)],
             NoVote::ClockOff { node_us } => vec![std::mem::take(node_us)],
-            NoVote::Unseeded { .. } | NoVote::OtherCluster { .. } => vec![],
+            NoVote::Unseeded { .. } | NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. } => vec![],
         }
     }
     match reply {
@@ -113,7 +114,7 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
         Reply::Status(status) => {
             let mut clocks = match &mut status.vote {
                 Vote::NoVote(of) => no_vote(of),
-                Vote::Active | Vote::AlreadyInitialised => vec![],
+                Vote::Active | Vote::AlreadyInitialised | Vote::Witnessed => vec![],
             };
             clocks.extend([&mut status.now_us, &mut status.since_us, &mut status.until_us].map(std::mem::take));
             clocks

@@ -16,10 +16,10 @@ use proptest::test_runner::TestCaseError;
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
     AcquireArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, InstanceName, LeaseRecord, ListArgs,
-    ListedLease, NoVote, NodeInspection, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs, StoredLock,
-    UpdateArgs, WaitersArgs,
+    ListedLease, NoVote, NodeInspection, ProbeArgs, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs,
+    StoredLock, UpdateArgs, WaitersArgs,
 };
-use redlockd::types::{Fence, ResourceName};
+use redlockd::types::{Fence, NodeId, ResourceName};
 
 use super::comparison::{EXPECTED_KINDS, agree, kind_of};
 use super::redis_server::RedisServer;
@@ -38,6 +38,7 @@ const MAX_PAGES: usize = 100;
 
 const GUARD: Duration = Duration::from_secs(5);
 const BRIEF_MS: u64 = 15;
+const INSTANCES: [&str; 2] = ["", "i1"];
 
 fn ours(is_brief: bool) -> ClusterParams {
     ClusterParams {
@@ -153,10 +154,17 @@ impl<'a> Pair<'a> {
                 ttl: self.params.fence_ttl.min(Duration::from_secs(20)),
                 cursor: if *from_start { 0 } else { self.last_cursor },
             }),
-            Ask::Probe => Request::Probe,
+            Ask::Probe { instance, is_witness, alive } => {
+                let node = |i: &usize| NodeId::parse(["n1", "n2/b"][*i]).expect("valid");
+                let alive = alive.iter().map(|(name, run)| (node(name), ["0a", "0b"][*run].into())).collect();
+                Request::Probe(ProbeArgs { instance: INSTANCES[*instance].into(), is_witness: *is_witness, alive })
+            }
             Ask::Init => Request::Init,
-            Ask::Quarantine => Request::Quarantine,
-            Ask::Activate { fence } => Request::Activate { seed: Fence(self.fence(*fence)) },
+            Ask::Quarantine { instance } => Request::Quarantine { by: INSTANCES[*instance].into() },
+            Ask::Activate { fence } => {
+                let seed = Fence(self.fence(*fence));
+                Request::Activate { seed, by_clock: seed.0.is_multiple_of(2) }
+            }
         }
     }
 
@@ -213,6 +221,7 @@ impl<'a> Pair<'a> {
                 self.reference.flush_all();
             }
             Step::Evict => self.evict(now),
+            Step::ResetStatistics => self.reset_statistics(now)?,
             Step::Restart { keeps_memory } => self.restart(*keeps_memory),
             Step::ClockWasAhead => self.clock_was_ahead(now),
             Step::Wait => self.real.pass(Duration::from_millis(2 * BRIEF_MS + 5)),
@@ -224,10 +233,18 @@ impl<'a> Pair<'a> {
 
     /// The server counts an eviction that the marker does not have yet.
     fn evict(&mut self, now: u64) {
-        let script = "if redis.call('HEXISTS', KEYS[1], 'ev') == 1 then redis.call('HSET', KEYS[1], 'ev', 999) end";
+        let script = "if redis.call('HEXISTS', KEYS[1], 'ev') == 1 then redis.call('HSET', KEYS[1], 'ev', -1) end";
         self.real.command::<()>(&[b"EVAL", script.as_bytes(), b"1", b"redlockd:meta"]);
         self.reference.evict(now, &EvictedKey::Counter(name("junk")));
         self.was_evicted = true;
+    }
+
+    /// The marker has more evictions than the server counts now, until a probe.
+    fn reset_statistics(&mut self, now: u64) -> Result<(), TestCaseError> {
+        let script = "if redis.call('HEXISTS', KEYS[1], 'ev') == 1 then redis.call('HSET', KEYS[1], 'ev', 9) end";
+        self.real.command::<()>(&[b"EVAL", script.as_bytes(), b"1", b"redlockd:meta"]);
+        self.reference.reset_statistics();
+        self.ask(RequestTime(now), &self.params.clone(), &Request::probe())
     }
 
     /// Another process replies, with or without memory. Not after an eviction: the real server's own count would have to

@@ -72,6 +72,10 @@ impl Server for Reference {
         self.node.evict(self.now_us, &EvictedKey::Counter(name("junk")));
     }
 
+    fn reset_statistics(&mut self) {
+        self.node.reset_statistics();
+    }
+
     fn restart_empty(&mut self) {
         self.restarts += 1;
         self.node.restart_empty(&format!("run {}", self.restarts));

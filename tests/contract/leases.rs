@@ -308,7 +308,7 @@ pub fn the_list_has_every_held_lease_over_its_pages(node: &mut impl Subject) {
 pub fn an_ordered_quarantine_takes_the_vote_but_not_the_leases(node: &mut impl Subject) {
     let fence = granted(node, &acquire("a", 1, 1, 20_000));
     let now = node.now_us();
-    match node.ask(&Request::Quarantine) {
+    match node.ask(&Request::Quarantine { by: "".into() }) {
         Reply::Status(status) => {
             assert_eq!(status.vote, Vote::NoVote(NoVote::Quarantined { left_ms: 60_000 }));
             assert_eq!((status.why.as_str(), status.high_water), ("ordered", fence));
@@ -320,7 +320,7 @@ pub fn an_ordered_quarantine_takes_the_vote_but_not_the_leases(node: &mut impl S
         assert!(matches!(node.ask(&request), Reply::NoVote(NoVote::Quarantined { .. })));
     }
     assert!(left_ms(node, "a") > 30_000, "it was extended all the same");
-    let too_early = node.ask(&Request::Activate { seed: fence });
+    let too_early = node.ask(&Request::Activate { seed: fence, by_clock: false });
     assert!(matches!(too_early, Reply::Status(s) if matches!(s.vote, Vote::NoVote(NoVote::Quarantined { .. }))));
     assert!(is_match(&node.ask(&release("a", 1))));
 }
@@ -330,5 +330,5 @@ pub fn a_node_is_initialised_once(node: &mut impl Subject) {
         Reply::Status(status) => assert_eq!(status.vote, Vote::AlreadyInitialised),
         other => panic!("{other:?}"),
     }
-    assert!(matches!(node.ask(&Request::Probe), Reply::Status(s) if s.vote == Vote::Active && s.why == "init"));
+    assert!(matches!(node.ask(&Request::probe()), Reply::Status(s) if s.vote == Vote::Active && s.why == "init"));
 }

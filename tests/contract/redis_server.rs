@@ -190,6 +190,10 @@ impl Server for RedisServer {
         self.command::<()>(&[b"CONFIG", b"SET", b"maxmemory", b"0"]);
     }
 
+    fn reset_statistics(&mut self) {
+        self.command::<()>(&[b"CONFIG", b"RESETSTAT"]);
+    }
+
     fn restart_empty(&mut self) {
         self.child.kill().expect("it was running");
         self.child.wait().expect("it ends");

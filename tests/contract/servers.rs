@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use redlockd::protocol::{
-    ClusterParams, DeleteForeignArgs, Found, NoVote, NodeStatus, Released, Reply, Request, RequestTime, StoredLock,
-    Vote,
+    ClusterParams, DeleteForeignArgs, Found, NoVote, NodeStatus, ProbeArgs, Released, Reply, Request, RequestTime,
+    StoredLock, Vote,
 };
-use redlockd::types::Fence;
+use redlockd::types::{Fence, NodeId};
 
 use super::subject::{Server, acquire, extend, inspect, name, params, release};
 
@@ -113,7 +113,7 @@ pub fn a_node_that_lost_its_memory_has_no_vote(node: &mut impl Server) {
     fence_of(&node.ask(&acquire("a", 1, 1, 20_000)));
     node.flush_all();
     assert_eq!(node.ask(&acquire("a", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { left_ms: 60_000 }));
-    assert_eq!(status(node, &params(), &Request::Probe).why, "blank");
+    assert_eq!(status(node, &params(), &Request::probe()).why, "blank");
     node.restart_empty();
     assert!(matches!(node.ask(&acquire("a", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { .. })));
     assert!(matches!(node.ask(&extend("a", 1, None, None)), Reply::NoVote(NoVote::Quarantined { .. })));
@@ -123,11 +123,11 @@ pub fn a_node_that_lost_its_memory_has_no_vote(node: &mut impl Server) {
 }
 
 pub fn a_node_whose_probe_finds_an_eviction_has_no_vote(node: &mut impl Server) {
-    assert_eq!(status(node, &params(), &Request::Probe).vote, Vote::Active);
+    assert_eq!(status(node, &params(), &Request::probe()).vote, Vote::Active);
     node.evict_something();
-    let after = status(node, &params(), &Request::Probe);
+    let after = status(node, &params(), &Request::probe());
     assert_eq!((after.vote, after.why.as_str()), (Vote::NoVote(NoVote::Quarantined { left_ms: 60_000 }), "evicted"));
-    let again = status(node, &params(), &Request::Probe);
+    let again = status(node, &params(), &Request::probe());
     assert_eq!(again.until_us, after.until_us, "one eviction counts once");
 }
 
@@ -136,33 +136,115 @@ pub fn another_cluster_gets_no_vote_and_does_not_change_the_nodes_cluster(node: 
     let theirs = || NoVote::OtherCluster { theirs: "cluster one".into() };
     let sent_at = RequestTime(node.now_us());
     assert_eq!(node.ask_with(sent_at, &other, &acquire("a", 1, 1, 1_000)), Ok(Reply::NoVote(theirs())));
-    assert_eq!(status(node, &other, &Request::Probe).vote, Vote::NoVote(theirs()));
-    let ordered = status(node, &other, &Request::Quarantine);
+    assert_eq!(status(node, &other, &Request::probe()).vote, Vote::NoVote(theirs()));
+    let ordered = status(node, &other, &Request::Quarantine { by: "".into() });
     assert_eq!(ordered.vote, Vote::NoVote(NoVote::Quarantined { left_ms: 60_000 }));
     assert!(matches!(node.ask(&acquire("a", 1, 1, 1_000)), Reply::NoVote(NoVote::Quarantined { .. })));
     let sent_at = RequestTime(node.now_us());
     assert_eq!(node.ask_with(sent_at, &other, &acquire("a", 1, 1, 1_000)), Ok(Reply::NoVote(theirs())));
 }
 
+/// F5.
+pub fn another_cluster_lengthens_no_quarantine(node: &mut impl Server) {
+    let other = ClusterParams { cluster: "cluster two".into(), quarantine: Duration::from_hours(24), ..params() };
+    assert!(matches!(status(node, &other, &Request::probe()).vote, Vote::NoVote(_)));
+    let ordered = status(node, &other, &Request::Quarantine { by: "".into() });
+    assert_eq!(ordered.vote, Vote::NoVote(NoVote::Quarantined { left_ms: 60_000 }));
+}
+
+/// F5: only what was asked for in this period or the one before counts.
+pub fn a_longer_quarantine_is_forgotten_when_nobody_asks_for_it(node: &mut impl Server) {
+    let brief = ClusterParams { quarantine: Duration::from_millis(20), ..params() };
+    let longer = ClusterParams { quarantine: Duration::from_millis(60), ..params() };
+    node.flush_all();
+    assert_eq!(status(node, &brief, &Request::Init).vote, Vote::Active);
+    let sent_at = RequestTime(node.now_us());
+    fence_of(&node.ask_with(sent_at, &longer, &acquire("a", 1, 1, 1)).expect("an answer"));
+    // The first period ends 60 ms after the larger one was asked for, the second after as long.
+    for after_ms in [61, 61] {
+        node.pass(Duration::from_millis(after_ms));
+        assert_eq!(status(node, &brief, &Request::probe()).vote, Vote::Active);
+    }
+    let ordered = status(node, &brief, &Request::Quarantine { by: "".into() });
+    assert_eq!(ordered.vote, Vote::NoVote(NoVote::Quarantined { left_ms: 20 }));
+}
+
+/// F17.
+pub fn a_blank_node_belongs_to_nobody_until_it_is_given_a_vote(node: &mut impl Server) {
+    let brief = ClusterParams { quarantine: Duration::from_millis(40), ..params() };
+    let other = ClusterParams { cluster: "cluster two".into(), ..brief.clone() };
+    node.flush_all();
+    assert!(matches!(status(node, &other, &Request::probe()).vote, Vote::NoVote(NoVote::Quarantined { .. })));
+    assert!(matches!(status(node, &brief, &Request::probe()).vote, Vote::NoVote(NoVote::Quarantined { .. })));
+    node.pass(Duration::from_millis(41));
+    assert!(matches!(status(node, &other, &Request::probe()).vote, Vote::NoVote(NoVote::Unseeded { .. })));
+    let activate = Request::Activate { seed: Fence(1), by_clock: true };
+    let active = status(node, &brief, &activate);
+    assert_eq!((active.vote, active.why.as_str()), (Vote::Active, "by-clock"));
+    let theirs = "cluster one".into();
+    assert_eq!(status(node, &other, &activate).vote, Vote::NoVote(NoVote::OtherCluster { theirs }));
+}
+
+/// F3.
+pub fn an_instance_that_is_alone_in_its_opinion_of_the_time_quarantines_nobody(node: &mut impl Server) {
+    let order = |by: &str| Request::Quarantine { by: by.into() };
+    let probe =
+        |instance: &str, is_witness| Request::Probe(ProbeArgs { instance: instance.into(), is_witness, alive: vec![] });
+    status(node, &params(), &probe("one", true));
+    status(node, &params(), &probe("two", false));
+    let hour_ago = RequestTime(node.now_us() - 3_600_000_000);
+    assert!(matches!(
+        node.ask_with(hour_ago, &params(), &order("two")),
+        Ok(Reply::Status(NodeStatus { vote: Vote::Witnessed, .. }))
+    ));
+    assert_eq!(status(node, &params(), &Request::probe()).vote, Vote::Active);
+    let obeyed = status(node, &params(), &order("one"));
+    assert!(matches!(obeyed.vote, Vote::NoVote(NoVote::Quarantined { .. })), "its own note is no witness: {obeyed:?}");
+}
+
+/// F1: while the first process under a name is alive, no other one is noted.
+pub fn a_node_remembers_which_run_was_alive_under_a_name(node: &mut impl Server) {
+    let of = |run: &str| {
+        let alive = vec![(NodeId::parse("n2").expect("valid"), run.into())];
+        Request::Probe(ProbeArgs { instance: "one".into(), is_witness: false, alive })
+    };
+    let runs = |node: &mut _| -> Vec<String> {
+        status(node, &params(), &Request::probe()).alive.values().map(ToString::to_string).collect()
+    };
+    status(node, &params(), &of("0a"));
+    status(node, &params(), &of("0b"));
+    assert_eq!(runs(node), ["0a"]);
+}
+
+/// F10.
+pub fn fewer_evictions_than_before_are_a_reset_of_the_statistics(node: &mut impl Server) {
+    node.evict_something();
+    status(node, &params(), &Request::probe());
+    node.reset_statistics();
+    let until_us = status(node, &params(), &Request::probe()).until_us;
+    node.reset_statistics();
+    assert_eq!(status(node, &params(), &Request::probe()).until_us, until_us);
+}
+
 pub fn the_longest_quarantine_that_any_instance_asked_for_counts(node: &mut impl Server) {
     let longer = ClusterParams { quarantine: Duration::from_secs(600), ..params() };
-    assert_eq!(status(node, &longer, &Request::Probe).vote, Vote::Active);
-    let until = status(node, &params(), &Request::Quarantine);
+    assert_eq!(status(node, &longer, &Request::probe()).vote, Vote::Active);
+    let until = status(node, &params(), &Request::Quarantine { by: "".into() });
     assert_eq!(until.vote, Vote::NoVote(NoVote::Quarantined { left_ms: 600_000 }));
     let longest = ClusterParams { quarantine: Duration::from_secs(700), ..params() };
-    let extended = status(node, &longest, &Request::Probe);
+    let extended = status(node, &longest, &Request::probe());
     assert_eq!(extended.until_us, until.until_us + 100_000_000, "it also lengthens one that is being served");
 }
 
 pub fn a_served_quarantine_ends_with_a_seed_above_all_fences(node: &mut impl Server) {
     let brief = ClusterParams { quarantine: Duration::from_millis(40), ..params() };
     node.flush_all();
-    assert!(matches!(status(node, &brief, &Request::Probe).vote, Vote::NoVote(NoVote::Quarantined { .. })));
+    assert!(matches!(status(node, &brief, &Request::probe()).vote, Vote::NoVote(NoVote::Quarantined { .. })));
     node.pass(Duration::from_millis(41));
     let high_water = Fence(0);
-    assert_eq!(status(node, &brief, &Request::Probe).vote, Vote::NoVote(NoVote::Unseeded { high_water }));
+    assert_eq!(status(node, &brief, &Request::probe()).vote, Vote::NoVote(NoVote::Unseeded { high_water }));
     let seed = Fence(node.now_us() + 400_000);
-    let active = status(node, &brief, &Request::Activate { seed });
+    let active = status(node, &brief, &Request::Activate { seed, by_clock: false });
     assert_eq!((active.vote, active.high_water), (Vote::Active, seed));
     let sent_at = RequestTime(node.now_us());
     let granted = node.ask_with(sent_at, &brief, &acquire("a", 1, 1, 10)).expect("an answer");

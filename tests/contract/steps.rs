@@ -32,6 +32,7 @@ pub enum Step {
     },
     FlushAll,
     Evict,
+    ResetStatistics,
     Restart {
         keeps_memory: bool,
     },
@@ -89,9 +90,16 @@ pub enum Ask {
         publishes: bool,
         from_start: bool,
     },
-    Probe,
+    /// Of an instance, perhaps a witness, which sees a run of another node alive.
+    Probe {
+        instance: usize,
+        is_witness: bool,
+        alive: Option<(usize, usize)>,
+    },
     Init,
-    Quarantine,
+    Quarantine {
+        instance: usize,
+    },
     Activate {
         fence: FenceKind,
     },
@@ -153,9 +161,10 @@ fn asks() -> impl Strategy<Value = Ask> {
         12 => r.prop_map(|resource| Ask::Inspect { resource }),
         12 => (0..3_usize, any::<bool>(), any::<bool>())
             .prop_map(|(instance, publishes, from_start)| Ask::Waiters { instance, publishes, from_start }),
-        10 => Just(Ask::Probe),
+        10 => (0..2_usize, any::<bool>(), prop::option::of((0..2_usize, 0..2_usize)))
+            .prop_map(|(instance, is_witness, alive)| Ask::Probe { instance, is_witness, alive }),
         1 => Just(Ask::Init),
-        1 => Just(Ask::Quarantine),
+        2 => (0..2_usize).prop_map(|instance| Ask::Quarantine { instance }),
         8 => fences().prop_map(|fence| Ask::Activate { fence }),
     ]
 }
@@ -178,6 +187,7 @@ pub fn steps() -> impl Strategy<Value = Step> {
         4 => resource.prop_map(|resource| Step::Delete { resource }),
         1 => Just(Step::FlushAll),
         1 => Just(Step::Evict),
+        1 => Just(Step::ResetStatistics),
         1 => any::<bool>().prop_map(|keeps_memory| Step::Restart { keeps_memory }),
         1 => Just(Step::ClockWasAhead),
         5 => Just(Step::Wait),

@@ -44,6 +44,8 @@ pub trait Server: Subject {
     fn flush_all(&mut self);
     /// Memory is full for a moment; a key that is no lease is evicted.
     fn evict_something(&mut self);
+    /// `CONFIG RESETSTAT`.
+    fn reset_statistics(&mut self);
     /// The process is killed and restarted with empty memory.
     fn restart_empty(&mut self);
 }

@@ -21,6 +21,7 @@ mod limits;
 mod logs;
 mod many_waiters;
 mod metrics;
+mod one_name;
 mod prometheus;
 mod recipes;
 mod redis_node;

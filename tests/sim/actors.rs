@@ -26,6 +26,10 @@ pub(super) struct Server {
     pub(super) up: bool,
     /// Number of its processes so far.
     pub(super) epoch: u32,
+    /// Number of its failovers so far.
+    pub(super) failovers: u32,
+    /// When each instance's probe last witnessed here that its clock is right.
+    pub(super) witnessed: BTreeMap<usize, Us>,
     pub(super) ppm: i64,
     /// Its clock minus an honest one, microseconds.
     pub(super) offset_us: i64,
@@ -67,6 +71,8 @@ pub(super) struct Inst {
     pub(super) has_time: bool,
     /// It is stopped until then.
     pub(super) local: Us,
+    /// For how long its boot clock stood still.
+    pub(super) boot_lost: Us,
     pub(super) ppm: i64,
     /// Its wall clock minus an honest one, microseconds.
     pub(super) wall_off_us: i64,
@@ -81,12 +87,14 @@ pub(super) struct Inst {
 
 impl Server {
     pub(super) fn new(index: usize, profile: &Profile, r: &mut Rng) -> Self {
-        let machine = ReferenceNode::new(&run_id(index, 0));
+        let machine = ReferenceNode::new(&run_id(index, 0, 0));
         Self {
             disk: machine.clone(),
             machine,
             up: true,
             epoch: 0,
+            failovers: 0,
+            witnessed: BTreeMap::new(),
             ppm: r.either_way(profile.rate_ppm),
             offset_us: r.either_way(profile.skew_ms) * 1_000,
             stepped_us: 0,
@@ -114,9 +122,9 @@ impl Server {
     }
 }
 
-/// The run id of a node's `epoch`-th process.
-pub(super) fn run_id(node: usize, epoch: u32) -> String {
-    format!("{node:020x}{epoch:020x}")
+/// The run of a node's `epoch`-th process after so many failovers.
+pub(super) fn run_id(node: usize, epoch: u32, failovers: u32) -> String {
+    format!("{node:020x}{epoch:020x}{failovers:08x}")
 }
 
 impl Inst {
@@ -140,6 +148,7 @@ impl Inst {
             began: 0,
             has_time: false,
             local: 0,
+            boot_lost: 0,
             ppm: r.either_way(profile.rate_ppm),
             wall_off_us: hours * 3_600_000_000 + r.either_way(profile.skew_ms) * 1_000,
             links: (0..profile.servers())

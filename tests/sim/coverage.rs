@@ -36,11 +36,14 @@ pub(super) enum HardState {
     ExtendedOverQuarantine,
     ZombieRejected,
     WholeClusterForgot,
+    BootClockStopped,
+    OrderRefused,
+    FailedOver,
     GrantedAfterCalm,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 33] = {
+pub(super) const ALL: [HardState; 36] = {
     use HardState::*;
     [
         Granted,
@@ -75,6 +78,9 @@ pub(super) const ALL: [HardState; 33] = {
         ExtendedOverQuarantine,
         ZombieRejected,
         WholeClusterForgot,
+        BootClockStopped,
+        OrderRefused,
+        FailedOver,
         GrantedAfterCalm,
     ]
 };

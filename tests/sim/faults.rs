@@ -104,7 +104,7 @@ impl World {
                 let until = now + self.fault_rng.range(50, 3_000) * MS;
                 self.servers[node].frozen_until = until;
             }
-            Fault::Pause | Fault::Crash if !self.is_settled() => {}
+            Fault::Pause | Fault::BootStops | Fault::Crash if !self.is_settled() => {}
             Fault::Pause => {
                 let until = now + self.fault_rng.range(50, 4_500) * MS;
                 let inst = &mut self.insts[inst];
@@ -114,6 +114,8 @@ impl World {
                     inst.began = inst.local;
                 }
             }
+            Fault::BootStops => self.stop_boot_clock(inst),
+            Fault::Failover => self.fail_over(node),
             Fault::Crash => self.crash(inst),
             Fault::Cut => self.cut(inst),
             Fault::Break => {
@@ -128,6 +130,40 @@ impl World {
             }
             Fault::Slow => self.servers[node].slow_until = now + self.fault_rng.range(200, 2_500) * MS,
         }
+    }
+
+    fn stop_boot_clock(&mut self, inst: usize) {
+        let now = self.now;
+        let span = self.fault_rng.range(600, 4_500) * MS;
+        let inst = &mut self.insts[inst];
+        if inst.alive && inst.serving.is_empty() && inst.local <= now {
+            inst.local = now + span;
+            inst.boot_lost += span;
+            self.coverage.count(HardState::BootClockStopped);
+        }
+    }
+
+    fn fail_over(&mut self, node: usize) {
+        let (now, clock) = (self.now, self.node_clock(node));
+        if !self.servers[node].up {
+            return;
+        }
+        for inst in 0..self.insts.len() {
+            for connection in 0..self.profile.connections {
+                let back = self.fault_rng.range(5, 100) * MS;
+                self.break_link(inst, node, connection, back);
+            }
+        }
+        let server = &mut self.servers[node];
+        server.failovers += 1;
+        let run = run_id(node, server.epoch, server.failovers);
+        let earlier = server.disk.clone();
+        server.machine.fail_over(&earlier, &run);
+        server.machine.expire(clock);
+        server.disturb(now);
+        (server.forgot, server.doubted) = (Some(now), Some(now));
+        self.checker.lost_tail.insert(node);
+        self.coverage.count(HardState::FailedOver);
     }
 
     fn kill_node(&mut self, node: usize, memory: Memory) {
@@ -300,7 +336,7 @@ impl World {
             return;
         }
         server.epoch += 1;
-        let run = run_id(node, server.epoch);
+        let run = run_id(node, server.epoch, server.failovers);
         match memory {
             Memory::Nothing => server.machine = ReferenceNode::new(&run),
             Memory::All => server.machine.restart_with_memory(&run),
@@ -323,7 +359,8 @@ impl World {
 
     /// The logs of all nodes are synced.
     pub(super) fn fsync(&mut self) {
-        if self.calm || !self.profile.faults.iter().any(|f| matches!(f, Fault::RestartTail | Fault::RestartAll)) {
+        let loses_the_last = |f: &Fault| matches!(f, Fault::RestartTail | Fault::RestartAll | Fault::Failover);
+        if self.calm || !self.profile.faults.iter().any(loses_the_last) {
             return;
         }
         for server in self.servers.iter_mut().filter(|s| s.up) {

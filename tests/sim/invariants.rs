@@ -58,6 +58,8 @@ pub(super) struct InvariantChecker {
     last_try: BTreeMap<TokenHash, u64>,
     /// Nodes that came back without the last of what they did: a cancel may be part of it.
     pub(super) lost_tail: std::collections::BTreeSet<usize>,
+    /// Nodes that the instance with another node list gave a vote.
+    pub(super) taken_by_other: std::collections::BTreeSet<usize>,
     /// The highest fence that each guarded store has seen.
     stores: BTreeMap<usize, Fence>,
     /// Clocks of nodes were stepped by more than the guard.

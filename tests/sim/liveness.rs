@@ -7,9 +7,9 @@ use super::profile::{LOCK_DELAY_MS, Variant};
 use super::world::{Event, MS, SEC, Us, World};
 use crate::types::TokenHash;
 
-/// After the faults end and a whole quarantine: detecting a wrong clock (a probe and its timeout),
-/// ordering a second quarantine, and seeding in two probe rounds.
-const RECOVERY: Us = 8 * SEC;
+/// After the faults end and a whole quarantine: detecting a wrong clock (a probe and its timeout, and the time for which a
+/// witness's note counts), ordering a second quarantine, and seeding in two probe rounds.
+const RECOVERY: Us = 11 * SEC;
 /// Maximum duration of the first acquire, of a free resource.
 const ACQUIRE_BOUND_MS: u64 = 3_000;
 /// Maximum time from a release to the grant to a waiter of another instance: a poll, its jitter, a round.
@@ -61,8 +61,8 @@ impl World {
 
     /// The next step of a resource's check.
     pub(super) fn check_liveness(&mut self, resource: usize) {
-        if self.profile.variant == Variant::OtherCluster {
-            // It may have claimed a wiped node first, which an operator has to resolve.
+        if !self.checker.taken_by_other.is_empty() {
+            // Both clusters lost a majority, and one of them was first, which an operator has to resolve.
             self.done = true;
             return;
         }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use super::actors::{Call, run_id};
+use super::actors::Call;
 use super::world::{Event, MS, SEC, Shared, Todo, Us, World, lock};
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::node::Node;
@@ -305,7 +305,7 @@ impl World {
         }
         link.up = true;
         link.epoch = server.epoch;
-        link.run = run_id(node, server.epoch).into();
+        link.run = server.machine.run().into();
     }
 
     /// An instance's process starts: all its connections are opened.

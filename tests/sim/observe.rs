@@ -3,11 +3,15 @@
 
 use super::coverage::HardState;
 use super::network::Packet;
-use super::world::World;
+use super::profile::Variant;
+use super::world::{MS, Us, World};
 use crate::protocol::{
     AcquireArgs, CancelArgs, EndReason, NoVote, NodeResult, NodeStatus, ReleaseArgs, Reply, Request, RestoreArgs,
     UpdateArgs, Vote,
 };
+
+/// Shorter than a note counts, by as much as clocks may be apart and be stepped within the guard.
+const WITNESS: Us = 1_400 * MS;
 
 impl World {
     /// Records a request and its answer, and checks what must never happen.
@@ -29,7 +33,7 @@ impl World {
                     HardState::ExtendedOverQuarantine
                 }
                 NoVote::Quarantined { .. } => HardState::Quarantined,
-                NoVote::OtherCluster { .. } => HardState::OtherClusterRefused,
+                NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. } => HardState::OtherClusterRefused,
                 NoVote::ClockOff { .. } if packet.is_late => HardState::LateAcquireMetGuard,
                 NoVote::ClockOff { .. } => HardState::ClockOff,
                 NoVote::Unseeded { .. } => HardState::Unseeded,
@@ -39,7 +43,49 @@ impl World {
             let shows_the_clock = !matches!(no_vote, NoVote::OtherCluster { .. });
             self.servers[node].noticed += u32::from(shows_the_clock);
         }
+        self.observe_membership(packet, answer);
         self.observe_by_kind(node, request, answer, packet.is_late);
+    }
+
+    /// Orders, witnesses, and whose a node is.
+    fn observe_membership(&mut self, packet: &Packet, answer: &NodeResult) {
+        let Ok(Reply::Status(status)) = answer else { return };
+        let (node, inst, now) = (packet.node, packet.inst, self.now);
+        let is_clock_off = matches!(status.vote, Vote::NoVote(NoVote::ClockOff { .. }));
+        let is_other = |inst: usize| self.profile.variant == Variant::OtherCluster && inst + 1 == self.insts.len();
+        match &*packet.request {
+            Request::Probe(args) => {
+                if args.is_witness && !is_clock_off && !is_other(inst) {
+                    self.servers[node].witnessed.insert(inst, now);
+                }
+                let is_foreign = matches!(status.vote, Vote::NoVote(NoVote::OtherCluster { .. }));
+                if is_foreign && !is_other(inst) && !self.checker.taken_by_other.contains(&node) {
+                    self.fail(format!("node {node} was claimed by another cluster at a look"));
+                }
+            }
+            Request::Activate { .. } if status.vote == Vote::Active && is_other(inst) => {
+                self.checker.taken_by_other.insert(node);
+            }
+            Request::Quarantine { .. } if status.vote == Vote::Witnessed => {
+                self.coverage.count(HardState::OrderRefused);
+            }
+            Request::Quarantine { .. } => {
+                // A note from before a step of this clock may be from its future now.
+                let stepped = self.servers[node].disturbed;
+                let is_fresh = |(other, at): (&usize, &Us)| {
+                    *other != inst && at + WITNESS > now && stepped.is_none_or(|stepped| stepped < *at)
+                };
+                if let Some((other, at)) = self.servers[node].witnessed.iter().find(|seen| is_fresh(*seen)) {
+                    let ago = (now - at) / MS;
+                    self.fail(format!("i{inst} quarantined n{node}, where i{other} was right {ago} ms before"));
+                } else {
+                    self.coverage.count(HardState::QuarantineOrdered);
+                    self.servers[node].disturb(now);
+                    self.unnoticed.remove(&node);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn observe_by_kind(&mut self, node: usize, request: &Request, answer: &NodeResult, is_late: bool) {
@@ -72,16 +118,9 @@ impl World {
                 self.coverage.count(HardState::FenceWrittenBack);
             }
             (Request::Restore(_), Ok(Reply::Restored)) => self.coverage.count(HardState::LeaseRestored),
-            (Request::Quarantine, Ok(_)) => {
-                self.coverage.count(HardState::QuarantineOrdered);
-                let now = self.now;
-                self.servers[node].disturb(now);
-                self.unnoticed.remove(&node);
-            }
-            (Request::Activate { seed }, Ok(Reply::Status(status))) if status.vote == Vote::Active => {
+            (Request::Activate { by_clock, .. }, Ok(Reply::Status(status))) if status.vote == Vote::Active => {
                 self.coverage.count(HardState::QuarantineLeft);
-                let by_clock = seed.0.abs_diff(status.now_us) < 400_000;
-                self.coverage.count(if by_clock { HardState::SeededByClock } else { HardState::SeededByQuorum });
+                self.coverage.count(if *by_clock { HardState::SeededByClock } else { HardState::SeededByQuorum });
             }
             (_, Ok(Reply::Status(status))) if status.why == "clock" => self.coverage.count(HardState::ClockRanBack),
             _ => {}

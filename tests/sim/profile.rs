@@ -35,6 +35,12 @@ pub(super) enum Fault {
     Freeze,
     /// An instance is stopped for a while; its boot clock runs on, as in suspend.
     Pause,
+    /// An instance is stopped for a while, and its boot clock with it, as a virtual machine is. While it serves nothing, since
+    /// its callers' clocks run on.
+    BootStops,
+    /// A node becomes a replica of one that missed its last second, and a master again. Its process lives on, and everybody
+    /// notices while it refuses writes.
+    Failover,
     /// An instance dies and is started again.
     Crash,
     /// Nothing, or nothing one way, passes between an instance and some nodes.
@@ -48,13 +54,13 @@ pub(super) enum Fault {
 impl Fault {
     /// The node has no vote for a whole quarantine.
     pub(super) fn costs_the_vote(self) -> bool {
-        use Fault::{Flush, JointStep, NodeStep, RestartAll, RestartEmpty, RestartKept, RestartTail};
-        matches!(self, RestartEmpty | RestartKept | RestartTail | RestartAll | Flush | NodeStep | JointStep)
+        use Fault::{Failover, Flush, JointStep, NodeStep, RestartAll, RestartEmpty, RestartKept, RestartTail};
+        matches!(self, Failover | RestartEmpty | RestartKept | RestartTail | RestartAll | Flush | NodeStep | JointStep)
     }
 }
 
 /// Every kind but [`Fault::JointStep`], which is for one-host worlds.
-const KINDS: [Fault; 14] = [
+const KINDS: [Fault; 16] = [
     Fault::RestartEmpty,
     Fault::RestartKept,
     Fault::RestartTail,
@@ -65,6 +71,8 @@ const KINDS: [Fault; 14] = [
     Fault::WallStep,
     Fault::Freeze,
     Fault::Pause,
+    Fault::BootStops,
+    Fault::Failover,
     Fault::Crash,
     Fault::Cut,
     Fault::Break,

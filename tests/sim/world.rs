@@ -299,12 +299,13 @@ impl World {
 
     /// The instance's boot clock at `at`.
     pub(super) fn boot(&self, inst: usize, at: Us) -> BootTime {
-        BootTime::from_nanos((UPTIME_US + scaled(at, self.insts[inst].ppm)) * 1_000)
+        let inst = &self.insts[inst];
+        BootTime::from_nanos((UPTIME_US + scaled(at, inst.ppm)).saturating_sub(inst.boot_lost) * 1_000)
     }
 
     /// When the instance's boot clock reads `reading`, rounded up.
     pub(super) fn when(&self, inst: usize, reading: BootTime) -> Us {
-        let elapsed = i128::from(reading.as_micros().saturating_sub(UPTIME_US));
+        let elapsed = i128::from((reading.as_micros() + self.insts[inst].boot_lost).saturating_sub(UPTIME_US));
         let true_us = elapsed * 1_000_000 / i128::from(1_000_000 + self.insts[inst].ppm);
         u64::try_from(true_us).expect("not before the beginning") + 2
     }

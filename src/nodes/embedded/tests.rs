@@ -114,7 +114,7 @@ fn release(i: u64, by: u64) -> Request {
 
 async fn status(node: &TestNode) -> crate::protocol::NodeStatus {
     // A probe is answered whatever its time; the next requests take its clock.
-    match node.clone().call(RequestTime(0), Arc::new(Request::Probe)).await {
+    match node.clone().call(RequestTime(0), Arc::new(Request::probe())).await {
         Ok(Reply::Status(status)) => status,
         other => panic!("{other:?}"),
     }
@@ -133,7 +133,7 @@ async fn granted(node: &TestNode, request: Request) -> Fence {
 }
 
 async fn quarantine_left(node: &TestNode) -> Option<Duration> {
-    match ask(node, Request::Probe).await {
+    match ask(node, Request::probe()).await {
         Ok(Reply::Status(status)) => match status.vote {
             Vote::Active => None,
             Vote::NoVote(NoVote::Quarantined { left_ms }) => Some(Duration::from_millis(left_ms)),

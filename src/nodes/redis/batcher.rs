@@ -20,7 +20,7 @@ use super::connection::{ActiveConnection, ConnectionSlot, NodeConnections, Pendi
 use super::errors;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
 use crate::protocol::keys::{KeyTemplate, LEASES_KEY, META_KEY};
-use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
+use crate::protocol::{ClusterParams, NodeResult, Reply, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::clock::{Clock, SystemClock};
 
 /// Maximum number of commands on a connection that are not yet answered. Beyond it requests stay in the
@@ -72,6 +72,7 @@ pub(super) async fn run_batcher(
 /// A command that was answered, or failed.
 struct CompletedBatch {
     generation: u64,
+    marker_fingerprint: Arc<str>,
     batch: Vec<PendingRequest>,
     outcome: Result<Value, RedisError>,
 }
@@ -106,16 +107,20 @@ async fn send_batch(
         }
         outcome => outcome,
     };
-    CompletedBatch { generation: active.generation, batch, outcome }
+    let ActiveConnection { generation, marker_fingerprint, .. } = active;
+    CompletedBatch { generation, marker_fingerprint, batch, outcome }
 }
 
 fn complete(connections: &NodeConnections, slot: &ConnectionSlot, done: CompletedBatch, clock: SystemClock) {
-    let CompletedBatch { generation, batch, outcome } = done;
+    let CompletedBatch { generation, marker_fingerprint, batch, outcome } = done;
     let count = batch.len();
     match outcome {
         Ok(value) => {
             for (index, pending) in batch.into_iter().enumerate() {
                 let answer = commands::parse_in_batch(count, index, &pending.request, &value);
+                if matches!(&answer, Ok(Reply::Status(status)) if is_outdated(&marker_fingerprint, &status.run)) {
+                    connections.close(slot, Some(generation), clock.now());
+                }
                 pending.answer(answer);
             }
         }
@@ -132,6 +137,12 @@ fn complete(connections: &NodeConnections, slot: &ConnectionSlot, done: Complete
             }
         }
     }
+}
+
+/// Whether the server became another run since the connection's hand-shake, as by a failover to a replica and back.
+fn is_outdated(marker_fingerprint: &str, run: &str) -> bool {
+    let bound = marker_fingerprint.split('|').next().unwrap_or("");
+    !bound.is_empty() && bound != run
 }
 
 /// Groups requests into commands, in the order in which these are to be sent.

@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn requests_are_refused_without_a_connection() {
         let slot = ConnectionSlot::default();
-        let refused = slot.enqueue(RequestTime(1), Arc::new(Request::Probe), 8).err();
+        let refused = slot.enqueue(RequestTime(1), Arc::new(Request::probe()), 8).err();
         assert_eq!(refused, Some(EnqueueError::NotConnected));
         assert!(slot.drain_batch(8).is_none());
     }

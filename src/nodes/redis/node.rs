@@ -34,7 +34,7 @@ pub struct RedisNodeReport {
     pub connected: bool,
     /// Time of the last change of `connected`.
     pub since: BootTime,
-    /// The server process, as of the last hand-shake; empty before the first.
+    /// The server process, as of the last hand-shake: `run_id` and `master_replid`; empty before the first.
     pub run_id: String,
     /// Redis' version; empty before the first hand-shake.
     pub version: String,

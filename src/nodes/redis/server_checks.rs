@@ -104,7 +104,8 @@ impl ServerFinding {
 /// What a server reports in `INFO`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerInfo {
-    /// `run_id`: identifies the process. Empty where `INFO` does not have it.
+    /// `run_id` and `master_replid` in one text: the process, and what it became by its last failover. Empty where `INFO` does
+    /// not have the `run_id`.
     pub run_id: String,
     /// `redis_version`.
     pub version: String,
@@ -162,7 +163,9 @@ pub fn read(info: &str, saves: Option<&str>, allow_replicas: bool) -> ServerInfo
     if (has_failed("rdb_last_bgsave_status") && saves_snapshots) || has_failed("aof_last_write_status") {
         findings.push(ServerFinding::CannotSave);
     }
-    ServerInfo { run_id: field("run_id").unwrap_or("").into(), version: version.into(), role: role.into(), findings }
+    let replication = field("master_replid").filter(|_| field("run_id").is_some()).unwrap_or("");
+    let run_id = [field("run_id").unwrap_or(""), replication].concat();
+    ServerInfo { run_id, version: version.into(), role: role.into(), findings }
 }
 
 fn major_minor(version: &str) -> Option<(u32, u32)> {

@@ -4,7 +4,7 @@
 --       labels, resource
 -- value: token hash (64 hex) | renewals (6 digits) | ttl_ms | fence | attempt,attempt, | labels
 -- Reply: for each, in order: its fence (a number: granted), or a list: G fence 1 (joined) | B pttl value |
---        D reason | X | K C Q S
+--        D reason | X | K C P Q S
 local NOW_MS, FENCE_TTL = math.floor(NOW / 1000), ARGV[3]
 local found = redis.call('MGET', unpack(KEYS, 3))
 local base, per = tonumber(m[4] or 0), math.floor(NOW_MS / FENCE_TTL)
@@ -51,9 +51,8 @@ for i = 1, #found / 4 do
         out[i] = { 'G', tonumber(fence), 1 }
       end
     elseif string.byte(v, 65) == 124 and string.find(v, '^%x+|%d+|%d+|%d+|') then -- held by another lease
-      local longest = Q or tonumber(string.match(PASS, '%d+$'))
-      if left < 0 or left > longest then -- no lease lasts longer than Q: this clock went backwards
-        left = longest
+      if left < 0 or left > Q then -- no lease lasts longer than a quarantine: this clock went backwards
+        left = Q
         redis.call('PEXPIRE', lock, left)
       end
       out[i] = { 'B', left, v }

@@ -1,44 +1,94 @@
 -- The node's own state: probe, init, quarantine, activate. KEYS: 1 meta, 2 index
--- ARGV: as in marker.lua, 5 operation (probe | init | quarantine | activate), 6 seed fence, 7 key head, 8 key tail, 9 sweep count
--- Replies: {code, number, hw, now_us, run, why, since_us, until_us}; code: A, K, C, Q, S, or N (init: has a marker already)
-local operation, seed = ARGV[5], tonumber(ARGV[6])
+-- ARGV: as in marker.lua, 5 operation (probe | init | quarantine | activate), 6 seed fence, 7 key head, 8 key tail, 9 sweep count,
+--       10 why (activate: '' keeps it), 11 instance, 12 '1' (a probe: it is a witness), then for each node that it sees alive: name, run
+-- Replies: {code, number, hw, now_us, run, why, since_us, until_us, name, run, ...}, the last for each node that any instance
+--   saw alive within 3 s; code: A, K, C, P, Q, S, or N (init: has a marker already), W (quarantine: refused, as another
+--   instance's time was right here within 2.5 s)
+local operation, seed, instance, ASK = ARGV[5], tonumber(ARGV[6]), ARGV[11], tonumber(string.match(PASS, '%d+$'))
+local ALIVE, WITNESS, FORGET = 3000000, 2500000, 60000000 -- us
 local RUN = string.match(PASS, '^%x*')
+-- The connection was made before this process became a replica and a master again: what it knows may be from elsewhere.
+local replid = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)') or ''
+if #RUN > 40 and string.sub(RUN, 41) ~= replid then
+  PASS, fit = string.sub(RUN, 1, 40) .. replid .. string.sub(PASS, #RUN + 1), false
+  RUN = string.match(PASS, '^%x*')
+end
 local ev = string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')
 local x = redis.call('HMGET', META, 'run', 'ev')
+local all, notes = redis.call('HGETALL', META), {}
+for i = 1, #all, 2 do notes[all[i]] = all[i + 1] end
 local function answer(code, n)
   local y = redis.call('HMGET', META, 'why', 'since', 'until', 'hw')
-  return { code, n, tonumber(y[4] or 0), NOW, RUN, y[1] or '', tonumber(y[2] or 0), tonumber(y[3] or 0) }
+  local out = { code, n, tonumber(y[4] or 0), NOW, RUN, y[1] or '', tonumber(y[2] or 0), tonumber(y[3] or 0) }
+  for i = 1, #all, 2 do
+    local run, at = string.match(all[i + 1], '^(%w+) (%d+)$')
+    if string.sub(all[i], 1, 5) == 'peer:' and run and math.abs(NOW - at) <= ALIVE then
+      out[#out + 1], out[#out + 2] = string.sub(all[i], 6), run
+    end
+  end
+  return out
 end
 if operation == 'init' then -- only on a node that has never voted since it was blank
-  local y = redis.call('HMGET', META, 'st', 'why')
+  local y = redis.call('HMGET', META, 'st', 'why', 'proto', 'ask')
+  if tonumber(y[3] or 0) > PROTO then return answer('P', tonumber(y[3])) end
   if x[1] and (y[1] ~= 'q' or y[2] ~= 'blank') then return answer('N', NOW) end
   if math.abs(NOW - SENT) > GUARD then return answer('K', NOW) end -- its fences would start at a wrong time
-  local cfg, qms = string.match(PASS, '^%x*|(.*)|(%d+)$')
+  local cfg, longest = string.match(PASS, '^%x*|(.*)|%d+$'), math.max(ASK, Q)
   hw = math.max(hw, SENT)
-  redis.call('HSET', META, 'pass', PASS, 'seen', NOW, 'hw', hw, 'base', hw, 'per', 0, 'run', RUN, 'st', 'a',
-    'cfg', cfg, 'qms', qms, 'until', 0, 'owed', 0, 'ev', ev, 'why', 'init', 'since', NOW)
+  redis.call('HSET', META, 'pass', RUN .. '|' .. cfg, 'seen', NOW, 'hw', hw, 'base', hw, 'per', 0, 'run', RUN, 'st', 'a',
+    'cfg', cfg, 'proto', PROTO, 'ask', math.max(ASK, tonumber(y[4] or 0)), 'qms', longest, 'roll', NOW + longest * 1000,
+    'until', 0, 'owed', 0, 'ev', ev, 'why', 'init', 'since', NOW)
   return answer('A', 0)
 end
 if operation == 'quarantine' then
+  for field, at in pairs(notes) do -- whoever is alone in its opinion of the time is wrong
+    local age = string.sub(field, 1, 4) == 'fit:' and field ~= 'fit:' .. instance and NOW - at
+    if age and age >= 0 and age <= WITNESS then return answer('W', 0) end
+  end
   local no = judge('ordered')
-  redis.call('HSET', META, 'ev', ev)
+  if no[1] == 'Q' then redis.call('HSET', META, 'ev', ev) end
   return answer(no[1], no[2])
 end
 local no = not fit and judge() or nil
 if not no or no[1] == 'Q' or no[1] == 'S' then
-  if x[2] and x[2] ~= ev and x[1] == RUN then no = judge('evicted') end -- keys were evicted under memory pressure
+  if x[2] and x[2] ~= ev and x[1] == RUN then -- keys were evicted under memory pressure, or the statistics were reset
+    local memory = tonumber(ev) < tonumber(x[2]) and redis.call('INFO', 'memory') or nil
+    local never = memory and (string.find(memory, 'maxmemory:0\r', 1, true) or string.find(memory, 'maxmemory_policy:noeviction', 1, true))
+    if not never then no = judge('evicted') end
+  end
   if x[2] ~= ev or not fit then redis.call('HSET', META, 'ev', ev) end
 end
 if operation == 'activate' and no and no[1] == 'S' then
-  local y = redis.call('HMGET', META, 'base', 'cfg', 'qms')
+  local y = redis.call('HMGET', META, 'base', 'why')
+  local cfg = string.match(PASS, '^%x*|(.*)|%d+$')
   hw = math.max(hw, seed)
   redis.call('HSET', META, 'st', 'a', 'owed', 0, 'base', math.max(tonumber(y[1] or 0), hw), 'hw', hw, 'since', NOW,
-    'pass', table.concat({ RUN, y[2], y[3] }, '|'))
+    'cfg', cfg, 'pass', RUN .. '|' .. cfg, 'why', ARGV[10] ~= '' and ARGV[10] or y[2])
   no = nil
 end
--- Sweep: expired leases leave the index; extended ones get their new end. Not for another cluster, whose key template
--- may name other keys.
-if no and no[1] == 'C' then return answer(no[1], no[2]) end
+-- Another cluster's template may name other keys, and a script of another version changes nothing.
+if no and (no[1] == 'C' or no[1] == 'P') then return answer(no[1], no[2]) end
+if not no and NOW >= tonumber(redis.call('HGET', META, 'roll') or 0) then
+  -- All leases of the period before are over: only what was asked for in the one that ends still counts.
+  local longest = math.max(ASK, tonumber(redis.call('HGET', META, 'ask')))
+  redis.call('HSET', META, 'ask', ASK, 'qms', longest, 'roll', NOW + longest * 1000)
+end
+if operation == 'probe' and not (no and no[1] == 'K') then
+  for field, at in pairs(notes) do
+    if string.sub(field, 1, 4) == 'fit:' and math.abs(NOW - at) > FORGET then redis.call('HDEL', META, field) end
+  end
+  local left = { 'beat', NOW } -- a node that cannot write has no vote to give: this fails where it is full
+  if ARGV[12] == '1' then left[3], left[4] = 'fit:' .. instance, NOW end
+  for i = 13, #ARGV, 2 do -- a note stays until the process that it names was silent for 3 s
+    local field = 'peer:' .. ARGV[i]
+    local run, at = string.match(notes[field] or '', '^(%w+) (%d+)$')
+    if run == ARGV[i + 1] or not run or math.abs(NOW - at) > ALIVE then
+      left[#left + 1], left[#left + 2] = field, ARGV[i + 1] .. ' ' .. string.format('%.0f', NOW)
+    end
+  end
+  redis.call('HSET', META, unpack(left))
+end
+-- Sweep: expired leases leave the index; extended ones get their new end.
 local late = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', math.floor(NOW / 1000), 'LIMIT', 0, ARGV[9])
 for _, resource in ipairs(late) do
   local left = redis.call('PTTL', ARGV[7] .. resource .. ARGV[8])

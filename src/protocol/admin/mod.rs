@@ -2,14 +2,18 @@
 
 pub(super) mod reference;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use deadpool_redis::redis::{Cmd, Value};
 
 use super::keys;
-use super::params::RequestTime;
+use super::params::{BY_CLOCK, RequestTime};
 use super::reply::{NodeStatus, Reply, Vote};
 use super::reply_reader::{Malformed, ReplyReader};
+use super::request::Request;
 use super::script::{CommandBuilder, ScriptContext, ScriptRef, node_script};
-use crate::types::Fence;
+use crate::types::NodeId;
 
 node_script!(with_marker "admin.lua");
 
@@ -17,19 +21,48 @@ node_script!(with_marker "admin.lua");
 /// many abandoned leases per second, for about a millisecond of the node's time if there are that many.
 const SWEEP_MAX: u32 = 512;
 
-/// The command for an operation on the node; `seed` is that of an activation.
+/// What an instance leaves on each node that it probes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProbeArgs {
+    /// The instance's process; empty: it leaves no note.
+    pub instance: Arc<str>,
+    /// Its time has agreed with the nodes' for so long that, where its probe meets the node's clock, that clock was not
+    /// stepped lately.
+    pub is_witness: bool,
+    /// The nodes that it sees alive, with their runs.
+    pub alive: Vec<(NodeId, Arc<str>)>,
+}
+
+/// The command for an operation on the node.
 pub(super) fn build(
     context: &ScriptContext<'_>,
     sent_at: RequestTime,
-    operation: &str,
-    seed: Option<Fence>,
+    request: &Request,
     script_ref: ScriptRef,
 ) -> Cmd {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, 1);
     command.keys([keys::META_KEY, keys::LEASES_KEY]);
     command.marker_args(context, sent_at);
-    command.text(operation).number(seed.map_or(0, |fence| fence.0));
-    command.text(context.template.head()).text(context.template.tail()).number(SWEEP_MAX.into());
+    let (seed, why) = match request {
+        Request::Activate { seed, by_clock } => (seed.0, if *by_clock { BY_CLOCK } else { "" }),
+        _ => (0, ""),
+    };
+    command.text(request.operation()).number(seed);
+    command.text(context.template.head()).text(context.template.tail()).number(SWEEP_MAX.into()).text(why);
+    match request {
+        Request::Probe(ProbeArgs { instance, is_witness, alive }) => {
+            command.text(instance).number(u64::from(*is_witness && !instance.is_empty()));
+            for (name, run) in alive {
+                command.text(name.as_str()).text(run);
+            }
+        }
+        Request::Quarantine { by } => {
+            command.text(by);
+        }
+        _ => {
+            command.text("");
+        }
+    }
     command.build()
 }
 
@@ -45,9 +78,13 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
             reply.number()?;
             Vote::AlreadyInitialised
         }
+        "W" => {
+            reply.number()?;
+            Vote::Witnessed
+        }
         code => Vote::NoVote(reply.no_vote(code)?),
     };
-    Ok(Reply::Status(NodeStatus {
+    let mut status = NodeStatus {
         vote,
         high_water: reply.fence()?,
         now_us: reply.number()?,
@@ -55,5 +92,11 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         why: reply.text()?.to_owned(),
         since_us: reply.number()?,
         until_us: reply.number()?,
-    }))
+        alive: BTreeMap::new(),
+    };
+    while reply.remaining() > 0 {
+        let name = NodeId::parse(reply.text()?).map_err(|_| Malformed("has an invalid node name".into()))?;
+        status.alive.insert(name, reply.text()?.into());
+    }
+    Ok(Reply::Status(status))
 }

@@ -1,9 +1,19 @@
 //! The reference of `admin.lua`.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use crate::mutant::{self, Mutant};
+use crate::protocol::params::BY_CLOCK;
+use crate::protocol::reference::marker::Notes;
 use crate::protocol::reference::marker::{CallContext, MarkerKey, MarkerRecord};
-use crate::protocol::{NoVote, NodeStatus, Reply, Vote};
-use crate::types::Fence;
+use crate::protocol::{NoVote, NodeStatus, ProbeArgs, Reply, Vote};
+use crate::types::{Fence, NodeId};
+
+/// As in `admin.lua`. Microseconds.
+const ALIVE_US: u64 = 3_000_000;
+const WITNESS_US: u64 = 2_500_000;
+const FORGET_US: u64 = 60_000_000;
 
 /// `init`: only on a node that has never voted since it was blank.
 pub(in crate::protocol) fn init(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Reply {
@@ -20,6 +30,8 @@ pub(in crate::protocol) fn init(marker: &mut MarkerKey, context: &CallContext<'_
 
 /// Writes a marker that votes from now on; every fence will be above `minimum`.
 pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64, minimum: u64) {
+    let longest_ms = marker.longest_quarantine_ms(context);
+    let asked_ms = marker.0.as_ref().map_or(0, |m| m.asked_ms).max(context.quarantine_ms());
     marker.0 = Some(MarkerRecord {
         run: context.run.into(),
         evicted: Some(evicted),
@@ -29,7 +41,9 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
         owed_us: 0,
         seen_us: context.now_us,
         cluster: context.params.cluster.clone(),
-        quarantine_ms: marker.longest_quarantine_ms(context),
+        asked_ms,
+        quarantine_ms: longest_ms,
+        period_ends_us: context.in_ms(longest_ms),
         high_water: minimum,
         base: minimum,
         period: None,
@@ -39,8 +53,19 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
 }
 
 /// `quarantine`: ordered by a node monitor that found this clock stepped. It takes the vote and nothing else: the monitor
-/// may belong to another cluster, with another node list, to which this node's fences would be lost.
-pub(in crate::protocol) fn order_quarantine(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Reply {
+/// may belong to another cluster, with another node list, to which this node's fences would be lost. Refused where another
+/// instance's time was right here just now: whoever is alone in its opinion of the time is wrong.
+pub(in crate::protocol) fn order_quarantine(
+    marker: &mut MarkerKey,
+    context: &CallContext<'_>,
+    evicted: u64,
+    by: &str,
+) -> Reply {
+    let is_fresh = |at_us: u64| at_us <= context.now_us && context.now_us - at_us <= WITNESS_US;
+    let is_witness = |(instance, at_us): (&Arc<str>, &u64)| &**instance != by && is_fresh(*at_us);
+    if marker.1.fits.iter().any(is_witness) && !mutant::is(Mutant::NoWitness) {
+        return status(marker, context, Vote::Witnessed);
+    }
     let left_ms = marker.quarantine(context, "ordered");
     if let Some(m) = &mut marker.0 {
         m.evicted = Some(evicted);
@@ -48,19 +73,67 @@ pub(in crate::protocol) fn order_quarantine(marker: &mut MarkerKey, context: &Ca
     status(marker, context, Vote::NoVote(NoVote::Quarantined { left_ms }))
 }
 
-/// `probe`, and with a seed `activate`.
+/// Who gets the vote back, and why.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::protocol) struct Activation {
+    pub(in crate::protocol) seed: Fence,
+    pub(in crate::protocol) by_clock: bool,
+}
+
+/// `probe`: answers the node's state, and leaves the instance's notes.
 pub(in crate::protocol) fn probe(
     marker: &mut MarkerKey,
     context: &CallContext<'_>,
     evicted: u64,
-    seed: Option<Fence>,
+    args: &ProbeArgs,
+) -> Reply {
+    let alive = alive(&marker.1, context);
+    let reply = activate(marker, context, evicted, None);
+    if let Reply::Status(NodeStatus { vote, .. }) = &reply
+        && !matches!(vote, Vote::NoVote(NoVote::OtherCluster { .. } | NoVote::ClockOff { .. }))
+    {
+        leave_notes(&mut marker.1, context, args);
+    }
+    match reply {
+        Reply::Status(status) => Reply::Status(NodeStatus { alive, ..status }),
+        other => other,
+    }
+}
+
+fn leave_notes(notes: &mut Notes, context: &CallContext<'_>, args: &ProbeArgs) {
+    let now_us = context.now_us;
+    for (name, run) in &args.alive {
+        let stays = |(other, at): &(Arc<str>, u64)| other != run && now_us.abs_diff(*at) <= ALIVE_US;
+        if !notes.peers.get(name).is_some_and(stays) {
+            notes.peers.insert(name.clone(), (Arc::clone(run), now_us));
+        }
+    }
+    notes.fits.retain(|_, at| now_us.abs_diff(*at) <= FORGET_US);
+    if args.is_witness && !args.instance.is_empty() {
+        notes.fits.insert(Arc::clone(&args.instance), now_us);
+    }
+}
+
+/// The notes of processes that were seen alive just now.
+fn alive(notes: &Notes, context: &CallContext<'_>) -> BTreeMap<NodeId, Arc<str>> {
+    let is_fresh = |at: u64| context.now_us.abs_diff(at) <= ALIVE_US;
+    let fresh = notes.peers.iter().filter(|(_, (_, at))| is_fresh(*at));
+    fresh.map(|(name, (run, _))| (name.clone(), Arc::clone(run))).collect()
+}
+
+/// `activate`; without a seed, only the check of the vote.
+pub(in crate::protocol) fn activate(
+    marker: &mut MarkerKey,
+    context: &CallContext<'_>,
+    evicted: u64,
+    activation: Option<Activation>,
 ) -> Reply {
     let was_same_run = marker.0.as_ref().is_some_and(|m| &*m.run == context.run);
     let known = marker.0.as_ref().and_then(|m| m.evicted);
     let mut no_vote = marker.check_vote(context);
     if matches!(no_vote, None | Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. })) {
-        if was_same_run && known.is_some_and(|n| n != evicted) {
-            // Keys were evicted under memory pressure.
+        if was_same_run && known.is_some_and(|n| n < evicted) {
+            // Keys were evicted under memory pressure. Fewer than before: the statistics were reset.
             let left_ms = marker.quarantine(context, "evicted");
             no_vote = Some(NoVote::Quarantined { left_ms });
         }
@@ -68,13 +141,21 @@ pub(in crate::protocol) fn probe(
             m.evicted = Some(evicted);
         }
     }
-    if let (Some(seed), Some(NoVote::Unseeded { .. }), Some(m)) = (seed, &no_vote, &mut marker.0) {
-        (m.active, m.owed_us) = (true, 0);
+    if let (Some(Activation { seed, by_clock }), Some(NoVote::Unseeded { .. }), Some(m)) =
+        (activation, &no_vote, &mut marker.0)
+    {
+        (m.active, m.owed_us, m.cluster) = (true, 0, context.params.cluster.clone());
+        if by_clock {
+            m.why = BY_CLOCK;
+        }
         let seed = if mutant::is(Mutant::NoSeed) { Fence(0) } else { seed };
         m.base = m.base.max(m.high_water).max(seed.0);
         m.high_water = m.high_water.max(seed.0);
         m.since_us = context.now_us;
         no_vote = None;
+    }
+    if no_vote.is_none() {
+        marker.end_period(context);
     }
     status(marker, context, no_vote.map_or(Vote::Active, Vote::NoVote))
 }
@@ -89,5 +170,6 @@ fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote) -> Reply {
         why: m.map_or("", |m| m.why).to_owned(),
         since_us: m.map_or(0, |m| m.since_us),
         until_us: m.map_or(0, |m| m.until_us),
+        alive: alive(&marker.1, context),
     })
 }

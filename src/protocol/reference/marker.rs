@@ -1,11 +1,13 @@
 //! The reference of `marker.lua`: the node's marker and whether the node may vote. Here lost memory, clocks that are off
 //! and requests of other clusters are detected.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
+use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{ClusterParams, NoVote, RequestTime};
-use crate::types::{Fence, Ttl};
+use crate::types::{Fence, NodeId, Ttl};
 
 /// What a script knows beside its own arguments.
 #[derive(Debug, Clone, Copy)]
@@ -42,8 +44,20 @@ impl CallContext<'_> {
         ttl.as_ms().saturating_add(delay_ms)
     }
 
-    fn quarantine_ms(&self) -> u64 {
+    /// The quarantine that the sender's longest lease needs.
+    pub(in crate::protocol) fn quarantine_ms(&self) -> u64 {
         millis(self.params.quarantine)
+    }
+
+    /// The node's time after `span_ms`, microseconds since 1970.
+    pub(in crate::protocol) fn in_ms(&self, span_ms: u64) -> u64 {
+        self.now_us.saturating_add(span_ms.saturating_mul(1_000))
+    }
+
+    /// Why the marker of `other` is found by this run.
+    fn why_another_run(&self, other: &str) -> &'static str {
+        let is_longer = self.run.len() > RUN_ID_LENGTH;
+        if is_longer && other.get(..RUN_ID_LENGTH) == self.run.get(..RUN_ID_LENGTH) { "failover" } else { "restart" }
     }
 
     fn fence_period(&self) -> u64 {
@@ -75,10 +89,14 @@ pub(in crate::protocol) struct MarkerRecord {
     pub(in crate::protocol) owed_us: u64,
     /// The latest time at which this clock was found to be off, or when the marker was written.
     pub(in crate::protocol) seen_us: u64,
-    /// Fingerprint of the cluster that it belongs to.
+    /// Fingerprint of the cluster that it belongs to; empty on a node that was blank, until somebody gives it a vote.
     pub(in crate::protocol) cluster: Arc<str>,
-    /// The longest quarantine that any instance asked for. Milliseconds.
+    /// The longest quarantine that an instance asked for in this period. Milliseconds.
+    pub(in crate::protocol) asked_ms: u64,
+    /// And in this one or the one before: the length of a quarantine. Milliseconds.
     pub(in crate::protocol) quarantine_ms: u64,
+    /// The end of the period. Microseconds since 1970.
+    pub(in crate::protocol) period_ends_us: u64,
     /// Highest fence given or stored here.
     pub(in crate::protocol) high_water: u64,
     /// At least as high as every fence counter that may have expired.
@@ -93,7 +111,16 @@ pub(in crate::protocol) struct MarkerRecord {
 
 /// The key `redlockd:meta`; empty on a blank node.
 #[derive(Debug, Clone, Default)]
-pub(in crate::protocol) struct MarkerKey(pub(in crate::protocol) Option<MarkerRecord>);
+pub(in crate::protocol) struct MarkerKey(pub(in crate::protocol) Option<MarkerRecord>, pub(in crate::protocol) Notes);
+
+/// What probes leave in it.
+#[derive(Debug, Clone, Default)]
+pub(in crate::protocol) struct Notes {
+    /// When each instance's time was right here. Microseconds since 1970.
+    pub(in crate::protocol) fits: BTreeMap<Arc<str>, u64>,
+    /// The run that an instance saw alive under each name, and when. Microseconds since 1970.
+    pub(in crate::protocol) peers: BTreeMap<NodeId, (Arc<str>, u64)>,
+}
 
 impl MarkerKey {
     /// Highest fence given or stored here; 0 without a marker.
@@ -106,15 +133,18 @@ impl MarkerKey {
         self.0.as_ref().map_or(0, |m| m.base)
     }
 
-    /// The longest quarantine that any instance asked for. Milliseconds.
+    /// The length of a quarantine that begins with this request: that of another cluster lengthens nothing. Milliseconds.
     pub(in crate::protocol) fn longest_quarantine_ms(&self, context: &CallContext<'_>) -> u64 {
-        self.0.as_ref().map_or(0, |m| m.quarantine_ms).max(context.quarantine_ms())
+        let own_ms = self.0.as_ref().map_or(0, |m| m.quarantine_ms);
+        let counts = self.0.as_ref().is_none_or(|m| m.is_of(context));
+        if counts { own_ms.max(context.quarantine_ms()) } else { own_ms }
     }
 
     /// Takes the vote for the whole quarantine from now; a node keeps its cluster. Returns milliseconds.
     pub(in crate::protocol) fn quarantine(&mut self, context: &CallContext<'_>, why: &'static str) -> u64 {
         let longest_ms = self.longest_quarantine_ms(context);
         let old = self.0.take();
+        let same_period = old.as_ref().filter(|m| longest_ms <= m.quarantine_ms).map(|m| m.period_ends_us);
         let period = old.as_ref().and_then(|m| m.period);
         let replaced_us = old.as_ref().map_or(0, |m| if m.active { m.owed_us } else { m.owed_us.max(m.until_us) });
         let by_sender_us = context.sent_at.0.saturating_add(longest_ms.saturating_mul(1_000));
@@ -129,8 +159,10 @@ impl MarkerKey {
             until_us: context.now_us.saturating_add(served_ms(longest_ms).saturating_mul(1_000)),
             owed_us: replaced_us.max(if has_other_clock { by_sender_us } else { 0 }),
             seen_us: context.now_us,
-            cluster: old.map_or_else(|| context.params.cluster.clone(), |m| m.cluster),
+            asked_ms: old.as_ref().map_or(context.quarantine_ms(), |m| m.asked_ms),
             quarantine_ms: longest_ms,
+            period_ends_us: same_period.unwrap_or_else(|| context.in_ms(longest_ms)),
+            cluster: old.map_or_else(|| claimed_at_first_look(context), |m| m.cluster),
             high_water,
             base,
             period,
@@ -145,7 +177,7 @@ impl MarkerKey {
     pub(in crate::protocol) fn check_vote(&mut self, context: &CallContext<'_>) -> Option<NoVote> {
         let lost = match &self.0 {
             None => Some("blank"),
-            Some(m) if &*m.run != context.run => Some("restart"),
+            Some(m) if &*m.run != context.run => Some(context.why_another_run(&m.run)),
             Some(m) if context.now_us.saturating_add(context.guard_us()) < m.seen_us => Some("clock"),
             Some(_) => None,
         };
@@ -162,15 +194,35 @@ impl MarkerKey {
         if let Some(why) = lost {
             self.quarantine(context, why);
         }
+        self.ask(context, longest_ms);
         let m = self.0.as_mut()?;
         if mutant::is(Mutant::NoQuarantine) {
             m.active = true;
         }
+        m.check_state(context)
+    }
+
+    /// Notes how long a quarantine this instance asks for; one that is being served becomes as long.
+    fn ask(&mut self, context: &CallContext<'_>, longest_ms: u64) {
+        let Some(m) = self.0.as_mut() else { return };
         if longest_ms > m.quarantine_ms {
             m.until_us = m.until_us.saturating_add((longest_ms - m.quarantine_ms).saturating_mul(1_000));
             m.quarantine_ms = longest_ms;
+            // A period lasts at least as long as the leases that it covers.
+            m.period_ends_us = context.in_ms(longest_ms);
         }
-        m.check_state(context)
+        if m.is_of(context) {
+            m.asked_ms = m.asked_ms.max(context.quarantine_ms());
+        }
+    }
+
+    /// Once per period: all leases of the period before are over, so only what was asked for in the one that ends counts.
+    pub(in crate::protocol) fn end_period(&mut self, context: &CallContext<'_>) {
+        if let Some(m) = self.0.as_mut().filter(|m| context.now_us >= m.period_ends_us) {
+            m.quarantine_ms = m.asked_ms.max(context.quarantine_ms());
+            m.asked_ms = context.quarantine_ms();
+            m.period_ends_us = context.in_ms(m.quarantine_ms);
+        }
     }
 
     /// Called before a fence is given: raises `base` once per period, so that counters may expire.
@@ -199,8 +251,13 @@ impl MarkerKey {
 }
 
 impl MarkerRecord {
+    /// It belongs to the sender's cluster, or to none yet.
+    fn is_of(&self, context: &CallContext<'_>) -> bool {
+        self.cluster.is_empty() || self.cluster == context.params.cluster
+    }
+
     fn check_state(&mut self, context: &CallContext<'_>) -> Option<NoVote> {
-        if self.cluster != context.params.cluster && !mutant::is(Mutant::NoFingerprint) {
+        if !self.is_of(context) && !mutant::is(Mutant::NoFingerprint) {
             return Some(NoVote::OtherCluster { theirs: self.cluster.to_string() });
         }
         if self.active {
@@ -222,9 +279,15 @@ impl MarkerRecord {
     }
 }
 
+/// Nobody's: whoever asks first may be of another cluster. A mutant takes the node over.
+fn claimed_at_first_look(context: &CallContext<'_>) -> Arc<str> {
+    if mutant::is(Mutant::FirstLookClaims) { context.params.cluster.clone() } else { "".into() }
+}
+
 /// Mutants: a sign of lost memory that is ignored.
 fn is_ignored(why: &str) -> bool {
     (why == "restart" && mutant::is(Mutant::RestartUnnoticed))
+        || (why == "failover" && mutant::is(Mutant::FailoverUnnoticed))
         || (why == "clock" && mutant::is(Mutant::ClockBackUnnoticed))
 }
 

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use super::locks::LockValue;
 use super::marker::CallContext;
 use super::memory::{self, Memory};
+use crate::mutant::{self, Mutant};
+use crate::protocol::admin::reference::Activation;
+use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
     AcquireArgs, ClusterParams, NodeResult, Request, RequestTime, RestoreArgs, UpdateArgs, acquire, admin,
     delete_foreign, inspect, list, release, restore, revoke, update, waiters,
@@ -78,6 +81,7 @@ impl ReferenceNode {
         let own = Arc::clone(&self.run);
         let run = if run.is_empty() { &*own } else { run };
         let context = &CallContext { now_us, run, sent_at, params };
+        let present = &CallContext { run: present_run(run, &own), ..*context };
         let memory = &mut self.memory;
         memory.purge(context.now_ms(), memory::PURGE_PER_REQUEST);
         Ok(match request {
@@ -91,11 +95,14 @@ impl ReferenceNode {
             Request::Inspect { resource } => inspect::reference::apply(memory, context, resource),
             Request::List(args) => list::reference::apply(memory, context, args),
             Request::Waiters(args) => waiters::reference::apply(memory, context, args),
-            Request::Probe => admin::reference::probe(&mut memory.marker, context, self.evicted, None),
-            Request::Init => admin::reference::init(&mut memory.marker, context, self.evicted),
-            Request::Quarantine => admin::reference::order_quarantine(&mut memory.marker, context, self.evicted),
-            Request::Activate { seed } => {
-                admin::reference::probe(&mut memory.marker, context, self.evicted, Some(*seed))
+            Request::Probe(args) => admin::reference::probe(&mut memory.marker, present, self.evicted, args),
+            Request::Init => admin::reference::init(&mut memory.marker, present, self.evicted),
+            Request::Quarantine { by } => {
+                admin::reference::order_quarantine(&mut memory.marker, present, self.evicted, by)
+            }
+            Request::Activate { seed, by_clock } => {
+                let activation = Activation { seed: *seed, by_clock: *by_clock };
+                admin::reference::activate(&mut memory.marker, present, self.evicted, Some(activation))
             }
         })
     }
@@ -148,12 +155,12 @@ impl ReferenceNode {
                 let end = end_us(context.now_ms().saturating_add((*left_ms).max(1)));
                 EffectBound { end_us: Some(end), fence: known.max(record.fence.0.min(highest)) }
             }
-            Request::Quarantine => {
+            Request::Quarantine { .. } => {
                 let longest_ms = self.memory.marker.longest_quarantine_ms(context);
                 EffectBound { end_us: Some(end_us(context.now_ms().saturating_add(longest_ms))), fence: known }
             }
             Request::Init => EffectBound { end_us: None, fence: known.max(sent_at.0.min(soon)) },
-            Request::Activate { seed } => EffectBound { end_us: None, fence: known.max(seed.0) },
+            Request::Activate { seed, .. } => EffectBound { end_us: None, fence: known.max(seed.0) },
             _ => nothing,
         }
     }
@@ -201,6 +208,12 @@ impl ReferenceNode {
             tombstones: self.memory.ended.len() + self.memory.cancelled.len(),
         }
     }
+}
+
+/// The run of this process now, for operations on the node: the caller's connection may have been made before a failover.
+fn present_run<'a>(bound: &'a str, own: &'a str) -> &'a str {
+    let id = |run: &'a str| run.get(..RUN_ID_LENGTH).filter(|_| run.len() > RUN_ID_LENGTH);
+    if id(bound).is_some() && id(bound) == id(own) && !mutant::is(Mutant::FailoverUnnoticed) { own } else { bound }
 }
 
 /// The first microsecond at which a key with its last millisecond at `ms` no longer exists.

@@ -94,6 +94,17 @@ impl ReferenceNode {
         *self = Self::new(run);
     }
 
+    /// The process was a replica for a while and is a master again: with the keys that a clone of it had before.
+    pub fn fail_over(&mut self, earlier: &Self, run: &str) {
+        let evicted = self.evicted;
+        *self = Self { run: run.into(), evicted, memory: earlier.memory.clone() };
+    }
+
+    /// `CONFIG RESETSTAT`.
+    pub fn reset_statistics(&mut self) {
+        self.evicted = 0;
+    }
+
     /// The process restarts with the present keys, or those of an older clone: a log that lost its end.
     pub fn restart_with_memory(&mut self, run: &str) {
         self.run = run.into();

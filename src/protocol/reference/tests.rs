@@ -62,7 +62,7 @@ fn expired_keys_are_dropped_by_later_requests() {
     let later = NOW_US + 1_000_000_000;
     let requests = 1_000 / memory::PURGE_PER_REQUEST + 1;
     for _ in 0..requests {
-        call(&mut node, later, &Request::Probe);
+        call(&mut node, later, &Request::probe());
     }
     assert_eq!(node.key_counts(), KeyCounts::default());
 }
@@ -122,23 +122,23 @@ fn a_resumed_node_waits_and_then_votes_with_fences_above_its_former_ones() {
     let granted = call(&mut node, until_us, &acquire(1, 100));
     assert_eq!(granted, Reply::Granted { fence: Fence(fence + 1), joined: false });
     // An ordered quarantine ends with a seed, like any other.
-    call(&mut node, until_us, &Request::Quarantine);
+    call(&mut node, until_us, &Request::Quarantine { by: "".into() });
     let served = until_us + 305_000_000;
-    assert!(matches!(call(&mut node, served, &Request::Probe), Reply::Status(s) if s.vote != Vote::Active));
+    assert!(matches!(call(&mut node, served, &Request::probe()), Reply::Status(s) if s.vote != Vote::Active));
 }
 
 #[test]
 fn a_replaced_quarantine_is_still_served_if_its_clock_returns() {
     const Q_US: u64 = 305_000_000;
     let hour_ago = NOW_US - 3_600_000_000;
-    let probe = |node: &mut ReferenceNode, now_us| match call(node, now_us, &Request::Probe) {
+    let probe = |node: &mut ReferenceNode, now_us| match call(node, now_us, &Request::probe()) {
         Reply::Status(status) => status.vote,
         reply => panic!("{reply:?}"),
     };
     let mut node = ReferenceNode::new("run2");
     let blank = Vote::NoVote(NoVote::Quarantined { left_ms: Q_US / 1_000 });
     assert_eq!(probe(&mut node, NOW_US), blank);
-    call(&mut node, hour_ago, &Request::Quarantine);
+    call(&mut node, hour_ago, &Request::Quarantine { by: "".into() });
     let returned = probe(&mut node.clone(), NOW_US + 1_000_000);
     assert_eq!(returned, Vote::NoVote(NoVote::Quarantined { left_ms: Q_US / 1_000 - 1_000 }));
     let (served, both) = (probe(&mut node.clone(), hour_ago + Q_US), probe(&mut node, NOW_US + Q_US));
@@ -153,8 +153,9 @@ fn a_quarantine_ordered_by_another_clock_is_served_by_that_clock_too() {
     const Q_US: u64 = 305_000_000;
     let hour_ago = NOW_US - 3_600_000_000;
     let mut node = ReferenceNode::new("run2");
-    node.apply(hour_ago, "run2", RequestTime(NOW_US), &params(), &Request::Quarantine).expect("a reply");
-    let mut vote = |now_us| match call(&mut node, now_us, &Request::Probe) {
+    node.apply(hour_ago, "run2", RequestTime(NOW_US), &params(), &Request::Quarantine { by: "".into() })
+        .expect("a reply");
+    let mut vote = |now_us| match call(&mut node, now_us, &Request::probe()) {
         Reply::Status(status) => status.vote,
         reply => panic!("{reply:?}"),
     };

@@ -1,7 +1,7 @@
 -- Repair: put a lease back after a quorum confirmed its extend. Never a vote.
 -- KEYS: 1 meta, 2 lock, 3 fence counter, 4 token tombstone, 5 index
 -- ARGV: as in marker.lua, 5 px_ms, 6 fence, 7 value, 8 resource
--- Replies: P | D reason | O 0 | F | K C
+-- Replies: P | D reason | O 0 | F | K C P
 local no = not fit and judge() or nil
 if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end
 local fence = tonumber(ARGV[6])

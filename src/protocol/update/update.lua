@@ -2,7 +2,7 @@
 -- KEYS: 1 meta, 2 lock, 3 fence counter, 4 token tombstone
 -- ARGV: as in marker.lua, 5 token hash, 6 ttl_ms (0 = the lease's own), 7 lock_delay_ms, 8 fence (0 = any),
 --       9 '1' counts a renewal, 10 labels ('' = keep)
--- Replies: G value pttl_before | M | O fence | D reason | F | K C Q S
+-- Replies: G value pttl_before | M | O fence | D reason | F | K C P Q S
 local no = not fit and judge() or nil
 -- A quarantined node still extends, but does not vote.
 if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end

@@ -119,7 +119,7 @@ async fn a_frozen_node_is_disconnected_and_reconnected_when_it_thaws() {
     assert_eq!(node.error(Holder::of("r").inspect()).await, UnreachableKind::Disconnected);
     server.thaw();
     node.until_connected().await;
-    node.reply(Request::Probe).await;
+    node.reply(Request::probe()).await;
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn lost_packets_in_either_direction_are_detected_by_the_check() {
         proxy.set(FAIR);
         node.until_connected().await;
         node.granted(&Holder::of("r"), 1).await;
-        node.reply(Request::Probe).await;
+        node.reply(Request::probe()).await;
         server.ask::<()>(&["DEL", "r"]).await;
     }
 }
@@ -199,7 +199,7 @@ async fn calls_fail_at_once_while_no_server_listens() {
     let mut server = RedisServer::start().await;
     server.kill();
     let node = TestNode::new(config(&server.url()));
-    assert_eq!(node.error(Request::Probe).await, UnreachableKind::Disconnected);
+    assert_eq!(node.error(Request::probe()).await, UnreachableKind::Disconnected);
     poll::until_true("it was refused", || node.redis.report().connect_error.is_some()).await;
     assert_eq!(node.error(Holder::of("r").release()).await, UnreachableKind::Disconnected);
     server.restart().await;
@@ -217,7 +217,7 @@ async fn scripts_that_were_flushed_are_loaded_again_within_the_call() {
         (a.acquire(10_000), |r| matches!(r, Reply::Granted { .. })),
         (a.extend(None), |r| matches!(r, Reply::Updated { .. })),
         (a.release(), |r| matches!(r, Reply::Released(Released { found: Found::Match, .. }))),
-        (Request::Probe, |r| matches!(r, Reply::Status(_))),
+        (Request::probe(), |r| matches!(r, Reply::Status(_))),
     ];
     for (request, is_right) in requests {
         server.ask::<()>(&["SCRIPT", "FLUSH", "SYNC"]).await;
@@ -287,10 +287,10 @@ async fn calls_beyond_the_limit_are_refused_until_others_end() {
     for call in &mut pending {
         assert!(futures_util::poll!(call).is_pending());
     }
-    assert_eq!(node.error(Request::Probe).await, UnreachableKind::Overloaded);
+    assert_eq!(node.error(Request::probe()).await, UnreachableKind::Overloaded);
     server.thaw();
     drop(pending);
-    node.reply(Request::Probe).await;
+    node.reply(Request::probe()).await;
     assert!(node.redis.report().errors.contains(&(UnreachableKind::Overloaded, 1)));
 }
 
@@ -361,7 +361,7 @@ async fn the_observer_is_notified_of_each_call_and_a_dropped_supervisor_closes_a
         (clients().await == 4 + 1 + 1).then_some(())
     })
     .await;
-    let probe = Arc::clone(&node).call(now(), Arc::new(Request::Probe)).await;
+    let probe = Arc::clone(&node).call(now(), Arc::new(Request::probe())).await;
     assert!(probe.is_ok(), "{probe:?}");
     supervisor.abort();
     poll::until("all connections are closed", || async { (clients().await == 1).then_some(()) }).await;

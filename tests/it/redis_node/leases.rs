@@ -325,7 +325,7 @@ async fn expired_leases_are_removed_from_the_index_and_extended_ones_are_kept() 
     server.ask::<()>(&["DEL", "gone"]).await;
     // Both ends lie in the past, as if they had run out and one had been extended.
     server.ask::<()>(&["ZADD", "redlockd:leases", "1", "gone", "1", "stays"]).await;
-    node.reply(Request::Probe).await;
+    node.reply(Request::probe()).await;
     assert_eq!(server.ask::<Option<f64>>(&["ZSCORE", "redlockd:leases", "gone"]).await, None);
     assert!(server.ask::<f64>(&["ZSCORE", "redlockd:leases", "stays"]).await > 1_000.0);
 }

@@ -35,10 +35,10 @@ async fn a_blank_node_has_no_vote_until_init() {
     let init = status(&node, Request::Init).await;
     assert_eq!((init.vote, init.why.as_str()), (Vote::Active, "init"));
     assert_eq!(status(&node, Request::Init).await.vote, Vote::AlreadyInitialised);
-    assert_eq!(status(&node, Request::Probe).await.vote, Vote::Active);
+    assert_eq!(status(&node, Request::probe()).await.vote, Vote::Active);
     assert_eq!(node.redis.report().run_id, init.run);
     server.ask::<()>(&["FLUSHALL"]).await;
-    assert!(is_quarantined(&status(&node, Request::Probe).await, "blank"));
+    assert!(is_quarantined(&status(&node, Request::probe()).await, "blank"));
     let a = Holder::of("r");
     assert!(matches!(node.reply(a.acquire(1_000)).await, Reply::NoVote(NoVote::Quarantined { .. })));
     let Reply::Inspected(NodeInspection { no_vote, lock }) = node.reply(a.inspect()).await else { panic!("not seen") };
@@ -78,11 +78,11 @@ async fn another_cluster_gets_no_vote_and_cannot_take_the_node_over() {
     let other = TestNode::connected(other).await;
     let theirs = Reply::NoVote(NoVote::OtherCluster { theirs: "c1".into() });
     assert_eq!(other.reply(Holder::of("r").acquire(1_000)).await, theirs);
-    assert!(matches!(status(&other, Request::Probe).await.vote, Vote::NoVote(NoVote::OtherCluster { .. })));
+    assert!(matches!(status(&other, Request::probe()).await.vote, Vote::NoVote(NoVote::OtherCluster { .. })));
     node.granted(&Holder::of("r"), 1_000).await;
-    assert!(is_quarantined(&status(&other, Request::Quarantine).await, "ordered"));
+    assert!(is_quarantined(&status(&other, Request::Quarantine { by: "".into() }).await, "ordered"));
     assert_eq!(other.reply(Holder::of("s").acquire(1_000)).await, theirs);
-    assert!(is_quarantined(&status(&node, Request::Probe).await, "ordered"), "the cluster is unchanged");
+    assert!(is_quarantined(&status(&node, Request::probe()).await, "ordered"), "the cluster is unchanged");
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn a_restarted_node_has_no_vote_until_its_quarantine_ends_and_it_is_seeded
         panic!("it voted")
     };
     let served = crate::support::poll::until("the quarantine is over", || async {
-        match status(&node, Request::Probe).await {
+        match status(&node, Request::probe()).await {
             NodeStatus { vote: Vote::NoVote(NoVote::Unseeded { high_water }), why, .. } => Some((high_water, why)),
             _ => None,
         }
@@ -117,7 +117,7 @@ async fn a_restarted_node_has_no_vote_until_its_quarantine_ends_and_it_is_seeded
         "extended, without a vote"
     );
     let seed = Fence(served.0.0 + 5_000_000);
-    assert_eq!(status(&node, Request::Activate { seed }).await.vote, Vote::Active);
+    assert_eq!(status(&node, Request::Activate { seed, by_clock: false }).await.vote, Vote::Active);
     assert_eq!(node.granted(&Holder::of("s"), 1_000).await, Fence(seed.0 + 1));
     assert!(matches!(node.reply(a.extend(None)).await, Reply::Updated { .. }));
 }
@@ -133,7 +133,7 @@ async fn the_longest_quarantine_of_any_instance_applies() {
     node.granted(&Holder::of("a"), 1_000).await;
     longer.granted(&Holder::of("b"), 1_000).await;
     node.granted(&Holder::of("c"), 1_000).await;
-    let ordered = status(&node, Request::Quarantine).await;
+    let ordered = status(&node, Request::Quarantine { by: "".into() }).await;
     assert_eq!(ordered.vote, Vote::NoVote(NoVote::Quarantined { left_ms: quarantine.as_millis() as u64 }));
 }
 
@@ -141,21 +141,21 @@ async fn the_longest_quarantine_of_any_instance_applies() {
 async fn a_replaced_quarantine_still_applies_if_the_clock_returns() {
     let server = RedisServer::start().await;
     let node = TestNode::voting(&server).await;
-    let (first, meta) = (status(&node, Request::Quarantine).await.until_us, "redlockd:meta");
-    status(&node, Request::Quarantine).await;
+    let (first, meta) = (status(&node, Request::Quarantine { by: "".into() }).await.until_us, "redlockd:meta");
+    status(&node, Request::Quarantine { by: "".into() }).await;
     assert_eq!(server.ask::<u64>(&["HGET", meta, "owed"]).await, first);
     // As if the second one had begun, and ended, by a clock that was an hour behind.
     server.ask::<()>(&["HSET", meta, "until", "1"]).await;
-    assert!(is_quarantined(&status(&node, Request::Probe).await, "ordered"));
+    assert!(is_quarantined(&status(&node, Request::probe()).await, "ordered"));
     // As if the first one had begun by a clock that was ahead.
     let quarantine = params().quarantine.as_micros() as u64;
     server.ask::<()>(&["HSET", meta, "owed", &(now().0 + 3 * quarantine).to_string()]).await;
-    let high_water = match status(&node, Request::Probe).await.vote {
+    let high_water = match status(&node, Request::probe()).await.vote {
         Vote::NoVote(NoVote::Unseeded { high_water }) => high_water,
         vote => panic!("{vote:?}"),
     };
     let seed = Fence(high_water.0 + 1);
-    assert_eq!(status(&node, Request::Activate { seed }).await.vote, Vote::Active);
+    assert_eq!(status(&node, Request::Activate { seed, by_clock: false }).await.vote, Vote::Active);
     assert_eq!(server.ask::<u64>(&["HGET", meta, "owed"]).await, 0, "all is served");
 }
 
@@ -164,7 +164,7 @@ async fn a_quarantine_ends_by_the_clock_that_ordered_it() {
     let server = RedisServer::start().await;
     let node = TestNode::voting(&server).await;
     let hour_ahead = RequestTime(now().0 + 3_600_000_000);
-    let ordered = node.ask_at(hour_ahead, Request::Quarantine).await.expect("an answer");
+    let ordered = node.ask_at(hour_ahead, Request::Quarantine { by: "".into() }).await.expect("an answer");
     assert!(matches!(ordered, Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::Quarantined { .. }), .. })));
     let quarantine = params().quarantine.as_micros() as u64;
     assert_eq!(server.ask::<u64>(&["HGET", "redlockd:meta", "owed"]).await, hour_ahead.0 + quarantine);
@@ -174,8 +174,8 @@ async fn a_quarantine_ends_by_the_clock_that_ordered_it() {
 async fn a_node_that_evicted_keys_has_no_vote() {
     let server = RedisServer::start().await;
     let node = TestNode::voting(&server).await;
-    server.ask::<()>(&["HSET", "redlockd:meta", "ev", "1"]).await;
-    assert!(is_quarantined(&status(&node, Request::Probe).await, "evicted"));
+    server.ask::<()>(&["HSET", "redlockd:meta", "ev", "-1"]).await;
+    assert!(is_quarantined(&status(&node, Request::probe()).await, "evicted"));
 }
 
 #[tokio::test]
@@ -188,7 +188,7 @@ async fn with_identity_script_the_scripts_read_the_run_id() {
     by_script.granted(&Holder::of("a"), 1_000).await;
     by_hand_shake.granted(&Holder::of("b"), 1_000).await;
     server.ask::<()>(&["HSET", "redlockd:meta", "run", "0", "pass", ""]).await;
-    assert!(is_quarantined(&status(&by_script, Request::Probe).await, "restart"));
+    assert!(is_quarantined(&status(&by_script, Request::probe()).await, "restart"));
 }
 
 #[tokio::test]

@@ -32,7 +32,7 @@ async fn a_wrong_password_is_reported_and_never_printed() {
     let none = TestNode::new(config(&server.url().replace(":right-pw@", "")));
     for node in [&wrong, &none] {
         poll::until_true("it was refused", || node.redis.report().connect_error.is_some()).await;
-        assert_eq!(node.error(Request::Probe).await, UnreachableKind::Auth);
+        assert_eq!(node.error(Request::probe()).await, UnreachableKind::Auth);
         let shown = format!("{:?} {:?}", node.redis.report(), node.redis);
         assert!(!shown.contains("-pw"), "{shown}");
     }
@@ -55,7 +55,7 @@ async fn a_user_with_the_least_permissions_works_and_one_with_fewer_is_reported(
     assert_eq!(poor.error(Holder::of("r").acquire(1_000)).await, UnreachableKind::Auth);
     let nobody = TestNode::new(as_user("nobody"));
     poll::until_true("it was refused", || nobody.redis.report().connect_error.is_some()).await;
-    assert_eq!(nobody.error(Request::Probe).await, UnreachableKind::Auth);
+    assert_eq!(nobody.error(Request::probe()).await, UnreachableKind::Auth);
 }
 
 #[tokio::test]

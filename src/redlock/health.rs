@@ -1,0 +1,66 @@
+//! What the node monitor knows of each node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::clock::BootTime;
+use crate::protocol::{NoVote, NodeStatus, UnreachableKind, Vote};
+
+/// An older answer does not count as the node's present state.
+pub const HEALTH_MAX_AGE: Duration = Duration::from_secs(5);
+
+/// What is known of one node.
+#[derive(Debug, Clone)]
+pub struct NodeHealth {
+    /// The last answer to a probe.
+    pub status: Option<NodeStatus>,
+    /// The last probe's failure, if it failed.
+    pub error: Option<UnreachableKind>,
+    /// Time of the last answer.
+    pub answered_at: Option<BootTime>,
+    /// Since when it is in the present state (answering or not, voting or not).
+    pub since: BootTime,
+    /// Round trip of the last answered probe.
+    pub latency: Option<Duration>,
+    /// Its clock minus the cluster clock, microseconds.
+    pub offset_us: Option<i64>,
+    /// How often a probe was answered by another run than the one before.
+    pub restarts: u64,
+    /// The run of another process that an instance sees alive under this name.
+    pub rival: Option<Arc<str>>,
+}
+
+impl NodeHealth {
+    pub(super) fn new(now: BootTime) -> Self {
+        Self {
+            status: None,
+            error: None,
+            answered_at: None,
+            since: now,
+            latency: None,
+            offset_us: None,
+            restarts: 0,
+            rival: None,
+        }
+    }
+
+    /// Whether the last probe was answered with a vote, within [`HEALTH_MAX_AGE`].
+    pub fn votes(&self, now: BootTime) -> bool {
+        let is_recent = self.rival.is_none() && self.answered_at.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
+        is_recent && self.error.is_none() && self.status.as_ref().is_some_and(|s| s.vote == Vote::Active)
+    }
+}
+
+/// Distinguishes the states of which [`NodeHealth::since`] is the begin.
+pub(super) fn vote_kind(vote: &Vote) -> u8 {
+    match vote {
+        Vote::Active => 0,
+        Vote::NoVote(NoVote::Quarantined { .. }) => 1,
+        Vote::NoVote(NoVote::Unseeded { .. }) => 2,
+        Vote::NoVote(NoVote::ClockOff { .. }) => 3,
+        Vote::NoVote(NoVote::OtherCluster { .. }) => 4,
+        Vote::AlreadyInitialised => 5,
+        Vote::NoVote(NoVote::NewerProtocol { .. }) => 6,
+        Vote::Witnessed => 7,
+    }
+}

@@ -1,0 +1,97 @@
+//! Versions of the protocol on one Redis: a node of the former version is taken over with its leases, one of a later version
+//! is left alone.
+
+use redlockd::protocol::{ClusterParams, NoVote, NodeStatus, Reply, Request, RequestTime, Vote};
+
+use super::redis_server::RedisServer;
+use super::subject::{Subject, acquire, extend, params};
+
+const META: &[u8] = b"redlockd:meta";
+
+fn of(cluster: &str) -> ClusterParams {
+    ClusterParams { cluster: cluster.into(), ..params() }
+}
+
+fn ask(node: &mut RedisServer, cluster: &str, request: &Request) -> Reply {
+    let sent_at = RequestTime(node.now_us());
+    node.ask_with(sent_at, &of(cluster), request).expect("an answer")
+}
+
+/// As version 1 left it: the quarantine in `pass`, the `run_id` alone as the run, and neither `proto` nor `ask`.
+fn make_version_1(node: &mut RedisServer) {
+    let run_id = node.run[..40].to_owned();
+    let pass = format!("{run_id}|one|60000");
+    node.command::<()>(&[b"HSET", META, b"pass", pass.as_bytes(), b"run", run_id.as_bytes(), b"cfg", b"one"]);
+    node.command::<()>(&[b"HDEL", META, b"proto", b"ask", b"roll"]);
+}
+
+#[test]
+fn a_node_of_version_1_is_taken_over_with_its_leases() {
+    let mut node = RedisServer::start();
+    let info: String = node.command(&[b"INFO", b"replication"]);
+    let replid = info.lines().find_map(|line| line.strip_prefix("master_replid:")).expect("a replication id").trim();
+    node.run.push_str(replid);
+    assert!(matches!(ask(&mut node, "2.one", &Request::Init), Reply::Status(s) if s.vote == Vote::Active));
+    let Reply::Granted { fence, .. } = ask(&mut node, "2.one", &acquire("a", 1, 1, 20_000)) else {
+        panic!("not granted")
+    };
+    make_version_1(&mut node);
+    match ask(&mut node, "2.one", &extend("a", 1, None, Some(fence))) {
+        Reply::Updated { record, .. } => assert_eq!(record.fence, fence),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(ask(&mut node, "2.one", &acquire("a", 2, 2, 1_000)), Reply::Held { .. }));
+    // The former version's instances ask for their cluster: it is another one now.
+    let theirs = "2.one".to_owned();
+    assert_eq!(ask(&mut node, "one", &acquire("b", 3, 3, 1_000)), Reply::NoVote(NoVote::OtherCluster { theirs }));
+}
+
+#[test]
+fn a_node_of_version_1_with_other_settings_is_another_cluster() {
+    let mut node = RedisServer::start();
+    ask(&mut node, "2.one", &Request::Init);
+    make_version_1(&mut node);
+    let theirs = "one".to_owned();
+    assert_eq!(ask(&mut node, "2.two", &acquire("a", 1, 1, 1_000)), Reply::NoVote(NoVote::OtherCluster { theirs }));
+}
+
+/// F11.
+#[test]
+fn a_node_of_a_later_version_is_left_as_it_is() {
+    let mut node = RedisServer::start();
+    ask(&mut node, "2.one", &Request::Init);
+    node.command::<()>(&[b"HSET", META, b"proto", b"3", b"pass", b"in another form"]);
+    let mut before: Vec<String> = node.command(&[b"HGETALL", META]);
+    let newer = NoVote::NewerProtocol { theirs: 3 };
+    assert_eq!(ask(&mut node, "2.one", &acquire("a", 1, 1, 1_000)), Reply::NoVote(newer.clone()));
+    for request in [Request::probe(), Request::Init, Request::Quarantine { by: "".into() }] {
+        match ask(&mut node, "2.one", &request) {
+            Reply::Status(NodeStatus { vote: Vote::NoVote(no_vote), .. }) => assert_eq!(no_vote, newer),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut after: Vec<String> = node.command(&[b"HGETALL", META]);
+    before.sort_unstable();
+    after.sort_unstable();
+    assert_eq!(before, after);
+}
+
+/// F2: a failover to a replica and back keeps the process and its data, and changes the replication id.
+#[test]
+fn f2_a_server_that_was_a_replica_meanwhile_has_no_vote() {
+    let mut node = RedisServer::start();
+    ask(&mut node, "2.one", &Request::Init);
+    // The marker comes from the replica, as it was before; the connection's hand-shake is as old.
+    node.run.push_str(&"0".repeat(40));
+    let (run, pass) = (node.run.clone(), format!("{}|2.one", node.run));
+    node.command::<()>(&[b"HSET", META, b"run", run.as_bytes(), b"pass", pass.as_bytes()]);
+    assert!(matches!(ask(&mut node, "2.one", &acquire("a", 1, 1, 1_000)), Reply::Granted { .. }));
+    match ask(&mut node, "2.one", &Request::probe()) {
+        Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::Quarantined { .. }), why, run, .. }) => {
+            assert_eq!(why, "failover");
+            assert_ne!(run, node.run, "the caller sees which run it is, to connect again");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(ask(&mut node, "2.one", &acquire("b", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { .. })));
+}

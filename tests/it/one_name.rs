@@ -1,0 +1,106 @@
+//! One name is one server: F1 (a name that leads to two servers) and F2 (a failover to a replica and back) on real servers.
+
+use std::time::Duration;
+
+use crate::support::client::Client;
+use crate::support::cluster::node_args;
+use crate::support::daemon::{ended, redlockd};
+use crate::support::poll;
+use crate::support::redis_server::{Options, RedisServer};
+use crate::support::service::{SHORT_MEMORY, SHORT_TIMES, Service};
+
+/// How long a server that may not vote is watched after its quarantine: several probes.
+const WATCHED: Duration = Duration::from_secs(3);
+
+fn settings(servers: &[&RedisServer]) -> Vec<String> {
+    let more = SHORT_TIMES.iter().chain(&SHORT_MEMORY).map(ToString::to_string);
+    node_args(servers.iter().map(|server| server.url())).into_iter().chain(more).collect()
+}
+
+fn init(args: &[String]) {
+    let words: Vec<&str> = std::iter::once("init").chain(args.iter().map(String::as_str)).collect();
+    let done = ended(&mut redlockd(&words));
+    assert_eq!(done.code, Some(0), "{done:?}");
+}
+
+async fn node(client: &Client, name: &str) -> serde_json::Value {
+    let answer = client.get("/nodes").await.json();
+    let nodes = answer["nodes"].as_array().expect("a list");
+    nodes.iter().find(|node| node["node"] == name).expect("it is listed").clone()
+}
+
+async fn all_vote(client: &Client) {
+    poll::until("all nodes vote", || async {
+        (client.get("/nodes").await.json()["quorum"]["granted"] == 3).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn f1_a_second_server_under_a_name_gets_no_vote_while_the_first_is_reached() {
+    let [old, b, c] = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
+    let first_args = settings(&[&old, &b, &c]);
+    init(&first_args);
+    let mut first = Service::start(&first_args).await;
+    all_vote(first.client()).await;
+    // The name n1 moves to an empty server, and the next instance is started with it.
+    let new = RedisServer::start().await;
+    let second = Service::start(&settings(&[&new, &b, &c])).await;
+    let watched = poll::until("its quarantine is over for a while", || async {
+        let node = node(second.client(), "n1").await;
+        let waits =
+            node["state"] == "awaiting-seed" && node["state_for_ms"].as_u64() >= Some(WATCHED.as_millis() as u64);
+        (waits || node["votes"] == true).then_some(node)
+    })
+    .await;
+    assert_eq!(watched["votes"], false, "{watched}");
+    assert!(watched["why"].as_str().is_some_and(|why| why.contains("two servers")), "{watched}");
+    assert!(second.output().iter().any(|line| line.contains("two servers")), "the log has it");
+    // Each holder has a majority of the three servers that vote.
+    let held = first.client().acquired("job", &[("ttl", "2s")]).await;
+    second.client().acquire("job", &[("ttl", "2s")]).await.expect_status(423);
+    first.client().release("job", &held.token()).await.expect_status(204);
+    // The first instance, and its connections to the old server, are gone: now the new one is the node.
+    first.kill();
+    all_vote(second.client()).await;
+}
+
+#[tokio::test]
+async fn f2_a_server_that_was_a_replica_meanwhile_loses_its_vote() {
+    let mut servers = Vec::new();
+    for _ in 0..3 {
+        servers.push(RedisServer::start().await);
+    }
+    let replica = RedisServer::start_with(Options::default()).await;
+    let mut args = settings(&servers.iter().collect::<Vec<_>>());
+    args.extend(["--set", "allow_replicas=true"].map(ToString::to_string));
+    init(&args);
+    let service = Service::start(&args).await;
+    all_vote(service.client()).await;
+    let run = servers[0].ask::<String>(&["INFO", "server"]).await;
+    // A replica follows, misses what comes later, and is promoted; the former master follows it, and is promoted again.
+    follow(&replica, &servers[0]).await;
+    replica.ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    service.client().acquired("job", &[("ttl", "2s")]).await;
+    follow(&servers[0], &replica).await;
+    assert_eq!(servers[0].ask::<u64>(&["EXISTS", "job"]).await, 0, "the lease is lost there");
+    servers[0].ask::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    let id = |info: &str| info.lines().find(|line| line.starts_with("run_id:")).map(str::to_owned);
+    assert_eq!(id(&run), id(&servers[0].ask::<String>(&["INFO", "server"]).await), "it is the same process");
+    let seen = poll::until("the failover is noticed", || async {
+        let node = node(service.client(), "n1").await;
+        (node["state"] == "quarantined").then_some(node)
+    })
+    .await;
+    assert!(seen["why"].as_str().is_some_and(|why| why.contains("replica")), "{seen}");
+    all_vote(service.client()).await;
+}
+
+/// Makes a server a replica of another, and waits until it has its data.
+async fn follow(server: &RedisServer, master: &RedisServer) {
+    server.ask::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await;
+    poll::until("it has the master's data", || async {
+        server.ask::<String>(&["INFO", "replication"]).await.contains("master_link_status:up").then_some(())
+    })
+    .await;
+}
