@@ -13,6 +13,7 @@ local v = r[1]
 if not v then return no or redis.call('EXISTS', LOCK) == 0 and { 'M' } or { 'O', 0 } end
 if string.sub(v, 1, 65) ~= TOKEN .. '|' then return no or { 'O', 0 } end
 local renewals, ttl, had, claims, labels = string.match(v, '^(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$', 66)
+if not ttl then return redis.error_reply('ERR the lock\'s value begins with this token but is no lease') end
 local fence = tonumber(had)
 if want > 0 and fence > want then return no or { 'O', fence } end -- this token's next lease
 if want > math.max(NOW, hw) + GUARD then return { 'F' } end -- a fence too far ahead would spoil the counter
