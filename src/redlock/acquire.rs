@@ -1,12 +1,8 @@
-//! Acquire: attempts until a quorum grants, the caller's deadline passes, or the refusal is final. Each
-//! attempt has its own start, id and clean-up.
+//! Acquire: one attempt, with its own start, id and clean-up. When to make another one is decided in `waiting`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
-use super::backoff::{Backoff, uniform};
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
@@ -21,17 +17,12 @@ use crate::protocol::{
 };
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
-/// Attempts for a caller that does not wait, as long as votes are split: a split vote does not show
-/// whether the resource is free.
-pub(crate) const SPLIT_ATTEMPTS: u32 = 6;
-/// Random delay after the end of a lease, so that waiters do not retry at the same instant.
-const WAKE_JITTER: Duration = Duration::from_millis(3);
 /// Maximum number of rounds to write one fence on a quorum.
 const FENCE_ROUNDS: usize = 3;
 
 /// What an acquire asks for.
 #[derive(Debug, Clone)]
-pub struct AcquireParams {
+pub(crate) struct AcquireParams {
     /// The resource.
     pub resource: ResourceName,
     /// Hash of the lease's token.
@@ -42,17 +33,9 @@ pub struct AcquireParams {
     pub labels: Arc<str>,
 }
 
-/// How long attempts are repeated, and what triggers the next one early.
-pub struct RetryUntil<'a> {
-    /// No attempt starts after this. A value in the past: one attempt (more after a split vote).
-    pub deadline: BootTime,
-    /// Notified when the resource may have become free.
-    pub wake: &'a Notify,
-}
-
 /// A lease that a quorum granted. If dropped without [`Grant::keep`], its attempt is cancelled on all
 /// nodes in the background.
-pub struct Grant<N: Node, C: Clock, E: Entropy> {
+pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     engine: Redlock<N, C, E>,
     undo: Undo<N, C, E>,
     /// The fencing token, stored on a quorum.
@@ -68,7 +51,7 @@ pub struct Grant<N: Node, C: Clock, E: Entropy> {
 
 impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
     /// Validity left now.
-    pub fn valid_for(&self) -> Duration {
+    pub(crate) fn valid_for(&self) -> Duration {
         self.deadline.since(self.engine.clock.now())
     }
 
@@ -76,7 +59,7 @@ impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
     /// is written, because it checks the remaining validity once more.
     ///
     /// Errors: [`TooLate`] where less than the minimum validity is left; the attempt is cancelled.
-    pub fn keep(mut self) -> Result<(), TooLate> {
+    pub(crate) fn keep(mut self) -> Result<(), TooLate> {
         if self.valid_for() < self.min_validity && !mutant::is(Mutant::NoRecheck) {
             return Err(TooLate);
         }
@@ -88,11 +71,11 @@ impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
 /// The lease was granted, but less than the minimum validity was left when it was to be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the quorum answered too late to leave a useful lease")]
-pub struct TooLate;
+pub(crate) struct TooLate;
 
 /// Why there is no lease.
 #[derive(Debug, Clone)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     /// The reason.
     pub kind: RefusalKind,
     /// Outcome by node.
@@ -111,7 +94,7 @@ pub struct Refusal {
 
 /// Reason of a [`Refusal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RefusalKind {
+pub(crate) enum RefusalKind {
     /// Another lease has a quorum, or may have one.
     Held,
     /// A quorum of nodes votes, but no lease has a quorum.
@@ -128,64 +111,17 @@ pub enum RefusalKind {
 
 impl RefusalKind {
     /// Whether further attempts with the same token must fail too.
-    pub fn is_final(self) -> bool {
+    pub(crate) fn is_final(self) -> bool {
         matches!(self, Self::Ended(_) | Self::TooManyClaims)
     }
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Makes attempts until one is granted, the refusal is final, or the deadline has passed.
+    /// One attempt. `started`: the time from which validity counts; never later than now.
     ///
-    /// Errors: the last attempt's [`Refusal`].
-    /// Cancel: the attempt in progress is cancelled on all nodes in the background.
-    pub async fn acquire(&self, params: &AcquireParams, retry: RetryUntil<'_>) -> Result<Grant<N, C, E>, Refusal> {
-        let mut backoff = Backoff::new(self.settings.retry, self.entropy.clone());
-        let once = retry.deadline <= self.clock.now();
-        let mut attempts = 0;
-        let first = self.clock.now();
-        loop {
-            let started = if mutant::is(Mutant::RetryKeepsStart) { first } else { self.clock.now() };
-            let mut refusal = match self.attempt_from(params, started).await {
-                Ok(mut grant) => {
-                    grant.joined &= attempts == 0;
-                    return Ok(grant);
-                }
-                Err(refusal) => refusal,
-            };
-            attempts += 1;
-            let now = self.clock.now();
-            let again = once && refusal.kind == RefusalKind::Split && attempts < SPLIT_ATTEMPTS;
-            if refusal.kind.is_final() || (now >= retry.deadline && !again) {
-                return Err(refusal);
-            }
-            let pause = match refusal.kind {
-                RefusalKind::Held => {
-                    backoff.reset();
-                    let free_in = refusal.free_in.unwrap_or(Duration::MAX).min(self.settings.poll);
-                    free_in.saturating_add(uniform(&self.entropy, WAKE_JITTER))
-                }
-                _ => backoff.next_delay(),
-            };
-            let next = if again { now.plus(pause) } else { now.plus(pause).min(retry.deadline) };
-            refusal.nodes.clear();
-            drop(refusal);
-            tokio::select! {
-                biased;
-                () = retry.wake.notified() => {}
-                () = self.clock.sleep_until(next) => {}
-            }
-        }
-    }
-
-    /// One attempt, for callers that wait between attempts by themselves.
-    ///
-    /// Errors, Cancel: as [`Self::acquire`].
-    pub(crate) async fn attempt(&self, params: &AcquireParams) -> Result<Grant<N, C, E>, Refusal> {
-        self.attempt_from(params, self.clock.now()).await
-    }
-
-    /// `started`: the time from which validity counts; never later than now.
-    async fn attempt_from(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
+    /// Errors: the attempt's [`Refusal`].
+    /// Cancel: the attempt is cancelled on all nodes in the background.
+    pub(crate) async fn attempt(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
         let attempt = self.entropy.attempt();
         let (resource, token) = (params.resource.clone(), params.token.clone());
         let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });

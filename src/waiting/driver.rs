@@ -116,6 +116,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let engine = &self.0.engine;
         let place = self.enqueue(request);
         let (mut granted, mut last, mut tries) = (None, None::<Refusal>, 0_u32);
+        let entered = engine.clock.now();
         loop {
             let step = match place.take_step() {
                 Some(step) => step,
@@ -131,7 +132,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
                 Step::Attempt { joins } => {
                     let begun = engine.clock.now();
-                    let outcome = Box::pin(engine.attempt(params)).await;
+                    let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
+                    let outcome = Box::pin(engine.attempt(params, started)).await;
                     on_round(begun, &outcome);
                     place.report(self.summary(params, &outcome, joins));
                     match outcome {

@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use super::network::Link;
+use super::notices::Feed;
 use super::profile::{GUARD_MS, LOCK_DELAY_MS, Profile, Variant};
 use super::rng::Rng;
 use super::world::Us;
@@ -77,12 +78,25 @@ pub(super) struct Inst {
     /// Its wall clock minus an honest one, microseconds.
     pub(super) wall_off_us: i64,
     pub(super) links: Vec<Vec<Link>>,
+    /// Connections for notices, by node.
+    pub(super) feeds: BTreeMap<usize, Feed>,
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) timers: BTreeMap<u64, Waker>,
     pub(super) params: Arc<ClusterParams>,
     pub(super) max_ttl_ms: u64,
     /// Client requests in progress.
     pub(super) serving: BTreeSet<u64>,
+    /// Those that wait in queues, in the order in which they entered, with the end of the wait.
+    pub(super) waiting: BTreeMap<u64, Waiting>,
+}
+
+/// A request in a queue.
+#[derive(Debug, Clone)]
+pub(super) struct Waiting {
+    pub(super) req: u64,
+    pub(super) resource: ResourceName,
+    /// When its wait is over.
+    pub(super) until: Us,
 }
 
 impl Server {
@@ -154,11 +168,13 @@ impl Inst {
             links: (0..profile.servers())
                 .map(|_| (0..profile.connections).map(|_| Link::default()).collect())
                 .collect(),
+            feeds: BTreeMap::new(),
             calls: BTreeMap::new(),
             timers: BTreeMap::new(),
             params: Arc::new(params),
             max_ttl_ms,
             serving: BTreeSet::new(),
+            waiting: BTreeMap::new(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The simulated clients: they acquire, extend, release, hang up, repeat requests at other instances,
 //! work beyond their deadline, and write to guarded stores.
 
+use super::actors::Waiting;
 use super::coverage::HardState;
 use super::invariants::Promise;
 use super::rng::Rng;
@@ -378,6 +379,34 @@ impl World {
         self.store(resource, &hash, fence);
     }
 
+    /// A request enters the queue of its instance, if it waits.
+    pub(super) fn begins_to_wait(&mut self, inst: usize, request: &ClientRequest, wait_ms: u64) {
+        if wait_ms > 0 {
+            let (place, until) = (self.id(), self.local(inst) + wait_ms * MS);
+            let (req, resource) = (request.req, request.resource.clone());
+            self.insts[inst].waiting.insert(place, Waiting { req, resource, until });
+        }
+    }
+
+    /// It was answered. First come, first served: nobody who still waits entered before one that is granted.
+    pub(super) fn ends_to_wait(&mut self, inst: usize, req: u64, is_granted: bool) {
+        // Whose wait is about to end may be asking for the last time.
+        let soon = self.local(inst) + SEC;
+        let i = &mut self.insts[inst];
+        let Some(place) = i.waiting.iter().find(|(_, waiting)| waiting.req == req).map(|(place, _)| *place) else {
+            return;
+        };
+        let Some(own) = i.waiting.remove(&place) else { return };
+        let waits = |w: &Waiting| w.resource == own.resource && w.until > soon && i.serving.contains(&w.req);
+        let is_behind = i.waiting.values().any(waits);
+        let older = i.waiting.range(..place).map(|(_, w)| w).find(|w| waits(w)).map(|w| w.req);
+        if let Some(older) = older.filter(|_| is_granted) {
+            self.fail(format!("order: request {req} overtook request {older} for {} at i{inst}", own.resource));
+        } else if is_behind && is_granted {
+            self.coverage.count(HardState::WaiterBehindOthers);
+        }
+    }
+
     /// A client hangs up: its request is aborted.
     pub(super) fn hang_up(&mut self, req: u64) {
         let Some(request) = self.requests.get(&req).cloned() else { return };
@@ -388,6 +417,7 @@ impl World {
         if self.insts[request.inst].serving.remove(&req) {
             self.coverage.count(HardState::HungUpMidway);
             self.todo.push(Todo::Abort(request.inst, req));
+            self.insts[request.inst].waiting.retain(|_, waiting| waiting.req != req);
         }
         self.requests.remove(&req);
     }

@@ -10,7 +10,6 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::clients::{ClientRequest, Operation};
@@ -18,10 +17,10 @@ use super::clock::SimClock;
 use super::coverage::HardState;
 use super::invariants::{Promise, now_serving};
 use super::network::SimNode;
+use super::notices;
 use super::rng::{Rng, SimEntropy};
 use super::world::{Shared, lock};
-use crate::protocol::EndReason;
-use crate::redlock::acquire::{AcquireParams, RefusalKind, RetryUntil};
+use crate::redlock::acquire::{AcquireParams, RefusalKind};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::{Redlock, RedlockSettings};
@@ -29,6 +28,8 @@ use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::Ttl;
+use crate::waiting::driver::WaitDriver;
+use crate::waiting::event::{Admission, Mode, WaitError, WaitLimits, WaitRequest};
 
 type Engine = Redlock<SimNode, SimClock, SimEntropy>;
 
@@ -38,6 +39,11 @@ const POLL: Duration = Duration::from_millis(500);
 const INIT_TRIES: u32 = 5;
 /// Concurrent clean-ups: the shipped default is larger, and no run reaches either.
 const CLEANUP_LIMIT: usize = 512;
+
+/// More than there are clients.
+const LIMITS: WaitLimits = WaitLimits { per_resource: 100, total: 100, detects_deadlocks: false };
+
+type Waiting = WaitDriver<SimNode, SimClock, SimEntropy>;
 
 /// Reports when a runtime has nothing left to do.
 #[derive(Default)]
@@ -52,8 +58,7 @@ pub(super) struct Host {
     idle: Arc<Idle>,
     engine: Engine,
     monitor: NodeMonitor<SimNode, SimClock, SimEntropy>,
-    /// One per resource: a release was done here.
-    freed: Vec<Arc<Notify>>,
+    waiting: Waiting,
     handlers: BTreeMap<u64, JoinHandle<()>>,
 }
 
@@ -71,7 +76,7 @@ impl Host {
             })
             .build()
             .expect("a runtime without drivers");
-        let (engine, resources) = {
+        let engine = {
             let mut w = lock(world);
             w.connect_all(inst);
             let now = w.now;
@@ -91,16 +96,19 @@ impl Host {
             let life = u64::from(w.insts[inst].life);
             let entropy = SimEntropy::new(Rng::new(seed, 1_000 + inst as u64 * 1_000 + life));
             let list = w.profile.list_of(inst);
-            let resources = w.resources.len();
             drop(w);
-            let nodes = list.map(|node| Arc::new(SimNode::new(world, inst, node))).collect();
+            let nodes: Vec<_> = list.map(|node| Arc::new(SimNode::new(world, inst, node))).collect();
             let clock = SimClock { world: Arc::clone(world), inst };
-            (Redlock::new(nodes, clock, entropy, settings), resources)
+            for node in &nodes {
+                let (node, channel) = node.feed();
+                runtime.spawn(notices::subscribe(clock.clone(), node, channel));
+            }
+            Redlock::new(nodes, clock, entropy, settings)
         };
         let monitor = NodeMonitor::new(engine.clone());
-        let freed = (0..resources).map(|_| Arc::default()).collect();
+        let waiting = WaitDriver::new(engine.clone(), LIMITS, Box::new(|_| None));
         let own = monitor.clone();
-        let host = Self { runtime, idle, engine, monitor, freed, handlers: BTreeMap::new() };
+        let host = Self { runtime, idle, engine, monitor, waiting, handlers: BTreeMap::new() };
         let clock = host.engine.clock.clone();
         host.runtime.spawn(async move {
             clock.sleep(Duration::from_millis(20)).await;
@@ -141,11 +149,9 @@ impl Host {
     /// Begins to serve a request.
     pub(super) fn serve(&mut self, request: ClientRequest) {
         self.handlers.retain(|_, task| !task.is_finished());
-        let (engine, req) = (self.engine.clone(), request.req);
-        let index: usize = request.resource.as_str()[1..].parse().expect("r and a number");
-        let freed = Arc::clone(&self.freed[index]);
+        let (engine, waiting, req) = (self.engine.clone(), self.waiting.clone(), request.req);
         let work = async move {
-            let mut work = pin!(handle(engine, freed, request));
+            let mut work = pin!(handle(engine, waiting, request));
             poll_fn(|cx| {
                 let before = now_serving(req);
                 let poll = work.as_mut().poll(cx);
@@ -164,18 +170,23 @@ impl Host {
         }
     }
 
+    /// Number of waiters.
+    pub(super) fn waiters(&self) -> usize {
+        self.waiting.queue(|queue| queue.total_waiters())
+    }
+
     /// Number of clean-ups in progress.
     pub(super) fn cleanups(&self) -> usize {
         self.engine.cleanups_in_flight()
     }
 }
 
-async fn handle(engine: Engine, freed: Arc<Notify>, request: ClientRequest) {
+async fn handle(engine: Engine, waiting: Waiting, request: ClientRequest) {
     let (world, inst) = (Arc::clone(&engine.clock.world), engine.clock.inst);
     let started = engine.clock.now();
     let promise = match &request.operation {
         Operation::Acquire { ttl_ms, wait_ms } => {
-            acquire(&engine, &freed, &request, started, (*ttl_ms, *wait_ms)).await
+            acquire(&engine, &waiting, &request, started, (*ttl_ms, *wait_ms)).await
         }
         Operation::Extend { ttl_ms, fence } => {
             let ttl = ttl_ms.map(|ms| Ttl::from_ms(ms).expect("in range"));
@@ -183,6 +194,7 @@ async fn handle(engine: Engine, freed: Arc<Notify>, request: ClientRequest) {
             let extension = ExtendParams { resource, token, ttl, fence: *fence, labels: None };
             match engine.extend(&extension).await {
                 Ok(extended) => {
+                    waiting.extended(&request.resource, extended.deadline);
                     let at = engine.clock.now();
                     let extended = (extended.deadline > at).then_some(extended);
                     extended.map(|e| (e.record.fence, e.deadline, false, Duration::ZERO))
@@ -198,14 +210,11 @@ async fn handle(engine: Engine, freed: Arc<Notify>, request: ClientRequest) {
             }
         }
         Operation::Release => {
-            let outcome = engine.release(&request.resource, &request.token, EndReason::Released).await;
+            let outcome = waiting.release(&request.resource, &request.token, true).await;
             let mut world = lock(&world);
             let at = world.local(inst);
             match outcome {
-                ReleaseOutcome::Released => {
-                    freed.notify_one();
-                    world.note_released(inst, &request.token, at);
-                }
+                ReleaseOutcome::Released => world.note_released(inst, &request.token, at),
                 ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None) => world.check_lost(&request, at),
                 ReleaseOutcome::Gone(Some(_)) | ReleaseOutcome::Unknown { .. } => {}
             }
@@ -225,7 +234,7 @@ async fn handle(engine: Engine, freed: Arc<Notify>, request: ClientRequest) {
 /// As in the manager: the grant is kept last, just before the answer.
 async fn acquire(
     engine: &Engine,
-    freed: &Notify,
+    waiting: &Waiting,
     request: &ClientRequest,
     started: BootTime,
     (ttl_ms, wait_ms): (u64, u64),
@@ -236,9 +245,23 @@ async fn acquire(
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
         labels: "{}".into(),
     };
-    let retry = RetryUntil { deadline: started.plus(Duration::from_millis(wait_ms)), wake: freed };
     let (world, inst) = (&engine.clock.world, engine.clock.inst);
-    match engine.acquire(&params, retry).await {
+    let has_waiters = || waiting.queue(|queue| queue.waiter_count(&params.resource) > 0);
+    let admission = if wait_ms > 0 {
+        Admission::Queued
+    } else if has_waiters() && waiting.holds(&params.resource, &params.token).await {
+        Admission::Passing
+    } else {
+        Admission::Once
+    };
+    let until = started.plus(Duration::from_millis(wait_ms));
+    let (resources, token) = ([request.resource.clone()].into(), Some(request.token.clone()));
+    let wanted =
+        WaitRequest { resources, mode: Mode::Exclusive, party: None, token, until, admission, refuses_deadlock: false };
+    lock(world).begins_to_wait(inst, request, wait_ms);
+    let outcome = waiting.acquire(&params, wanted, |_, _| {}).await;
+    lock(world).ends_to_wait(inst, request.req, outcome.as_ref().is_ok_and(|grant| !grant.joined));
+    match outcome {
         Ok(grant) => {
             let granted = (grant.fence, grant.deadline, grant.joined, engine.clock.now().since(started));
             lock(world).stall_before_answer(inst);
@@ -248,11 +271,16 @@ async fn acquire(
             }
             kept.then_some(granted)
         }
-        Err(refusal) => {
-            let kind = match refusal.kind {
-                RefusalKind::Split => Some(HardState::SplitVote),
-                RefusalKind::TooSlow => Some(HardState::TooSlowRefused),
-                RefusalKind::Held if wait_ms > 0 => Some(HardState::WaiterGaveUp),
+        Err(error) => {
+            let kind = match error {
+                WaitError::Refused(refusal) => match refusal.kind {
+                    RefusalKind::Split => Some(HardState::SplitVote),
+                    RefusalKind::TooSlow => Some(HardState::TooSlowRefused),
+                    RefusalKind::Held if wait_ms > 0 => Some(HardState::WaiterGaveUp),
+                    _ => None,
+                },
+                WaitError::TimedOut { .. } => Some(HardState::TimedOutBehindOthers),
+                WaitError::OthersWait => Some(HardState::RefusedByQueue),
                 _ => None,
             };
             if let Some(kind) = kind {

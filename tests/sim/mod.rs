@@ -1,4 +1,4 @@
-//! Deterministic simulation of the real core over simulated nodes, networks, clocks and processes.
+//! Deterministic simulation of the real core and the real wait queue over simulated nodes, networks, clocks and processes.
 //! One seed is one history: the same seed gives the same trace, so what failed once can be replayed,
 //! and stays in the suite. It is part of the library's unit tests, so that the mutants of
 //! `src/mutant.rs` can be switched on in it.
@@ -16,6 +16,7 @@ mod invariants;
 mod liveness;
 mod mutants;
 mod network;
+mod notices;
 mod observe;
 mod profile;
 mod rng;

@@ -8,9 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use super::actors::Call;
+use super::notices::Feed;
 use super::world::{Event, MS, SEC, Shared, Todo, Us, World, lock};
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
 use crate::redlock::node::Node;
+use crate::redlock::notifications::NotificationSource;
+use crate::redlock::subscriptions::Subscriptions;
 use crate::types::NodeId;
 
 /// One connection of an instance to a node, and those before it.
@@ -55,19 +58,31 @@ pub(super) struct SimNode {
     inst: usize,
     node: usize,
     id: NodeId,
+    subscriptions: Arc<Subscriptions>,
 }
 
 impl SimNode {
     /// The node with this index.
     pub(super) fn new(world: &Shared, inst: usize, node: usize) -> Self {
         let id = NodeId::parse(&format!("n{node}")).expect("valid");
-        Self { world: Arc::clone(world), inst, node, id }
+        let subscriptions = Arc::new(Subscriptions::default());
+        lock(world).insts[inst].feeds.insert(node, Feed::new(&subscriptions));
+        Self { world: Arc::clone(world), inst, node, id, subscriptions }
+    }
+
+    /// The server's index, and the channel of its notices.
+    pub(super) fn feed(&self) -> (usize, Arc<Subscriptions>) {
+        (self.node, Arc::clone(&self.subscriptions))
     }
 }
 
 impl Node for SimNode {
     fn id(&self) -> &NodeId {
         &self.id
+    }
+
+    fn notifications(&self) -> NotificationSource<'_> {
+        NotificationSource::Subscriptions(&self.subscriptions)
     }
 
     fn call(
@@ -122,7 +137,7 @@ impl Drop for PendingCall {
 }
 
 impl World {
-    fn latency(&mut self, node: usize) -> Us {
+    pub(super) fn latency(&mut self, node: usize) -> Us {
         let usual = self.profile.latency_us;
         let mut lat = self.net_rng.range(usual / 4 + 20, usual);
         if self.net_rng.chance(self.profile.spikes) {
@@ -206,9 +221,13 @@ impl World {
             return;
         }
         let clock = self.node_clock(node);
+        let may_end = self.may_end(&packet);
         let server = &mut self.servers[node];
         let answer = server.machine.apply(clock, &packet.run, packet.sent_at, &packet.params, &packet.request);
         self.observe(&packet, &answer);
+        if may_end {
+            self.publish_end(&packet);
+        }
         let lat = self.latency(node);
         if is_current && self.insts[inst].life == packet.life {
             let link = &mut self.insts[inst].links[node][connection];
@@ -286,6 +305,9 @@ impl World {
             for call in waiting {
                 self.at(now + MS, Event::Fail { inst, life, call, kind: UnreachableKind::Broken });
             }
+        }
+        if connection == 0 {
+            self.break_feed(inst, node);
         }
         self.at(now + back_after, Event::Connect { inst, life, node, connection, generation });
     }

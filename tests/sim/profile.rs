@@ -135,6 +135,8 @@ pub(super) struct Profile {
     pub(super) calm_ms: u64,
     /// Share of acquires that wait. Percent.
     pub(super) waits: u64,
+    /// Share of notices that are lost before the calm. Percent.
+    pub(super) lost_notices: u64,
 }
 
 impl Profile {
@@ -193,6 +195,7 @@ impl Profile {
             stall_ppm: r.pick(&[0, 0, 300, 2_000]),
             calm_ms: r.range(6_000, 14_000),
             waits: r.pick(&[10, 50, 90]),
+            lost_notices: r.pick(&[0, 0, 10, 50]),
             faults,
         };
         if profile.nodes == 1 && profile.variant == Variant::OtherCluster {

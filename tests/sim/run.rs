@@ -109,6 +109,12 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
                 mutant::during_hang_up(hung_up);
             }
         }
+        Todo::Notice(inst, channel, resource, notice) => {
+            if hosts[inst].is_some() {
+                channel.lease_ended(&resource, notice);
+                busy[inst] = true;
+            }
+        }
         Todo::Kill(inst) => {
             busy[inst] = false;
             let wakers = lock(world).remove_process(inst);
@@ -134,6 +140,10 @@ fn close(world: &Shared, hosts: &mut [Option<Host>]) {
         if let (None, Some(req)) = (&w.violation, overdue) {
             w.fail(format!("liveness: request {req} at i{inst} was never answered"));
         }
+        let waiters = host.as_ref().map_or(0, Host::waiters);
+        if w.violation.is_none() && waiters > w.insts[inst].serving.len() {
+            w.fail(format!("{waiters} waiters are left in the queues of i{inst}"));
+        }
         let cleanups = host.as_ref().map_or(0, Host::cleanups);
         if w.violation.is_none() && cleanups > 0 && w.now > w.closing_time() + 40 * SEC {
             w.fail(format!("{cleanups} clean-ups are in progress at the end"));
@@ -150,6 +160,7 @@ impl World {
         match event {
             Event::Packet(packet) => self.deliver(packet),
             Event::Reply { .. } => self.receive(event),
+            Event::Notice { .. } => self.receive_notice(event),
             Event::Fail { inst, life, call, kind } => self.fail_call(inst, life, call, kind),
             Event::Timer { inst, life, id } => {
                 let local = self.insts[inst].local;

@@ -17,6 +17,8 @@ use super::profile::{FAULTS_BEGIN_MS, Profile, Variant};
 use super::rng::Rng;
 use crate::protocol::{NodeResult, UnreachableKind};
 use crate::redlock::clock::BootTime;
+use crate::redlock::notifications::Notice;
+use crate::redlock::subscriptions::Subscriptions;
 use crate::types::ResourceName;
 
 /// Virtual time since the world began, in microseconds.
@@ -48,6 +50,8 @@ pub(super) enum Event {
         call: u64,
         answer: Box<NodeResult>,
     },
+    /// A notice of an ended lease reaches an instance.
+    Notice { inst: usize, life: u32, node: usize, generation: u32, resource: ResourceName, notice: Notice },
     /// A call finds its connection broken.
     Fail { inst: usize, life: u32, call: u64, kind: UnreachableKind },
     /// A sleep ends.
@@ -89,6 +93,8 @@ pub(super) enum Todo {
     Spawn(usize, u64),
     /// Its caller is gone.
     Abort(usize, u64),
+    /// Pass a notice on to an instance.
+    Notice(usize, Arc<Subscriptions>, ResourceName, Notice),
     /// Drop all tasks of an instance.
     Kill(usize),
     /// Start an instance.
@@ -335,6 +341,8 @@ impl World {
         i.alive = false;
         i.life += 1;
         i.serving.clear();
+        i.waiting.clear();
+        i.feeds.clear();
         let calls = std::mem::take(&mut i.calls).into_values().map(|c| c.waker);
         let timers = std::mem::take(&mut i.timers).into_values();
         calls.chain(timers).collect()

@@ -1,7 +1,7 @@
 //! Deterministic simulation of waiting: real managers of several instances with the real Redlock core, over
 //! simulated nodes whose answers and notices are late, lost or cut off, in tokio's paused time. `tests/sim`
-//! tests the protocol under every fault, without queues; here the queues are tested, with planted bugs of
-//! their own.
+//! runs the same queue under every fault; here late and lost notices and deadlocks are tested closely, with planted
+//! bugs of their own.
 //!
 //! A failing seed: `WAITS_SEED=7 WAITS_TRACE=1 cargo test --lib waits::suite -- --nocapture`.
 
