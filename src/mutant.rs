@@ -76,6 +76,21 @@ mutants! {
         /// A node that was probed before is refused as part of a new cluster.
         InitBlocked,
     }
+    /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
+    FOUND_IN_QUEUES {
+        /// A wake-up during an attempt is forgotten.
+        WakeWhileAskingLost,
+        /// A request whose caller is gone stays in its queue.
+        LeaverStays,
+        /// A waiter that is granted does not let the next one become the head.
+        GrantCallsNobody,
+        /// The time at which a waiter meant to ask passes without an attempt.
+        TimerIgnored,
+        /// The end of a lease wakes nobody.
+        EndWakesNobody,
+        /// Who enters the queue is served before all others.
+        NewestFirst,
+    }
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.
     RARE {
@@ -109,6 +124,8 @@ mutants! {
         /// A fence is written back regardless of the holder. Found when the lease changes hands between a round and its
         /// write-back.
         WriteBackUnheld,
+        /// One node's subscription is taken for a quorum's. Found when the notices of that node alone are lost.
+        SubscribedByOne,
     }
     /// `tests/waits` finds each within its budget of seeds.
     FOUND_BY_WAITS {

@@ -60,6 +60,9 @@ impl Queue {
     /// A lease of this resource has ended, or may have: the first waiters ask after this time.
     pub(super) fn wake(&mut self, resource: &ResourceName, after: Option<Duration>) {
         let (Some(after), Some(known)) = (after, self.resources.get_mut(resource)) else { return };
+        if is(Mutant::EndWakesNobody) {
+            return;
+        }
         known.held = None;
         self.wake_first_at(resource, self.now.plus(after));
     }
@@ -78,7 +81,8 @@ impl Queue {
     pub(super) fn is_subscribed(&self, resource: &ResourceName) -> bool {
         let own = self.resources.get(resource).map_or(0, |known| known.subscribed);
         let nodes = (own | self.settings.local_nodes) & self.connected;
-        nodes.count_ones() as usize >= quorum_of(self.settings.nodes)
+        let needed = if is(Mutant::SubscribedByOne) { 1 } else { quorum_of(self.settings.nodes) };
+        nodes.count_ones() as usize >= needed
     }
 
     pub(super) fn subscribe(&mut self, resource: &ResourceName) {

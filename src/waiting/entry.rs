@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::deadlock::{Holder, PartyWaiters};
-use super::event::{Action, Admission, Mode, WaitLimits, WaitRequest, WaiterId};
+use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits, WaitRequest, WaiterId};
 use super::wake::WakeFilter;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
@@ -142,6 +142,21 @@ impl Waiter {
 }
 
 impl Queue {
+    /// Why a request does not even enter.
+    pub(super) fn refusal_at_once(&self, request: &WaitRequest) -> Option<RefuseReason> {
+        let limits = self.settings.limits;
+        let longest = request.resources.iter().map(|resource| self.waiter_count(resource)).max().unwrap_or(0);
+        match request.admission {
+            Admission::Passing => None,
+            Admission::Once => (longest > 0).then_some(RefuseReason::OthersWait),
+            Admission::Queued if self.queued >= limits.total => {
+                Some(RefuseReason::QueueFull(QueueFull { limit: limits.total, per_resource: false }))
+            }
+            Admission::Queued => (longest >= limits.per_resource)
+                .then_some(RefuseReason::QueueFull(QueueFull { limit: limits.per_resource, per_resource: true })),
+        }
+    }
+
     pub(super) fn update(&mut self, id: WaiterId, change: impl FnOnce(&mut Waiter)) {
         if let Some(waiter) = self.waiters.get_mut(&id) {
             change(waiter);

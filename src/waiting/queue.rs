@@ -12,9 +12,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use super::deadlock::{Holder, PartyWaiters, SEARCH_MAX, shortest_cycle};
 use super::entry::{Activity, NEVER, Waiter};
 pub use super::entry::{Queue, QueueSettings};
-use super::event::{
-    Action, Admission, AttemptOutcome, Blocker, Event, Mode, QueueFull, RefuseReason, WaitRequest, WaiterId,
-};
+use super::event::{Action, Admission, AttemptOutcome, Blocker, Event, Mode, RefuseReason, WaitRequest, WaiterId};
 use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
@@ -57,9 +55,11 @@ impl Queue {
         (self.now, self.random) = (now, random);
         match event {
             Event::Enqueue(waiter, request) => self.enqueue(waiter, request),
+            Event::Cancel(_) if is(Mutant::LeaverStays) => {}
             Event::Cancel(waiter) => self.cancel(waiter),
             Event::AttemptFinished(waiter, outcome) => self.attempt_finished(waiter, outcome),
             Event::CycleChecked { waiter, cycle, is_confirmed } => self.cycle_checked(waiter, cycle, is_confirmed),
+            Event::Timer(_) if is(Mutant::TimerIgnored) => {}
             Event::Timer(waiter) => self.proceed(waiter),
             Event::ReleaseSent { resource, lease, others_wait } => self.release_sent(&resource, lease, others_wait),
             Event::LeaseEnded(resource, lease) => {
@@ -100,20 +100,6 @@ impl Queue {
             self.find_first(&resources);
         }
         self.proceed(id);
-    }
-
-    fn refusal_at_once(&self, request: &WaitRequest) -> Option<RefuseReason> {
-        let limits = self.settings.limits;
-        let longest = request.resources.iter().map(|resource| self.waiter_count(resource)).max().unwrap_or(0);
-        match request.admission {
-            Admission::Passing => None,
-            Admission::Once => (longest > 0).then_some(RefuseReason::OthersWait),
-            Admission::Queued if self.queued >= limits.total => {
-                Some(RefuseReason::QueueFull(QueueFull { limit: limits.total, per_resource: false }))
-            }
-            Admission::Queued => (longest >= limits.per_resource)
-                .then_some(RefuseReason::QueueFull(QueueFull { limit: limits.per_resource, per_resource: true })),
-        }
     }
 
     fn cancel(&mut self, id: WaiterId) {
@@ -178,6 +164,9 @@ impl Queue {
         let order = self.resources.get(resource).map(|known| &known.order);
         let mode = |id: &WaiterId| self.waiters.get(id).map_or(Mode::Exclusive, |waiter| waiter.request.mode);
         let first = order.and_then(VecDeque::front).map(mode);
+        if is(Mutant::NewestFirst) {
+            return order.and_then(VecDeque::back).copied().into_iter().collect();
+        }
         let is_head = |(index, id): &(usize, &WaiterId)| {
             *index == 0 || first.is_some_and(|first| first.is_compatible(mode(id))) || is(Mutant::EveryoneContends)
         };
@@ -301,6 +290,9 @@ impl Queue {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
         let Activity::Asking { is_counted, has_left: false } = waiter.activity else { return };
         waiter.activity = Activity::Idle;
+        if is(Mutant::WakeWhileAskingLost) {
+            (waiter.attempt_at, waiter.is_woken) = (NEVER, false);
+        }
         waiter.tries = waiter.tries.saturating_add(u32::from(is_counted || !waiter.waits()));
         self.asking -= usize::from(is_counted);
         let is_last = match outcome {
@@ -352,7 +344,9 @@ impl Queue {
                 }
             }
         }
-        self.find_first(&resources);
+        if !is(Mutant::GrantCallsNobody) {
+            self.find_first(&resources);
+        }
     }
 
     /// Others hold what a waiter wants: decides when it asks again.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::super::deadlock::{Party, WaitEdge};
 use super::super::ends::CONSECUTIVE_HANDOVERS_MAX;
-use super::super::event::{HandoverPlan, WaitLimits};
+use super::super::event::{HandoverPlan, QueueFull, WaitLimits};
 use super::super::wake::YIELD_PAUSE;
 use super::*;
 use crate::redlock::backoff::BackoffRange;

@@ -22,6 +22,8 @@ pub(super) enum Requester {
     Client(usize),
     /// The liveness check of this resource.
     LivenessCheck(usize),
+    /// The check of this resource's queues.
+    QueueCheck(usize),
 }
 
 /// One request.
@@ -161,6 +163,7 @@ impl World {
     pub(super) fn answer(&mut self, inst: usize, req: u64, promise: Option<Promise>, waited_us: Us) {
         let Some(request) = self.requests.get(&req).cloned() else {
             // Its caller hung up in the same instant: whatever was kept is left to its TTL, as an answer that is lost.
+            self.queue_checks.iter_mut().for_each(|check| check.is_blocked |= promise.is_some());
             return self.note_attempts(inst, req, promise.is_some());
         };
         self.insts[inst].serving.remove(&req);
@@ -331,6 +334,7 @@ impl World {
         let client = match request.by {
             Requester::Client(client) => client,
             Requester::LivenessCheck(resource) => return self.check_answered(resource, req, &answer),
+            Requester::QueueCheck(resource) => return self.queue_check_answered(resource, req, &answer),
         };
         if self.clients[client].req != req {
             return;
@@ -414,7 +418,11 @@ impl World {
         if local > self.now {
             return self.at(local, Event::Gone { req });
         }
-        if self.insts[request.inst].serving.remove(&req) {
+        let was_served = self.insts[request.inst].serving.remove(&req);
+        if let Requester::QueueCheck(resource) = request.by {
+            self.queue_check_hung_up(resource, !was_served);
+        }
+        if was_served {
             self.coverage.count(HardState::HungUpMidway);
             self.todo.push(Todo::Abort(request.inst, req));
             self.insts[request.inst].waiting.retain(|_, waiting| waiting.req != req);

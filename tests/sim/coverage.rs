@@ -43,10 +43,11 @@ pub(super) enum HardState {
     OrderRefused,
     FailedOver,
     GrantedAfterCalm,
+    QueueServed,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 36] = {
+pub(super) const ALL: [HardState; 40] = {
     use HardState::*;
     [
         Granted,
@@ -88,6 +89,7 @@ pub(super) const ALL: [HardState; 36] = {
         OrderRefused,
         FailedOver,
         GrantedAfterCalm,
+        QueueServed,
     ]
 };
 

@@ -55,7 +55,7 @@ impl World {
     }
 
     /// Instances that share a node list.
-    fn good_insts(&self) -> usize {
+    pub(super) fn good_insts(&self) -> usize {
         self.insts.len() - usize::from(self.profile.variant == Variant::OtherCluster)
     }
 
@@ -121,7 +121,9 @@ impl World {
             6 => {
                 (self.liveness[resource].step, self.liveness[resource].passed) = (7, true);
                 if self.liveness.iter().all(|a| a.passed) {
-                    self.done = true;
+                    for resource in 0..self.resources.len() {
+                        self.at(now, Event::CheckQueue { resource });
+                    }
                 }
                 return;
             }

@@ -19,6 +19,7 @@ mod network;
 mod notices;
 mod observe;
 mod profile;
+mod queue_check;
 mod rng;
 mod run;
 mod suite;

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::run::run;
-use crate::mutant::{FOUND_BY_SIM, Mutant, RARE};
+use crate::mutant::{FOUND_BY_SIM, FOUND_IN_QUEUES, Mutant, RARE};
 
 /// Maximum number of seeds until a mutant is detected.
 const BUDGET: u64 = 3_000;
@@ -20,7 +20,7 @@ struct Found {
 
 /// The mutant of that name.
 pub(super) fn named(name: &str) -> Option<Mutant> {
-    FOUND_BY_SIM.iter().chain(RARE).copied().find(|mutant| format!("{mutant:?}") == name)
+    FOUND_BY_SIM.iter().chain(FOUND_IN_QUEUES).chain(RARE).copied().find(|mutant| format!("{mutant:?}") == name)
 }
 
 fn search(mutant: Mutant, budget: u64) -> Found {
@@ -35,6 +35,11 @@ fn search(mutant: Mutant, budget: u64) -> Found {
 #[test]
 fn every_mutant_is_detected() {
     assert_eq!(missed(FOUND_BY_SIM, BUDGET), []);
+}
+
+#[test]
+fn every_mutant_of_the_queue_is_detected() {
+    assert_eq!(missed(FOUND_IN_QUEUES, BUDGET), []);
 }
 
 /// By hand: `SIM_SEEDS=100000 cargo test --lib sim::mutants::rare -- --ignored --nocapture`, and with

@@ -184,6 +184,10 @@ impl World {
             Event::Calm => self.calm_down(),
             Event::Scan => self.scan(),
             Event::CheckLiveness { resource } => self.check_liveness(resource),
+            Event::CheckQueue { resource } => self.check_queue(resource),
+            Event::WatchQueue { resource } => self.watch_queue(resource),
+            Event::BreakFeed { inst, node } => self.break_feed(inst, node),
+            Event::Done => self.done = true,
             Event::Start { inst } => self.todo.push(Todo::Boot(inst)),
         }
     }

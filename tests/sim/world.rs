@@ -14,6 +14,7 @@ use super::invariants::InvariantChecker;
 use super::liveness::LivenessCheck;
 use super::network::Packet;
 use super::profile::{FAULTS_BEGIN_MS, Profile, Variant};
+use super::queue_check::QueueCheck;
 use super::rng::Rng;
 use crate::protocol::{NodeResult, UnreachableKind};
 use crate::redlock::clock::BootTime;
@@ -80,6 +81,14 @@ pub(super) enum Event {
     Scan,
     /// The check of a resource acts.
     CheckLiveness { resource: usize },
+    /// The check of a resource's queues acts.
+    CheckQueue { resource: usize },
+    /// It is looked at whether anybody sleeps beside a free resource.
+    WatchQueue { resource: usize },
+    /// The connection for notices of an instance to a node breaks.
+    BreakFeed { inst: usize, node: usize },
+    /// The run is over.
+    Done,
     /// An instance starts.
     Start { inst: usize },
 }
@@ -134,6 +143,7 @@ pub(super) struct World {
     pub(super) insts: Vec<Inst>,
     pub(super) clients: Vec<Client>,
     pub(super) liveness: Vec<LivenessCheck>,
+    pub(super) queue_checks: Vec<QueueCheck>,
     pub(super) requests: BTreeMap<u64, ClientRequest>,
     pub(super) resources: Vec<ResourceName>,
     pub(super) checker: InvariantChecker,
@@ -174,6 +184,7 @@ impl World {
             insts,
             clients: (0..profile.clients).map(|_| Client::new(&mut r)).collect(),
             liveness: (0..profile.resources).map(|_| LivenessCheck::default()).collect(),
+            queue_checks: (0..profile.resources).map(|_| QueueCheck::default()).collect(),
             requests: BTreeMap::new(),
             resources: resources.collect(),
             checker: InvariantChecker::default(),
