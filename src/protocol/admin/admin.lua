@@ -68,9 +68,10 @@ if operation == 'activate' and no and no[1] == 'S' then
 end
 -- Another cluster's template may name other keys, and a script of another version changes nothing.
 if no and (no[1] == 'C' or no[1] == 'P') then return answer(no[1], no[2]) end
-if not no and NOW >= tonumber(redis.call('HGET', META, 'roll') or 0) then
+local period = not no and redis.call('HMGET', META, 'roll', 'ask')
+if period and NOW >= tonumber(period[1] or 0) then
   -- All leases of the period before are over: only what was asked for in the one that ends still counts.
-  local longest = math.max(ASK, tonumber(redis.call('HGET', META, 'ask')))
+  local longest = math.max(ASK, tonumber(period[2]))
   redis.call('HSET', META, 'ask', ASK, 'qms', longest, 'roll', NOW + longest * 1000)
 end
 if operation == 'probe' and not (no and no[1] == 'K') then
