@@ -129,7 +129,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let (sent_at, request) = (self.cluster_clock.request_time_at(started), Arc::new(request));
         let call = |i: &usize| {
             let call = Arc::clone(&self.nodes[*i]).call(sent_at, Arc::clone(&request));
-            let rule = self.has_rival(*i).then(|| RivalRule::of(&request)).unwrap_or_default();
+            let rule = if self.has_rival(*i) { RivalRule::of(&request) } else { RivalRule::default() };
             (*i, Box::pin(call_by(rule, call)))
         };
         let mut fanout = Fanout { calls: targets.iter().map(call).collect(), ready: VecDeque::new() };

@@ -96,10 +96,10 @@ impl Queue {
         let Some(known) = self.resources.get_mut(resource) else { return };
         known.subscribed |= bit(node);
         for id in self.head(resource) {
-            let awaits = |waiter: &&Box<Waiter>| {
+            let awaits = self.waiters.get(&id).is_some_and(|waiter| {
                 waiter.awaits_subscription && waiter.request.resources.iter().all(|r| self.is_subscribed(r))
-            };
-            if self.waiters.get(&id).filter(awaits).is_some() && !is(Mutant::ListensTooLate) {
+            });
+            if awaits && !is(Mutant::ListensTooLate) {
                 let now = self.now;
                 self.update(id, |waiter| {
                     waiter.awaits_subscription = false;

@@ -37,7 +37,7 @@ pub struct Queue {
     pub(super) parties: PartyWaiters,
     /// Who wants to ask the nodes, in order.
     pub(super) due: VecDeque<WaiterId>,
-    /// How many are asking, of [`CONCURRENT_ATTEMPTS_MAX`].
+    /// How many are asking, of [`super::queue::CONCURRENT_ATTEMPTS_MAX`].
     pub(super) asking: usize,
     /// How many stand in queues.
     pub(super) queued: usize,
