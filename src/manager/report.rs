@@ -355,7 +355,7 @@ fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (Strin
 }
 
 fn two_servers(health: &NodeHealth) -> Option<String> {
-    let rival = health.rival.as_ref()?;
+    let rival = health.rival.as_ref().filter(|_| health.has_two_servers)?;
     let rival: String = rival.chars().take(8).collect();
     Some(format!(
         "its name leads to two servers: an instance reaches another one (run {rival}); until one of them is gone, the new one \

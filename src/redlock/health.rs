@@ -26,8 +26,12 @@ pub struct NodeHealth {
     pub offset_us: Option<i64>,
     /// How often a probe was answered by another run than the one before.
     pub restarts: u64,
-    /// The run of another process that an instance sees alive under this name.
+    /// The run of another process that an instance saw alive under this name within the last seconds.
     pub rival: Option<Arc<str>>,
+    /// Since when there has been one. After a restart that is the former process, for as long as its notes count.
+    pub(super) rival_since: Option<BootTime>,
+    /// There has been one for longer than a restart explains: the name leads to two servers.
+    pub has_two_servers: bool,
 }
 
 impl NodeHealth {
@@ -41,6 +45,8 @@ impl NodeHealth {
             offset_us: None,
             restarts: 0,
             rival: None,
+            rival_since: None,
+            has_two_servers: false,
         }
     }
 

@@ -21,6 +21,9 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{NoVote, NodeResult, NodeStatus, ProbeArgs, Reply, Request, UnreachableKind, Vote};
 use crate::types::NodeId;
 
+/// Two processes under one name for less than this are explained by a restart: a note of the former one counts for 3 s on the
+/// nodes' clocks, and is read a probe later.
+const RESTART_EXPLAINS: Duration = Duration::from_secs(5);
 /// Time between two probe rounds.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of a probe: longer than the node timeout, since the state of a slow node is worth knowing.
@@ -291,20 +294,23 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         (state.anchored, state.refused) = (Some(self.engine.clock.now()), None);
     }
 
-    /// Notes which names lead to two servers, and logs each once.
+    /// Notes which names lead to two processes, and logs those that lead to two servers once. Until a note of the former
+    /// process has run out, a restarted server cannot be told from a second one, so both have no vote and neither is logged.
     fn report_rivals(&self) {
         let names: Vec<NodeId> = self.engine.nodes.iter().map(|node| node.id().clone()).collect();
-        let mut state = self.state.lock();
+        let (now, mut state) = (self.engine.clock.now(), self.state.lock());
         let answered = |health: &NodeHealth| health.status.clone().filter(|_| health.error.is_none());
         let states: Vec<Option<NodeStatus>> = state.nodes.iter().map(answered).collect();
         for (i, health) in state.nodes.iter_mut().enumerate() {
             let found = rival(&names, &states, i);
-            if let Some(run) = found.as_deref().filter(|_| health.rival.is_none()) {
+            health.rival_since = found.as_ref().and(health.rival_since.or(Some(now)));
+            let is_confirmed = health.rival_since.is_some_and(|since| now.since(since) >= RESTART_EXPLAINS);
+            if let Some(run) = found.as_deref().filter(|_| is_confirmed && !health.has_two_servers) {
                 let own = health.status.as_ref().map_or("", |s| &s.run);
                 tracing::error!(node = %names[i], %run, reached = own, "this node's name leads to two servers");
             }
             self.engine.set_rival(i, found.is_some());
-            health.rival = found;
+            (health.rival, health.has_two_servers) = (found, is_confirmed);
         }
     }
 
@@ -336,9 +342,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let tally = self.send_to_all(self.probe()).await.tally;
         let states: Vec<_> = tally.answers().iter().map(|a| a.as_ref().and_then(status_of).cloned()).collect();
         let names: Vec<NodeId> = engine.nodes.iter().map(|node| node.id().clone()).collect();
-        let params = &engine.settings.params;
-        let (now, guard, quarantine) = (engine.cluster_clock.request_time(), params.guard, params.quarantine);
-        let terms = Terms { quorum: engine.quorum(), now, guard, quarantine };
+        let terms = Terms { quorum: engine.quorum(), now: engine.cluster_clock.request_time() };
         let Some(Admission { nodes, seed, by_clock }) = admission(&names, &states, ready, &terms) else { return };
         let now = engine.clock.now();
         let request = Request::Activate { seed, by_clock };

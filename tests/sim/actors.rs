@@ -97,6 +97,8 @@ pub(super) struct Waiting {
     pub(super) resource: ResourceName,
     /// When its wait is over.
     pub(super) until: Us,
+    /// Its token was asked with before: it may have a lease, which it gets again regardless of who waits.
+    pub(super) is_replay: bool,
 }
 
 impl Server {

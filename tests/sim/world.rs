@@ -20,7 +20,7 @@ use crate::protocol::{NodeResult, UnreachableKind};
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::Notice;
 use crate::redlock::subscriptions::Subscriptions;
-use crate::types::ResourceName;
+use crate::types::{ResourceName, TokenHash};
 
 /// Virtual time since the world began, in microseconds.
 pub(super) type Us = u64;
@@ -161,6 +161,8 @@ pub(super) struct World {
     pub(super) settled_until: Us,
     /// Nodes whose clocks were stepped together with all others, and that were not yet ordered into quarantine.
     pub(super) unnoticed: BTreeSet<usize>,
+    /// Tokens with which an acquire was asked for.
+    pub(super) asked_with: BTreeSet<TokenHash>,
     pub(super) calm: bool,
     pub(super) done: bool,
     pub(super) violation: Option<String>,
@@ -199,6 +201,7 @@ impl World {
             joint_us: 0,
             settled_until: 0,
             unnoticed: BTreeSet::new(),
+            asked_with: BTreeSet::new(),
             calm: false,
             done: false,
             violation: None,
