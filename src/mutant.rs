@@ -112,19 +112,19 @@ mutants! {
         /// The repair does not wait for the quorum. Found when an extend fails, its restore reaches a node where another
         /// lease has just ended, and a later extend counts that as a vote.
         RepairUnconfirmed,
-        /// A process that was a replica and is a master again counts as one that forgot nothing. Found when the second that it
-        /// lost has the vote of a lease that stands on a bare quorum.
+        /// A process that was a replica and is a master again counts as one that forgot nothing. Would be found when the second
+        /// that it lost has the vote of a lease that stands on a bare quorum.
         FailoverUnnoticed,
         /// One other node's fences are enough for a seed. Found when that node missed the latest fence, and is half of the
         /// next quorum.
         SeedFromOne,
-        /// A release is not repeated at the nodes that had not answered when a quorum confirmed it. Found when a node is
-        /// cut off until its connection is replaced, just before the faults end.
+        /// A release is not repeated at the nodes that had not answered when a quorum confirmed it. Would be found when a node
+        /// is cut off until its connection is replaced, just before the faults end.
         ReleaseStopsAtQuorum,
         /// A fence is written back regardless of the holder. Found when the lease changes hands between a round and its
         /// write-back.
         WriteBackUnheld,
-        /// One node's subscription is taken for a quorum's. Found when the notices of that node alone are lost.
+        /// One node's subscription is taken for a quorum's. Would be found when the notices of that node alone are lost.
         SubscribedByOne,
     }
     /// `tests/waits` finds each within its budget of seeds.

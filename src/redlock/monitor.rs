@@ -295,7 +295,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     /// Notes which names lead to two processes, and logs those that lead to two servers once. Until a note of the former
-    /// process has run out, a restarted server cannot be told from a second one, so both have no vote and neither is logged.
+    /// process has run out, a restart cannot be distinguished from a second server: it has no vote and is not logged.
     fn report_rivals(&self) {
         let names: Vec<NodeId> = self.engine.nodes.iter().map(|node| node.id().clone()).collect();
         let (now, mut state) = (self.engine.clock.now(), self.state.lock());
