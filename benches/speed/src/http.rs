@@ -40,9 +40,9 @@ pub async fn drive(
     cycle: impl AsyncFn(&mut Connection, u64) -> io::Result<bool> + 'static,
 ) -> Result<Run, Failure> {
     let received = Rc::new(Received::default());
-    let mut connections = Vec::new();
+    let mut opened = Vec::new();
     for _ in 0..connections {
-        connections.push(Connection::open(address, Rc::clone(&received)).await?);
+        opened.push(Connection::open(address, Rc::clone(&received)).await?);
     }
     let last = Rc::clone(&received);
     let of_one = async move |connection: &mut Connection, number| {
@@ -53,7 +53,7 @@ pub async fn drive(
         }
         done.unwrap_or(false)
     };
-    let mut run = repeat(connections, until, of_one).await?;
+    let mut run = repeat(opened, until, of_one).await?;
     run.longest = received.longest.get();
     if let Some(refusal) = received.refusal.take() {
         eprintln!("the first of {} cycles that failed received: {refusal}", run.errors);

@@ -11,7 +11,7 @@ use crate::process::Parties;
 use crate::servers::{Nodes, Service, Start};
 use crate::stats::{Run, Spread, print_other_load};
 use crate::in_process::Within;
-use crate::{Asked, Failure, contended, cost, floor, frozen, http, peers};
+use crate::{Asked, Failure, contended, floor, frozen, http, node_cost, peers};
 
 /// Connections, or callers at once.
 const CONNECTION_COUNTS: [usize; 3] = [1, 16, 64];
