@@ -1,4 +1,4 @@
-//! Builds connections to a Redis node: driver options, and the hand-shake that each connection must pass before
+//! Builds connections to a Redis node: driver options, the pools, and the hand-shake that each connection must pass before
 //! requests are sent on it.
 
 use std::fmt;
@@ -6,6 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use deadpool::managed;
 use deadpool_redis::redis::aio::{AsyncPushSender, MultiplexedConnection};
 use deadpool_redis::redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError, cmd};
 use tokio::task::JoinSet;
@@ -17,6 +18,7 @@ use super::server_checks::{self, ServerInfo};
 use super::stream::Target;
 use super::url::{NodeTls, NodeUrl};
 use crate::protocol::{ClusterParams, Unreachable, UnreachableKind, commands};
+use crate::redlock::clock::{Clock, SystemClock};
 use crate::types::Invalid;
 
 /// The driver's own limit for an answer, for callers without a deadline. Far above the node timeout, so
@@ -41,6 +43,41 @@ pub(super) struct OpenConnection {
     pub connection: MultiplexedConnection,
     /// Reads and writes for it until dropped.
     pub driver: DriverTask,
+}
+
+/// The pool of one connection: builds it, checks it whenever it is asked for, and replaces it where the check fails.
+pub(super) type Pool = managed::Pool<ConnectionManager>;
+
+/// What a pool builds and checks its connection with. Not the driver's own manager, whose sockets cannot be metered.
+#[derive(Debug)]
+pub(super) struct ConnectionManager {
+    connector: Connector,
+    connections: Arc<NodeConnections>,
+    slot: usize,
+    clock: SystemClock,
+}
+
+impl managed::Manager for ConnectionManager {
+    type Type = ActiveConnection;
+    type Error = Unreachable;
+
+    async fn create(&self) -> Result<ActiveConnection, Unreachable> {
+        self.connector.connect(&self.connections).await
+    }
+
+    async fn recycle(
+        &self,
+        active: &mut ActiveConnection,
+        _: &managed::Metrics,
+    ) -> managed::RecycleResult<Unreachable> {
+        let checked = self.connector.check(active).await;
+        if let (Err(error), Some(slot)) = (&checked, self.connections.slots().get(self.slot)) {
+            // Before a new one is built: until then, calls learn at once that there is none.
+            self.connections.record_connect_error(error.clone());
+            self.connections.close(slot, Some(active.generation), self.clock.now());
+        }
+        Ok(checked?)
+    }
 }
 
 /// Builds a node's connections, and its subscriber connection.
@@ -80,10 +117,25 @@ impl Connector {
         Ok(Self { target, settings, limits, params, bind_run, allow_replicas })
     }
 
+    /// The pool of a slot's connection, still empty.
+    ///
+    /// Errors: [`Invalid`] where the pool's options are refused.
+    pub(super) fn pool(
+        &self,
+        connections: &Arc<NodeConnections>,
+        slot: usize,
+        clock: SystemClock,
+    ) -> Result<Pool, Invalid> {
+        let (connector, connections) = (self.clone(), Arc::clone(connections));
+        let manager = ConnectionManager { connector, connections, slot, clock };
+        let pool = Pool::builder(manager).max_size(1).build();
+        pool.map_err(|e| Invalid(format!("the connections cannot be pooled: {e}")))
+    }
+
     /// A connection that has passed its hand-shake.
     ///
     /// Errors: why there is none. Cancel: it is closed.
-    pub(super) async fn connect(&self, connections: &NodeConnections) -> Result<ActiveConnection, Unreachable> {
+    async fn connect(&self, connections: &NodeConnections) -> Result<ActiveConnection, Unreachable> {
         let options = AsyncConnectionConfig::new().set_pipeline_buffer_size(PIPELINE_BUFFER);
         let opened = within(self.limits.connect, self.open(options, ProtocolVersion::RESP2)).await;
         let OpenConnection { mut connection, driver } = opened.map_err(|e| errors::of_connecting(&e))?;
@@ -108,7 +160,7 @@ impl Connector {
     }
 
     /// Checks a connection. Errors: it must be replaced.
-    pub(super) async fn check(&self, mut active: ActiveConnection) -> Result<(), Unreachable> {
+    async fn check(&self, active: &mut ActiveConnection) -> Result<(), Unreachable> {
         let pong = within(self.limits.check, cmd("PING").query_async::<String>(&mut active.connection)).await;
         match pong {
             Ok(pong) if pong == "PONG" => Ok(()),

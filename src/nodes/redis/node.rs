@@ -94,7 +94,9 @@ impl RedisNode {
         let (id, subscribed, supervised) = (config.id.clone(), Arc::clone(&subscriptions), Arc::clone(&connections));
         let shared = (subscribed, Arc::clone(&connections));
         let subscriber = subscriber::run(id.clone(), connector.clone(), shared, limit, clock, entropy.clone());
-        let supervisor = supervisor::supervise(id, Arc::clone(&connections), connector, clock, entropy);
+        let pools =
+            (0..config.connections).map(|slot| connector.pool(&connections, slot, clock)).collect::<Result<_, _>>()?;
+        let supervisor = supervisor::supervise(id, Arc::clone(&connections), (connector, pools), clock, entropy);
         let context = CommandContext { params: config.params, template: config.key_template };
         let tasks = async move {
             // Tasks of their own, so that their frequent wake-ups do not poll the others. Dropping the

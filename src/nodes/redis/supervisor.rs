@@ -5,14 +5,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use deadpool::managed::PoolError;
 use futures_util::future::{join, join_all};
 
-use super::connect::Connector;
-use super::connection::NodeConnections;
+use super::connect::{Connector, Pool};
+use super::connection::{ActiveConnection, NodeConnections};
 use super::errors;
 use super::retry::Retry;
 use super::server_checks::ServerFinding;
-use crate::protocol::UnreachableKind;
+use crate::protocol::{Unreachable, UnreachableKind};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
 use crate::types::NodeId;
@@ -22,17 +23,17 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the server checks are read. `INFO` costs the server about 100 us.
 const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Runs until dropped. Cancel: all connections are closed, and calls answer `Disconnected`.
+/// Runs until dropped; `pools` has one per slot. Cancel: all connections are closed, and calls answer `Disconnected`.
 pub(super) async fn supervise(
     id: NodeId,
     connections: Arc<NodeConnections>,
-    connector: Connector,
+    (connector, pools): (Connector, Vec<Pool>),
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
     let _closing = CloseAll { connections: Arc::clone(&connections), clock };
-    let maintained = (0..connections.slots().len())
-        .map(|index| maintain(&id, &connections, index, &connector, clock, entropy.clone()));
+    let maintained =
+        pools.iter().enumerate().map(|(index, pool)| maintain(&id, &connections, index, pool, clock, entropy.clone()));
     join(join_all(maintained), watch_server(&id, &connections, &connector, clock)).await;
 }
 
@@ -55,25 +56,34 @@ async fn maintain(
     id: &NodeId,
     connections: &NodeConnections,
     index: usize,
-    connector: &Connector,
+    pool: &Pool,
     clock: SystemClock,
     entropy: impl Entropy,
 ) {
     let slot = &connections.slots()[index];
     let mut retry = Retry::new(entropy);
+    let mut last = None;
     loop {
-        let checked = match slot.active() {
-            Some(active) => connector.check(active).await.map(|()| retry.succeeded()),
-            None => connector.connect(connections).await.map(|active| {
-                connections.activate(slot, active, clock.now());
-                let server = connections.status().0.server;
-                tracing::info!(node = %id, connection = index, version = server.version, "connected to the node");
-                log_findings(id, &[], &server.findings);
-            }),
-        };
-        match checked {
-            Ok(()) => {}
+        // Hands out the connection after a PING on it, or a new one after its hand-shake.
+        match pool.get().await {
+            Ok(checked) => {
+                let active = ActiveConnection::clone(&checked);
+                // Back to the pool at once: the slot has a clone.
+                drop(checked);
+                if last.replace(active.generation) == Some(active.generation) {
+                    retry.succeeded();
+                } else {
+                    connections.activate(slot, active, clock.now());
+                    let server = connections.status().0.server;
+                    tracing::info!(node = %id, connection = index, version = server.version, "connected to the node");
+                    log_findings(id, &[], &server.findings);
+                }
+            }
             Err(error) => {
+                let error = match error {
+                    PoolError::Backend(error) => error,
+                    other => Unreachable::new(UnreachableKind::Disconnected, other.to_string()),
+                };
                 if retry.is_to_be_reported(error.kind, clock.now()) {
                     tracing::warn!(node = %id, connection = index, %error, "cannot connect to the node; retrying");
                 }
@@ -85,7 +95,8 @@ async fn maintain(
             }
         }
         if closed_within(slot.closed(), clock, CHECK_INTERVAL).await && slot.active().is_none() {
-            // A call found it broken.
+            // A call found it broken. The pool's own check might still succeed: make it build a new one.
+            pool.retain(|_, _| false);
             tracing::warn!(node = %id, connection = index, "the connection to the node broke; reconnecting");
             // Said already.
             retry.is_to_be_reported(UnreachableKind::Disconnected, clock.now());
