@@ -327,6 +327,9 @@ pub struct Labels {
     /// Wall-clock time of the grant, for display only. Milliseconds since 1970.
     #[serde(rename = "t", default)]
     pub acquired_at_ms: u64,
+    /// A hash that stands for the principal, set by the service; empty without authentication. Never shown.
+    #[serde(rename = "p", default, skip_serializing_if = "String::is_empty")]
+    pub principal: String,
 }
 
 impl Labels {
@@ -441,7 +444,7 @@ mod tests {
 
         #[test]
         fn encoded_labels_are_parsed_back(owner in ".{0,40}", note in ".{0,40}", k in ".{0,10}", v in ".{0,10}") {
-            let labels = Labels { owner, note, metadata: [(k, v)].into(), acquired_at_ms: 7 };
+            let labels = Labels { owner, note, metadata: [(k, v)].into(), acquired_at_ms: 7, principal: "0f".into() };
             let back: Labels = serde_json::from_str(&labels.encode()).expect("own encoding");
             prop_assert_eq!(back, labels);
         }

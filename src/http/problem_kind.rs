@@ -101,7 +101,7 @@ const CATALOGUE: [Entry; 23] = [
         "The owners in `cycle` wait for each other: each holds what the one before it waits for. This request came last,\n\
          so it is refused, at once and not at the end of its wait. Release what you hold and start again, and acquire\n\
          locks in one fixed order (by name, for example).\n\
-         Requests with the same `owner` count as one client. Give unrelated clients different owners, or turn this off\n\
+         Requests of one principal with the same `owner` count as one client. Give unrelated clients different owners, or turn this off\n\
          (`deadlock_detection = false`).",
     ),
     entry(

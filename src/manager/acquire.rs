@@ -1,7 +1,13 @@
 //! An acquire as a request of the wait queues, and what their answers mean for its caller.
 
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
 use super::service::LockManager;
 use super::types::{AcquireError, CycleEdge};
+use crate::auth::principal::Principal;
+use crate::auth::rule::Right;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
@@ -11,8 +17,31 @@ use crate::types::{Labels, ResourceName, TokenHash};
 use crate::waiting::deadlock::{Party, WaitEdge};
 use crate::waiting::event::{Admission, Mode, WaitError, WaitRequest};
 
+/// Of the hash: names are the administrator's, so nobody can search for two with the same.
+const PRINCIPAL_TAG_BYTES: usize = 8;
+
 /// What the nodes have of a resource, or their answers where no quorum answered.
 type Inspected = Result<ClusterInspection, Vec<Option<crate::protocol::NodeResult>>>;
+
+/// What an acquire means for the queues, besides its parameters for the nodes.
+pub(super) struct Wanted {
+    /// Who it is in the search for deadlocks.
+    pub(super) party: Option<Party>,
+    /// The token is the client's own.
+    pub(super) has_own_token: bool,
+    /// As in [`super::types::AcquireRequest`].
+    pub(super) refuses_deadlock: bool,
+    pub(super) principal: Option<Arc<Principal>>,
+}
+
+/// Stands for a principal in the value of a lock, where instances compare holders by it: as long for each name, and
+/// no list of names for those who read the nodes. It need not keep a name secret that somebody guesses. Empty without
+/// authentication.
+pub(super) fn principal_tag(cluster: &str, principal: Option<&Principal>) -> String {
+    let Some(principal) = principal else { return String::new() };
+    let digest = Sha256::digest(format!("{cluster}\0{}", principal.name));
+    digest.iter().take(PRINCIPAL_TAG_BYTES).map(|byte| format!("{byte:02x}")).collect()
+}
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Acquires, and waits until `until`. Where a queue exists the request enters it: no caller of this instance
@@ -21,12 +50,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) async fn acquire_or_wait(
         &self,
         params: &AcquireParams,
-        owner: &str,
-        (has_own_token, refuses_deadlock): (bool, bool),
+        wanted: Wanted,
         started: BootTime,
         until: BootTime,
     ) -> Result<Grant<N, C, E>, AcquireError> {
         let (resource, waiting) = (&params.resource, &self.shared.waiting);
+        let Wanted { party, has_own_token, refuses_deadlock, principal } = wanted;
         let admission = if until > started {
             Admission::Queued
         } else if has_own_token
@@ -40,7 +69,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let request = WaitRequest {
             resources: [resource.clone()].into(),
             mode: Mode::Exclusive,
-            party: Party::new("", owner),
+            party,
             token: has_own_token.then(|| params.token.clone()),
             until,
             admission,
@@ -52,7 +81,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 self.record_decided_round(begun);
             }
         };
-        let outcome = waiting.acquire(params, request, on_round).await;
+        let may_read = |name: &ResourceName| principal.as_ref().is_none_or(|p| p.rules.allow(Right::Read, name));
+        let outcome = waiting.acquire(params, request, may_read, on_round).await;
         match outcome {
             Ok(grant) => Ok(grant),
             Err(WaitError::OthersWait) => {
@@ -138,5 +168,28 @@ pub(super) fn cycle_edge(edge: WaitEdge) -> CycleEdge {
         waits_for: edge.resource,
         held_by: edge.holder.party.owner().to_owned(),
         token_id: edge.holder.token.id(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::principal::{PrincipalLimits, PrincipalName};
+    use crate::auth::rule::AccessRules;
+
+    #[test]
+    fn a_principal_has_one_tag_in_a_cluster_and_another_elsewhere() {
+        let principal = |name: &str| Principal {
+            name: PrincipalName::parse(name).expect("valid"),
+            keys: Vec::new(),
+            certificates: Vec::new(),
+            rules: AccessRules::default(),
+            limits: PrincipalLimits::default(),
+        };
+        let tag = |cluster, name| principal_tag(cluster, Some(&principal(name)));
+        assert_eq!(tag("main", "ci"), tag("main", "ci"));
+        assert_eq!(tag("main", "ci").len(), 2 * PRINCIPAL_TAG_BYTES);
+        assert!(tag("main", "ci") != tag("main", "ann") && tag("main", "ci") != tag("other", "ci"));
+        assert_eq!(principal_tag("main", None), "");
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::acquire::cycle_edge;
+use super::acquire::{Wanted, cycle_edge, principal_tag};
 use super::cluster_waiters::ClusterWaiters;
 use super::deadlocks::Deadlocks;
 use super::events::{EventHub, EventKind, set_lease};
@@ -176,7 +176,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let held_leases = Arc::new(HeldLeases::default());
         let instance = InstanceName::from_random(engine.entropy.bits());
         let events = Arc::new(EventHub::new(&instance));
-        let party_of = Box::new(|record: &LeaseRecord| Party::new("", &record.labels().owner));
+        let party_of = Box::new(|record: &LeaseRecord| {
+            let labels = record.labels();
+            Party::new(&labels.principal, &labels.owner)
+        });
         let waiting = WaitDriver::new(engine.clone(), limits, party_of);
         for (node, channel) in waiting.channels().enumerate() {
             channel.add_handler(node, Arc::downgrade(&held_leases) as Weak<dyn NotificationHandler>);
@@ -235,17 +238,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.acquired_at_ms = self.wall_ms();
+        labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
         let params = AcquireParams {
             resource: request.resource,
             token: token.hash(),
             ttl: request.ttl,
             labels: labels.encode(),
         };
-        let (has_own_token, refuses) = (request.token.is_some(), request.refuses_deadlock);
+        let wanted = Wanted {
+            party: Party::new(&labels.principal, &labels.owner),
+            has_own_token: request.token.is_some(),
+            refuses_deadlock: request.refuses_deadlock,
+            principal: request.principal,
+        };
         let outcome = tokio::select! {
             biased;
             () = draining.cancelled() => Err(AcquireError::Draining),
-            outcome = self.acquire_or_wait(&params, &labels.owner, (has_own_token, refuses), started, until) => outcome,
+            outcome = self.acquire_or_wait(&params, wanted, started, until) => outcome,
         };
         if let Err(AcquireError::Deadlock { cycle, .. }) = &outcome {
             self.shared.deadlocks.refuse(cycle, self.wall_ms(), &self.shared.events);

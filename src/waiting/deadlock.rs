@@ -24,7 +24,7 @@ const SEPARATOR: char = '\0';
 pub struct Party(Arc<str>);
 
 impl Party {
-    /// `None` without an owner. `principal` is empty where there are none.
+    /// `None` without an owner. `principal` stands for the principal, and is empty where there are none.
     pub fn new(principal: &str, owner: &str) -> Option<Self> {
         (!owner.is_empty()).then(|| Self(format!("{principal}{SEPARATOR}{owner}").into()))
     }
@@ -139,7 +139,7 @@ impl Queue {
         self.parties.of(party, newest).flat_map(|id| self.edges(id)).take(limit).collect()
     }
 
-    pub(super) fn cycle_checked(&mut self, id: WaiterId, cycle: Vec<WaitEdge>, is_confirmed: bool) {
+    pub(super) fn cycle_checked(&mut self, id: WaiterId, cycle: Vec<WaitEdge>, is_confirmed: bool, may_refuse: bool) {
         let recheck_at = self.now.plus(self.draw(self.settings.poll));
         let waits = |edge: &WaitEdge| {
             self.resources.get(&edge.resource).is_some_and(|known| known.order.binary_search(&edge.waiter).is_ok())
@@ -149,7 +149,7 @@ impl Queue {
         waiter.activity = Activity::Idle;
         if !is_deadlock && !is(Mutant::DeadlockForgotten) {
             waiter.recheck_at = recheck_at;
-        } else if is_deadlock && waiter.request.refuses_deadlock {
+        } else if is_deadlock && waiter.request.refuses_deadlock && may_refuse {
             return self.refuse(id, RefuseReason::Deadlock(cycle));
         } else if is_deadlock && !std::mem::replace(&mut waiter.has_reported, true) {
             self.actions.push(Action::ReportDeadlock(cycle));

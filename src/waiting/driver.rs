@@ -1,4 +1,4 @@
-//! Runs the queue on clocks, nodes and tasks: the only asynchronous file of waiting. What the queue says is to be done
+//! Runs the queue on clocks, nodes and tasks: the only asynchronous file of waiting, but for releases (`handover`). What the queue says is to be done
 //! for a waiter is done by the task of its request, so a caller that hangs up takes its attempt with it.
 
 use std::collections::BTreeMap;
@@ -9,11 +9,11 @@ use tokio::sync::Notify;
 
 use super::deadlock::{Party, WaitEdge};
 use super::event::{
-    Action, AttemptOutcome, Blocker, Event, HandoverPlan, RefuseReason, WaitError, WaitLimits, WaitRequest, WaiterId,
+    Action, AttemptOutcome, Blocker, Event, RefuseReason, WaitError, WaitLimits, WaitRequest, WaiterId,
 };
 use super::queue::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
-use crate::protocol::{EndReason, LeaseRecord};
+use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
@@ -21,7 +21,6 @@ use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{LeaseTag, Notice, NotificationHandler, NotificationSource, Topic};
-use crate::redlock::release::ReleaseOutcome;
 use crate::redlock::subscriptions::{SubscriptionGuard, Subscriptions};
 use crate::types::{ResourceName, TokenHash};
 
@@ -52,8 +51,8 @@ pub(crate) type DeadlockObserver = Box<dyn Fn(&[WaitEdge]) + Send + Sync>;
 /// Who an attempt finds in the way, for the search for deadlocks.
 pub(crate) type PartyOf = Box<dyn Fn(&LeaseRecord) -> Option<Party> + Send + Sync>;
 
-struct Shared<N, C, E> {
-    engine: Redlock<N, C, E>,
+pub(super) struct Shared<N, C, E> {
+    pub(super) engine: Redlock<N, C, E>,
     state: Mutex<State>,
     /// By node; `None`: it publishes nothing, or only this process ends leases there.
     channels: Vec<Option<Arc<Subscriptions>>>,
@@ -62,7 +61,7 @@ struct Shared<N, C, E> {
 }
 
 /// The waiters of one instance. Cheap to clone.
-pub(crate) struct WaitDriver<N, C, E>(Arc<Shared<N, C, E>>);
+pub(crate) struct WaitDriver<N, C, E>(pub(super) Arc<Shared<N, C, E>>);
 
 impl<N, C, E> Clone for WaitDriver<N, C, E> {
     fn clone(&self) -> Self {
@@ -103,14 +102,15 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let _ = self.0.on_deadlock.set(observer);
     }
 
-    /// Acquires, waiting as `request` says; its only resource is that of `params`. `on_round` is called after each
-    /// attempt, with when it began.
+    /// Acquires, waiting as `request` says; its only resource is that of `params`. It is refused only for a
+    /// deadlock of which it `may_know` each resource. `on_round` is called after each attempt, with when it began.
     ///
     /// Cancel: the request leaves the queue at once, and an attempt under way is cancelled on all nodes.
     pub(crate) async fn acquire(
         &self,
         params: &AcquireParams,
         request: WaitRequest,
+        may_know: impl Fn(&ResourceName) -> bool,
         on_round: impl Fn(BootTime, &Result<Grant<N, C, E>, Refusal>),
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
@@ -147,7 +147,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
                 Step::CheckCycle(cycle) => {
                     let is_confirmed = Box::pin(self.is_confirmed(&cycle)).await;
-                    place.handle(Event::CycleChecked { waiter: place.waiter, cycle, is_confirmed });
+                    let may_refuse = cycle.iter().all(|edge| may_know(&edge.resource));
+                    place.handle(Event::CycleChecked { waiter: place.waiter, cycle, is_confirmed, may_refuse });
                 }
                 Step::Grant => return granted.ok_or(WaitError::NotAsked(None)),
                 Step::Refuse(reason) => return Err(self.error(params, reason, last).await),
@@ -238,50 +239,6 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         true
     }
 
-    /// Releases a lease. `hands_over`: it is one of this instance, so its first waiter here asks as soon as the release
-    /// is sent: what it sends follows the release on each node's connection, and one round trip does both. After some
-    /// hand-overs in a row, waiters of other instances go first.
-    ///
-    /// Cancel: the release goes on in the background.
-    pub(crate) async fn release(&self, resource: &ResourceName, token: &TokenHash, hands_over: bool) -> ReleaseOutcome {
-        let lease = LeaseTag::of(token);
-        let plan = if hands_over { self.queue(|queue| queue.handover_plan(resource)) } else { HandoverPlan::NoWaiters };
-        let others_wait = match plan {
-            HandoverPlan::AskForOthers => Some(self.has_other_subscribers(resource).await),
-            _ => None,
-        };
-        let on_sent = {
-            let (driver, resource) = (self.clone(), resource.clone());
-            move || {
-                if plan != HandoverPlan::NoWaiters {
-                    driver.0.handle(Event::ReleaseSent { resource, lease, others_wait });
-                }
-            }
-        };
-        let outcome = self.0.engine.release_then(resource, token, EndReason::Released, on_sent).await;
-        match outcome {
-            ReleaseOutcome::Released => self.lease_ended(resource, Some(lease)),
-            ReleaseOutcome::Unknown { .. } => self.lease_may_have_ended(resource),
-            _ => {}
-        }
-        outcome
-    }
-
-    /// Whether another instance subscribes to this resource, asked of the first connected node at the price of a
-    /// round trip. Assumed where no node can answer.
-    async fn has_other_subscribers(&self, resource: &ResourceName) -> bool {
-        let topic = Topic::LeaseEnded(resource.clone());
-        let Some(node) = self.channels().find(|node| node.is_connected()) else {
-            return self.channels().next().is_some() || self.0.engine.nodes.iter().any(|node| is_poll_only(node));
-        };
-        let own = usize::from(node.is_active(&topic));
-        tokio::select! {
-            biased;
-            count = node.subscriber_count(&topic) => count.is_none_or(|n| n > own),
-            () = self.0.engine.clock.sleep(self.0.engine.settings.node_timeout) => true,
-        }
-    }
-
     /// See [`Event::LeaseEnded`].
     pub(crate) fn lease_ended(&self, resource: &ResourceName, lease: Option<LeaseTag>) {
         self.0.handle(Event::LeaseEnded(resource.clone(), lease));
@@ -318,12 +275,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     }
 }
 
-fn is_poll_only<N: Node>(node: &Arc<N>) -> bool {
-    matches!(node.notifications(), NotificationSource::PollOnly)
-}
-
 impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
-    fn handle(&self, event: Event) {
+    pub(super) fn handle(&self, event: Event) {
         self.handle_in(&mut self.state.lock(), event);
     }
 

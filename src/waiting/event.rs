@@ -77,6 +77,8 @@ pub enum Event {
         cycle: Vec<WaitEdge>,
         /// A quorum has each of its leases.
         is_confirmed: bool,
+        /// The caller may know of each lock in it; otherwise it is not refused.
+        may_refuse: bool,
     },
     /// The time of [`Action::Arm`] has come.
     Timer(WaiterId),

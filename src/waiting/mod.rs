@@ -1,11 +1,12 @@
 //! Waiting for locks: one state machine for the queues of an instance (`queue`, with what a notice means in
-//! `wake` and the search for deadlocks in `deadlock`), and the one file that runs it on clocks, nodes and tasks
-//! (`driver`).
+//! `wake` and the search for deadlocks in `deadlock`), and what runs it on clocks, nodes and tasks (`driver`,
+//! and `handover` for releases).
 
 pub mod deadlock;
 pub(crate) mod driver;
 mod ends;
 mod entry;
 pub mod event;
+mod handover;
 pub mod queue;
 pub mod wake;

@@ -58,7 +58,9 @@ impl Queue {
             Event::Cancel(_) if is(Mutant::LeaverStays) => {}
             Event::Cancel(waiter) => self.cancel(waiter),
             Event::AttemptFinished(waiter, outcome) => self.attempt_finished(waiter, outcome),
-            Event::CycleChecked { waiter, cycle, is_confirmed } => self.cycle_checked(waiter, cycle, is_confirmed),
+            Event::CycleChecked { waiter, cycle, is_confirmed, may_refuse } => {
+                self.cycle_checked(waiter, cycle, is_confirmed, may_refuse);
+            }
             Event::Timer(_) if is(Mutant::TimerIgnored) => {}
             Event::Timer(waiter) => self.proceed(waiter),
             Event::ReleaseSent { resource, lease, others_wait } => self.release_sent(&resource, lease, others_wait),

@@ -488,11 +488,11 @@ fn deadlock(refuses: bool) -> (Bench, WaiterId, Vec<WaitEdge>) {
 #[test]
 fn the_newest_of_a_confirmed_deadlock_is_refused_if_it_wants_to_and_reported_otherwise() {
     let (mut bench, bob, cycle) = deadlock(true);
-    bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true });
+    bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true, may_refuse: true });
     assert_eq!(bench.reason(), Some(&RefuseReason::Deadlock(cycle)));
     let (mut bench, bob, cycle) = deadlock(false);
     for is_first in [true, false] {
-        bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true });
+        bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: true, may_refuse: true });
         assert_eq!(bench.last.contains(&Action::ReportDeadlock(cycle.clone())), is_first, "once");
         assert!(bench.reason().is_none() && bench.queue.total_waiters() == 2);
     }
@@ -502,7 +502,7 @@ fn the_newest_of_a_confirmed_deadlock_is_refused_if_it_wants_to_and_reported_oth
 #[test]
 fn a_cycle_that_is_not_confirmed_is_checked_again_while_it_is_suspected() {
     let (mut bench, bob, cycle) = deadlock(true);
-    bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: false });
+    bench.on(Event::CycleChecked { waiter: bob, cycle: cycle.clone(), is_confirmed: false, may_refuse: true });
     assert!(bench.reason().is_none() && bench.sleeps_until(bob) <= bench.now.plus(POLL));
     bench.timer(bob);
     if bench.queue.asking > 0 {
@@ -512,7 +512,7 @@ fn a_cycle_that_is_not_confirmed_is_checked_again_while_it_is_suspected() {
     assert!(bench.last.iter().any(|action| matches!(action, Action::CheckCycle(_, _))));
     // A waiter of the cycle leaves while the nodes are asked.
     bench.on(Event::Cancel(0));
-    bench.on(Event::CycleChecked { waiter: bob, cycle, is_confirmed: true });
+    bench.on(Event::CycleChecked { waiter: bob, cycle, is_confirmed: true, may_refuse: true });
     assert!(bench.reason().is_none());
 }
 
@@ -521,7 +521,7 @@ fn a_cycle_that_is_not_confirmed_is_checked_again_while_it_is_suspected() {
 fn a_notice_during_the_check_of_a_deadlock_is_not_lost() {
     let (mut bench, bob, cycle) = deadlock(true);
     assert_eq!((bench.notice("a", 0, 1, false), bench.notice("a", 1, 1, false)), (vec![], vec![]));
-    assert_eq!(bench.on(Event::CycleChecked { waiter: bob, cycle, is_confirmed: false }), [bob]);
+    assert_eq!(bench.on(Event::CycleChecked { waiter: bob, cycle, is_confirmed: false, may_refuse: true }), [bob]);
 }
 
 /// An owner is a label: only waiters and leases of one principal are taken for one caller.

@@ -207,8 +207,15 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
         let one = |n: u32| {
             let resource = ResourceName::parse(&format!("held/{n}")).expect("valid");
             let (ttl, labels) = (Ttl::from_ms(300_000).expect("valid"), Labels::default());
-            let request =
-                AcquireRequest { resource, ttl, wait: Duration::ZERO, labels, token: None, refuses_deadlock: false };
+            let request = AcquireRequest {
+                resource,
+                ttl,
+                wait: Duration::ZERO,
+                labels,
+                token: None,
+                refuses_deadlock: false,
+                principal: None,
+            };
             let manager = manager.clone();
             async move { manager.acquire(request).await.and_then(PendingGrant::commit).expect("granted") }
         };

@@ -259,7 +259,7 @@ async fn acquire(
     let wanted =
         WaitRequest { resources, mode: Mode::Exclusive, party: None, token, until, admission, refuses_deadlock: false };
     lock(world).begins_to_wait(inst, request, wait_ms);
-    let outcome = waiting.acquire(&params, wanted, |_, _| {}).await;
+    let outcome = waiting.acquire(&params, wanted, |_| true, |_, _| {}).await;
     lock(world).ends_to_wait(inst, request.req, outcome.as_ref().is_ok_and(|grant| !grant.joined));
     match outcome {
         Ok(grant) => {

@@ -28,6 +28,7 @@ async fn acquire(manager: &Manager, number: usize, wait_s: u64) -> Result<Grante
         wait: Duration::from_secs(wait_s),
         labels: Labels::default(),
         refuses_deadlock: false,
+        principal: None,
     };
     manager.acquire(request).await.and_then(PendingGrant::commit)
 }

@@ -310,7 +310,15 @@ async fn acquire(world: &World, inst: usize, which: usize, owner: &str, stays: b
     let wait = if random.chance(10) { random.ms(1, 300) } else { patience };
     let ttl = Ttl::from_ms(if world.profile.network.lost > 0 { SHORT_MS } else { LONG_MS }).expect("in range");
     let labels = Labels { owner: owner.to_owned(), ..Labels::default() };
-    let request = AcquireRequest { resource: resource.clone(), ttl, wait, labels, token: None, refuses_deadlock: true };
+    let request = AcquireRequest {
+        resource: resource.clone(),
+        ttl,
+        wait,
+        labels,
+        token: None,
+        refuses_deadlock: true,
+        principal: None,
+    };
     let number = world.checker().call(inst, &resource, owner, wait);
     let hangs_up_after = if hangs_up { random.ms(0, 80) } else { Duration::MAX };
     let acquiring = world.managers[inst].acquire(request);

@@ -78,6 +78,7 @@ impl Within {
                 labels: Labels::default(),
                 token: None,
                 refuses_deadlock: false,
+                principal: None,
             };
             let Ok(lease) = within.locks.acquire(wanted).await.and_then(|granted| granted.commit()) else { return false };
             let released = within.locks.release(&resource, &lease.token).await.is_ok();

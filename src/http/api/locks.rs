@@ -73,7 +73,8 @@ async fn read_acquire(
 ) -> Result<AcquireInput, Box<Response>> {
     let refused = |problem: Problem| Box::new(problem.into_response());
     let (access, connection) = (Access::of(&request), Connection::of(&request).cloned());
-    let params = requests::acquire(request, &state.settings).await.map_err(refused)?;
+    let mut params = requests::acquire(request, &state.settings).await.map_err(refused)?;
+    params.request.principal = access.shared_principal();
     audit_scope.note(|record| {
         record.owner = Some(params.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
         record.token_id = params.request.token.as_ref().map(|token| token.hash().id().to_string());

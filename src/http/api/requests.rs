@@ -26,7 +26,7 @@ pub(crate) const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
 /// A parsed acquire.
 #[derive(Debug)]
 pub(crate) struct AcquireFields {
-    /// For the manager.
+    /// For the manager, without the principal.
     pub request: AcquireRequest,
     /// The format of the answer.
     pub format: ResponseFormat,
@@ -55,7 +55,7 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let token = own_token(&mut fields, &parts)?;
     let refuses_deadlock = refuses_deadlock(&mut fields);
     fields.finish(&["ttl", "wait", "owner", "note", "metadata", "token", "hold", "on_deadlock"])?;
-    let request = AcquireRequest { resource, ttl, wait, labels, token, refuses_deadlock };
+    let request = AcquireRequest { resource, ttl, wait, labels, token, refuses_deadlock, principal: None };
     Ok(AcquireFields { request, format, applied, hold })
 }
 

@@ -27,6 +27,7 @@ fn labels() -> Labels {
         note: "release\n1.9".to_owned(),
         metadata: BTreeMap::from([("build".to_owned(), "17".to_owned())]),
         acquired_at_ms: WALL_MS,
+        principal: "5f70bf18a0860070".to_owned(),
     }
 }
 

@@ -59,6 +59,14 @@ impl Access {
         }
     }
 
+    /// The same, shared.
+    pub(crate) fn shared_principal(&self) -> Option<Arc<Principal>> {
+        match &self.0 {
+            Permissions::Principal { principal, .. } => Some(Arc::clone(principal)),
+            _ => None,
+        }
+    }
+
     /// Whether the right covers this name.
     pub(crate) fn may(&self, right: Right, name: &ResourceName) -> bool {
         match &self.0 {

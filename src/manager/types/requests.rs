@@ -1,7 +1,9 @@
 //! What the lock manager can be asked for.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::auth::principal::Principal;
 use crate::types::{Fence, Labels, ResourceName, Token, Ttl};
 
 /// Asks for a lease.
@@ -19,6 +21,8 @@ pub struct AcquireRequest {
     pub token: Option<Token>,
     /// Refuse it if it is the newest request in a deadlock; otherwise the deadlock is reported, and it waits on.
     pub refuses_deadlock: bool,
+    /// Who asks; `None` without authentication. It is not refused for a deadlock of which it may not read each lock.
+    pub principal: Option<Arc<Principal>>,
 }
 
 /// Asks for more time, or for other labels.

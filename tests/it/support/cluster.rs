@@ -257,8 +257,15 @@ impl<C: Clock> Instance<C> {
     /// Acquires with a token of the service's and keeps it.
     pub async fn acquire(&self, resource: &str, ttl_ms: u64, wait: Duration) -> Result<GrantedLease, AcquireError> {
         let (resource, ttl) = (name(resource), Ttl::from_ms(ttl_ms).expect("a valid TTL"));
-        let request =
-            AcquireRequest { resource, ttl, wait, labels: Labels::default(), token: None, refuses_deadlock: false };
+        let request = AcquireRequest {
+            resource,
+            ttl,
+            wait,
+            labels: Labels::default(),
+            token: None,
+            refuses_deadlock: false,
+            principal: None,
+        };
         self.manager.acquire(request).await.and_then(redlockd::manager::PendingGrant::commit)
     }
 

@@ -1,0 +1,62 @@
+//! Releases that hand the lock over: the first waiter of the same instance asks the nodes as soon as the release is sent.
+
+use super::driver::WaitDriver;
+use super::event::{Event, HandoverPlan};
+use crate::protocol::EndReason;
+use crate::redlock::clock::Clock;
+use crate::redlock::entropy::Entropy;
+use crate::redlock::node::Node;
+use crate::redlock::notifications::{LeaseTag, NotificationSource, Topic};
+use crate::redlock::release::ReleaseOutcome;
+use crate::types::{ResourceName, TokenHash};
+
+impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
+    /// Releases a lease. `hands_over`: it is one of this instance, so its first waiter here asks as soon as the release
+    /// is sent: what it sends follows the release on each node's connection, and one round trip does both. After some
+    /// hand-overs in a row, waiters of other instances go first.
+    ///
+    /// Cancel: the release goes on in the background.
+    pub(crate) async fn release(&self, resource: &ResourceName, token: &TokenHash, hands_over: bool) -> ReleaseOutcome {
+        let lease = LeaseTag::of(token);
+        let plan = if hands_over { self.queue(|queue| queue.handover_plan(resource)) } else { HandoverPlan::NoWaiters };
+        let others_wait = match plan {
+            HandoverPlan::AskForOthers => Some(self.has_other_subscribers(resource).await),
+            _ => None,
+        };
+        let on_sent = {
+            let (driver, resource) = (self.clone(), resource.clone());
+            move || {
+                if plan != HandoverPlan::NoWaiters {
+                    driver.0.handle(Event::ReleaseSent { resource, lease, others_wait });
+                }
+            }
+        };
+        let outcome = self.0.engine.release_then(resource, token, EndReason::Released, on_sent).await;
+        match outcome {
+            ReleaseOutcome::Released => self.lease_ended(resource, Some(lease)),
+            ReleaseOutcome::Unknown { .. } => self.lease_may_have_ended(resource),
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Whether another instance subscribes to this resource, asked of the first connected node at the price of a
+    /// round trip. Assumed where no node can answer.
+    async fn has_other_subscribers(&self, resource: &ResourceName) -> bool {
+        let topic = Topic::LeaseEnded(resource.clone());
+        let Some(node) = self.channels().find(|node| node.is_connected()) else {
+            return self.channels().next().is_some()
+                || self.0.engine.nodes.iter().any(|node| is_poll_only(node.as_ref()));
+        };
+        let own = usize::from(node.is_active(&topic));
+        tokio::select! {
+            biased;
+            count = node.subscriber_count(&topic) => count.is_none_or(|n| n > own),
+            () = self.0.engine.clock.sleep(self.0.engine.settings.node_timeout) => true,
+        }
+    }
+}
+
+fn is_poll_only<N: Node>(node: &N) -> bool {
+    matches!(node.notifications(), NotificationSource::PollOnly)
+}
