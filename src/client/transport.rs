@@ -21,6 +21,10 @@ pub const URLS_MAX: usize = 15;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long an answer may take, unless the request waits.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// With further instances: after this time without an answer an instance is asked whether it is alive …
+const PROBE_AFTER: Duration = Duration::from_millis(500);
+/// … and has this long to answer. One that hangs delays a command by the sum.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// TCP keepalive: idle time before the first probe, interval, and number of lost probes. A request that waits in the
 /// queue for minutes notices a dead instance after 15 s.
 const KEEPALIVE: Duration = Duration::from_secs(5);
@@ -164,7 +168,7 @@ impl Client {
     }
 
     /// Tries the instances in turn, the one that answered last first. An instance that is draining or cannot reach its
-    /// nodes (503) is passed over as long as there are others.
+    /// nodes (503) is passed over as long as there are others, and so is one that hangs.
     ///
     /// Errors: [`ClientError`]; of several refusals the last one.
     /// Cancel: the request may or may not have been received.
@@ -222,9 +226,15 @@ impl Client {
     ) -> Result<T, ClientError> {
         let (mut tries, mut maybe_sent, mut refused) = (Vec::new(), false, None);
         let first = self.first.load(Ordering::Relaxed);
-        for index in (0..self.urls.len()).map(|i| (first + i) % self.urls.len()) {
+        let count = self.urls.len();
+        for (index, has_more) in (0..count).map(|i| ((first + i) % count, i + 1 < count)) {
             let url = &self.urls[index];
-            match try_one(url).await {
+            let outcome = tokio::select! {
+                biased;
+                outcome = try_one(url) => outcome,
+                failed = self.hangs(url), if has_more && repeatable => Err(failed),
+            };
+            match outcome {
                 Ok(Ok(answer)) => {
                     self.first.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -244,6 +254,17 @@ impl Client {
             }
         }
         Err(refused.map_or(ClientError::Unreachable { tries, maybe_sent }, ClientError::Refused))
+    }
+
+    /// Resolves if the instance does not even answer that it is alive; a request that waits may take minutes.
+    async fn hangs(&self, url: &BaseUrl) -> FailedTry {
+        SystemClock.sleep(PROBE_AFTER).await;
+        let probe = self.http.get(url.at("/health/live")).timeout(PROBE_TIMEOUT).send().await;
+        if probe.is_ok_and(|answer| answer.status().is_success()) {
+            std::future::pending::<()>().await;
+        }
+        let reason = format!("no answer within {} ms", (PROBE_AFTER + PROBE_TIMEOUT).as_millis());
+        FailedTry { reason, sent: true }
     }
 
     fn build(&self, url: &BaseUrl, request: &ApiRequest<'_>) -> reqwest::RequestBuilder {

@@ -66,6 +66,28 @@ async fn instances_are_tried_in_turn_and_the_one_that_answered_comes_first_from_
     assert_eq!((first.join().expect("served").len(), second.join().expect("served").len()), (1, 2));
 }
 
+/// An address that accepts connections and never answers.
+fn hung() -> (BaseUrl, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    (BaseUrl::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL"), listener)
+}
+
+#[tokio::test]
+async fn an_instance_that_hangs_costs_a_second() {
+    let ((hung, _listener), (good, served)) = (hung(), server(vec![response("200 OK", "1")]));
+    let begun = SystemClock.now();
+    let answer = client(vec![hung.clone(), good.clone()]).send(&get()).await.expect("an answer");
+    let took = SystemClock.now().since(begun);
+    assert_eq!(answer.url, good.to_string());
+    let (least, most) = (PROBE_AFTER + PROBE_TIMEOUT, Duration::from_secs(5));
+    assert!(least <= took && took < most, "{took:?}");
+    served.join().expect("served");
+    // What must not be repeated is awaited, since it may have been received.
+    let once = ApiRequest { repeatable: false, timeout: Duration::from_secs(2), ..get() };
+    let error = client(vec![hung, good]).send(&once).await.expect_err("it hangs");
+    assert!(error.to_string().contains("no answer within 2000 ms"), "{error}");
+}
+
 #[tokio::test]
 async fn unreachable_instances_are_reported_with_each_url_and_nothing_was_sent() {
     let urls = [no_listener(), no_listener()];

@@ -12,6 +12,7 @@ pub(crate) mod latency;
 pub(crate) mod leases;
 mod list_merge;
 mod maintenance;
+mod no_vote;
 pub(crate) mod overview;
 mod report;
 mod service;

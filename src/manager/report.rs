@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::events::LISTENERS_MAX;
 use super::leases::SnapshotLease;
+use super::no_vote;
 use super::service::{Gauges, LockManager};
 use super::types::*;
 use crate::protocol::{LeaseRecord, NoVote, NodeResult, NodeStatus, Reply, StoredLock, Vote};
@@ -274,7 +275,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             _ => None,
         };
         let retry_after = nodes.iter().filter_map(left).min().unwrap_or(RETRY_AFTER).max(RETRY_AFTER);
-        NoQuorum { quorum: self.count(granted), nodes, retry_after }
+        let reasons = no_vote::reasons(&nodes, &self.nodes());
+        NoQuorum { quorum: self.count(granted), nodes, reasons, retry_after }
     }
 }
 

@@ -4,6 +4,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use redlockd::redlock::clock::{Clock, SystemClock};
+
 use crate::support::daemon::{Daemon, Ended, Running, ended, line_in, redlockd};
 use crate::support::poll;
 
@@ -172,6 +174,39 @@ fn no_room_for_the_token_is_told_before_anything_is_taken_or_run() {
     assert!(done.err.contains("redlockd-token-") && done.err.contains("nothing was run"), "{}", done.err);
     assert_eq!(token_files(dir.path()), 0);
     assert!(is_free(&daemon, "x"));
+}
+
+/// A service that is stopped keeps its connections and answers nothing.
+#[test]
+fn a_first_instance_that_hangs_costs_a_second() {
+    let (hung, good) = (Daemon::start(), Daemon::start());
+    hung.freeze();
+    let begun = SystemClock.now();
+    let urls = ["--url", &hung.url(), "--url", &good.url()];
+    for args in [&["status", "x"][..], &["run", "--wait", "1m", "x", "--", "true"]] {
+        let done = ended(&mut redlockd(&[&args[..1], &urls[..], &args[1..]].concat()));
+        assert_eq!(done.code, Some(i32::from(args[0] == "status")), "{done:?}");
+    }
+    // Without the probe these take 10 s and 70 s.
+    let took = SystemClock.now().since(begun);
+    assert!(took < std::time::Duration::from_secs(10), "{took:?}");
+    hung.thaw();
+}
+
+/// Too few nodes: the sentence names the node, the reason and the time.
+#[test]
+fn too_few_votes_are_explained() {
+    let mut daemon = Daemon::start();
+    daemon.get(&["acquire", "--ttl", "30s", "x"]);
+    daemon.kill();
+    daemon.restart();
+    let done = daemon.ask(&["run", "x", "--", "true"]);
+    assert_eq!((done.code, done.err.lines().count()), (Some(69), 1), "{done:?}");
+    for part in
+        ["0 of 1 nodes voted for it, 1 are needed; embedded-1: ", "restarted", "it votes in ", " s; nothing was run"]
+    {
+        assert!(done.err.contains(part), "{part}: {}", done.err);
+    }
 }
 
 /// The promise counts from the grant, not from the start of a request that queued for longer than the TTL.

@@ -184,7 +184,7 @@ pub(crate) async fn inspect(State(state): State<AppState>, request: Request) -> 
     let (resource, format) = requests::inspect(&request)?;
     drop(request);
     let inspection = Box::pin(state.manager.inspect(&resource)).await;
-    let inspection = inspection.map_err(|error| refusals::no_quorum(refusals::HOLDER_UNKNOWN, &error))?;
+    let inspection = inspection.map_err(|error| refusals::unknown(refusals::HOLDER_UNKNOWN, &error))?;
     responses::inspected(&inspection, state.manager.wall_ms(), format)
 }
 
@@ -202,7 +202,7 @@ fn single_fence(tags: &[String]) -> Option<Fence> {
 async fn matching(state: &AppState, resource: &ResourceName, tags: &[String]) -> Result<Option<String>, Problem> {
     let inspection = Box::pin(state.manager.inspect(resource)).await;
     let inspection =
-        inspection.map_err(|error| refusals::no_quorum("If-Match cannot be checked; nothing was done", &error))?;
+        inspection.map_err(|error| refusals::unknown("If-Match cannot be checked; nothing was done", &error))?;
     match inspection.etag() {
         Some(current) if !tags.contains(&current) => Err(refusals::changed(resource, &current)),
         present => Ok(present),

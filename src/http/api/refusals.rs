@@ -15,6 +15,7 @@ use crate::manager::types::{
     AcquireError, CycleEdge, ExtendError, ForceError, GoneReason, HeldReason, HeldRefusal, NoQuorum, ReleaseError,
 };
 use crate::protocol::EndReason;
+use crate::redlock::quorum::Verdict;
 use crate::types::ResourceName;
 
 fn locked_members(slug: ProblemKind, resource: &ResourceName, locked: &HeldRefusal, detail: String) -> Problem {
@@ -58,9 +59,19 @@ pub(crate) const HOLDER_UNKNOWN: &str = "the holder cannot be determined";
 /// Too few votes. `consequence` begins the sentence.
 pub(crate) fn no_quorum(consequence: &str, error: &NoQuorum) -> Problem {
     let count = error.quorum;
-    let detail =
-        format!("{consequence}: {} of {} nodes voted for it, {} are needed", count.granted, count.nodes, count.needed);
-    Problem::new(ProblemKind::QuorumUnavailable, detail)
+    too_few(format!("{consequence}: {} of {} nodes voted for it", count.granted, count.nodes), error)
+}
+
+/// Too few answers to a question. `consequence` begins the sentence.
+pub(crate) fn unknown(consequence: &str, error: &NoQuorum) -> Problem {
+    let answered = error.nodes.iter().filter(|node| matches!(node.verdict, Verdict::Granted)).count();
+    too_few(format!("{consequence}: {answered} of {} nodes can say", error.quorum.nodes), error)
+}
+
+fn too_few(sentence: String, error: &NoQuorum) -> Problem {
+    let (count, reasons) = (error.quorum, &error.reasons);
+    let and_why = if reasons.is_empty() { String::new() } else { format!("; {reasons}") };
+    Problem::new(ProblemKind::QuorumUnavailable, format!("{sentence}, {} are needed{and_why}", count.needed))
         .with(|m| {
             m.quorum = Some(convert::quorum(count));
             m.nodes = Some(error.nodes.iter().map(convert::node_outcome).collect());

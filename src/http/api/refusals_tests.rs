@@ -58,7 +58,8 @@ fn outcomes() -> Vec<NodeOutcome> {
 
 fn few() -> NoQuorum {
     let quorum = QuorumCount { granted: 1, needed: 2, nodes: 3 };
-    NoQuorum { quorum, nodes: outcomes(), retry_after: Duration::from_millis(4_200) }
+    let reasons = "n2: no answer in time; n3: in quarantine; it votes in 5 s".to_owned();
+    NoQuorum { quorum, nodes: outcomes(), reasons, retry_after: Duration::from_millis(4_200) }
 }
 
 /// Status, body and headers as a client sees them.
@@ -142,6 +143,9 @@ fn too_few_votes_are_503_with_the_vote_of_each_node() {
         assert_eq!((status, body["type"].as_str()), (503, Some("/problems/quorum-unavailable")));
         assert_eq!(body["quorum"], json!({"granted": 1, "needed": 2, "nodes": 3}));
         assert_eq!(body["nodes"].as_array().map(Vec::len), Some(3));
+        let detail = body["detail"].as_str().expect("text");
+        let why = "1 of 3 nodes voted for it, 2 are needed; n2: no answer in time; n3: in quarantine; it votes in 5 s";
+        assert!(detail.ends_with(why), "{detail}");
         assert_eq!(retry_after(&headers), Some("5"));
         assert_eq!(body["valid_for_ms"].as_u64(), left, "rounded down: never more than is left");
     }

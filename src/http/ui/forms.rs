@@ -65,7 +65,7 @@ async fn show(
     status: StatusCode,
 ) -> Result<Response, Problem> {
     let inspection = Box::pin(state.manager.inspect(resource)).await;
-    let inspection = inspection.map_err(|error| refusals::no_quorum(refusals::HOLDER_UNKNOWN, &error))?;
+    let inspection = inspection.map_err(|error| refusals::unknown(refusals::HOLDER_UNKNOWN, &error))?;
     let layout = pages::layout(state, Tab::Other, resource.as_str(), uri).without_refresh();
     pages::html(status, &ConfirmPage::new(layout, mode, &inspection, rejected))
 }

@@ -44,6 +44,8 @@ pub struct NoQuorum {
     pub quorum: QuorumCount,
     /// The answer of each node.
     pub nodes: Vec<NodeOutcome>,
+    /// Why nodes did not vote, for people; empty if unknown.
+    pub reasons: String,
     /// When asking again makes sense.
     pub retry_after: Duration,
 }

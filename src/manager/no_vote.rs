@@ -1,0 +1,91 @@
+//! Why nodes did not vote, as a sentence for the caller: each reason once, with the nodes that it holds for. Names no address.
+
+use std::collections::BTreeMap;
+
+use super::types::NodeSummary;
+use crate::protocol::{NoVote, UnreachableKind};
+use crate::redlock::quorum::{NodeOutcome, Verdict};
+
+/// `n1, n2: reason; n3: reason`; empty if every node voted. `summaries` have what the probes know of the nodes.
+pub(super) fn reasons(outcomes: &[NodeOutcome], summaries: &[NodeSummary]) -> String {
+    let mut nodes: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for outcome in outcomes {
+        let summary = summaries.iter().find(|summary| summary.node == outcome.node);
+        if let Some(reason) = reason(&outcome.verdict, summary) {
+            nodes.entry(reason).or_default().push(outcome.node.as_str());
+        }
+    }
+    let parts: Vec<String> = nodes.iter().map(|(reason, nodes)| format!("{}: {reason}", nodes.join(", "))).collect();
+    parts.join("; ")
+}
+
+/// `None`: it voted, or was not asked to the end.
+fn reason(verdict: &Verdict, summary: Option<&NodeSummary>) -> Option<String> {
+    let known = summary.and_then(|summary| summary.why.clone());
+    Some(match verdict {
+        Verdict::Granted | Verdict::NotAwaited => return None,
+        Verdict::NoVote(NoVote::Quarantined { left_ms }) => {
+            let why = known.unwrap_or_else(|| "in quarantine".to_owned());
+            format!("{why}; it votes in {} s", left_ms.div_ceil(1_000))
+        }
+        Verdict::NoVote(no_vote) => known.unwrap_or_else(|| Verdict::NoVote(no_vote.clone()).as_str().to_owned()),
+        Verdict::Held { .. } => "held by another request or client".to_owned(),
+        Verdict::Missing => "does not have the lease".to_owned(),
+        Verdict::Other => "has another lease".to_owned(),
+        Verdict::Ended(_) => "the lease was ended there".to_owned(),
+        Verdict::Refused => "refused".to_owned(),
+        Verdict::Unreachable(kind) => match kind {
+            UnreachableKind::Timeout => "no answer in time".to_owned(),
+            UnreachableKind::Disconnected => "not connected".to_owned(),
+            UnreachableKind::Broken => "the connection broke".to_owned(),
+            UnreachableKind::Auth => "the service's user lacks a right there, or its password is wrong".to_owned(),
+            UnreachableKind::ReadOnly => "it is a replica".to_owned(),
+            UnreachableKind::Full => "its memory is full".to_owned(),
+            other => other.as_str().replace('-', " "),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::NodeId;
+
+    fn outcome(name: &str, verdict: Verdict) -> NodeOutcome {
+        NodeOutcome { node: NodeId::parse(name).expect("valid"), verdict }
+    }
+
+    #[test]
+    fn each_reason_is_given_once_with_its_nodes() {
+        let quarantined = || Verdict::NoVote(NoVote::Quarantined { left_ms: 1_001 });
+        let outcomes = [
+            outcome("a", Verdict::Unreachable(UnreachableKind::Timeout)),
+            outcome("b", quarantined()),
+            outcome("c", Verdict::Unreachable(UnreachableKind::Timeout)),
+            outcome("d", Verdict::Granted),
+            outcome("e", Verdict::NotAwaited),
+        ];
+        assert_eq!(reasons(&outcomes, &[]), "b: in quarantine; it votes in 2 s; a, c: no answer in time");
+        assert_eq!(reasons(&outcomes[3..], &[]), "");
+    }
+
+    #[test]
+    fn what_the_probes_know_is_said() {
+        let summary = NodeSummary {
+            node: NodeId::parse("b").expect("valid"),
+            votes: false,
+            state: "quarantined".to_owned(),
+            since: std::time::Duration::ZERO,
+            votes_in: None,
+            why: Some("it was restarted".to_owned()),
+            latency: None,
+            clock_offset_ms: None,
+            run_id: None,
+            version: None,
+            restarts: 0,
+            findings: Vec::new(),
+        };
+        let outcomes = [outcome("b", Verdict::NoVote(NoVote::Quarantined { left_ms: 308_000 }))];
+        assert_eq!(reasons(&outcomes, &[summary]), "b: it was restarted; it votes in 308 s");
+    }
+}
