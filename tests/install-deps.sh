@@ -32,6 +32,12 @@ if ! has python3 || ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
   skipped+=("python3 with venv is missing: the tests with schemathesis and redlock-py are skipped")
   packages+=(python3 python3-venv)
 fi
+optional nginx 'the recipe for nginx (tests/it/fencing.rs)' nginx-light
+optional caddy 'the recipe for Caddy (tests/it/fencing.rs)' caddy
+optional mariadbd 'the recipe for MariaDB (tests/it/fencing.rs)' mariadb-server
+optional psql 'the recipe for PostgreSQL (tests/it/fencing.rs)' postgresql
+optional sqlite3 'the recipe for SQLite (tests/it/fencing.rs)' sqlite3
+optional busybox 'the shell of Alpine (tests/it/recipes.rs, fencing.rs)' busybox
 optional prometheus 'tests/it/prometheus.rs' prometheus
 optional promtool 'the check of metrics and alerts (tests/it/metrics.rs, prometheus.rs)' prometheus
 # Ubuntu's packages of Chromium only install a snap, which needs a running snapd: there it is used if it is present.

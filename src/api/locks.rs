@@ -169,6 +169,19 @@ pub struct Revoked {
     pub frees_in_ms: u64,
 }
 
+/// The answer to `GET /fences/{resource}`: the fence is that of the lease that stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FenceCheck {
+    /// The name of the lock.
+    pub resource: String,
+    /// The fence.
+    pub fence: u64,
+    /// Names the lease.
+    pub token_id: String,
+    /// Time until the lease ends, unless it is renewed. Milliseconds.
+    pub valid_for_ms: u64,
+}
+
 /// One entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListEntry {

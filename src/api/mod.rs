@@ -9,7 +9,9 @@ mod nodes;
 mod problem;
 
 pub use events::{Event, HoldEvent};
-pub use locks::{Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt};
+pub use locks::{
+    FenceCheck, Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
+};
 pub use nodes::{Finding, Health, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, Members, NodeVote, ProblemDetails};
 

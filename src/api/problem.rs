@@ -91,6 +91,9 @@ pub struct Members {
     /// Remaining validity of the lease. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid_for_ms: Option<u64>,
+    /// `stale-fence`: the largest fence that was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newest_fence: Option<u64>,
     /// `deadlock`: the cycle of owners, starting with this request's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cycle: Option<Vec<DeadlockEdge>>,

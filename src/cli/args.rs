@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::client_args::{
-    AcquireCommand, ExtendCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand, ReleaseCommand, RunCommand,
-    StatusCommand, WatchCommand,
+    AcquireCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand,
+    ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
 };
 use crate::config::Inputs;
 
@@ -109,6 +109,8 @@ pub(super) enum Command {
     Release(Box<ReleaseCommand>),
     /// Show a lock's holder and waiters, and its state on each node
     Status(Box<StatusCommand>),
+    /// Check whether a fence is that of the lease that stands now
+    Fence(Box<FenceCommand>),
     /// List the held locks of the whole cluster
     List(Box<ListCommand>),
     /// Show the nodes: state, vote, latency, findings

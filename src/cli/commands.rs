@@ -8,8 +8,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::client_args::{
-    AcquireCommand, ExtendCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand, ReleaseCommand,
-    StatusCommand, TokenArgs,
+    AcquireCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand,
+    ReleaseCommand, StatusCommand, TokenArgs,
 };
 use super::exit;
 use super::format::{self, OutputFormat};
@@ -191,6 +191,25 @@ pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_
     match OutputFormat::of(args.output, io.env) {
         OutputFormat::Json => io.print_json(&lock),
         form => print_line(io.out, &format::lock(&lock, form)),
+    }
+    Ok(exit::OK)
+}
+
+/// `fence`.
+pub(super) fn fence<E: Environment>(args: &FenceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
+    let client = remote::client(&args.service, io.env, io.err)?;
+    let checked = io.send(client.check_fence(&args.resource, args.fence))?;
+    match OutputFormat::of(args.output, io.env) {
+        OutputFormat::Json => io.print_json(&checked),
+        OutputFormat::Plain => {}
+        OutputFormat::Human { .. } => {
+            let left = checked.valid_for_ms / 1_000;
+            print_line(
+                io.out,
+                &format!("{} is the newest fence of {}; {left} s left", checked.fence, checked.resource),
+            );
+        }
     }
     Ok(exit::OK)
 }

@@ -3,6 +3,7 @@
 
 mod args;
 mod client_args;
+mod client_help;
 mod commands;
 mod doctor;
 pub mod exit;
@@ -153,6 +154,7 @@ fn remote_command<E: Environment>(command: Command, console: &mut CommandIo<'_, 
         Command::Extend(args) => commands::extend(&args, console),
         Command::Release(args) => commands::release(&args, console),
         Command::Status(args) => commands::status(&args, console),
+        Command::Fence(args) => commands::fence(&args, console),
         Command::List(args) => commands::list(&args, console),
         Command::Nodes(args) => commands::nodes(&args, console),
         Command::Force(args) => commands::force(&args, console),

@@ -71,6 +71,7 @@ impl ClientError {
             423 => ErrorClass::Held,
             409 if refusal.slug == "deadlock" => ErrorClass::Deadlock,
             409 | 410 => ErrorClass::Lost,
+            412 if refusal.slug == "stale-fence" => ErrorClass::Lost,
             401 | 403 => ErrorClass::Forbidden,
             404 if refusal.slug == "not-held" => ErrorClass::NotHeld,
             412 => ErrorClass::Changed,

@@ -161,6 +161,15 @@ impl Client {
         }
     }
 
+    /// `GET /fences/{resource}`: whether `fence` is that of the lease that stands.
+    ///
+    /// Errors: [`ClientError`], of the class [`super::error::ErrorClass::Lost`] if it is not. Cancel: nothing is left behind.
+    pub async fn check_fence(&self, resource: &ResourceName, fence: u64) -> Result<api::FenceCheck, ClientError> {
+        let query = vec![("fence", fence.to_string())];
+        let request = ApiRequest { query, ..ApiRequest::new(Method::GET, format!("/fences/{resource}")) };
+        self.send(&request).await?.json()
+    }
+
     /// `GET /locks`, all pages of it. The summary is that of the last page.
     ///
     /// Errors: [`ClientError`]. Cancel: nothing is left behind.

@@ -24,7 +24,7 @@ use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 
-use api::{documents, events, health, list, locks, metrics, nodes};
+use api::{documents, events, fences, health, list, locks, metrics, nodes};
 use middleware::auth::AuthLayer;
 use middleware::request_layer::RequestLayer;
 use path::LOCKS_PREFIX;
@@ -72,6 +72,7 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::Extend => patch(locks::extend),
         Operation::Release => delete(locks::release),
         Operation::Inspect => get(locks::inspect),
+        Operation::CheckFence => get(fences::check),
         Operation::List => get(list::list),
         Operation::Nodes => get(nodes::nodes),
         Operation::Events => get(events::events),

@@ -9,6 +9,8 @@ use crate::types::ResourceName;
 
 /// The prefix of a lock's path.
 pub const LOCKS_PREFIX: &str = "/locks/";
+/// The prefix of the path of a fence check.
+pub const FENCES_PREFIX: &str = "/fences/";
 
 /// The resource in a lock's path.
 ///

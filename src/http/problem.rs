@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::format::{one_line, seconds_up};
@@ -31,13 +31,15 @@ struct Inner {
     detail: String,
     members: api::Members,
     headers: HeaderMap,
+    /// Instead of the kind's own.
+    status: Option<StatusCode>,
 }
 
 impl Problem {
     /// Without extension members. `detail` is shown to the client: no secret, no node address.
     pub fn new(slug: ProblemKind, detail: impl Into<String>) -> Self {
         let (detail, members, headers) = (detail.into(), api::Members::default(), HeaderMap::new());
-        Self(Box::new(Inner { slug, detail, members, headers }))
+        Self(Box::new(Inner { slug, detail, members, headers, status: None }))
     }
 
     /// Invalid input, one entry per field.
@@ -72,6 +74,17 @@ impl Problem {
         self.header(header::RETRY_AFTER, seconds.into())
     }
 
+    /// Answers with another status than the kind's, for a client that asked for it.
+    #[must_use]
+    pub fn with_status(mut self, status: StatusCode) -> Self {
+        self.0.status = Some(status);
+        self
+    }
+
+    fn status(&self) -> StatusCode {
+        self.0.status.unwrap_or_else(|| self.0.slug.status())
+    }
+
     /// Closes the connection after the answer.
     #[must_use]
     pub fn closing(self) -> Self {
@@ -94,7 +107,7 @@ impl Problem {
         api::ProblemDetails {
             kind: format!("/problems/{}", inner.slug.as_str()),
             title: inner.slug.title().to_owned(),
-            status: inner.slug.status().as_u16(),
+            status: self.status().as_u16(),
             detail: inner.detail.clone(),
             instance: instance.to_owned(),
             members: inner.members.clone(),
@@ -109,7 +122,7 @@ impl Problem {
 /// Status and headers; the body is written by [`ProblemWriter::write`].
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let mut response = (self.0.slug.status(), self.0.headers.clone()).into_response();
+        let mut response = (self.status(), self.0.headers.clone()).into_response();
         response.extensions_mut().insert(Arc::new(self));
         response
     }

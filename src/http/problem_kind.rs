@@ -18,6 +18,8 @@ pub enum ProblemKind {
     NotHolder,
     /// The token's lease has ended.
     LeaseExpired,
+    /// A newer lease has a larger fence.
+    StaleFence,
     /// `If-Match` names a former holder.
     Changed,
     /// Nobody holds the resource.
@@ -74,7 +76,7 @@ const fn entry(
 }
 
 /// In the order of [`ProblemKind`].
-const CATALOGUE: [Entry; 23] = [
+const CATALOGUE: [Entry; 24] = [
     entry(
         ProblemKind::Locked,
         "locked",
@@ -127,9 +129,18 @@ const CATALOGUE: [Entry; 23] = [
         "lease-expired",
         StatusCode::GONE,
         "The lease has ended",
-        "The lease of this token has ended; `reason` is `expired`, `released`, `forced` (by an operator) or `unknown`\n\
+        "The lease of this token or fence has ended; `reason` is `expired`, `released`, `forced` (by an operator) or `unknown`\n\
          (the nodes have no record of it). It cannot be extended again. Stop working; acquire the lock with a new token\n\
          if you still need it.",
+    ),
+    entry(
+        ProblemKind::StaleFence,
+        "stale-fence",
+        StatusCode::PRECONDITION_FAILED,
+        "The fence is stale",
+        "A larger fence (`newest_fence`) has been given since: another client has, or had, a lease after this one. Refuse\n\
+         the work. A fence is safe only where the store compares it within its own write: after this answer another\n\
+         lease may begin at any moment. With `deny=403` the status is 403, for proxies that know no other refusal.",
     ),
     entry(
         ProblemKind::Changed,

@@ -14,6 +14,8 @@ pub enum Operation {
     Release,
     /// Show one lock.
     Inspect,
+    /// Check a fence.
+    CheckFence,
     /// List the locks.
     List,
     /// Show the nodes.
@@ -117,6 +119,8 @@ const fn route(
 
 const LOCK: &str = "/locks/{resource}";
 const LOCK_PATTERN: &str = "/locks/{*resource}";
+const FENCE: &str = "/fences/{resource}";
+const FENCE_PATTERN: &str = "/fences/{*resource}";
 const PROBLEM: &str = "/problems/{slug}";
 const UI_LOCK: &str = "/ui/locks/{resource}";
 const UI_LOCK_PATTERN: &str = "/ui/locks/{*resource}";
@@ -130,6 +134,7 @@ const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415
 const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 421, 429, 503];
 const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 421, 429, 503];
 const INSPECT_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 421, 429, 503];
+const FENCE_CODES: &[u16] = &[200, 400, 401, 403, 406, 410, 412, 421, 429, 503];
 const READ_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
 
 const PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421];
@@ -144,12 +149,13 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 31] = [
+pub const ROUTES: [Route; 32] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
     route("GET", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
     route("HEAD", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
+    route("GET", FENCE, FENCE_PATTERN, Operation::CheckFence, FENCE_CODES),
     route("GET", "/locks", "/locks", Operation::List, READ_CODES),
     route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),

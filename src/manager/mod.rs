@@ -7,6 +7,7 @@ mod cluster_waiters;
 mod deadlocks;
 mod event_buffer;
 pub(crate) mod events;
+pub mod fence;
 pub(crate) mod hold_renewal;
 pub(crate) mod latency;
 pub(crate) mod leases;

@@ -119,6 +119,8 @@ pub struct NodeInspection {
     pub no_vote: Option<NoVote>,
     /// What is at the lock's key.
     pub lock: StoredLock,
+    /// The resource's fence counter: the highest fence that the node gave to it and remembers; 0 if there is none.
+    pub fence: Fence,
 }
 
 /// The content of a lock's key.

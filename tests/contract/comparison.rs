@@ -102,7 +102,7 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
             let lefts = page.entries.iter_mut().map(|listed| ms(&mut listed.left_ms));
             lefts.chain([std::mem::take(&mut page.cursor)]).collect()
         }
-        Reply::Inspected(NodeInspection { no_vote: of, lock }) => {
+        Reply::Inspected(NodeInspection { no_vote: of, lock, .. }) => {
             let mut clocks = of.as_mut().map(no_vote).unwrap_or_default();
             match lock {
                 StoredLock::Lease { left_ms, .. } => clocks.push(ms(left_ms)),

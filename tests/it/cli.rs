@@ -94,6 +94,27 @@ fn force_ends_the_holder_that_was_seen() {
 }
 
 #[test]
+fn fence_is_0_for_the_lease_that_stands_and_76_for_others() {
+    let daemon = Daemon::start();
+    let fence_of = |lease: &serde_json::Value| lease["fence"].as_u64().expect("a fence").to_string();
+    let first = daemon.json(&["acquire", "--json", "x"]);
+    let current = daemon.ask(&["fence", "x", &fence_of(&first)]);
+    assert_eq!((current.code, current.out.as_str(), current.err.as_str()), (Some(0), "", ""));
+    assert_eq!(daemon.json(&["fence", "--json", "x", &fence_of(&first)])["token_id"], first["token_id"]);
+    let token = first["token"].as_str().expect("a token");
+    assert_eq!(fed(&daemon, &["release", "--token-file", "-", "x"], token).code, Some(0));
+    let over = daemon.ask(&["fence", "x", &fence_of(&first)]);
+    assert!(over.code == Some(76) && over.err.contains("is over"), "{over:?}");
+    let second = daemon.json(&["acquire", "--json", "x"]);
+    let stale = daemon.ask(&["fence", "--json", "x", &fence_of(&first)]);
+    assert!(stale.code == Some(76) && stale.err.contains(&fence_of(&second)), "{stale:?}");
+    assert!(stale.out.contains("\"newest_fence\":"), "{stale:?}");
+    for wrong in ["0", "9007199254740991", "x"] {
+        assert_eq!(daemon.ask(&["fence", "x", wrong]).code, Some(64), "{wrong}");
+    }
+}
+
+#[test]
 fn nodes_and_health_say_yes_and_no() {
     let mut daemon = Daemon::start();
     let nodes = daemon.get(&["nodes"]);

@@ -12,8 +12,8 @@ use crate::support::poll;
 use crate::support::redis_server::RedisServer;
 
 /// Commands whose examples ask a running service.
-const ASKING: [&str; 10] =
-    ["run", "acquire", "extend", "release", "status", "list", "watch", "nodes", "force", "health"];
+const ASKING: [&str; 11] =
+    ["run", "acquire", "extend", "release", "status", "fence", "list", "watch", "nodes", "force", "health"];
 
 /// The examples of a help text: two blanks before them, six before what explains them.
 fn examples(help: &str) -> Vec<String> {
@@ -58,7 +58,7 @@ fn shell(line: &str, dir: &Path) -> Command {
 fn run_asking(line: &str, daemon: &Daemon, dir: &Path) -> Ended {
     let url = daemon.url();
     let needs_lease =
-        ["extend", "release", "status", "force"].iter().any(|verb| line.contains(&format!("redlockd {verb}")));
+        ["extend", "release", "status", "fence", "force"].iter().any(|verb| line.contains(&format!("redlockd {verb}")));
     let mut line = line.replace("http://b:5625", &url).replace("http://127.0.0.1:5625", &url);
     // Nobody listens on port 1.
     line = line.replace("http://a:5625", "http://127.0.0.1:1");

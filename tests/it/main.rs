@@ -14,6 +14,7 @@ mod command_line;
 mod documents;
 mod examples;
 mod faults;
+mod fencing;
 mod fuzz_corpus;
 mod http_contract;
 mod interop;

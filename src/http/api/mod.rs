@@ -4,6 +4,7 @@ pub(crate) mod convert;
 pub(crate) mod documents;
 pub(crate) mod events;
 pub mod extract;
+pub(crate) mod fences;
 pub mod fields;
 pub(crate) mod force;
 pub(crate) mod health;

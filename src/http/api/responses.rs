@@ -218,6 +218,22 @@ fn lock_lines(body: &api::Lock, holder: Option<&HolderInfo>) -> String {
     format::lines(pairs)
 }
 
+/// 200 for a fence of the lease that stands.
+pub(crate) fn fence_checked(body: &api::FenceCheck, format: ResponseFormat) -> Response {
+    match format {
+        ResponseFormat::Json => json(StatusCode::OK, body),
+        ResponseFormat::Text => {
+            let pairs = [
+                ("resource", body.resource.clone()),
+                ("fence", body.fence.to_string()),
+                ("token_id", body.token_id.clone()),
+                ("valid_for_ms", body.valid_for_ms.to_string()),
+            ];
+            text(StatusCode::OK, format::lines(pairs))
+        }
+    }
+}
+
 /// 200 with a page of leases.
 pub(crate) fn listed(page: &ListPage) -> Response {
     let items = page.items.iter().map(|item| api::ListEntry {

@@ -46,7 +46,7 @@ impl Requirement {
         match operation {
             Operation::Acquire | Operation::Extend => Self::OnName(Right::Acquire),
             Operation::Release => Self::Release,
-            Operation::Inspect => Self::OnName(Right::Read),
+            Operation::Inspect | Operation::CheckFence => Self::OnName(Right::Read),
             Operation::List => Self::Somewhere(Right::Read),
             Operation::Events => Self::Somewhere(Right::Events),
             Operation::Nodes | Operation::Metrics => Self::Somewhere(Right::Metrics),

@@ -21,8 +21,8 @@ pub(super) fn build(
     resource: &ResourceName,
     script_ref: ScriptRef,
 ) -> Cmd {
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, 1);
-    command.keys([keys::META_KEY, &context.template.lock(resource)]);
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 3, 1);
+    command.keys([keys::META_KEY, &context.template.lock(resource), &keys::fence(resource)]);
     command.marker_args(context, sent_at);
     command.build()
 }
@@ -56,5 +56,6 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         },
         _ => return malformed("has an unknown kind of key"),
     };
-    Ok(Reply::Inspected(NodeInspection { no_vote, lock }))
+    let fence = reply.fence()?;
+    Ok(Reply::Inspected(NodeInspection { no_vote, lock, fence }))
 }

@@ -4,7 +4,7 @@ use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{NodeInspection, Reply, StoredLock};
-use crate::types::ResourceName;
+use crate::types::{Fence, ResourceName};
 
 /// Runs one inspection.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, resource: &ResourceName) -> Reply {
@@ -15,5 +15,6 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         Some(LockValue::Lease(record)) => StoredLock::Lease { record: record.clone(), left_ms: left_ms.unwrap_or(0) },
         Some(value) => StoredLock::Foreign { left_ms, fingerprint: value.fingerprint() },
     };
-    Reply::Inspected(NodeInspection { no_vote, lock })
+    let fence = Fence(memory.counter(context, resource));
+    Reply::Inspected(NodeInspection { no_vote, lock, fence })
 }

@@ -33,6 +33,7 @@ const ASKS: &[Ask] = &[
     ask("GET", "/locks/deploy/prod", READS, 200),
     ask("HEAD", "/locks/deploy/prod", READS, 200),
     ask("GET", "/locks/deploy/free", READS, 404),
+    ask("GET", "/fences/deploy/prod?fence=1", READS, 412),
     ask("GET", "/locks", READS, 200),
     ask("GET", "/nodes", &["metrics", "admin"], 200),
     ask("GET", "/metrics", &["metrics", "admin"], 200),
@@ -93,7 +94,7 @@ async fn every_endpoint_requires_its_right() {
             if status == 403 && ask.method != "HEAD" {
                 let body = answer.clone().expect_problem(403, "forbidden").json();
                 assert!(ask.enough.contains(&body["needed"].as_str().expect("a right")), "{at}: {body}");
-                let on_name = ask.path.starts_with("/locks/");
+                let on_name = ["/locks/", "/fences/"].iter().any(|prefix| ask.path.starts_with(prefix));
                 assert_eq!(body["resource"].is_string(), on_name, "{at}: {body}");
             }
         }

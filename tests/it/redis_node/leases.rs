@@ -15,7 +15,7 @@ fn released(found: Found, earlier: Option<EndReason>) -> Reply {
 
 async fn seen(node: &TestNode, who: &Holder) -> StoredLock {
     match node.reply(who.inspect()).await {
-        Reply::Inspected(NodeInspection { no_vote: None, lock }) => lock,
+        Reply::Inspected(NodeInspection { no_vote: None, lock, .. }) => lock,
         reply => panic!("{reply:?}"),
     }
 }

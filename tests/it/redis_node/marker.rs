@@ -41,7 +41,9 @@ async fn a_blank_node_has_no_vote_until_init() {
     assert!(is_quarantined(&status(&node, Request::probe()).await, "blank"));
     let a = Holder::of("r");
     assert!(matches!(node.reply(a.acquire(1_000)).await, Reply::NoVote(NoVote::Quarantined { .. })));
-    let Reply::Inspected(NodeInspection { no_vote, lock }) = node.reply(a.inspect()).await else { panic!("not seen") };
+    let Reply::Inspected(NodeInspection { no_vote, lock, .. }) = node.reply(a.inspect()).await else {
+        panic!("not seen")
+    };
     assert!(matches!((no_vote, lock), (Some(NoVote::Quarantined { .. }), StoredLock::Free)));
 }
 

@@ -1,0 +1,118 @@
+//! The ends of the help texts of the commands that send requests to a running service: examples and exit codes. Each example
+//! is run by a test (`tests/it/cli_examples.rs`).
+
+pub(super) const RUN_EXAMPLES: &str = "\
+Examples:
+  redlockd run deploy/prod -- ./deploy.sh
+      acquire the lock or exit with 75; run the script; release the lock
+  redlockd run --wait 5m --ttl 1m --note 'release 1.9' deploy/prod -- ./deploy.sh --fast
+      wait in the queue for up to five minutes
+  redlockd run --skip-if-held cron/nightly -- ./nightly.sh
+      one of many hosts runs it; the others exit with 0 at once
+  redlockd run -E 1 --url http://a:5625 --url http://b:5625 x -- ./job.sh
+      exit with 1 if the lock is held, like flock; try the second instance if the first is down
+
+The command's environment has REDLOCKD_RESOURCE, REDLOCKD_FENCE (pass it to the protected system),
+REDLOCKD_TOKEN_FILE and REDLOCKD_DEADLINE_MS (Unix time in ms at the start; renewals extend it).
+
+Exit codes: the command's own, 128+n for signal n; 64 wrong usage, 69 no instance or no quorum,
+73 the token file cannot be written, 75 the lock is held (-E), 76 the lease was lost, 77 not
+allowed, 126 and 127 the command cannot be run or found.";
+
+pub(super) const ACQUIRE_EXAMPLES: &str = "\
+Examples:
+  redlockd acquire --ttl 2m --wait 30s --token-file lease.token deploy/prod
+      the token goes to a new file that only you can read
+  T=$(redlockd acquire --ttl 2m deploy/staging)
+      standard output is no terminal: it gets only the token
+  redlockd acquire --json --owner ci-4711 --meta build=17 deploy/test
+
+Exit codes: 0 acquired, 64 wrong usage, 69 no instance or no quorum, 73 the token file cannot be
+written, 75 the lock is held, 77 not allowed.";
+
+pub(super) const EXTEND_EXAMPLES: &str = "\
+Examples:
+  redlockd extend --token-file lease.token deploy/prod
+      by its TTL, from now
+  printf %s \"$T\" | redlockd extend --token-file - --ttl 5m --note 'step 2' deploy/staging
+
+Exit codes: 0 extended, 64 wrong usage, 69 unknown (the old deadline is still valid), 76 the lease has
+ended: stop working, 77 not allowed.";
+
+pub(super) const RELEASE_EXAMPLES: &str = "\
+Examples:
+  redlockd release --token-file lease.token deploy/prod
+  printf %s \"$T\" | redlockd release --token-file - deploy/staging
+
+Exit codes: 0 released, 64 wrong usage, 69 no instance or no quorum, 76 the lease had ended
+already, 77 not allowed.";
+
+pub(super) const STATUS_EXAMPLES: &str = "\
+Examples:
+  redlockd status deploy/prod
+  redlockd status --plain deploy/prod || echo free
+
+Exit codes: 0 held, 1 free, 64 wrong usage, 69 no instance or no quorum, 77 not allowed.";
+
+pub(super) const FENCE_EXAMPLES: &str = "\
+Examples:
+  redlockd fence deploy/prod 1763660823123456
+      in a command of `run` these are $REDLOCKD_RESOURCE and $REDLOCKD_FENCE
+
+A check before a write does not fence: another lease may begin between the two. Compare the fence
+within the store's own write (docs/fencing.md).
+
+Exit codes: 0 it is the fence of the lease that stands, 64 wrong usage, or a fence that was never
+given, 69 no instance or no quorum, 76 the lease is over or has a successor, 77 not allowed.";
+
+pub(super) const LIST_EXAMPLES: &str = "\
+Examples:
+  redlockd list
+  redlockd list --prefix deploy/ --json
+  redlockd list --plain | cut -f1
+      one resource per line: name, state, owner, milliseconds left, fence, waiters, note
+
+Exit codes: 0 answered, 64 wrong usage, 69 no instance answers, or fewer nodes than a quorum
+answered it (the list is printed all the same), 77 not allowed.";
+
+pub(super) const NODES_EXAMPLES: &str = "\
+Examples:
+  redlockd nodes
+  redlockd nodes --plain | cut -f1,2
+      one node per line: name, state, votes (yes or no), latency in microseconds, clock offset in ms
+
+Exit codes: 0 a quorum votes, 64 wrong usage, 69 no instance answers or too few nodes vote, 77 not
+allowed.";
+
+pub(super) const FORCE_EXAMPLES: &str = "\
+Examples:
+  redlockd force --reason 'runner died' deploy/prod
+      safe: no further renewals, the lock is free when the current lease ends
+  redlockd force --now --if-fence 1763660823123456 --reason 'seen dead' deploy/prod
+      UNSAFE: free at once, although the holder may still be working; only if this fence holds it
+
+Exit codes: 0 done, 1 the lock is free, 64 wrong usage, 69 no instance or no quorum, 75 the holder
+is not --if-fence, 77 not allowed.";
+
+pub(super) const WATCH_EXAMPLES: &str = "\
+Examples:
+  redlockd watch --prefix deploy/ --for 1s
+      one line per event; without --for until it is interrupted
+  redlockd watch --plain --for 1s | cut -f2,3
+      one event per line: time, event, resource or node, owner, fence, token_id, reason
+  redlockd watch --json --renewals --for 1s
+
+Events: acquired, extended (with --renewals), released, expired, forced, lost, node_down, node_up,
+quarantined. An interrupted stream is resumed after its last event, at any instance; standard
+error reports if events may be missing.
+
+Exit codes: 0 --count or --for is reached, or the output was closed; 64 wrong usage, 69 no instance
+answers, or none did for --give-up, 77 not allowed, 130 or 143 interrupted.";
+
+pub(super) const HEALTH_EXAMPLES: &str = "\
+Examples:
+  redlockd health
+      ready: not stopping, and a quorum of nodes answered recently
+  redlockd health --live --url http://127.0.0.1:5625 --timeout 1s
+
+Exit codes: 0 yes, 1 no, 64 wrong usage.";
