@@ -16,6 +16,12 @@ mod late;
 mod lease;
 #[path = "model/membership.rs"]
 mod membership;
+#[path = "model/modes.rs"]
+mod modes;
+#[path = "model/sets.rs"]
+mod sets;
+#[path = "model/shared_fence.rs"]
+mod shared_fence;
 #[path = "model/views.rs"]
 mod views;
 #[path = "model/wake.rs"]
