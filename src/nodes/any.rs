@@ -48,6 +48,13 @@ impl Node for AnyNode {
         }
     }
 
+    fn is_connected(&self) -> bool {
+        match self {
+            Self::Redis(node) => node.is_connected(),
+            Self::Embedded(node, _) => node.is_connected(),
+        }
+    }
+
     fn notifications(&self) -> NotificationSource<'_> {
         match self {
             Self::Redis(node) => node.notifications(),

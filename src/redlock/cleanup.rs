@@ -54,10 +54,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub(super) async fn deliver_now(&self, request: Request, mut targets: Vec<usize>, until: BootTime) {
         let mut backoff = Backoff::new(RETRY_DELAYS, self.entropy.clone());
         loop {
-            let now = self.clock.now();
-            let tally =
-                self.round(&targets, request.clone(), now, now.plus(TRY_TIMEOUT), Until::All, Result::is_ok).await;
-            targets.retain(|i| !matches!(tally.answers()[*i], Some(Ok(_))));
+            // A node that is down is not tried: what is owed to it costs nothing until it is back.
+            let reachable: Vec<usize> = targets.iter().copied().filter(|i| self.nodes[*i].is_connected()).collect();
+            if !reachable.is_empty() {
+                let now = self.clock.now();
+                let until = now.plus(TRY_TIMEOUT);
+                let tally = self.round(&reachable, request.clone(), now, until, Until::All, Result::is_ok).await;
+                targets.retain(|i| !matches!(tally.answers()[*i], Some(Ok(_))));
+            }
             let now = self.clock.now();
             if targets.is_empty() || now >= until {
                 return;
@@ -102,5 +106,97 @@ impl<N: Node, C: Clock, E: Entropy> Drop for Undo<N, C, E> {
             }
             engine.deliver(request, std::mem::take(&mut self.targets), self.until);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::protocol::{ClusterParams, EndReason, Found, NodeResult, ReleaseArgs, Released, Reply, RequestTime};
+    use crate::redlock::engine::RedlockSettings;
+    use crate::redlock::entropy::SystemEntropy;
+    use crate::types::{NodeId, ResourceName, TokenHash};
+
+    /// A node that counts what it is asked.
+    struct Counting {
+        id: NodeId,
+        connected: AtomicBool,
+        calls: AtomicUsize,
+    }
+
+    impl Node for Counting {
+        fn id(&self) -> &NodeId {
+            &self.id
+        }
+
+        fn is_connected(&self) -> bool {
+            self.connected.load(Ordering::Relaxed)
+        }
+
+        fn call(self: Arc<Self>, _: RequestTime, _: Arc<Request>) -> impl Future<Output = NodeResult> + Send + 'static {
+            self.calls.fetch_add(1, Ordering::Relaxed);
+            std::future::ready(Ok(Reply::Released(Released { found: Found::Nothing, earlier: None })))
+        }
+    }
+
+    /// Tokio's time, which the test moves.
+    #[derive(Clone)]
+    struct PausedClock(tokio::time::Instant);
+
+    impl Clock for PausedClock {
+        fn now(&self) -> BootTime {
+            BootTime::default().plus(self.0.elapsed())
+        }
+
+        fn wall_ms(&self) -> u64 {
+            0
+        }
+
+        fn sleep_until(&self, at: BootTime) -> impl Future<Output = ()> + Send + 'static {
+            tokio::time::sleep(at.since(self.now()))
+        }
+    }
+
+    /// A6: a node that is down costs no calls, and gets what it is owed when it is back.
+    #[tokio::test(start_paused = true)]
+    async fn a6_a_node_that_is_down_is_tried_when_it_is_back() {
+        let ms = Duration::from_millis;
+        let id = NodeId::parse("n1").expect("valid");
+        let node = Arc::new(Counting { id, connected: AtomicBool::new(false), calls: AtomicUsize::new(0) });
+        let params = ClusterParams {
+            cluster: "test".into(),
+            guard: ms(500),
+            lock_delay: ms(1_000),
+            quarantine: ms(10_000),
+            fence_ttl: ms(10_000),
+        };
+        let settings = RedlockSettings {
+            params: Arc::new(params),
+            node_timeout: ms(50),
+            drift_ppm: 10_000,
+            drift_floor: ms(2),
+            min_validity_percent: 50,
+            retry: RETRY_DELAYS,
+            poll: ms(1_000),
+            cleanup_limit: 8,
+        };
+        let engine =
+            Redlock::new(vec![Arc::clone(&node)], PausedClock(tokio::time::Instant::now()), SystemEntropy, settings);
+        let resource = ResourceName::parse("job").expect("valid");
+        let request = Request::Release(ReleaseArgs {
+            resource,
+            token: TokenHash::parse(&"0".repeat(64)).expect("valid"),
+            reason: EndReason::Released,
+        });
+        engine.deliver(request, vec![0], engine.clock.now().plus(CLEANUP_MAX));
+        tokio::time::sleep(CLEANUP_MAX / 2).await;
+        assert_eq!(node.calls.load(Ordering::Relaxed), 0);
+        node.connected.store(true, Ordering::Relaxed);
+        tokio::time::sleep(RETRY_DELAYS.max).await;
+        assert_eq!(node.calls.load(Ordering::Relaxed), 1);
     }
 }

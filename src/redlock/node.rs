@@ -41,6 +41,11 @@ pub trait Node: Send + Sync + 'static {
         NodeDetails::default()
     }
 
+    /// Whether a request can be sent now; else it fails at once. Costs no round trip.
+    fn is_connected(&self) -> bool {
+        true
+    }
+
     /// How this instance learns that leases ended there.
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::PollOnly

@@ -81,6 +81,11 @@ impl ConnectionSlot {
         self.active.lock().clone()
     }
 
+    /// Whether there is an active connection.
+    pub(super) fn is_active(&self) -> bool {
+        self.active.lock().is_some()
+    }
+
     /// Enqueues a request for the next batch. At most `limit` wait at a time; a full queue first drops
     /// the requests whose callers are gone. The receiver is closed without an answer where the
     /// connection is lost before the request is sent.

@@ -183,6 +183,10 @@ impl Node for RedisNode {
         &self.id
     }
 
+    fn is_connected(&self) -> bool {
+        self.connections.slots().iter().any(|slot| slot.is_active())
+    }
+
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::Subscriptions(&self.subscriptions)
     }
