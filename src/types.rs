@@ -41,6 +41,16 @@ impl Invalid {
     }
 }
 
+/// Whether a character is invisible or changes the direction of text: an untrusted text must not look like another one,
+/// or affect the text around it. The pages, text answers, the command line and the audit log escape these.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+            | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
 /// The name of a resource: segments of `[A-Za-z0-9._~:@-]+` joined by `/`.
 ///
 /// Errors: [`Invalid`] for an empty name, one over [`RESOURCE_MAX_BYTES`], an empty, `.` or `..`

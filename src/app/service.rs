@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::background::BackgroundTasks;
 use super::error::AppError;
 use super::nodes::{ConfiguredRedlock, node_ids, observer, open_nodes, redlock_settings};
-use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_state};
+use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_state, warn_of_readable_keys};
 use crate::audit;
 use crate::auth::authenticator::Authenticator;
 use crate::config::Config;
@@ -83,6 +83,7 @@ impl App {
     ///
     /// Errors: [`AppError`].
     pub async fn start(config: &Config) -> Result<Self, AppError> {
+        warn_of_readable_keys(config);
         let (audit, audit_writer) = open_audit(config)?;
         let address = config.listen;
         let listen_error = |source| AppError::Listen { address, source };

@@ -1,5 +1,6 @@
 //! Derives the settings of the HTTP server, authentication and the audit log from the configuration.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use super::error::AppError;
@@ -22,6 +23,19 @@ pub(super) fn http_settings(config: &Config) -> Result<HttpSettings, AppError> {
 pub(super) fn server_tls(config: &Config) -> Result<Option<Tls>, TlsError> {
     let Some((cert, key)) = config.listen_tls_cert.clone().zip(config.listen_tls_key.clone()) else { return Ok(None) };
     Tls::read(TlsFiles { cert, key, client_ca: config.listen_tls_client_ca.clone() }).map(Some)
+}
+
+/// Warns of a private key that every user of the machine can read. It is used all the same: where the service runs alone,
+/// as in a container, nobody else is there.
+pub(super) fn warn_of_readable_keys(config: &Config) {
+    const READABLE_BY_ALL: u32 = 0o004;
+    for (setting, path) in [("listen_tls_key", &config.listen_tls_key), ("tls_key", &config.tls_key)] {
+        let mode = path.as_ref().and_then(|path| std::fs::metadata(path).ok()).map_or(0, |file| file.mode());
+        if let (Some(path), true) = (path, mode & READABLE_BY_ALL != 0) {
+            let path = path.display();
+            tracing::warn!("all users of this machine can read the private key {path} (`{setting}`): chmod 600 {path}");
+        }
+    }
 }
 
 /// Authentication by the access file, or none where there is no file.
@@ -49,5 +63,5 @@ pub(super) fn open_audit(config: &Config) -> Result<(Audit, Option<audit::Writer
 
 /// State of the pages, unless they are switched off.
 pub(super) fn ui_state(config: &Config, node_latencies: Arc<NodeLatencies>) -> Option<UiState> {
-    config.ui.then_some(UiState { node_latencies, secure_cookies: config.listen_tls_cert.is_some() })
+    config.ui.then_some(UiState { node_latencies })
 }

@@ -3,6 +3,8 @@
 
 use serde::Serialize;
 
+use crate::types::is_hidden;
+
 /// The fields of a line, in this order; unknown ones are left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct AuditRecord {
@@ -51,11 +53,20 @@ struct Line<'a> {
 }
 
 impl AuditRecord {
-    /// The record as a line of JSON, including the line end. Units: milliseconds since 1970.
+    /// The record as a line of JSON, including the line end. Characters that are invisible or change the direction of
+    /// text are escaped, so that the line is what it looks like in a terminal. Units: milliseconds since 1970.
     pub fn line(&self, wall_ms: u64) -> String {
         let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
         let time = jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default();
-        let mut line = serde_json::to_string(&Line { time, record: self }).expect("a record is plain data");
+        let json = serde_json::to_string(&Line { time, record: self }).expect("a record is plain data");
+        let mut line = String::with_capacity(json.len() + 1);
+        for c in json.chars() {
+            match is_hidden(c) {
+                // They are within strings only: JSON's own characters are all visible.
+                true => c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| line.push_str(&format!("\\u{unit:04x}"))),
+                false => line.push(c),
+            }
+        }
         line.push('\n');
         line
     }
@@ -66,9 +77,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_one_line_without_its_unknown_fields() {
+    fn l7_a_record_is_one_visible_line_without_its_unknown_fields() {
         let record = AuditRecord {
-            owner: Some("a\nb\u{2028}\"c".to_owned()),
+            owner: Some("a\nb\u{2028}\"c\u{202e}\u{e0041}".to_owned()),
             action: "acquire".to_owned(),
             outcome: "granted".to_owned(),
             fence: Some(7),
@@ -76,10 +87,12 @@ mod tests {
         };
         let line = record.line(1_795_198_023_120);
         assert_eq!(line.matches('\n').count(), 1);
-        let expected = r#"{"time":"2026-11-20T18:07:03.120Z","owner":"a\nb "#;
-        assert!(line.starts_with(expected.trim_end()), "{line}");
+        assert!(
+            line.starts_with(r#"{"time":"2026-11-20T18:07:03.120Z","owner":"a\nb\u2028\"c\u202e\udb40\udc41","#),
+            "{line}"
+        );
         let read: serde_json::Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!((read["fence"].as_u64(), &read["reason"]), (Some(7), &serde_json::Value::Null));
-        assert_eq!(read["owner"], "a\nb\u{2028}\"c");
+        assert_eq!(read["owner"], "a\nb\u{2028}\"c\u{202e}\u{e0041}");
     }
 }

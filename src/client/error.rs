@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::api;
+use crate::types::is_hidden;
 
 /// A refusal by an instance.
 #[derive(Debug, Clone)]
@@ -129,7 +130,13 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// External text for a message or a table: control characters are escaped.
+/// External text for a message or a table: control characters are escaped, and characters that are invisible or change the
+/// direction of text.
 pub fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() }).collect()
+    let shown = |c: char| match c {
+        c if c.is_control() => c.escape_debug().to_string(),
+        c if is_hidden(c) => c.escape_unicode().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
 }

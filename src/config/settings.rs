@@ -69,7 +69,7 @@ settings! {
         /// Why: a client without a certificate may still send a key. access_file maps certificates to principals.
         listen_tls_client_ca: Option<PathBuf> = "" in path();
 
-        /// Proxies whose X-Forwarded-For header is trusted.
+        /// Proxies whose headers X-Forwarded-For and X-Forwarded-Proto are trusted.
         /// Why: none, because every client can send that header, and the audit log must name the real address.
         trusted_proxies: Vec<IpNet> = [] in networks();
 

@@ -12,6 +12,7 @@ use axum::extract::Request;
 #[derive(Debug)]
 pub(crate) struct Connection {
     peer: SocketAddr,
+    is_tls: bool,
     in_flight: AtomicUsize,
     begun: AtomicU64,
     /// Milliseconds; 0: nothing was asked for since the last [`Connection::take_loss_timeout`].
@@ -20,9 +21,9 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// An accepted connection without requests.
-    pub(crate) fn new(peer: SocketAddr) -> Arc<Self> {
+    pub(crate) fn new(peer: SocketAddr, is_tls: bool) -> Arc<Self> {
         let (in_flight, begun, loss_timeout_ms) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicU32::new(0));
-        Arc::new(Self { peer, in_flight, begun, loss_timeout_ms })
+        Arc::new(Self { peer, is_tls, in_flight, begun, loss_timeout_ms })
     }
 
     /// The connection that a request came on; `None` in tests without one.
@@ -33,6 +34,11 @@ impl Connection {
     /// The other end: a client, or a proxy.
     pub(crate) fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Whether it is encrypted up to this service.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.is_tls
     }
 
     /// From the next write on, the connection ends when what was sent has not been acknowledged for this long, at

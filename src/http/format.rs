@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::types::is_hidden;
+
 /// Whole milliseconds, rounded down: an answer never promises more time than is left.
 pub(crate) fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -24,8 +26,8 @@ pub(crate) fn time(wall_ms: u64) -> String {
     jiff::Timestamp::from_millisecond(ms).map(|t| format!("{t:.3}")).unwrap_or_default()
 }
 
-/// Text on one line: backslashes, control characters and Unicode line separators are escaped, so that a label cannot
-/// forge a second line.
+/// Text on one line: backslashes, control characters, and characters that are invisible or change the direction of text
+/// are escaped, so that a label can neither forge a second line nor look like another one.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -34,7 +36,7 @@ pub(crate) fn one_line(text: &str) -> String {
             '\n' => line.push_str("\\n"),
             '\r' => line.push_str("\\r"),
             '\t' => line.push_str("\\t"),
-            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => line.extend(c.escape_unicode()),
+            c if is_hidden(c) => line.extend(c.escape_unicode()),
             c => line.push(c),
         }
     }
@@ -77,14 +79,19 @@ mod tests {
         );
     }
 
+    #[test]
+    fn l7_characters_that_turn_the_direction_of_text_are_escaped() {
+        assert_eq!(one_line("ann\u{202e}nimda\u{2066}\u{200f}"), r"ann\u{202e}nimda\u{2066}\u{200f}");
+        assert_eq!(one_line("Grüße, 世界, שלום"), "Grüße, 世界, שלום");
+    }
+
     proptest! {
         #[test]
         fn a_value_stays_on_one_line(value: String) {
             let text = lines([("owner", value)]);
             prop_assert_eq!(text.lines().count(), 1);
             prop_assert!(text.ends_with('\n'));
-            let breaks = |c: char| c.is_control() || ['\u{2028}', '\u{2029}'].contains(&c);
-            prop_assert_eq!(text.chars().filter(|c| breaks(*c)).count(), 1);
+            prop_assert_eq!(text.chars().filter(|c| is_hidden(*c)).count(), 1);
         }
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod allowed_hosts;
 pub mod api;
 pub(crate) mod connection;
 pub(crate) mod format;
+pub(crate) mod head_checks;
 pub mod middleware;
 pub mod negotiation;
 pub mod path;
@@ -35,7 +36,7 @@ use state::AppState;
 
 /// Every route of the table with its handler and layers.
 pub fn router(state: AppState) -> Router {
-    let layer = RequestLayer::new(Arc::clone(&state.metrics), state.audit.clone(), state.settings.is_open_to_others);
+    let layer = RequestLayer::new(Arc::clone(&state.metrics), state.audit.clone(), Arc::clone(&state.settings));
     let (authenticator, settings) = (Arc::clone(&state.authenticator), Arc::clone(&state.settings));
     let routes = ROUTES.iter().filter(|route| state.ui.is_some() || !matches!(route.operation, Operation::Ui(_)));
     let handlers = routes.map(|route| {

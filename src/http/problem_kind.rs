@@ -32,6 +32,8 @@ pub enum ProblemKind {
     NotFound,
     /// The path has no such method.
     MethodNotAllowed,
+    /// The transfer coding is not understood.
+    NotImplemented,
     /// None of the accepted media types is offered.
     NotAcceptable,
     /// The host name is not allowed.
@@ -40,6 +42,8 @@ pub enum ProblemKind {
     BodyTooLarge,
     /// Path and query exceed their limit.
     UriTooLong,
+    /// Request line and headers exceed their limit.
+    HeadTooLarge,
     /// The body's media type is not supported.
     UnsupportedMediaType,
     /// Missing or invalid credentials.
@@ -76,7 +80,7 @@ const fn entry(
 }
 
 /// In the order of [`ProblemKind`].
-const CATALOGUE: [Entry; 24] = [
+const CATALOGUE: [Entry; 26] = [
     entry(
         ProblemKind::Locked,
         "locked",
@@ -147,8 +151,8 @@ const CATALOGUE: [Entry; 24] = [
         "changed",
         StatusCode::PRECONDITION_FAILED,
         "The holder has changed",
-        "If-Match names a former holder. The answer's ETag names the present one. Nothing was done: check who holds the\n\
-         lock before you end another client's lease.",
+        "If-Match names a former holder, or If-None-Match the present one. The answer's ETag names the present one. Nothing\n\
+         was done: check who holds the lock before you end another client's lease.",
     ),
     entry(
         ProblemKind::NotHeld,
@@ -190,6 +194,14 @@ const CATALOGUE: [Entry; 24] = [
         "The path does not support this method; the Allow header lists those that it does.",
     ),
     entry(
+        ProblemKind::NotImplemented,
+        "not-implemented",
+        StatusCode::NOT_IMPLEMENTED,
+        "The transfer coding is not supported",
+        "A body may be sent in chunks (`Transfer-Encoding: chunked`), and in no other coding. Nothing was done, and the\n\
+         connection is closed.",
+    ),
+    entry(
         ProblemKind::NotAcceptable,
         "not-acceptable",
         StatusCode::NOT_ACCEPTABLE,
@@ -221,6 +233,14 @@ const CATALOGUE: [Entry; 24] = [
         "The path or the query is too long",
         "The maximum length of path and query together is 4 KiB, unless configured otherwise. Send long fields in the\n\
          body. Nothing was done.",
+    ),
+    entry(
+        ProblemKind::HeadTooLarge,
+        "head-too-large",
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "The head of the request is too large",
+        "Request line and headers together have at most 16 KiB, unless configured otherwise, and there are at most 64\n\
+         headers. Nothing was done.",
     ),
     entry(
         ProblemKind::UnsupportedMediaType,

@@ -18,7 +18,11 @@ async fn rendered(method: &str, accept: Option<&str>, path: &str) -> (axum::http
         .route("/problem", get(forged))
         .route("/panic", get(panics))
         .route("/fine", get(|| async { "fine" }))
-        .layer(RequestLayer::new(Metrics::new(&[], &[]), Audit::default(), false));
+        .layer(RequestLayer::new(
+            Metrics::new(&[], &[]),
+            Audit::default(),
+            Arc::new(crate::http::state::shipped_settings()),
+        ));
     let mut request = Request::builder().method(method).uri(path);
     if let Some(accept) = accept {
         request = request.header(header::ACCEPT, accept);

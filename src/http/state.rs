@@ -43,7 +43,7 @@ pub struct HttpSettings {
     pub body_timeout: Duration,
     /// The maximum length of path and query. Bytes.
     pub uri_limit: usize,
-    /// Proxies whose `X-Forwarded-For` is believed.
+    /// Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.
     pub trusted_proxies: Vec<IpNet>,
     /// Host names under which pages, and without authentication everything, are served.
     pub hosts: AllowedHosts,
@@ -89,8 +89,6 @@ fn hosts(config: &Config) -> AllowedHosts {
 pub struct UiState {
     /// Response times of the nodes.
     pub node_latencies: Arc<NodeLatencies>,
-    /// Cookies get the `Secure` attribute: set where the listener speaks TLS.
-    pub secure_cookies: bool,
 }
 
 /// The state of all handlers. Cheap to clone: each request gets a clone.
@@ -167,11 +165,6 @@ impl AppState {
     /// Both clocks, read now.
     pub fn answer_time(&self) -> AnswerTime {
         AnswerTime { now: self.manager.now(), wall_ms: self.manager.wall_ms() }
-    }
-
-    /// Whether cookies get the `Secure` attribute.
-    pub fn has_secure_cookies(&self) -> bool {
-        self.ui.as_ref().is_some_and(|ui| ui.secure_cookies)
     }
 
     /// What metrics record of a grant that is about to be answered. The start of its round is computed from the deadline.

@@ -18,7 +18,7 @@ fn metrics() -> Arc<Metrics> {
 }
 
 fn layer(metrics: Arc<Metrics>) -> RequestLayer {
-    RequestLayer::new(metrics, Audit::default(), false)
+    RequestLayer::new(metrics, Audit::default(), Arc::new(crate::http::state::shipped_settings()))
 }
 
 /// Every route answers its pattern, except that `/openapi.yaml` panics.

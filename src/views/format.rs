@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use crate::types::is_hidden;
+
 /// The characters of a query's value that are percent-encoded.
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 
@@ -95,16 +97,6 @@ pub(crate) fn moment(wall_ms: u64) -> String {
 /// Time between two readings of wall clocks; zero if the clocks disagree about the order.
 pub(crate) fn since(now_ms: u64, then_ms: u64) -> Duration {
     Duration::from_millis(now_ms.saturating_sub(then_ms))
-}
-
-/// Characters that are invisible or change the direction of text: an untrusted text must not look like another
-/// one, or affect the text around it.
-fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180e}'
-            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
-            | '\u{feff}' | '\u{ffa0}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// An untrusted text with invisible characters replaced by escapes. The template escapes HTML.

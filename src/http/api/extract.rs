@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::extract::Request;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
@@ -20,7 +20,11 @@ use crate::types::Token;
 pub const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 /// The header with preferences (RFC 7240).
 pub const PREFER: HeaderName = HeaderName::from_static("prefer");
-/// The maximum number of tags of an `If-Match`.
+/// The header that names what a PATCH may send (RFC 5789), and its value.
+const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
+const PATCH_TYPES: HeaderValue =
+    HeaderValue::from_static("application/merge-patch+json, application/json, application/x-www-form-urlencoded");
+/// The maximum number of tags of an `If-Match` or `If-None-Match`.
 pub const IF_MATCH_MAX: usize = 16;
 
 /// The format of the answer. Errors: `not-acceptable`.
@@ -66,14 +70,27 @@ enum BodyKind {
 
 /// Errors: `unsupported-media-type`.
 fn body_kind(headers: &HeaderMap, patch: MergePatch) -> Result<BodyKind, Problem> {
-    let refused = |detail: &str| Err(Problem::new(ProblemKind::UnsupportedMediaType, detail));
+    let refused = |detail: &str| {
+        let problem = Problem::new(ProblemKind::UnsupportedMediaType, detail);
+        Err(if patch == MergePatch::Accepted { problem.header(ACCEPT_PATCH, PATCH_TYPES) } else { problem })
+    };
     let identity = |v: &axum::http::HeaderValue| v.as_bytes().eq_ignore_ascii_case(b"identity");
     if headers.get(header::CONTENT_ENCODING).is_some_and(|v| !identity(v)) {
         return refused("compressed bodies are not supported: send it without Content-Encoding");
     }
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok(BodyKind::Untyped) };
-    let essence = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match (essence.as_str(), patch) {
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    let Some(value) = values.next() else { return Ok(BodyKind::Untyped) };
+    if values.next().is_some() {
+        return refused("Content-Type is given twice");
+    }
+    let value = value.to_str().unwrap_or_default().to_ascii_lowercase();
+    let mut parts = value.split(';').map(str::trim);
+    let essence = parts.next().unwrap_or_default();
+    let charset = parts.find_map(|part| part.strip_prefix("charset=")).map(|name| name.trim_matches('"'));
+    if charset.is_some_and(|name| !matches!(name, "utf-8" | "utf8" | "us-ascii")) {
+        return refused("the body must be UTF-8");
+    }
+    match (essence, patch) {
         ("application/json", _) | ("application/merge-patch+json", MergePatch::Accepted) => Ok(BodyKind::Json),
         ("application/x-www-form-urlencoded", _) => Ok(BodyKind::Form),
         _ => refused(
@@ -175,12 +192,59 @@ pub enum IfMatch {
     OneOf(Vec<String>),
 }
 
+/// The tags of a precondition, without quotes.
+struct Tags {
+    is_any: bool,
+    strong: Vec<String>,
+    weak: Vec<String>,
+}
+
 /// Reads `If-Match`. Errors: `invalid` if it is no list of tags.
-/// Source: RFC 9110, sections 8.8.3 and 13.1.1.
+/// Source: RFC 9110, section 13.1.1.
 pub fn if_match(headers: &HeaderMap) -> Result<IfMatch, Problem> {
-    let wrong = |detail: &str| Problem::invalid_field("If-Match", detail);
-    let (mut tags, mut seen, mut any) = (Vec::new(), 0, !headers.contains_key(header::IF_MATCH));
-    for value in headers.get_all(header::IF_MATCH) {
+    Ok(match tags(headers, &header::IF_MATCH, "If-Match")? {
+        Some(Tags { is_any: false, strong, .. }) => IfMatch::OneOf(strong),
+        _ => IfMatch::Any,
+    })
+}
+
+/// The precondition of `If-None-Match`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IfNoneMatch {
+    /// No header.
+    Absent,
+    /// `*`: nobody holds the resource.
+    Any,
+    /// The holder has none of these tags, weak or not.
+    OneOf(Vec<String>),
+}
+
+impl IfNoneMatch {
+    /// Whether the present tag, if there is one, is excluded.
+    pub fn excludes(&self, present: Option<&str>) -> bool {
+        present.is_some_and(|present| match self {
+            Self::Absent => false,
+            Self::Any => true,
+            Self::OneOf(tags) => tags.iter().any(|tag| tag == present),
+        })
+    }
+}
+
+/// Reads `If-None-Match`. Errors: `invalid` if it is no list of tags.
+/// Source: RFC 9110, section 13.1.2.
+pub fn if_none_match(headers: &HeaderMap) -> Result<IfNoneMatch, Problem> {
+    Ok(match tags(headers, &header::IF_NONE_MATCH, "If-None-Match")? {
+        None => IfNoneMatch::Absent,
+        Some(Tags { is_any: true, .. }) => IfNoneMatch::Any,
+        Some(Tags { strong, weak, .. }) => IfNoneMatch::OneOf([strong, weak].concat()),
+    })
+}
+
+/// `None` without the header. Source: RFC 9110, section 8.8.3.
+fn tags(headers: &HeaderMap, name: &HeaderName, shown: &str) -> Result<Option<Tags>, Problem> {
+    let wrong = |detail: &str| Problem::invalid_field(shown, detail);
+    let (mut tags, mut seen) = (Tags { is_any: false, strong: Vec::new(), weak: Vec::new() }, 0);
+    for value in headers.get_all(name) {
         let mut rest = value.to_str().map_err(|_| wrong("is not ASCII"))?.trim_start_matches([' ', '\t', ',']);
         while !rest.is_empty() {
             seen += 1;
@@ -188,15 +252,16 @@ pub fn if_match(headers: &HeaderMap) -> Result<IfMatch, Problem> {
                 return Err(wrong("has too many tags"));
             }
             if let Some(after) = rest.strip_prefix('*') {
-                any = true;
+                tags.is_any = true;
                 rest = after;
             } else {
-                let (weak, quoted) = rest.strip_prefix("W/").map_or((false, rest), |r| (true, r));
+                let (list, quoted) = match rest.strip_prefix("W/") {
+                    Some(quoted) => (&mut tags.weak, quoted),
+                    None => (&mut tags.strong, rest),
+                };
                 let inner = quoted.strip_prefix('"').and_then(|q| q.split_once('"'));
                 let (tag, after) = inner.ok_or_else(|| wrong("a tag is written in double quotes, as the ETag was"))?;
-                if !weak {
-                    tags.push(tag.to_owned());
-                }
+                list.push(tag.to_owned());
                 rest = after;
             }
             let next = rest.trim_start_matches([' ', '\t']);
@@ -206,10 +271,11 @@ pub fn if_match(headers: &HeaderMap) -> Result<IfMatch, Problem> {
             rest = next.trim_start_matches([' ', '\t', ',']);
         }
     }
-    if seen == 0 && headers.contains_key(header::IF_MATCH) {
-        return Err(wrong("is empty"));
+    match (seen, headers.contains_key(name)) {
+        (0, true) => Err(wrong("is empty")),
+        (0, false) => Ok(None),
+        _ => Ok(Some(tags)),
     }
-    Ok(if any { IfMatch::Any } else { IfMatch::OneOf(tags) })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The fields of a request: query string, form and JSON merged into one set. Every error names its field, and fields
 //! that the endpoint does not take are refused. Independent of the endpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -126,6 +126,8 @@ impl<'de> Deserialize<'de> for Members {
 #[derive(Debug, Default)]
 pub struct Fields {
     given: BTreeMap<String, Given>,
+    /// Those that are strings in JSON, where numbers and booleans have types of their own.
+    json_texts: BTreeSet<String>,
     errors: Vec<FieldError>,
 }
 
@@ -166,6 +168,8 @@ impl Fields {
             };
             Problem::invalid_field("body", detail)
         })?;
+        let texts = members.iter().filter(|(_, value)| matches!(value, Given::Text(_))).map(|(name, _)| name.clone());
+        self.json_texts.extend(texts.take(FIELDS_MAX));
         members.into_iter().try_for_each(|(name, value)| self.add(name, value))
     }
 
@@ -217,21 +221,22 @@ impl Fields {
         }
     }
 
-    /// Takes a boolean: `true` or `false` as text, or a JSON boolean. Absent is false.
+    /// Takes a boolean: `true` or `false` in a query or form, a boolean in JSON. Absent and null are false.
     pub fn flag(&mut self, field: &str) -> bool {
-        if let Some(Given::Bool(flag)) = self.given.get(field) {
-            let flag = *flag;
-            self.given.remove(field);
-            return flag;
-        }
-        match self.text(field).as_deref() {
-            Some("true") => true,
-            None | Some("false") => false,
-            Some(_) => {
-                self.wrong(field, "must be true or false");
-                false
+        let wrong = match self.given.remove(field) {
+            None | Some(Given::Null) => return false,
+            Some(Given::Bool(flag)) => return flag,
+            Some(Given::Text(text)) if matches!(text.as_str(), "true" | "false") => {
+                if !self.json_texts.contains(field) {
+                    return text == "true";
+                }
+                "must be true or false, without quotation marks".to_owned()
             }
-        }
+            Some(Given::Text(_)) => "must be true or false".to_owned(),
+            Some(other) => format!("must be true or false, not {}", other.type_name()),
+        };
+        self.wrong(field, wrong);
+        false
     }
 
     /// Takes a duration. A number without a unit, quoted or not, is an error with a hint.
@@ -263,7 +268,14 @@ impl Fields {
     pub fn pairs(&mut self, field: &str) -> Vec<(String, Option<String>)> {
         let given = match self.given.remove(field) {
             None | Some(Given::Null) => return Vec::new(),
-            Some(Given::Text(text)) => serde_json::from_str(&text).unwrap_or(Given::Text(text)),
+            Some(Given::Text(text)) if self.json_texts.contains(field) => Given::Text(text),
+            Some(Given::Text(text)) => match serde_json::from_str(&text) {
+                Ok(given) => given,
+                Err(_) => {
+                    self.wrong(field, "is not valid JSON: must be an object of strings such as {\"build\":\"17\"}");
+                    return Vec::new();
+                }
+            },
             Some(other) => other,
         };
         let Given::Pairs(pairs) = given else {

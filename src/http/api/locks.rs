@@ -4,7 +4,7 @@
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
-use super::extract::IfMatch;
+use super::extract::{self, IfMatch, IfNoneMatch};
 use super::hold::{self, HoldFields};
 use super::requests::{self, AcquireFields, ExtendFields, ReleaseFields};
 use super::{force, refusals, responses};
@@ -40,6 +40,8 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
         Err(answer) => return *answer,
     };
     let resource = request.resource.clone();
+    // Only a token of the client's own can be sent again.
+    let owner = request.token.as_ref().map(|_| request.labels.owner.clone().into_boxed_str()).filter(|o| !o.is_empty());
     let watch = state.metrics.watch_acquire(!request.wait.is_zero());
     let outcome = Box::pin(state.manager.acquire(request)).await.and_then(PendingGrant::commit);
     let waited = watch.ended(outcome.as_ref().map(|lease| state.measure(lease)));
@@ -50,7 +52,10 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
         }
     }
     let mut response = match outcome {
-        Ok(lease) => responses::acquired(&lease, state.answer_time(), format),
+        Ok(lease) => match refusals::other_owner(&lease, owner.as_deref()) {
+            None => responses::acquired(&lease, state.answer_time(), format),
+            Some(problem) => problem.into_response(),
+        },
         Err(error) => refusals::acquire(&resource, error, &access).into_response(),
     };
     responses::put_preference(&mut response, applied);
@@ -90,10 +95,12 @@ async fn read_acquire(
 /// `PATCH`. Cancel: the extend may or may not have taken effect.
 pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    let none_match = extract::if_none_match(request.headers())?;
     let ExtendFields { mut request, if_match, format } = Box::pin(requests::extend(request, &state.settings)).await?;
     let resource = request.resource.clone();
     audit_scope.note(|record| record.token_id = Some(request.token.hash().id().to_string()));
     request.fence = expected_fence(&state, &resource, if_match).await?;
+    check_none_match(&state, &resource, &none_match).await?;
     let outcome = Box::pin(state.manager.extend(request)).await;
     state.metrics.extended(&outcome);
     let extended = outcome.map_err(|error| refusals::extend(&resource, error))?;
@@ -121,13 +128,16 @@ async fn expected_fence(
 /// `DELETE`. Cancel: a release continues in the background.
 pub(crate) async fn release(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope) = (Access::of(&request), AuditScope::of(&request));
+    let none_match = extract::if_none_match(request.headers())?;
     match Box::pin(requests::release(request, &state.settings)).await? {
         ReleaseFields::Release { resource, token, if_match } => {
+            check_none_match(&state, &resource, &none_match).await?;
             release_own(&state, &access, &audit_scope, resource, token, if_match).await
         }
         ReleaseFields::Force { resource, mode, reason, if_match } => {
             force::note(&audit_scope, mode, &reason);
             access.need(Right::Force, &resource)?;
+            check_none_match(&state, &resource, &none_match).await?;
             release_forced(&state, &access, &audit_scope, (resource, mode, reason), if_match).await
         }
     }
@@ -181,11 +191,30 @@ async fn release_forced(
 
 /// `GET` and `HEAD`. Cancel: nothing is left behind.
 pub(crate) async fn inspect(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (resource, format) = requests::inspect(&request)?;
+    let (resource, format, none_match) = requests::inspect(&request)?;
     drop(request);
     let inspection = Box::pin(state.manager.inspect(&resource)).await;
     let inspection = inspection.map_err(|error| refusals::unknown(refusals::HOLDER_UNKNOWN, &error))?;
-    responses::inspected(&inspection, state.manager.wall_ms(), format)
+    match inspection.etag() {
+        Some(tag) if none_match.excludes(Some(&tag)) => Ok(responses::not_modified(&tag)),
+        _ => responses::inspected(&inspection, state.manager.wall_ms(), format),
+    }
+}
+
+/// Refuses a change whose `If-None-Match` excludes the present lease, if there is one.
+///
+/// Errors: `changed`, `quorum-unavailable`. Cancel: nothing is left behind.
+async fn check_none_match(state: &AppState, resource: &ResourceName, none_match: &IfNoneMatch) -> Result<(), Problem> {
+    if *none_match == IfNoneMatch::Absent {
+        return Ok(());
+    }
+    let inspection = Box::pin(state.manager.inspect(resource)).await;
+    let inspection =
+        inspection.map_err(|error| refusals::unknown("If-None-Match cannot be checked; nothing was done", &error))?;
+    match inspection.etag() {
+        Some(tag) if none_match.excludes(Some(&tag)) => Err(refusals::excluded(resource, &tag)),
+        _ => Ok(()),
+    }
 }
 
 /// The fence that a single tag names.

@@ -12,7 +12,8 @@ use crate::http::middleware::access::Access;
 use crate::http::problem::{Problem, RETRY_AFTER_MAX, etag};
 use crate::http::problem_kind::ProblemKind;
 use crate::manager::types::{
-    AcquireError, CycleEdge, ExtendError, ForceError, GoneReason, HeldReason, HeldRefusal, NoQuorum, ReleaseError,
+    AcquireError, CycleEdge, ExtendError, ForceError, GoneReason, GrantedLease, HeldReason, HeldRefusal, NoQuorum,
+    ReleaseError,
 };
 use crate::protocol::EndReason;
 use crate::redlock::quorum::Verdict;
@@ -176,6 +177,26 @@ pub(crate) fn changed(resource: &ResourceName, current: &str) -> Problem {
         Some(value) => problem.header(header::ETAG, value),
         None => problem,
     }
+}
+
+/// `If-None-Match` excludes the present lease.
+pub(crate) fn excluded(resource: &ResourceName, current: &str) -> Problem {
+    let detail = format!("{resource} is held by a lease that If-None-Match excludes; nothing was done");
+    let problem = Problem::new(ProblemKind::Changed, detail).with(|m| m.resource = Some(resource.to_string()));
+    match etag(current) {
+        Some(value) => problem.header(header::ETAG, value),
+        None => problem,
+    }
+}
+
+/// A token that was sent again under another owner, whose lease it is not; `None` for any other grant. The lease stays as
+/// it is.
+pub(crate) fn other_owner(lease: &GrantedLease, asked: Option<&str>) -> Option<Problem> {
+    let is_other =
+        lease.replay && lease.labels.acquired_at_ms > 0 && asked.is_some_and(|owner| owner != lease.labels.owner);
+    let detail = "is not the one that this token's lease was acquired with: a repeated request must be the same one, and a \
+                  new acquire needs a new token";
+    is_other.then(|| Problem::invalid_field("owner", detail))
 }
 
 /// Nobody holds the resource.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::Request;
 use axum::http::request::Parts;
 
-use super::extract::{self, IfMatch, MergePatch};
+use super::extract::{self, IfMatch, IfNoneMatch, MergePatch};
 use super::fields::Fields;
 use crate::duration::format_duration;
 use crate::http::negotiation::{ResponseFormat, StreamFormat};
@@ -211,11 +211,11 @@ pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result
 }
 
 /// Parses `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
-pub(crate) fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat), Problem> {
+pub(crate) fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat, IfNoneMatch), Problem> {
     let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
     no_fields(request)?;
-    Ok((resource, format))
+    Ok((resource, format, extract::if_none_match(request.headers())?))
 }
 
 /// Parses `GET /nodes`. Errors: as [`inspect`].

@@ -100,6 +100,11 @@ async fn a_hold_is_asked_for_by_a_field_and_has_streams_for_answers() {
     assert_eq!(acquired("hold=true", &[]).await.expect("sane").hold, Some(StreamFormat::Lines));
     assert_eq!(acquired(r#"{"hold":true}"#, &[]).await.expect("sane").hold, Some(StreamFormat::Lines));
     assert_eq!(acquired("hold=false", &[]).await.expect("sane").hold, None);
+    // L5: JSON has booleans.
+    for (body, word) in [(r#"{"hold":"true"}"#, "quotation marks"), (r#"{"hold":1}"#, "true or false, not a number")] {
+        let problem = acquired(body, &[]).await.expect_err("no boolean").body("r");
+        assert!(problem.detail.contains(word), "{}", problem.detail);
+    }
     let events = [("Accept", "text/event-stream")];
     assert_eq!(acquired("hold=true", &events).await.expect("sane").hold, Some(StreamFormat::Events));
     assert_eq!(acquired("", &events).await.expect_err("no stream").slug(), ProblemKind::NotAcceptable);
@@ -231,7 +236,7 @@ fn a_list_is_filtered_and_paged() {
 
 #[test]
 fn looking_takes_no_fields_and_no_token_in_the_url() {
-    let (resource, format) = inspect(&request("/locks/a%2Fb", "", &[("Accept", "text/plain")])).expect("sane");
+    let (resource, format, _) = inspect(&request("/locks/a%2Fb", "", &[("Accept", "text/plain")])).expect("sane");
     assert_eq!((resource.as_str(), format), ("a/b", ResponseFormat::Text));
     assert_eq!(field(inspect(&request("/locks/a?wait=1s", "", &[]))), "wait");
     assert_eq!(inspect(&request("/locks/a?token=x", "", &[])).expect_err("token").slug(), ProblemKind::TokenInUrl);

@@ -234,6 +234,13 @@ pub(crate) fn fence_checked(body: &api::FenceCheck, format: ResponseFormat) -> R
     }
 }
 
+/// 304: the client has seen this lease already.
+pub(crate) fn not_modified(tag: &str) -> Response {
+    let mut response = StatusCode::NOT_MODIFIED.into_response();
+    put(&mut response, header::ETAG, etag(tag));
+    response
+}
+
 /// 200 with a page of leases.
 pub(crate) fn listed(page: &ListPage) -> Response {
     let items = page.items.iter().map(|item| api::ListEntry {

@@ -188,7 +188,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("audit.log");
         let (audit, writer) = Audit::open(&file).expect("opens");
-        let layer = RequestLayer::new(Metrics::new(&[], &[]), audit, false);
+        let layer = RequestLayer::new(Metrics::new(&[], &[]), audit, Arc::new(crate::http::state::shipped_settings()));
         let matched = |path, operation| layer.clone().matched(MatchedRoute { path, operation });
         let router = Router::new()
             .route("/locks/a", any(forbidden).layer(matched("/locks/{resource}", Some(Operation::Acquire))))

@@ -59,7 +59,9 @@ async fn status(authenticator: &Arc<Authenticator>, method: &str, path: &str, au
     let response =
         echo(authenticator, &settings()).oneshot(request(method, path, authorization)).await.expect("infallible");
     if response.status() == 401 {
-        assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");
+        // L13: credentials that are refused are called that.
+        let error = if authorization.is_empty() { "" } else { ", error=\"invalid_token\"" };
+        assert_eq!(response.headers()[header::WWW_AUTHENTICATE], format!("Bearer realm=\"redlockd\"{error}"));
     }
     response.status().as_u16()
 }

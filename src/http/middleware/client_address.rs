@@ -1,7 +1,7 @@
-//! The address of a client: the peer of the connection or, behind trusted proxies, what they report in
-//! `X-Forwarded-For`.
+//! The address of a client, and whether its connection is encrypted: as on the connection or, behind trusted proxies,
+//! as they report in `X-Forwarded-For` and `X-Forwarded-Proto`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName};
@@ -11,6 +11,8 @@ use crate::http::connection::Connection;
 
 /// The header in which proxies report the client.
 const FORWARDED: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// The header in which proxies report the client's protocol.
+const PROTOCOL: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// The maximum number of hops that are read.
 const HOPS_MAX: usize = 16;
 
@@ -18,6 +20,22 @@ const HOPS_MAX: usize = 16;
 pub(super) fn of(request: &Request, trusted: &[IpNet]) -> Option<IpAddr> {
     let peer = Connection::of(request)?.peer().ip();
     Some(resolve(peer.to_canonical(), request.headers(), trusted))
+}
+
+/// Whether the client's connection is encrypted: up to this service, or up to the trusted proxy in front of it.
+pub(crate) fn is_https(request: &Request, trusted: &[IpNet]) -> bool {
+    let Some(connection) = Connection::of(request) else { return false };
+    let peer = connection.peer().ip().to_canonical();
+    let is_trusted = trusted.iter().any(|net| net.contains(&peer));
+    // The last value is the nearest proxy's; a client may have written everything before it.
+    let last = request.headers().get_all(PROTOCOL).iter().next_back().and_then(|v| v.to_str().ok()?.rsplit(',').next());
+    connection.is_tls() || (is_trusted && last.is_some_and(|word| word.trim().eq_ignore_ascii_case("https")))
+}
+
+/// An address, with or without the port that some proxies add; IPv6 also in brackets.
+fn parse(hop: &str) -> Option<IpAddr> {
+    let bare = hop.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(hop);
+    bare.parse().ok().or_else(|| hop.parse::<SocketAddr>().ok().map(|address| address.ip()))
 }
 
 /// The first address, from the nearest hop outwards, that is no trusted proxy: an untrusted client may have written
@@ -30,7 +48,7 @@ fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
         if !is_trusted(&nearest) {
             break;
         }
-        let Ok(address) = hop.trim().parse::<IpAddr>() else { break };
+        let Some(address) = parse(hop.trim()) else { break };
         nearest = address.to_canonical();
     }
     nearest
@@ -66,9 +84,36 @@ mod tests {
             ("10.0.0.1", &[""], "10.0.0.1"),
             ("fd00::1", &["2001:db8::7"], "2001:db8::7"),
             ("10.0.0.1", &["::ffff:198.51.100.7"], "198.51.100.7"),
+            // L9: some proxies add the port.
+            ("10.0.0.1", &["198.51.100.7:80"], "198.51.100.7"),
+            ("10.0.0.1", &["1.1.1.1:1, 198.51.100.7:80, 10.0.0.2:5"], "198.51.100.7"),
+            ("fd00::1", &["[2001:db8::7]:99"], "2001:db8::7"),
+            ("fd00::1", &["[2001:db8::7]"], "2001:db8::7"),
+            ("10.0.0.1", &["198.51.100.7:port"], "10.0.0.1"),
         ] {
             assert_eq!(resolved(peer, forwarded, PROXIES), expected, "{peer} {forwarded:?}");
             assert_eq!(resolved(peer, forwarded, &[]), peer, "no proxy is trusted");
+        }
+    }
+
+    #[test]
+    fn l14_only_a_trusted_proxy_says_that_a_connection_is_encrypted() {
+        let trusted: Vec<IpNet> = vec!["10.0.0.0/8".parse().expect("a network")];
+        for (peer, is_tls, protocols, expected) in [
+            ([10, 0, 0, 1], false, &["https"][..], true),
+            ([10, 0, 0, 1], false, &["http, HTTPS"], true),
+            ([10, 0, 0, 1], false, &["https", "http"], false),
+            ([10, 0, 0, 1], false, &["https, http"], false),
+            ([10, 0, 0, 1], false, &[], false),
+            ([192, 0, 2, 1], false, &["https"], false),
+            ([192, 0, 2, 1], true, &[], true),
+        ] {
+            let mut request = Request::new(axum::body::Body::empty());
+            for protocol in protocols {
+                request.headers_mut().append(PROTOCOL, protocol.parse().expect("a value"));
+            }
+            request.extensions_mut().insert(Connection::new((peer, 1).into(), is_tls));
+            assert_eq!(is_https(&request, &trusted), expected, "{peer:?} {is_tls} {protocols:?}");
         }
     }
 

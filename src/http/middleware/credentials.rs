@@ -16,8 +16,11 @@ use crate::redlock::clock::{Clock, SystemClock};
 
 /// The session cookie of the pages. The API never reads it.
 pub(crate) const SESSION_COOKIE: &str = "redlockd_session";
-/// The `WWW-Authenticate` header of a 401.
-const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer");
+/// The `WWW-Authenticate` header of a 401 without credentials. `Basic` works and is not offered: browsers would ask for
+/// a password.
+const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"redlockd\"");
+/// The same with credentials. Source: RFC 6750, section 3.
+const INVALID: HeaderValue = HeaderValue::from_static("Bearer realm=\"redlockd\", error=\"invalid_token\"");
 
 /// The session token in the cookie that the browser sent.
 pub(crate) fn session_token(headers: &HeaderMap) -> Option<&str> {
@@ -48,7 +51,7 @@ pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) ->
     let credential = match (&key, certificate) {
         (Some(key), _) => Credential::Key(key),
         (None, Some(certificate)) => Credential::Certificate(certificate),
-        (None, None) => return Err(unauthenticated("send an API key: `Authorization: Bearer rlk_…`")),
+        (None, None) => return Err(unauthenticated("send an API key: `Authorization: Bearer rlk_…`", CHALLENGE)),
     };
     match authenticator.identify(&credential, SystemClock.wall_ms()) {
         Ok(principal) => Ok(Access::of_principal(authenticator, principal)),
@@ -57,13 +60,13 @@ pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) ->
             if let IdentifyError::Expired(name) = &unknown {
                 tracing::info!(principal = name.as_str(), "an expired key was presented");
             }
-            Err(unauthenticated("these credentials are unknown or have expired"))
+            Err(unauthenticated("these credentials are unknown or have expired", INVALID))
         }
     }
 }
 
-fn unauthenticated(detail: &str) -> Problem {
-    Problem::new(ProblemKind::Unauthenticated, detail).header(header::WWW_AUTHENTICATE, CHALLENGE)
+fn unauthenticated(detail: &str, challenge: HeaderValue) -> Problem {
+    Problem::new(ProblemKind::Unauthenticated, detail).header(header::WWW_AUTHENTICATE, challenge)
 }
 
 /// The key in the `Authorization` header: `Bearer KEY`, or the password of `Basic`.
@@ -72,10 +75,12 @@ fn unauthenticated(detail: &str) -> Problem {
 fn presented_key(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let malformed =
-        || unauthenticated("the Authorization header must be `Bearer KEY`, or `Basic` with the key as password");
+    let malformed = || {
+        let detail = "the Authorization header must be `Bearer KEY`, or `Basic` with the key as password";
+        unauthenticated(detail, INVALID)
+    };
     if values.next().is_some() {
-        return Err(unauthenticated("the Authorization header is given twice"));
+        return Err(unauthenticated("the Authorization header is given twice", INVALID));
     }
     let (scheme, rest) = value.to_str().ok().and_then(|text| text.trim().split_once(' ')).ok_or_else(malformed)?;
     let rest = rest.trim();

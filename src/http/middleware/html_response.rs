@@ -6,7 +6,9 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{Html, IntoResponse, Response};
 
+use super::client_address;
 use crate::http::problem::Problem;
+use crate::http::state::HttpSettings;
 use crate::views::error_page;
 
 /// Only the service's own style, script, icon and addresses; no inline code; no framing.
@@ -23,19 +25,27 @@ const HEADERS: [(HeaderName, &str); 6] = [
     (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=()"),
 ];
 
+/// Browsers use nothing but HTTPS for this name for half a year from the last answer. Only pages say so, since no other
+/// client heeds it; without `includeSubDomains`, since other names are other services.
+const HSTS: HeaderValue = HeaderValue::from_static("max-age=15552000");
+
 /// Completes the answer to a request below `/ui`.
 pub(super) struct HtmlResponse {
     accepts_html: bool,
     is_open: bool,
+    is_https: bool,
 }
 
 impl HtmlResponse {
-    /// `None` for requests elsewhere. `is_open`: see
-    /// [`crate::http::state::HttpSettings::is_open_to_others`].
-    pub(super) fn of(request: &Request, is_open: bool) -> Option<Self> {
+    /// `None` for requests elsewhere.
+    pub(super) fn of(request: &Request, settings: &HttpSettings) -> Option<Self> {
         let path = request.uri().path();
         let is_below = path == "/ui" || path.starts_with("/ui/");
-        is_below.then(|| Self { accepts_html: accepts_html(request.headers()), is_open })
+        is_below.then(|| Self {
+            accepts_html: accepts_html(request.headers()),
+            is_open: settings.is_open_to_others,
+            is_https: client_address::is_https(request, &settings.trusted_proxies),
+        })
     }
 
     /// Turns a problem into a page and adds the headers. `instance`: the request's id.
@@ -47,6 +57,9 @@ impl HtmlResponse {
         }
         for (name, value) in HEADERS {
             response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        if self.is_https {
+            response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, HSTS);
         }
         response
     }

@@ -3,7 +3,7 @@
 pub(crate) mod access;
 pub(crate) mod audit;
 pub(crate) mod auth;
-mod client_address;
+pub(crate) mod client_address;
 pub(crate) mod credentials;
 mod html_response;
 pub(crate) mod metrics;

@@ -1,6 +1,6 @@
-//! The outermost layer, around every handler. It does six jobs for each request, in this order: names the request
-//! (id and log span), measures it, records it for the audit log, answers a panic with 500, turns problems into pages
-//! below `/ui`, and writes problems out. One service with plain steps: a tower layer per step would clone and box
+//! The outermost layer, around every handler. It does seven jobs for each request, in this order: names the request
+//! (id and log span), measures it, records it for the audit log, refuses a malformed head, answers a panic with 500, turns
+//! problems into pages below `/ui`, and writes problems out. One service with plain steps: a tower layer per step would clone and box
 //! everything inside it for each request.
 
 use std::convert::Infallible;
@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use tower::{Layer, Service};
 use tracing::Instrument;
@@ -21,8 +21,11 @@ use super::html_response::HtmlResponse;
 use super::metrics::MeasuredRequest;
 use super::request_id::{self, RequestId};
 use crate::audit::Audit;
+use crate::http::connection::Connection;
+use crate::http::head_checks;
 use crate::http::problem::{self, ProblemWriter};
 use crate::http::routes::MatchedRoute;
+use crate::http::state::HttpSettings;
 use crate::metrics::Metrics;
 
 /// The layer of one route. Cheap to clone.
@@ -35,13 +38,13 @@ pub(crate) struct RequestLayer {
 struct LayerContext {
     metrics: Arc<Metrics>,
     audit: Audit,
-    is_open: bool,
+    settings: Arc<HttpSettings>,
 }
 
 impl RequestLayer {
-    /// For requests without a route. `is_open`: see [`crate::http::state::HttpSettings::is_open_to_others`].
-    pub(crate) fn new(metrics: Arc<Metrics>, audit: Audit, is_open: bool) -> Self {
-        Self { context: Arc::new(LayerContext { metrics, audit, is_open }), route: None }
+    /// For requests without a route.
+    pub(crate) fn new(metrics: Arc<Metrics>, audit: Audit, settings: Arc<HttpSettings>) -> Self {
+        Self { context: Arc::new(LayerContext { metrics, audit, settings }), route: None }
     }
 
     /// For one route, or one path whose method does not match.
@@ -88,9 +91,15 @@ where
             id,
             measured: MeasuredRequest::begin(&context.metrics, &request, *route),
             problem_writer: ProblemWriter::of(&request),
-            html_response: HtmlResponse::of(&request, context.is_open),
+            html_response: HtmlResponse::of(&request, &context.settings),
             audit_guard: AuditGuard::begin(&context.audit, &mut request, *route),
         };
+        // Tests call the router without a connection, and without a host.
+        let head = Connection::of(&request).map_or(Ok(()), |_| head_checks::check(&request));
+        if let Err(problem) = head {
+            let answer = span.in_scope(|| steps.finish(Some(problem.into_response())));
+            return Box::pin(std::future::ready(Ok(answer)));
+        }
         // No async block: it would keep a second copy of the future that it awaits.
         let answer = AssertUnwindSafe(self.inner.call(request)).catch_unwind();
         let answer = answer.map(move |answer| match answer {

@@ -15,6 +15,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
+use super::refused_head::RefusedHead;
 use super::socket::LossTimeout;
 use crate::http::connection::{Connection, RequestGuard};
 
@@ -52,13 +53,15 @@ pub(crate) struct IdleTimeout<S> {
     phase: Phase,
     timer: Pin<Box<Sleep>>,
     unread: Option<Pin<Box<Sleep>>>,
+    /// Is written in place of the library's own answer.
+    refused: Option<RefusedHead>,
 }
 
 impl<S> IdleTimeout<S> {
     /// A connection without a request.
     pub(crate) fn new(inner: S, connection: Arc<Connection>, timeouts: ConnectionTimeouts) -> Self {
         let timer = Box::pin(sleep(timeouts.idle));
-        Self { inner, connection, timeouts, phase: Phase::Idle, timer, unread: None }
+        Self { inner, connection, timeouts, phase: Phase::Idle, timer, unread: None, refused: None }
     }
 
     fn enter(&mut self, phase: Phase, timeout: Duration) {
@@ -121,8 +124,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for IdleTimeout<S> {
 impl<S: AsyncWrite + LossTimeout + Unpin> AsyncWrite for IdleTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.apply_loss_timeout();
-        let write = Pin::new(&mut self.inner).poll_write(cx, bytes);
-        self.check_unread(write, cx)
+        let this = &mut *self;
+        if this.refused.is_none() {
+            this.refused = RefusedHead::of(bytes);
+        }
+        let write = match &mut this.refused {
+            None => Pin::new(&mut this.inner).poll_write(cx, bytes),
+            Some(refused) => refused.poll_write(Pin::new(&mut this.inner), cx).map_ok(|()| bytes.len()),
+        };
+        if write.is_ready() {
+            this.refused = None;
+        }
+        this.check_unread(write, cx)
     }
 
     fn poll_write_vectored(
@@ -130,6 +143,9 @@ impl<S: AsyncWrite + LossTimeout + Unpin> AsyncWrite for IdleTimeout<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [only] = bytes {
+            return self.poll_write(cx, only);
+        }
         self.apply_loss_timeout();
         let write = Pin::new(&mut self.inner).poll_write_vectored(cx, bytes);
         self.check_unread(write, cx)
@@ -189,7 +205,7 @@ mod tests {
 
     fn timed(head: Option<Duration>) -> (IdleTimeout<DuplexStream>, DuplexStream, Arc<Connection>) {
         let (ours, theirs) = duplex(8);
-        let connection = Connection::new(([127, 0, 0, 1], 1).into());
+        let connection = Connection::new(([127, 0, 0, 1], 1).into(), false);
         let timeouts = ConnectionTimeouts { idle: MS(60_000), head, unread: MS(30_000) };
         (IdleTimeout::new(ours, Arc::clone(&connection), timeouts), theirs, connection)
     }
@@ -263,7 +279,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let _client = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("loopback");
         let (stream, peer) = listener.accept().await.expect("one");
-        let connection = Connection::new(peer);
+        let connection = Connection::new(peer, false);
         let timeouts = ConnectionTimeouts { idle: MS(60_000), head: None, unread: MS(30_000) };
         let mut stream = IdleTimeout::new(stream, Arc::clone(&connection), timeouts);
         connection.notice_loss_within(MS(250));

@@ -2,6 +2,7 @@
 
 pub(crate) mod fd_limit;
 pub(crate) mod idle_timeout;
+mod refused_head;
 pub(crate) mod reload;
 pub(crate) mod serve;
 pub(crate) mod socket;

@@ -28,6 +28,7 @@ use super::tls::{self, ALPN_H2, Tls};
 use crate::auth::principals::PeerCertificate;
 use crate::config::Config;
 use crate::http::connection::Connection;
+use crate::http::head_checks::MAX_HEADERS;
 use crate::metrics::Metrics;
 
 /// The most concurrent requests on one HTTP/2 connection.
@@ -36,8 +37,6 @@ const H2_STREAMS_MAX: u32 = 256;
 const H2_PING: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(15));
 /// Bytes buffered for one HTTP/2 request whose client does not read its answer.
 const H2_SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// The most headers of a request.
-pub(crate) const MAX_HEADERS: usize = 64;
 /// The pause after a failed accept: without file descriptors, the next one would fail as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -177,7 +176,7 @@ impl ConnectionHandler {
         socket::configure(&stream);
         let service = ConnectionService {
             router: TowerToHyperService::new(self.router.clone()),
-            connection: Connection::new(peer),
+            connection: Connection::new(peer, self.tls.is_some()),
             certificate: None,
         };
         let tasks = self.tasks.clone();

@@ -12,6 +12,7 @@ use crate::auth::session::{SESSION_LIFE, SessionToken};
 use crate::http::api::extract::{self, MergePatch};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
+use crate::http::middleware::client_address::is_https;
 use crate::http::middleware::credentials::{SESSION_COOKIE, session_token};
 use crate::http::problem::Problem;
 use crate::http::state::AppState;
@@ -35,7 +36,7 @@ pub(super) async fn form(State(state): State<AppState>, request: Request) -> Res
 
 /// `POST /ui/login`: 403 with the form for an unknown key.
 pub(super) async fn log_in(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let audit_scope = AuditScope::of(&request);
+    let (audit_scope, is_secure) = (AuditScope::of(&request), is_https(&request, &state.settings.trusted_proxies));
     let (_, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
     let key = fields.text("key").unwrap_or_default();
     fields.finish(&["key"])?;
@@ -46,17 +47,18 @@ pub(super) async fn log_in(State(state): State<AppState>, request: Request) -> R
     audit_scope.name(principal.name.as_str());
     let sessions = state.authenticator.sessions();
     let token = sessions.begin(&principal, KeyHash::of(key), state.manager.now(), &SystemEntropy);
-    Ok(redirect_with_cookie(HOME, &token, SESSION_LIFE.as_secs(), state.has_secure_cookies()))
+    Ok(redirect_with_cookie(HOME, &token, SESSION_LIFE.as_secs(), is_secure))
 }
 
 /// `POST /ui/logout`.
 pub(super) async fn log_out(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let is_secure = is_https(&request, &state.settings.trusted_proxies);
     let (parts, fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
     fields.finish(&[])?;
     if let Some(token) = session_token(&parts.headers) {
         state.authenticator.sessions().end(token);
     }
-    Ok(redirect_with_cookie(LOGIN, &SessionToken::default(), 0, state.has_secure_cookies()))
+    Ok(redirect_with_cookie(LOGIN, &SessionToken::default(), 0, is_secure))
 }
 
 fn redirect_with_cookie(location: &str, token: &SessionToken, max_age_s: u64, is_secure: bool) -> Response {

@@ -13,6 +13,7 @@ use crate::api::Event;
 use crate::auth::rule::Right;
 use crate::http::allowed_hosts::host_of;
 use crate::http::middleware::access::Access;
+use crate::http::middleware::client_address::is_https;
 use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
@@ -99,7 +100,7 @@ fn visible_events(state: &AppState, access: &Access) -> Vec<Arc<Event>> {
 
 /// Scheme and host for the curl commands of a page. The host was checked by the authentication layer.
 fn base_url(state: &AppState, request: &Request) -> String {
-    let is_secure = state.has_secure_cookies();
+    let is_secure = is_https(request, &state.settings.trusted_proxies);
     let host = host_of(request.headers(), request.uri()).unwrap_or("127.0.0.1:5625");
     format!("{}://{host}", if is_secure { "https" } else { "http" })
 }

@@ -28,7 +28,7 @@ fn app() -> Router {
 
 fn app_with(is_open_to_others: bool) -> Router {
     let hosts = AllowedHosts::of(vec!["locks.example".into()]);
-    let settings = Arc::new(HttpSettings { hosts, ..shipped_settings() });
+    let settings = Arc::new(HttpSettings { hosts, is_open_to_others, ..shipped_settings() });
     let authenticator = Arc::new(Authenticator::open());
     let handlers = ROUTES.iter().map(|route| {
         let filter = MethodFilter::try_from(route.method.parse::<Method>().expect("a method")).expect("a usual method");
@@ -38,7 +38,7 @@ fn app_with(is_open_to_others: bool) -> Router {
         };
         (route, handler.layer(AuthLayer::new(Arc::clone(&authenticator), Arc::clone(&settings), route)))
     });
-    assemble(handlers, &RequestLayer::new(Metrics::new(&[], &[]), Audit::default(), is_open_to_others))
+    assemble(handlers, &RequestLayer::new(Metrics::new(&[], &[]), Audit::default(), Arc::clone(&settings)))
 }
 
 async fn send(method: &str, path: &str, headers: &[(&str, &str)]) -> (u16, HeaderMap, String) {

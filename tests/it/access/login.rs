@@ -170,3 +170,20 @@ async fn forms_need_the_right_the_same_origin_and_the_session() {
     .await;
     assert_eq!(ci.get("/ui/").await.status, 200);
 }
+
+/// L14: a proxy that ends TLS says so, and only one that is trusted is believed.
+#[tokio::test]
+async fn l14_cookies_are_secure_where_a_trusted_proxy_says_https() {
+    let access = Access::of(&[("ci", &["admin"])]);
+    let (behind, alone) = (access.service(&["--set", "trusted_proxies=127.0.0.1"]).await, access.service(&[]).await);
+    for (service, protocol, is_secure) in [(&behind, "https", true), (&behind, "http", false), (&alone, "https", false)]
+    {
+        let http = reqwest::Client::builder().redirect(redirect::Policy::none()).build().expect("a client");
+        let form = http.post(format!("{}/ui/login", service.client().base())).form(&[("key", key("ci"))]);
+        let answer = form.header("X-Forwarded-Proto", protocol).send().await.expect("an answer");
+        assert_eq!(answer.status(), 303);
+        let cookie = answer.headers()["set-cookie"].to_str().expect("text").to_owned();
+        assert_eq!(cookie.ends_with("; Secure"), is_secure, "{cookie}");
+        assert_eq!(answer.headers().contains_key("strict-transport-security"), is_secure, "{protocol}");
+    }
+}

@@ -298,3 +298,30 @@ async fn a_certificate_behind_links_is_renewed_when_the_link_is_replaced() {
         .await;
     }
 }
+
+/// L4, L14, L15: the number of headers on HTTP/2, what browsers are told under TLS, and a key that everybody can read.
+#[tokio::test]
+async fn l4_l14_l15_headers_are_counted_pages_ask_for_https_and_a_readable_key_is_reported() {
+    let access = Access::of(&[("ci", &["admin"])]);
+    let secure = Secure::start(&access, &Authority::new("clients").pem, &[]).await;
+    let client = secure.builder().build().expect("a client");
+    let with_headers = async |count: usize| {
+        let mut request = client.get(format!("{}/locks", secure.url)).bearer_auth(key("ci"));
+        for i in 0..count {
+            request = request.header(format!("x-{i}"), "1");
+        }
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.version(), Version::HTTP_2);
+        (answer.status().as_u16(), answer.text().await.expect("a body"))
+    };
+    assert_eq!(with_headers(50).await.0, 200);
+    let (status, text) = with_headers(71).await;
+    assert!(status == 431 && text.contains("/problems/head-too-large"), "{status} {text}");
+    let page = client.get(format!("{}/ui/login", secure.url)).send().await.expect("an answer");
+    assert!(page.headers()["strict-transport-security"].to_str().expect("text").starts_with("max-age="));
+    let form = client.post(format!("{}/ui/login", secure.url)).form(&[("key", key("ci"))]);
+    let session = form.send().await.expect("an answer").url().path().to_owned();
+    assert_eq!(session, "/ui/", "logged in and redirected");
+    poll::until("the warning", || async { secure.errors().contains("`listen_tls_key`): chmod 600").then_some(()) })
+        .await;
+}
