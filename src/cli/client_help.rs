@@ -112,7 +112,8 @@ answers, or none did for --give-up, 77 not allowed, 130 or 143 interrupted.";
 pub(super) const HEALTH_EXAMPLES: &str = "\
 Examples:
   redlockd health
-      ready: not stopping, and a quorum of nodes answered recently
+      ready: not stopping, and a quorum of nodes answered recently; without --url and REDLOCKD_URL the
+      service with this environment's settings (REDLOCKD_LISTEN, REDLOCKD_CONFIG and the others)
   redlockd health --live --url http://127.0.0.1:5625 --timeout 1s
 
 Exit codes: 0 yes, 1 no, 64 wrong usage.";

@@ -14,6 +14,7 @@ use super::client_args::{
 use super::exit;
 use super::format::{self, OutputFormat};
 use super::output::{MessageWriter, print_line};
+use super::own_service::own_service;
 use super::progress::with_progress;
 use super::remote;
 use super::run::write_token;
@@ -265,9 +266,13 @@ pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, 
     Ok(exit::OK)
 }
 
-/// `health`.
+/// `health`. Without a URL it asks the service that has the same environment, as in a container.
 pub(super) fn health<E: Environment>(args: &HealthCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let has_url = !args.service.urls.is_empty() || remote::set(io.env, "REDLOCKD_URL").is_some();
+    let client = match own_service(io.env) {
+        Some(url) if !has_url && args.service.ca_file.is_none() => remote::own_client(&url, io.err)?,
+        _ => remote::client(&args.service, io.env, io.err)?,
+    };
     match io.send(client.health(!args.live, args.timeout)) {
         Ok(health) => {
             print_line(io.out, &health.status);

@@ -11,6 +11,7 @@ mod format;
 mod introspect;
 mod key;
 mod output;
+mod own_service;
 mod progress;
 mod remote;
 mod run;

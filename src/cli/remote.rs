@@ -35,6 +35,15 @@ pub(super) fn client(args: &ServiceArgs, env: &impl Environment, err: &mut dyn W
     })
 }
 
+/// A client of this machine's own service. It sends no key, and does not compare the certificate's name with the address:
+/// the answer says no more than that the service runs.
+pub(super) fn own_client(url: &str, err: &mut dyn Write) -> Result<Client, u8> {
+    BaseUrl::parse(url).and_then(Client::of_own_service).map_err(|why| {
+        print_line(err, &format!("redlockd: {}", why.0));
+        exit::USAGE
+    })
+}
+
 fn settings(args: &ServiceArgs, env: &impl Environment, err: &mut dyn Write) -> Result<ClientSettings, String> {
     let mut urls = args.urls.clone();
     if urls.is_empty() {

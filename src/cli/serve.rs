@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::exit;
@@ -50,6 +51,9 @@ async fn until_stopped(
     out: &mut dyn Write,
 ) -> Result<u8, Box<dyn std::error::Error>> {
     let mut signals = Signals::listen()?;
+    // `systemctl reload` must not end a service that has nothing to read again.
+    let is_unit = env.get("NOTIFY_SOCKET").is_some_and(|socket| !socket.is_empty());
+    let _hangups = is_unit.then(|| signal(SignalKind::hangup())).transpose()?;
     let token = CancellationToken::new();
     let service = async {
         let app = App::start(config).await?;

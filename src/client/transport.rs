@@ -138,6 +138,16 @@ impl Client {
     ///
     /// Errors: [`Invalid`] for no or too many instances, for an invalid certificate, and if the TLS library fails.
     pub fn new(settings: ClientSettings) -> Result<Self, Invalid> {
+        Self::with(settings, false)
+    }
+
+    /// A client of this machine's own service, which it asks by its address: the certificate, which has a name, is not
+    /// checked, and no key is sent. Errors: as [`Self::new`].
+    pub(crate) fn of_own_service(url: BaseUrl) -> Result<Self, Invalid> {
+        Self::with(ClientSettings { urls: vec![url], ..ClientSettings::default() }, true)
+    }
+
+    fn with(settings: ClientSettings, any_certificate: bool) -> Result<Self, Invalid> {
         if settings.urls.is_empty() || settings.urls.len() > URLS_MAX {
             return Err(Invalid(format!("from 1 to {URLS_MAX} URLs of instances are needed")));
         }
@@ -149,7 +159,8 @@ impl Client {
             .tcp_nodelay(true)
             .tcp_keepalive(KEEPALIVE)
             .tcp_keepalive_interval(KEEPALIVE)
-            .tcp_keepalive_retries(KEEPALIVE_LOST);
+            .tcp_keepalive_retries(KEEPALIVE_LOST)
+            .tls_danger_accept_invalid_certs(any_certificate);
         #[cfg(target_os = "linux")]
         let builder = builder.tcp_user_timeout(UNACKNOWLEDGED);
         let builder = if settings.urls.iter().all(BaseUrl::is_plain) {

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_yaml_ng::Value;
 
 use crate::support::daemon::{ended, redlockd};
@@ -35,6 +36,53 @@ fn the_unit_starts_what_there_is_and_systemd_reads_it() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!said.contains("redlockd.service:"), "{said}");
     }
+    // M4: its exposure by systemd's own measure, in tenths.
+    let args = ["security", "--offline=yes", "--threshold=20", "--no-pager"];
+    if let Ok(output) = Command::new("systemd-analyze").args(args).arg(&path).output() {
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+/// M4: what the unit promises of reloads, files of root, the boot id and refused system calls.
+#[test]
+fn m4_the_unit_reloads_and_hands_over_files_of_root() {
+    let unit = read("systemd/redlockd.service");
+    let lines: Vec<&str> = unit.lines().collect();
+    assert!(lines.contains(&"ExecReload=/bin/kill -HUP $MAINPID") && lines.contains(&"SystemCallErrorNumber=EPERM"));
+    assert!(!lines.iter().any(|line| line.starts_with("ProcSubset=")), "it hides /proc/sys/kernel/random/boot_id");
+    for name in ["access.toml", "tls.crt", "tls.key", "node-password"] {
+        assert!(lines.contains(&format!("#LoadCredential={name}:/etc/redlockd/{name}").as_str()), "{name}");
+        assert!(unit.contains(&format!("\"/run/credentials/redlockd.service/{name}\"")), "{name}");
+    }
+    // The settings in its comment are settings.
+    let settings = unit.lines().filter_map(|line| line.strip_prefix("#   ")?.split_once(" = \"/run/credentials"));
+    let settings: Vec<&str> = settings.map(|(name, _)| name).collect();
+    assert_eq!(settings.len(), 4);
+    for name in settings {
+        assert!(redlockd::config::SETTINGS.iter().any(|setting| setting.name == name), "{name}");
+    }
+}
+
+/// M4: `systemctl reload` sends SIGHUP, also to a service that has no files to read again.
+#[test]
+fn m4_a_reload_does_not_end_the_service() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, data) = (dir.path().join("notify"), dir.path().join("data"));
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(60))).expect("an option");
+    let received = || {
+        let mut text = [0; 64];
+        let bytes = socket.recv(&mut text).expect("a state in time");
+        String::from_utf8_lossy(&text[..bytes]).into_owned()
+    };
+    let mut service = redlockd(&["serve", "--listen", "127.0.0.1:0", "--data-dir", data.to_str().expect("ASCII")]);
+    let mut service = service.env("NOTIFY_SOCKET", &path).spawn().expect("the binary runs");
+    assert_eq!(received(), "READY=1");
+    for signal in [Signal::HUP, Signal::TERM] {
+        kill_process(Pid::from_child(&service), signal).expect("our own child");
+    }
+    assert_eq!(received(), "STOPPING=1");
+    assert_eq!(service.wait().expect("our own child").code(), Some(0));
 }
 
 #[test]

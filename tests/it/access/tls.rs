@@ -38,7 +38,7 @@ impl Authority {
         (params.signed_by(&key, &self.issuer).expect("signed").pem(), key.serialize_pem())
     }
 
-    fn for_loopback(&self) -> (String, String) {
+    pub(super) fn for_loopback(&self) -> (String, String) {
         self.sign(vec![SanType::IpAddress([127, 0, 0, 1].into()), dns("localhost")])
     }
 }
@@ -324,4 +324,28 @@ async fn l4_l14_l15_headers_are_counted_pages_ask_for_https_and_a_readable_key_i
     assert_eq!(session, "/ui/", "logged in and redirected");
     poll::until("the warning", || async { secure.errors().contains("`listen_tls_key`): chmod 600").then_some(()) })
         .await;
+}
+
+/// M5: the health check of a container, which has the service's settings in its environment.
+#[tokio::test]
+async fn m5_the_health_check_follows_the_settings_also_under_tls() {
+    let access = Access::of(&[("ci", &["admin"])]);
+    let secure = Secure::start(&access, &Authority::new("clients").pem, &[]).await;
+    let plain = access.service(&[]).await;
+    let health = |listen: &str, is_tls: bool| {
+        let mut command = redlockd(&["health", "--live"]);
+        command.env("REDLOCKD_LISTEN", listen);
+        if is_tls {
+            command.env("REDLOCKD_LISTEN_TLS_CERT", "/etc/tls.crt").env("REDLOCKD_LISTEN_TLS_KEY", "/etc/tls.key");
+        }
+        command.output().expect("it runs").status.code()
+    };
+    let (tls_address, address) = (secure.url.trim_start_matches("https://"), plain.address().to_string());
+    assert_eq!((health(&address, false), health(tls_address, true)), (Some(0), Some(0)));
+    assert_eq!((health(&address, true), health(tls_address, false)), (Some(1), Some(1)));
+    // On all addresses of the container.
+    let (_, port) = address.split_once(':').expect("a port");
+    let mut anywhere = redlockd(&["health", "--live"]);
+    anywhere.env("REDLOCKD_LISTEN", format!("0.0.0.0:{port}")).env("REDLOCKD_INSECURE_NO_AUTH", "true");
+    assert_eq!(anywhere.output().expect("it runs").status.code(), Some(0));
 }
