@@ -40,7 +40,7 @@ chaos: deps ## real servers under faults, and plain Redlock under the same: make
 
 fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
-	@for target in names durations bodies headers settings access_file replies; do \
+	@for target in names durations bodies headers settings access_file replies tokens; do \
 	echo "== $$target"; \
 	mkdir -p fuzz/target/corpus/$$target; \
 	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use deadpool_redis::redis::parse_redis_value;
+use redlockd::auth::key_set::KeySet;
 use redlockd::auth::rule::{AccessRule, AccessRules, Pattern, Right};
+use redlockd::auth::token;
 use redlockd::config::Inputs;
 use redlockd::duration::{format_duration, parse_duration};
 use redlockd::http::api::extract;
@@ -87,6 +89,7 @@ pub fn headers(data: &[u8]) {
         // A token does not print.
         assert!(!format!("{token:?}").contains(token.reveal()));
     }
+    let _ = extract::if_none_match(&headers);
     let _ = (extract::if_match(&headers), extract::preferred_wait(&headers), negotiation::stream(&headers));
     let _ = negotiation::for_problem(&headers);
     if let Some(id) = request_id::RequestId::sent(&headers) {
@@ -124,6 +127,24 @@ pub fn access_file(data: &[u8]) {
         }
         Err(wrong) => assert!(!wrong.is_empty() && wrong.iter().all(|why| !why.contains("rlk_"))),
     }
+}
+
+/// Tokens and key sets of an issuer. Only one token is signed by the key whose public half this is: no other may be accepted.
+pub fn tokens(data: &[u8]) {
+    const ISSUER: &str = "[[issuer]]\nname = \"i\"\nissuer = \"https://i.example\"\naudience = \"locks\"\njwks = \"/keys\"\n\
+                          algorithms = [\"EdDSA\", \"ES256\", \"RS256\"]\n";
+    const KEYS: &str =
+        r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"FEqOn3olRnGrTxap8LYKjhGZAK3-Os344cpLHcv2Gcc"}]}"#;
+    const GOOD: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6ImEifQ.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6ImxvY2tzIiwic3ViIjoiYSIsImV4cCI6NDEwMjQ0NDgwMH0.7xNs8XxVP4HCJKS84J2p9pT884OYLeK01kBq37Msbo3ChrthGL554RnuxIQ2eoMk3ks_nYMssXEyZ3GoPwbrDQ";
+    /// Some time in 2027. Milliseconds since 1970.
+    const NOW_MS: u64 = 1_800_000_000_000;
+    if let Ok(keys) = KeySet::parse(data) {
+        assert!(!keys.is_empty() && keys.len() <= 32);
+    }
+    let store = redlockd::auth::access_file::parse(ISSUER).expect("an issuer");
+    let keys = KeySet::parse(KEYS.as_bytes()).expect("a key");
+    let is_accepted = token::verify(data, &store.issuers()[0], &keys, NOW_MS, std::time::Duration::ZERO).is_ok();
+    assert_eq!(is_accepted, data == GOOD.as_bytes());
 }
 
 /// Replies of a node, parsed as the reply to every kind of request.

@@ -17,6 +17,7 @@ use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_s
 use crate::audit;
 use crate::auth::authenticator::Authenticator;
 use crate::config::Config;
+use crate::http::server::issuer_keys;
 use crate::http::server::reload::{self, WatchedFiles};
 use crate::http::server::serve::{self, ServeLimits};
 use crate::http::server::tls::Tls;
@@ -200,6 +201,9 @@ impl App {
             access.chain(self.tls.iter().map(|tls| WatchedFiles::certificates(tls, metrics()))).collect();
         if watched.is_empty() {
             return Ok(());
+        }
+        if !authenticator.is_open() {
+            self.tasks.spawn(issuer_keys::keep(Arc::clone(authenticator)));
         }
         let mut hangups = signal(SignalKind::hangup()).map_err(AppError::Runtime)?;
         let requested = Arc::new(Notify::new());

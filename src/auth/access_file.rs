@@ -1,10 +1,12 @@
-//! Parser of the access file (TOML): principals, the hashes of their keys, and their rules. Separate from the
+//! Parser of the access file (TOML): principals, the hashes of their keys, and their rules; issuers of tokens. Separate from the
 //! settings, since it changes while the service runs and others maintain it. No message repeats a value that
 //! may be a misplaced secret.
 
 use std::path::{Path, PathBuf};
 
-use super::key::{KEY_PREFIX, KeyHash};
+use super::file_reader::{Reader, shown};
+use super::issuer::{ISSUERS_MAX, Issuer};
+use super::key::KeyHash;
 use super::principal::{CertificateName, KeyEntry, Principal, PrincipalLimits, PrincipalName};
 use super::principals::PrincipalStore;
 use super::rule::{AccessRule, AccessRules};
@@ -64,72 +66,50 @@ pub fn parse(text: &str) -> Result<PrincipalStore, Vec<String>> {
         vec![format!("is not TOML: see line {line}")]
     })?;
     let mut mistakes = Vec::new();
-    for key in table.keys().filter(|key| *key != "principal") {
-        mistakes.push(format!("has the key {}, but only [[principal]] tables are allowed", shown(key)));
+    for key in table.keys().filter(|key| !matches!(key.as_str(), "principal" | "issuer")) {
+        let key = shown(key);
+        mistakes.push(format!("has the key {key}, but only [[principal]] tables are allowed, and [[issuer]] tables"));
     }
-    let entries = match table.get("principal") {
-        None => &[][..],
-        Some(toml::Value::Array(entries)) => entries,
-        Some(_) => {
-            mistakes.push("must have [[principal]] in double brackets".to_owned());
-            &[]
+    let mut issuers: Vec<Issuer> = Vec::new();
+    for (i, entry) in tables(&table, "issuer", ISSUERS_MAX, &mut mistakes).iter().enumerate() {
+        let mut reader = Reader { place: format!("issuer {}", i + 1), mistakes: &mut mistakes };
+        let Some(issuer) = reader.issuer(entry) else { continue };
+        if issuers.iter().any(|other| other.name == issuer.name || other.url == issuer.url) {
+            reader.report("another issuer has the same `name` or the same `issuer`");
         }
-    };
-    if entries.len() > PRINCIPALS_MAX {
-        mistakes.push(format!("has {} principals, but must have at most {PRINCIPALS_MAX}", entries.len()));
+        issuers.push(issuer);
     }
     let mut principals: Vec<Principal> = Vec::new();
-    for (i, entry) in entries.iter().take(PRINCIPALS_MAX).enumerate() {
+    for (i, entry) in tables(&table, "principal", PRINCIPALS_MAX, &mut mistakes).iter().enumerate() {
         let mut reader = Reader { place: format!("principal {}", i + 1), mistakes: &mut mistakes };
-        if let Some(principal) = reader.principal(entry) {
+        if let Some(principal) = reader.principal(entry, &issuers) {
             reader.check_unique(&principal, &principals);
             principals.push(principal);
         }
     }
-    if mistakes.is_empty() { Ok(PrincipalStore::new(principals)) } else { Err(mistakes) }
+    if mistakes.is_empty() { Ok(PrincipalStore::new(principals, issuers)) } else { Err(mistakes) }
 }
 
-/// A text of the file for a message; hidden if it looks like a key.
-fn shown(text: &str) -> String {
-    const SHOWN_MAX_CHARS: usize = 40;
-    if text.contains(KEY_PREFIX) || text.chars().count() > SHOWN_MAX_CHARS {
-        return "(not shown)".to_owned();
+/// The tables with this name, in double brackets.
+fn tables<'t>(table: &'t toml::Table, name: &str, maximum: usize, mistakes: &mut Vec<String>) -> &'t [toml::Value] {
+    let entries = match table.get(name) {
+        None => &[][..],
+        Some(toml::Value::Array(entries)) => entries,
+        Some(_) => {
+            mistakes.push(format!("must have [[{name}]] in double brackets"));
+            &[]
+        }
+    };
+    if entries.len() > maximum {
+        mistakes.push(format!("has {} {name}s, but must have at most {maximum}", entries.len()));
     }
-    format!("`{}`", text.escape_debug())
-}
-
-/// A message without anything that looks like a key: keys are easily misplaced where hashes, names or rules
-/// belong, and messages are logged.
-fn without_keys(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((before, behind)) = rest.split_once(KEY_PREFIX) {
-        out.push_str(before);
-        out.push_str("(a key, not shown)");
-        let end = behind.find(|c: char| c.is_whitespace() || c == '`').unwrap_or(behind.len());
-        rest = &behind[end..];
-    }
-    out.push_str(rest);
-    out
-}
-
-/// Parses one principal and collects the mistakes in it.
-struct Reader<'a> {
-    place: String,
-    mistakes: &'a mut Vec<String>,
+    &entries[..entries.len().min(maximum)]
 }
 
 impl Reader<'_> {
-    fn report(&mut self, mistake: impl std::fmt::Display) {
-        self.mistakes.push(without_keys(&format!("has a mistake in {}: {mistake}", self.place)));
-    }
-
-    fn check<T>(&mut self, field: &str, parsed: Result<T, Invalid>) -> Option<T> {
-        parsed.map_err(|why| self.report(format_args!("{field}: {why}"))).ok()
-    }
-
-    fn principal(&mut self, entry: &toml::Value) -> Option<Principal> {
-        const KNOWN: [&str; 7] = ["name", "keys", "certificates", "allow", "requests_per_second", "leases", "waiters"];
+    fn principal(&mut self, entry: &toml::Value, issuers: &[Issuer]) -> Option<Principal> {
+        const KNOWN: [&str; 8] =
+            ["name", "keys", "certificates", "tokens", "allow", "requests_per_second", "leases", "waiters"];
         let Some(table) = entry.as_table() else {
             self.report("it must be a table that begins with [[principal]]");
             return None;
@@ -144,15 +124,14 @@ impl Reader<'_> {
         if let Some(name) = &name {
             self.place = format!("principal `{name}`");
         }
-        for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
-            self.report(format_args!("{} is unknown; the fields are {}", shown(key), KNOWN.join(", ")));
-        }
+        self.check_fields(table, &KNOWN);
         let keys = self.keys(table.get("keys"));
         let certificates = self.texts("certificates", table.get("certificates"), KEYS_MAX);
         let certificates: Vec<_> =
             certificates.iter().filter_map(|text| self.check("`certificates`", CertificateName::parse(text))).collect();
-        if keys.is_empty() && certificates.is_empty() && table.get("keys").is_none() {
-            self.report("it needs `keys` or `certificates`, or nobody can log in as it");
+        let tokens = self.token_rules(table.get("tokens"), issuers);
+        if certificates.is_empty() && tokens.is_empty() && table.get("keys").is_none() {
+            self.report("it needs `keys`, `certificates` or `tokens`, or nobody can log in as it");
         }
         let rules = self.texts("allow", table.get("allow"), RULES_MAX);
         let rules = rules.iter().filter_map(|text| self.check("`allow`", text.parse::<AccessRule>())).collect();
@@ -163,33 +142,7 @@ impl Reader<'_> {
             leases: self.number("leases", table, 1_000_000),
             waiters: self.number("waiters", table, 1_000_000),
         };
-        Some(Principal { name: name?, keys, certificates, rules: AccessRules(rules), limits })
-    }
-
-    fn texts(&mut self, field: &str, value: Option<&toml::Value>, maximum: usize) -> Vec<String> {
-        let Some(value) = value else { return Vec::new() };
-        let texts: Option<Vec<String>> =
-            value.as_array().and_then(|items| items.iter().map(|item| item.as_str().map(str::to_owned)).collect());
-        match texts {
-            Some(texts) if texts.len() <= maximum => texts,
-            Some(texts) => {
-                self.report(format_args!("`{field}` has {} entries, but must have at most {maximum}", texts.len()));
-                Vec::new()
-            }
-            None => {
-                self.report(format_args!("`{field}` must be a list of texts"));
-                Vec::new()
-            }
-        }
-    }
-
-    fn number(&mut self, field: &str, table: &toml::Table, maximum: usize) -> Option<usize> {
-        let value = table.get(field)?;
-        let number = value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|n| (1..=maximum).contains(n));
-        if number.is_none() {
-            self.report(format_args!("`{field}` must be a whole number from 1 to {maximum}"));
-        }
-        number
+        Some(Principal { name: name?, keys, certificates, tokens, rules: AccessRules(rules), limits })
     }
 
     fn keys(&mut self, value: Option<&toml::Value>) -> Vec<KeyEntry> {

@@ -43,7 +43,7 @@ fn every_mistake_is_reported_with_its_place() {
         ("[[principals]]\nname = \"a\"", "only [[principal]] tables"),
         ("[[principal]]\nkeys = []", "principal 1: it needs a `name`"),
         ("[[principal]]\nname = \"a b\"\nkeys = []", "principal 1: `name`"),
-        (&principal(""), "`ci`: it needs `keys` or `certificates`"),
+        (&principal(""), "`ci`: it needs `keys`, `certificates` or `tokens`"),
         (&principal("keys = 1"), "`keys` must be a list"),
         (&principal("keys = [\"x\"]"), "`keys` must be a list"),
         (&principal("keys = [{ sha256 = 1 }]"), "`keys` must be a list"),

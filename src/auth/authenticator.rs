@@ -1,17 +1,25 @@
-//! Authentication state of the service: the principals in force, rate limits, quotas and sessions. A reload
-//! of the access file replaces the principals between two requests.
+//! Authentication state of the service: the principals in force, the keys of issuers, rate limits, quotas and sessions. A
+//! reload of the access file replaces the principals between two requests.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
+use super::issuer::KeySource;
+use super::key_set::KeySet;
 use super::principal::{Principal, PrincipalLimits, PrincipalName};
 use super::principals::{Credential, IdentifyError, PrincipalStore};
 use super::quota::Quotas;
 use super::rate_limit::{RateExceeded, RateLimits, RequestClass};
 use super::session::Sessions;
+use super::token::{self, TokenError};
 use crate::redlock::clock::BootTime;
+
+/// How long after its end a token still renews and releases the lease of its holder.
+pub(crate) const LATE_HOLDER_MAX: Duration = Duration::from_hours(24);
 
 /// Identifies callers and counts what they use.
 #[derive(Debug, Default)]
@@ -23,6 +31,9 @@ pub struct Authenticator {
     rate_limits: Mutex<HashMap<PrincipalName, Arc<RateLimits>>>,
     quotas: Quotas,
     sessions: Sessions,
+    issuer_keys: RwLock<HashMap<KeySource, Arc<KeySet>>>,
+    /// A token named a key that is not known: the issuer may have new ones.
+    lacks_key: AtomicBool,
 }
 
 impl Authenticator {
@@ -54,12 +65,64 @@ impl Authenticator {
     pub fn replace(&self, store: PrincipalStore) {
         let Some(current) = &self.store else { return };
         self.rate_limits.lock().retain(|name, _| store.find(name).is_some());
+        self.issuer_keys.write().retain(|source, _| store.issuers().iter().any(|issuer| issuer.keys == *source));
         *current.write() = Arc::new(store);
+    }
+
+    /// Puts the keys of an issuer in force, or none.
+    pub fn replace_keys(&self, source: &KeySource, keys: Option<KeySet>) {
+        match keys {
+            Some(keys) => drop(self.issuer_keys.write().insert(source.clone(), Arc::new(keys))),
+            None => drop(self.issuer_keys.write().remove(source)),
+        }
+    }
+
+    /// Whether keys of this source are in force.
+    pub fn has_keys(&self, source: &KeySource) -> bool {
+        self.issuer_keys.read().contains_key(source)
+    }
+
+    /// Whether a token named an unknown key since the last call.
+    pub fn take_lacks_key(&self) -> bool {
+        self.lacks_key.swap(false, Ordering::Relaxed)
     }
 
     /// The principal that this credential belongs to. Errors: [`IdentifyError`].
     pub fn identify(&self, credential: &Credential<'_>, wall_ms: u64) -> Result<Arc<Principal>, IdentifyError> {
-        self.store().identify(credential, wall_ms)
+        self.identify_late(credential, wall_ms, Duration::ZERO)
+    }
+
+    /// The same for a request that only renews or releases the lease of a secret that it has: a token may have expired
+    /// within [`LATE_HOLDER_MAX`], because those of pipelines live for minutes and their jobs for longer.
+    ///
+    /// Errors: [`IdentifyError`].
+    pub fn identify_holder(&self, credential: &Credential<'_>, wall_ms: u64) -> Result<Arc<Principal>, IdentifyError> {
+        self.identify_late(credential, wall_ms, LATE_HOLDER_MAX)
+    }
+
+    fn identify_late(
+        &self,
+        credential: &Credential<'_>,
+        wall_ms: u64,
+        late: Duration,
+    ) -> Result<Arc<Principal>, IdentifyError> {
+        match credential {
+            Credential::Key(presented) if token::is_token(presented) => {
+                self.identify_token(presented, wall_ms, late).map_err(IdentifyError::Token)
+            }
+            _ => self.store().identify(credential, wall_ms),
+        }
+    }
+
+    fn identify_token(&self, presented: &[u8], wall_ms: u64, late: Duration) -> Result<Arc<Principal>, TokenError> {
+        let store = self.store();
+        let issuer = token::claimed_issuer(presented, store.issuers())?;
+        let keys = self.issuer_keys.read().get(&issuer.keys).cloned().ok_or(TokenError::NoKeys)?;
+        let verified = token::verify(presented, issuer, &keys, wall_ms, late);
+        if verified == Err(TokenError::UnknownKey) {
+            self.lacks_key.store(true, Ordering::Relaxed);
+        }
+        store.find_by_claims(issuer, &verified?).cloned().ok_or(TokenError::NoPrincipal)
     }
 
     /// The principal as it is defined now; `None` if it was removed.
@@ -106,8 +169,6 @@ impl Authenticator {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::access_file::parse;
     use super::super::key::KeyHash;
     use super::*;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::issuer::TokenRule;
 use super::key::{KEY_PREFIX, KeyHash};
 use super::rule::AccessRules;
 use crate::types::Invalid;
@@ -125,6 +126,8 @@ pub struct Principal {
     pub keys: Vec<KeyEntry>,
     /// A client certificate with any of these names identifies it.
     pub certificates: Vec<CertificateName>,
+    /// A token that satisfies any of these identifies it.
+    pub tokens: Vec<TokenRule>,
     /// What it is allowed to do.
     pub rules: AccessRules,
     /// Its own limits.

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use super::issuer::Issuer;
 use super::key::{KEY_MAX_BYTES, KeyHash};
 use super::principal::{CertificateName, Principal, PrincipalName};
+use super::token::TokenError;
 
 /// A credential as presented. Borrowed from the request; never stored.
 pub enum Credential<'a> {
-    /// An API key in plain text.
+    /// An API key in plain text, or a token.
     Key(&'a [u8]),
     /// A client certificate whose signature has been verified.
     Certificate(&'a PeerCertificate),
@@ -32,23 +34,42 @@ pub enum IdentifyError {
     NotFound,
     /// The key of this principal has expired.
     Expired(PrincipalName),
+    /// It is a token that is not accepted.
+    Token(TokenError),
 }
 
 /// All principals of the access file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PrincipalStore {
     principals: Vec<Arc<Principal>>,
+    issuers: Vec<Issuer>,
 }
 
 impl PrincipalStore {
-    /// Names, keys and certificates must be unique; [`super::access_file`] checks this.
-    pub fn new(principals: Vec<Principal>) -> Self {
-        Self { principals: principals.into_iter().map(Arc::new).collect() }
+    /// Names, keys and certificates must be unique, and rules for tokens name one of `issuers`; [`super::access_file`] checks
+    /// this.
+    pub fn new(principals: Vec<Principal>, issuers: Vec<Issuer>) -> Self {
+        Self { principals: principals.into_iter().map(Arc::new).collect(), issuers }
     }
 
     /// All principals, in the order of the file.
     pub fn principals(&self) -> &[Arc<Principal>] {
         &self.principals
+    }
+
+    /// Who may issue tokens.
+    pub fn issuers(&self) -> &[Issuer] {
+        &self.issuers
+    }
+
+    /// The first principal, in the order of the file, with a rule that these verified claims satisfy.
+    pub fn find_by_claims(
+        &self,
+        issuer: &Issuer,
+        claims: &serde_json::Map<String, serde_json::Value>,
+    ) -> Option<&Arc<Principal>> {
+        let matches = |principal: &&Arc<Principal>| principal.tokens.iter().any(|rule| rule.matches(issuer, claims));
+        self.principals.iter().find(matches)
     }
 
     /// The principal with this name.

@@ -183,6 +183,7 @@ mod tests {
             name: PrincipalName::parse(name).expect("valid"),
             keys: Vec::new(),
             certificates: Vec::new(),
+            tokens: Vec::new(),
             rules: AccessRules::default(),
             limits: PrincipalLimits::default(),
         };

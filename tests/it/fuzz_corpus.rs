@@ -13,7 +13,7 @@ use crate::support::seeded::Seeded;
 /// A target's name, and the function that takes one input.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 7] = [
+const TARGETS: [Target; 8] = [
     ("names", bodies::names),
     ("durations", bodies::durations),
     ("bodies", bodies::bodies),
@@ -21,6 +21,7 @@ const TARGETS: [Target; 7] = [
     ("settings", bodies::settings),
     ("access_file", bodies::access_file),
     ("replies", bodies::replies),
+    ("tokens", bodies::tokens),
 ];
 /// Seeds of one target. Each has a name that says what is in it.
 const SEEDS: usize = 10;

@@ -1,9 +1,10 @@
-//! Who sends a request: the API key in `Authorization`, the client's certificate, or the session cookie of the pages.
+//! Who sends a request: the API key or the token in `Authorization`, the client's certificate, or the session cookie of the pages.
 
 use std::sync::Arc;
 
+use axum::body::HttpBody;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
@@ -14,6 +15,8 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::redlock::clock::{Clock, SystemClock};
 
+/// The header with the secret of a lease.
+const LOCK_TOKEN: HeaderName = HeaderName::from_static("lock-token");
 /// The session cookie of the pages. The API never reads it.
 pub(crate) const SESSION_COOKIE: &str = "redlockd_session";
 /// The `WWW-Authenticate` header of a 401 without credentials. `Basic` works and is not offered: browsers would ask for
@@ -53,16 +56,37 @@ pub(super) fn identify(authenticator: &Arc<Authenticator>, request: &Request) ->
         (None, Some(certificate)) => Credential::Certificate(certificate),
         (None, None) => return Err(unauthenticated("send an API key: `Authorization: Bearer rlk_…`", CHALLENGE)),
     };
-    match authenticator.identify(&credential, SystemClock.wall_ms()) {
+    let identified = match only_renews_or_releases(request) {
+        true => authenticator.identify_holder(&credential, SystemClock.wall_ms()),
+        false => authenticator.identify(&credential, SystemClock.wall_ms()),
+    };
+    match identified {
         Ok(principal) => Ok(Access::of_principal(authenticator, principal)),
         Err(unknown) => {
             // The client does not learn whether a key has expired or never existed.
-            if let IdentifyError::Expired(name) = &unknown {
-                tracing::info!(principal = name.as_str(), "an expired key was presented");
+            match &unknown {
+                IdentifyError::Expired(name) => {
+                    tracing::info!(principal = name.as_str(), "an expired key was presented");
+                }
+                // Anybody can present one, so not at `info`.
+                IdentifyError::Token(why) => tracing::debug!(%why, "a token was refused"),
+                IdentifyError::NotFound => {}
             }
             Err(unauthenticated("these credentials are unknown or have expired", INVALID))
         }
     }
+}
+
+/// Whether a request can do nothing but renew or release the lease whose secret it has. `force` is in the query or in the
+/// body of a DELETE, so one with either may be more.
+fn only_renews_or_releases(request: &Request) -> bool {
+    let is_plain = request.headers().contains_key(LOCK_TOKEN) && request.uri().query().is_none();
+    let is_holder = match *request.method() {
+        Method::PATCH => true,
+        Method::DELETE => request.body().is_end_stream(),
+        _ => false,
+    };
+    is_plain && is_holder
 }
 
 fn unauthenticated(detail: &str, challenge: HeaderValue) -> Problem {
@@ -98,6 +122,28 @@ fn presented_key(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_what_cannot_force_counts_as_a_renewal_or_release() {
+        for (method, uri, has_secret, body, expected) in [
+            ("PATCH", "/locks/a", true, "ttl=30s", true),
+            ("DELETE", "/locks/a", true, "", true),
+            ("DELETE", "/locks/a", true, "force=now&reason=x", false),
+            ("DELETE", "/locks/a?force=now&reason=x", true, "", false),
+            ("DELETE", "/locks/a?f%6frce=now&reason=x", true, "", false),
+            ("DELETE", "/locks/a", false, "", false),
+            ("PATCH", "/locks/a", false, "", false),
+            ("POST", "/locks/a", true, "", false),
+            ("GET", "/locks/a", true, "", false),
+        ] {
+            let mut request = Request::builder().method(method).uri(uri);
+            if has_secret {
+                request = request.header(LOCK_TOKEN, "a-token-0123456789-abcdef");
+            }
+            let request = request.body(axum::body::Body::from(body)).expect("a request");
+            assert_eq!(only_renews_or_releases(&request), expected, "{method} {uri} {body}");
+        }
+    }
 
     #[test]
     fn the_session_token_is_found_among_other_cookies() {

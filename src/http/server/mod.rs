@@ -2,6 +2,7 @@
 
 pub(crate) mod fd_limit;
 pub(crate) mod idle_timeout;
+pub(crate) mod issuer_keys;
 mod refused_head;
 pub(crate) mod reload;
 pub(crate) mod serve;

@@ -41,7 +41,8 @@ pub(super) async fn log_in(State(state): State<AppState>, request: Request) -> R
     let key = fields.text("key").unwrap_or_default();
     fields.finish(&["key"])?;
     let key = key.trim().as_bytes();
-    let Ok(principal) = state.authenticator.identify(&Credential::Key(key), state.manager.wall_ms()) else {
+    // A session is bound to a key of the access file, and a token has none.
+    let Ok(principal) = state.authenticator.store().identify(&Credential::Key(key), state.manager.wall_ms()) else {
         return pages::html(StatusCode::FORBIDDEN, &LoginPage { principal: String::new(), has_failed: true });
     };
     audit_scope.name(principal.name.as_str());

@@ -13,6 +13,7 @@ mod redis_side;
 mod reload;
 mod secrets;
 mod tls;
+mod tokens;
 mod visibility;
 
 use std::path::PathBuf;

@@ -1,0 +1,218 @@
+//! Keeps the public keys of issuers: read at the start and again at intervals, from a URL or a file. While an issuer does
+//! not answer, its last keys stay in force, up to a limit: a key that was withdrawn must not be accepted for ever.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reqwest::{Certificate, redirect};
+
+use crate::auth::authenticator::Authenticator;
+use crate::auth::issuer::KeySource;
+use crate::auth::key_set::{KEY_SET_MAX_BYTES, KeySet};
+use crate::redlock::clock::{BootTime, Clock, SystemClock};
+
+/// The interval of checks whether a set is to be read again.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a set from a URL is used before it is fetched again.
+const KEYS_REFRESH: Duration = Duration::from_mins(5);
+/// How long a set from a file is used before it is read again.
+const KEYS_FILE_REFRESH: Duration = Duration::from_secs(5);
+/// The pause after a failed fetch, and the shortest time between two fetches: tokens with made-up key ids cannot cause more.
+const KEYS_RETRY: Duration = Duration::from_secs(15);
+/// How long keys stay in force without having been read again.
+const KEYS_LIFE: Duration = Duration::from_hours(24);
+/// How long a fetch may take.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is known of one source.
+#[derive(Debug, Clone, Copy, Default)]
+struct SourceState {
+    tried: Option<BootTime>,
+    read: Option<BootTime>,
+    has_failed: bool,
+}
+
+impl SourceState {
+    /// Whether it is time to read it. `lacks_key`: a token named a key that is not known.
+    fn is_due(&self, source: &KeySource, lacks_key: bool, now: BootTime) -> bool {
+        let Some(tried) = self.tried else { return true };
+        let pause = match source {
+            KeySource::File(_) => KEYS_FILE_REFRESH,
+            KeySource::Url(..) if self.has_failed || lacks_key => KEYS_RETRY,
+            KeySource::Url(..) => KEYS_REFRESH,
+        };
+        now.since(tried) >= pause
+    }
+
+    /// Whether its keys are too old to be believed.
+    fn is_over(&self, now: BootTime) -> bool {
+        self.read.is_none_or(|read| now.since(read) >= KEYS_LIFE)
+    }
+}
+
+/// Reads the keys of all issuers of the access file, for ever.
+///
+/// Cancel: nothing is left behind; keys that were read stay in force.
+pub(crate) async fn keep(authenticator: Arc<Authenticator>) {
+    let mut states: HashMap<KeySource, SourceState> = HashMap::new();
+    let mut lacks_key = false;
+    loop {
+        let store = authenticator.store();
+        let sources: Vec<KeySource> = store.issuers().iter().map(|issuer| issuer.keys.clone()).collect();
+        states.retain(|source, _| sources.contains(source));
+        // Remembered until each source that it may concern was read again.
+        lacks_key |= authenticator.take_lacks_key();
+        let now = SystemClock.now();
+        let due: Vec<_> = sources
+            .into_iter()
+            .filter(|source| states.get(source).copied().unwrap_or_default().is_due(source, lacks_key, now))
+            .collect();
+        if !due.is_empty() {
+            lacks_key = false;
+        }
+        let read = join_all(due.into_iter().map(async |source| {
+            let keys = read(&source).await;
+            (source, keys)
+        }));
+        for (source, keys) in read.await {
+            let state = states.entry(source.clone()).or_default();
+            apply(&authenticator, &source, keys, state, SystemClock.now());
+        }
+        SystemClock.sleep(CHECK_INTERVAL).await;
+    }
+}
+
+/// Puts what was read in force, or keeps what was there before. Logs each change once.
+fn apply(
+    authenticator: &Authenticator,
+    source: &KeySource,
+    keys: Result<KeySet, String>,
+    state: &mut SourceState,
+    now: BootTime,
+) {
+    state.tried = Some(now);
+    match keys {
+        Ok(keys) => {
+            if state.has_failed || state.read.is_none() {
+                tracing::info!(%source, keys = keys.len(), "the keys of an issuer were read and are in force");
+            }
+            (state.read, state.has_failed) = (Some(now), false);
+            authenticator.replace_keys(source, Some(keys));
+        }
+        Err(why) => {
+            let (first, had_keys) = (!state.has_failed, state.read.is_some());
+            state.has_failed = true;
+            if state.is_over(now) {
+                state.read = None;
+                authenticator.replace_keys(source, None);
+            }
+            if first || (had_keys && state.read.is_none()) {
+                let rest = match state.read {
+                    Some(_) => "the ones before stay in force for a day",
+                    None => "tokens of this issuer are refused until they can be read",
+                };
+                tracing::error!(%source, "the keys of an issuer {why}: {rest}");
+            }
+        }
+    }
+}
+
+/// Errors: why; continues "the keys of an issuer …".
+async fn read(source: &KeySource) -> Result<KeySet, String> {
+    match source {
+        KeySource::File(path) => {
+            let file = std::fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
+            let mut json = Vec::new();
+            let limit = u64::try_from(KEY_SET_MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+            std::io::Read::read_to_end(&mut std::io::Read::take(file, limit), &mut json)
+                .map_err(|error| format!("cannot be read: {error}"))?;
+            KeySet::parse(&json)
+        }
+        KeySource::Url(url, ca_file) => {
+            let late = || format!("did not arrive within {} s", FETCH_TIMEOUT.as_secs());
+            tokio::time::timeout(FETCH_TIMEOUT, fetch(url, ca_file.as_deref())).await.map_err(|_| late())?
+        }
+    }
+}
+
+/// Follows no redirect: the address is what the access file says.
+async fn fetch(url: &str, ca_file: Option<&Path>) -> Result<KeySet, String> {
+    let failed = |error: reqwest::Error| format!("cannot be fetched: {}", causes(&error));
+    let pem = match ca_file {
+        Some(path) => std::fs::read(path).map_err(|error| format!("cannot be fetched: `ca_file`: {error}"))?,
+        None => Vec::new(),
+    };
+    let authorities =
+        Certificate::from_pem_bundle(&pem).map_err(|_| "cannot be fetched: `ca_file` is not PEM".to_owned())?;
+    let client = reqwest::Client::builder()
+        .user_agent(concat!("redlockd/", env!("CARGO_PKG_VERSION")))
+        .redirect(redirect::Policy::none())
+        .tls_certs_merge(authorities)
+        .build()
+        .map_err(failed)?;
+    let mut response = client.get(url).header("Accept", "application/json").send().await.map_err(failed)?;
+    if !response.status().is_success() {
+        return Err(format!("cannot be fetched: status {}", response.status().as_u16()));
+    }
+    let mut json = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(failed)? {
+        json.extend_from_slice(&chunk);
+        if json.len() > KEY_SET_MAX_BYTES {
+            break;
+        }
+    }
+    KeySet::parse(&json)
+}
+
+/// The error with what caused it.
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AT: fn(u64) -> BootTime = |s| BootTime::from_nanos(s * 1_000_000_000);
+
+    #[test]
+    fn an_unknown_key_and_a_failure_bring_the_next_fetch_forward_and_no_further() {
+        let url = KeySource::Url("https://issuer.example/keys".to_owned(), None);
+        let file = KeySource::File("/keys".into());
+        assert!(SourceState::default().is_due(&url, false, AT(1)));
+        let read = SourceState { tried: Some(AT(100)), read: Some(AT(100)), has_failed: false };
+        let failed = SourceState { has_failed: true, ..read };
+        for (state, source, lacks_key, due_after_s) in
+            [(read, &url, false, 300), (read, &url, true, 15), (failed, &url, false, 15), (read, &file, false, 5)]
+        {
+            assert!(!state.is_due(source, lacks_key, AT(100 + due_after_s - 1)), "{state:?} {source}");
+            assert!(state.is_due(source, lacks_key, AT(100 + due_after_s)), "{state:?} {source}");
+        }
+    }
+
+    #[test]
+    fn keys_outlive_an_issuer_that_is_down_by_a_day() {
+        let text =
+            r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+        let keys = || KeySet::parse(text.as_bytes());
+        let (authenticator, source) = (Authenticator::open(), KeySource::File("/keys".into()));
+        let mut state = SourceState::default();
+        apply(&authenticator, &source, keys(), &mut state, AT(100));
+        let day = 24 * 3_600;
+        for (at, is_known) in [(100 + day - 1, true), (100 + day, false), (100 + day + 1, false)] {
+            apply(&authenticator, &source, Err("cannot be fetched".to_owned()), &mut state, AT(at));
+            assert_eq!((authenticator.has_keys(&source), state.has_failed), (is_known, true), "{at}");
+        }
+        apply(&authenticator, &source, keys(), &mut state, AT(100 + day + 2));
+        assert!(authenticator.has_keys(&source) && !state.has_failed);
+    }
+}
