@@ -13,6 +13,8 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::redlock::entropy::SystemEntropy;
 
+/// More than the library writes: status, length, date and connection.
+const LIBRARY_ANSWER_MAX: usize = 512;
 /// The end of a head.
 const HEAD_END: &str = "\r\n\r\n";
 
@@ -27,8 +29,14 @@ impl RefusedHead {
     /// a request id, which every answer of a handler has. No text of a client can look like one, since no answer has a
     /// line break of a client in it.
     pub(super) fn of(bytes: &[u8]) -> Option<Self> {
+        // Most writes end here.
+        if bytes.len() > LIBRARY_ANSWER_MAX || !bytes.starts_with(b"HTTP/1.") {
+            return None;
+        }
         let head = std::str::from_utf8(bytes).ok()?.strip_suffix(HEAD_END)?;
-        let problem = match head.strip_prefix("HTTP/1.1 ")?.get(..3)? {
+        // In the version of the request before it on the same connection.
+        let status = head.strip_prefix("HTTP/1.1 ").or_else(|| head.strip_prefix("HTTP/1.0 "))?;
+        let problem = match status.get(..3)? {
             "400" => Problem::invalid_field("head", "request line or headers are not valid HTTP/1.1"),
             "414" => Problem::new(ProblemKind::UriTooLong, "path and query are longer than any limit here"),
             "431" => Problem::new(ProblemKind::HeadTooLarge, "request line and headers exceed their limit"),
@@ -41,6 +49,7 @@ impl RefusedHead {
             return None;
         }
         let id = RequestId::generate(&SystemEntropy);
+        tracing::debug!(request_id = id.as_str(), status, "a head that cannot be read was refused");
         let body = serde_json::to_string(&problem.body(id.as_str())).ok()? + "\n";
         let kept = headers.iter().filter(|line| !line.starts_with("content-length:"));
         let mut text: String = std::iter::once(&status).chain(kept).map(|line| format!("{line}\r\n")).collect();
@@ -80,6 +89,7 @@ mod tests {
     #[test]
     fn l2_only_answers_of_the_library_are_completed() {
         let own = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ndate: today\r\n\r\n";
+        assert!(RefusedHead::of(own.replace("/1.1", "/1.0").as_bytes()).is_some());
         let completed = RefusedHead::of(own.as_bytes()).expect("one of the library");
         let text = String::from_utf8(completed.bytes).expect("text");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head");
