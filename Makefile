@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast model chaos bench bench-peers bench-growth bench-cost fuzz lint fmt docs acceptance measure
+.PHONY: help run deps test test-fast model chaos floods bench bench-peers bench-growth bench-cost fuzz lint dist fmt docs acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -37,6 +37,10 @@ model: ## check the models of the protocol within larger bounds than `make test`
 chaos: deps ## real servers under faults, and plain Redlock under the same: make chaos SECONDS=600 SEED=1
 	REDLOCKD_CHAOS_SECONDS=$(or $(SECONDS),60) REDLOCKD_CHAOS_SEED=$(or $(SEED),1) \
 	cargo test --locked --test chaos -- --nocapture --test-threads 1 --include-ignored keeps_its plain_redlock_under
+
+floods: ## 19,000 connections, half of them half-open, and slow readers of every stream (minutes): make floods CONNECTIONS=19000
+	ulimit -n "$$(ulimit -Hn)" && REDLOCKD_FLOOD=$(or $(CONNECTIONS),19000) \
+	cargo test --locked --test it access::floods:: -- --nocapture --test-threads 1
 
 fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
@@ -79,6 +83,12 @@ lint: ## formatting, clippy, docs, scripts and licences, each without a warning
 	else echo "shellcheck is not installed: skipped"; fi
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
 	else echo "cargo-deny is not installed: skipped"; fi
+
+dist: ## target/dist: the release binary, the licences of the crates in it, a bill of materials (CycloneDX), checksums
+	cargo build --locked --release
+	@packaging/dist.py target/dist
+	@install -m 755 $(REDLOCKD) target/dist/redlockd && install -m 644 LICENSE README.md target/dist/
+	@cd target/dist && rm -f SHA256SUMS && sha256sum -- * > SHA256SUMS && cat SHA256SUMS
 
 fmt: ## format the code
 	cargo fmt

@@ -165,6 +165,34 @@ fn the_rotation_makes_no_file_and_sends_no_signal() {
     }
 }
 
+/// L16: `make dist` lists every crate in the binary with its licence. Skipped without Python.
+#[test]
+fn l16_the_licences_and_the_bill_of_materials_have_every_crate_of_the_binary() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let Ok(output) = Command::new("python3").arg(packaging("dist.py")).arg(dir.path()).output() else { return };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).expect(name);
+    let bill: serde_json::Value = serde_json::from_str(&read("redlockd.cdx.json")).expect("JSON");
+    let components = bill["components"].as_array().expect("components");
+    let names: Vec<&str> = components.iter().filter_map(|component| component["name"].as_str()).collect();
+    for name in ["ring", "rustls", "hyper", "tokio", "jsonwebtoken"] {
+        assert!(names.contains(&name), "{name}");
+    }
+    for name in ["proptest", "fantoccini", "stateright", "redlockd"] {
+        assert!(!names.contains(&name), "{name} is not in the binary");
+    }
+    let licences = read("THIRD-PARTY-LICENSES.txt");
+    for component in components {
+        let (name, version) = (&component["name"], &component["version"]);
+        assert!(
+            component["licenses"][0]["expression"].is_string() && component["hashes"][0]["content"].is_string(),
+            "{name}"
+        );
+        let line = format!("{} {}:", name.as_str().expect("text"), version.as_str().expect("text"));
+        assert!(licences.contains(&line), "{line}");
+    }
+}
+
 /// What the container copies is all that the build needs, and what it runs are commands that exist.
 #[test]
 fn the_container_file_copies_what_is_there_and_runs_what_exists() {
