@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::client_args::{
-    AcquireCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand,
+    AcquireCommand, ElectCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand,
     ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
 };
 use crate::config::Inputs;
@@ -101,6 +101,8 @@ pub(super) enum Command {
     Init(ConfigArgs),
     /// Run a command while holding a lock, which is renewed meanwhile and released afterwards
     Run(Box<RunCommand>),
+    /// Lead while holding a lock, run a command meanwhile, and campaign again when the lease is lost
+    Elect(Box<ElectCommand>),
     /// Acquire a lock and print its token
     Acquire(Box<AcquireCommand>),
     /// Renew a lease, or edit its labels

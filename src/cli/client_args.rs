@@ -1,14 +1,15 @@
 //! The arguments of the commands that send requests to a running service.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, ValueEnum};
 
 use super::client_help::{
-    ACQUIRE_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES, HEALTH_EXAMPLES, LIST_EXAMPLES, NODES_EXAMPLES,
-    RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, WATCH_EXAMPLES,
+    ACQUIRE_EXAMPLES, ELECT_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES, HEALTH_EXAMPLES, LIST_EXAMPLES,
+    NODES_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, WATCH_EXAMPLES,
 };
 use crate::duration::parse_duration;
 use crate::types::ResourceName;
@@ -83,12 +84,15 @@ pub(super) enum OnLost {
 #[derive(Debug, Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(super) struct RunCommand {
-    /// TTL of the lease, which is renewed at a third of it
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
-    pub(super) ttl: Duration,
+    /// TTL of the lease, which is renewed at a third of it [default: 30s; with --at-least as long as that, at most 5m]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) ttl: Option<Duration>,
     /// Maximum wait for the lock
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
     pub(super) wait: Duration,
+    /// Keep the lock held for at least this long from its grant, also after a shorter command
+    #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true, value_parser = duration)]
+    pub(super) at_least: Duration,
     /// Exit with 0 at once if the lock is held
     #[arg(long, conflicts_with = "wait")]
     pub(super) skip_if_held: bool,
@@ -113,6 +117,34 @@ pub(super) struct RunCommand {
     pub(super) resource: ResourceName,
     /// The command and its arguments; run without a shell. A `--` before it is optional
     #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+/// Arguments of `elect`.
+#[derive(Debug, Args)]
+#[command(after_help = ELECT_EXAMPLES)]
+pub(super) struct ElectCommand {
+    /// TTL of the lease: at the latest after it another candidate can lead
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    pub(super) ttl: Duration,
+    /// Answer who leads on this IP address and port: `GET /`, and `GET /leader` with 200 or 503
+    #[arg(long, value_name = "ADDR")]
+    pub(super) listen: Option<SocketAddr>,
+    /// Time between SIGTERM and SIGKILL, both before the lease ends [default: 5s, at most a third of --ttl]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) grace: Option<Duration>,
+    /// Print only errors
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+    #[command(flatten)]
+    pub(super) labels: LabelArgs,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+    /// The name of the lock
+    #[arg(value_parser = resource)]
+    pub(super) resource: ResourceName,
+    /// The command and its arguments, run while this process leads; without one it only leads
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }
 

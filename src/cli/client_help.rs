@@ -8,7 +8,9 @@ Examples:
   redlockd run --wait 5m --ttl 1m --note 'release 1.9' deploy/prod -- ./deploy.sh --fast
       wait in the queue for up to five minutes
   redlockd run --skip-if-held cron/nightly -- ./nightly.sh
-      one of many hosts runs it; the others exit with 0 at once
+      the others exit with 0 at once
+  redlockd run --skip-if-held --at-least 1m cron/nightly -- ./nightly.sh
+      one of many hosts runs it, also where their clocks differ by up to a minute
   redlockd run -E 1 --url http://a:5625 --url http://b:5625 x -- ./job.sh
       exit with 1 if the lock is held, like flock; try the second instance if the first is down
 
@@ -18,6 +20,20 @@ REDLOCKD_TOKEN_FILE and REDLOCKD_DEADLINE_MS (Unix time in ms at the start; rene
 Exit codes: the command's own, 128+n for signal n; 64 wrong usage, 69 no instance or no quorum,
 73 the token file cannot be written, 75 the lock is held (-E), 76 the lease was lost, 77 not
 allowed, 126 and 127 the command cannot be run or found.";
+
+pub(super) const ELECT_EXAMPLES: &str = "\
+Examples:
+  redlockd elect scheduler/leader -- ./scheduler.sh
+      on every host: runs it on one of them, and on another when that one fails
+  redlockd elect --listen 127.0.0.1:4040 scheduler/leader
+      leads without a command; http://127.0.0.1:4040/leader answers 200 while it does, else 503
+
+Campaigns until it is ended by a signal. The command has the environment that `run` gives, is ended
+before a lease that cannot be renewed is over, and is started again in the next term.
+
+Exit codes: 128+n for signal n, or the code with which the command ended after it; 64 wrong usage,
+69 cannot listen, 73 the token file cannot be written, 77 not allowed, 126 and 127 the command cannot
+be run or found.";
 
 pub(super) const ACQUIRE_EXAMPLES: &str = "\
 Examples:

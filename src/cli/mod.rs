@@ -52,6 +52,7 @@ pub fn run(
             Err(code) => code,
         },
         Command::Run(args) => run::run(*args, env, err),
+        Command::Elect(args) => run::elect(*args, env, err),
         Command::Watchdog { token_file, release } => run::watchdog::main(&token_file, &release, err),
         Command::Config { command: ConfigCommand::Check(settings) } => match load_for_service(settings, env, err) {
             Ok(loaded) => report(&loaded, out, err),

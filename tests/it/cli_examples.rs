@@ -33,7 +33,7 @@ fn help_of(command: &[&str]) -> Vec<String> {
 /// A directory with what the examples name.
 fn directory() -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
-    for script in ["deploy.sh", "nightly.sh", "job.sh"] {
+    for script in ["deploy.sh", "nightly.sh", "job.sh", "scheduler.sh"] {
         let path = dir.path().join(script);
         std::fs::write(&path, "#!/bin/sh\nexit 0\n").expect("writable");
         let made = Command::new("chmod").arg("+x").arg(&path).status().expect("chmod runs");
@@ -80,6 +80,19 @@ fn the_examples_of_the_commands_that_ask_a_service() {
             let done = run_asking(&line, &daemon, dir.path());
             assert_eq!(done.code, Some(0), "{line}: {done:?}");
         }
+    }
+}
+
+/// It campaigns for ever: it leads, and ends by a signal.
+#[tokio::test]
+async fn the_examples_of_elect() {
+    for line in help_of(&["elect"]) {
+        let (daemon, dir) = (Daemon::start(), directory());
+        let line = format!("exec {}", line.replace(":4040", ":0"));
+        let mut elect = Running::spawn(shell(&line, dir.path()).env("REDLOCKD_URL", daemon.url()));
+        poll::until_true(&line, || daemon.ask(&["status", "scheduler/leader"]).code == Some(0)).await;
+        elect.signal(Signal::TERM);
+        assert_eq!(elect.end().await.code, Some(143), "{line}");
     }
 }
 

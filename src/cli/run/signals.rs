@@ -27,6 +27,7 @@ pub(super) enum SignalEvent {
 pub(super) struct RunSignals {
     forwarded: Vec<(Signal, unix::Signal)>,
     child: unix::Signal,
+    received: Option<Signal>,
 }
 
 impl RunSignals {
@@ -42,13 +43,13 @@ impl RunSignals {
                 forwarded.push((which, signal(SignalKind::from_raw(which.as_raw()))?));
             }
         }
-        Ok(Self { forwarded, child: signal(SignalKind::child())? })
+        Ok(Self { forwarded, child: signal(SignalKind::child())?, received: None })
     }
 
     /// The next signal. Cancel: none is lost.
     pub(super) async fn next(&mut self) -> SignalEvent {
-        let Self { forwarded, child } = self;
-        std::future::poll_fn(|cx| {
+        let Self { forwarded, child, .. } = self;
+        let event = std::future::poll_fn(|cx| {
             for (which, stream) in forwarded.iter_mut() {
                 if let std::task::Poll::Ready(Some(())) = stream.poll_recv(cx) {
                     let to_group = TO_GROUP.contains(which);
@@ -61,7 +62,16 @@ impl RunSignals {
             }
             child.poll_recv(cx).map(|_| SignalEvent::Child)
         })
-        .await
+        .await;
+        if let SignalEvent::ToGroup(signal) = event {
+            self.received = Some(signal);
+        }
+        event
+    }
+
+    /// The last signal that [`Self::next`] returned and that asks this process to end.
+    pub(super) fn received(&self) -> Option<Signal> {
+        self.received
     }
 }
 

@@ -1,0 +1,193 @@
+//! `redlockd elect`: campaigns for ever. While this process leads it runs the command, or only holds the lock; when the lease
+//! is lost or the command ends, it campaigns again with a new token.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::job::CommandEnd;
+use super::leader_page::{Leader, LeaderPage};
+use super::signals::RunSignals;
+use super::supervise::LeaseEnd;
+use super::turn::{RunContext, Turn, ended_by, failed, interrupted, refused_code, release, with_command};
+use crate::cli::commands::describe;
+use crate::cli::exit;
+use crate::cli::output::MessageWriter;
+use crate::client::acquire::{abandon, acquire};
+use crate::client::error::{ClientError, ErrorClass};
+use crate::client::renewal::{LeaseRenewer, RenewalEnd};
+use crate::client::requests::TimedLease;
+use crate::redlock::backoff::{Backoff, BackoffRange};
+use crate::redlock::clock::{BootTime, Clock, SystemClock};
+use crate::redlock::entropy::SystemEntropy;
+
+/// How long one acquire waits before it is begun anew.
+const ROUND: Duration = Duration::from_hours(1);
+/// Pause between two campaigns, so that a command that ends at once does not keep the nodes busy …
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// … and a random part, which grows.
+const PAUSES: BackoffRange = BackoffRange { first: Duration::from_secs(1), max: Duration::from_secs(29) };
+/// Interval of the message why nobody can be elected.
+const REPEAT_INTERVAL: Duration = Duration::from_mins(1);
+/// After a term of this length the pauses begin anew.
+const LONG_TERM: Duration = Duration::from_mins(1);
+
+/// Campaigns until a signal or a refusal that will not change. With `listen`, answers meanwhile who leads.
+/// Cancel: the watchdog ends the command, and the TTL the lease.
+pub(super) async fn campaign(
+    run: &RunContext,
+    listen: Option<SocketAddr>,
+    signals: &mut RunSignals,
+    messages: &MessageWriter<'_>,
+) -> CommandEnd {
+    let listener = match listen {
+        None => None,
+        Some(address) => match TcpListener::bind(address).await {
+            Ok(listener) => Some(listener),
+            Err(error) => {
+                messages.message(&format!("cannot listen on {address}: {error}"));
+                return failed(exit::UNAVAILABLE);
+            }
+        },
+    };
+    if let Some(Ok(address)) = listener.as_ref().map(TcpListener::local_addr) {
+        messages.message(&format!("answers who leads on http://{address}"));
+    }
+    let (leader, request) = (Leader::default(), &run.request);
+    let (client, owner) = (&run.client, request.owner.as_str());
+    let page = LeaderPage { leader: &leader, client, resource: &request.resource, owner, seen: Cell::default() };
+    tokio::select! {
+        biased;
+        end = terms(run, &leader, signals, messages) => end,
+        never = page.serve(listener) => match never {},
+    }
+}
+
+async fn terms(
+    run: &RunContext,
+    leader: &Leader,
+    signals: &mut RunSignals,
+    messages: &MessageWriter<'_>,
+) -> CommandEnd {
+    let mut pauses = Backoff::new(PAUSES, SystemEntropy);
+    loop {
+        let turn = match Turn::begin(run, messages) {
+            Ok(turn) => turn,
+            Err(end) => return end,
+        };
+        let lease = tokio::select! {
+            biased;
+            signal = interrupted(signals) => {
+                abandon(&run.client, &run.request, &turn.token).await;
+                return ended_by(signal);
+            }
+            lease = elected(run, &turn, messages) => match lease {
+                Ok(lease) => lease,
+                Err(end) => return end,
+            },
+        };
+        let began = SystemClock.now();
+        let ended = term(run, leader, &turn, lease, signals, messages).await;
+        if let Some(end) = ended {
+            return end;
+        }
+        if SystemClock.now().since(began) >= LONG_TERM {
+            pauses.reset();
+        }
+        tokio::select! {
+            biased;
+            signal = interrupted(signals) => return ended_by(signal),
+            () = SystemClock.sleep(PAUSE_MIN.saturating_add(pauses.next_delay())) => {}
+        }
+    }
+}
+
+/// Waits until this process is elected. Errors: a refusal that will not change; it was printed.
+async fn elected(run: &RunContext, turn: &Turn, messages: &MessageWriter<'_>) -> Result<TimedLease, CommandEnd> {
+    let mut last: Option<(String, BootTime)> = None;
+    let mut report = |error: &ClientError| {
+        let (kind, now) = (error.refusal().map(|refusal| refusal.slug.clone()).unwrap_or_default(), SystemClock.now());
+        // Once for each reason and minute, not for each try.
+        let is_known = last.as_ref().is_some_and(|(before, at)| *before == kind && now.since(*at) < REPEAT_INTERVAL);
+        if !run.quiet && !is_known {
+            messages.message(&format!("{}; trying on", describe(error)));
+            last = Some((kind, now));
+        }
+    };
+    loop {
+        match acquire(&run.client, &run.request, &turn.token, ROUND, &mut report).await {
+            Ok(lease) => return Ok(lease),
+            Err(error) if matches!(error.class(), ErrorClass::Held | ErrorClass::Unavailable) => {}
+            Err(error) => {
+                messages.message(&describe(&error));
+                return Err(failed(refused_code(run, &error)));
+            }
+        }
+    }
+}
+
+/// One term: from the grant to the release. `Some`: this process is to end so.
+async fn term(
+    run: &RunContext,
+    leader: &Leader,
+    turn: &Turn,
+    lease: TimedLease,
+    signals: &mut RunSignals,
+    messages: &MessageWriter<'_>,
+) -> Option<CommandEnd> {
+    let name = run.request.resource.as_str();
+    if !run.quiet {
+        messages.message(&format!("leads {name}, with the fence {}", lease.lease.fence));
+    }
+    let begin = |deadline| leader.begin(lease.lease.fence, deadline);
+    let (end, state) = if run.command.is_empty() {
+        hold(run, turn, &lease, begin, signals, messages).await
+    } else {
+        let outcome = with_command(run, turn, &lease, begin, signals, messages).await;
+        // A command that cannot be run now will not be run later.
+        let is_last =
+            signals.received().is_some() || matches!(outcome.end.code, exit::NOT_FOUND | exit::CANNOT_EXECUTE);
+        (is_last.then_some(outcome.end), outcome.lease)
+    };
+    leader.end();
+    match state {
+        LeaseEnd::Held => release(run, turn, messages).await,
+        LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &turn.token).await,
+        LeaseEnd::Ended => {}
+    }
+    if !run.quiet && end.is_none() {
+        messages.message(&format!("leads {name} no more"));
+    }
+    end
+}
+
+/// A term without a command: renews until a signal, or until that is no longer possible.
+async fn hold(
+    run: &RunContext,
+    turn: &Turn,
+    lease: &TimedLease,
+    begin: impl FnOnce(watch::Receiver<BootTime>),
+    signals: &mut RunSignals,
+    messages: &MessageWriter<'_>,
+) -> (Option<CommandEnd>, LeaseEnd) {
+    let (client, resource) = (run.client.clone(), run.request.resource.clone());
+    let (mut renewer, deadline) = LeaseRenewer::new(client, resource, turn.token.clone(), lease);
+    begin(deadline);
+    tokio::select! {
+        biased;
+        signal = interrupted(signals) => (Some(ended_by(signal)), LeaseEnd::Held),
+        end = renewer.run(run.policy.margin, |_| {}) => match end {
+            RenewalEnd::Ended(error) => {
+                messages.message(&describe(&error));
+                (None, LeaseEnd::Ended)
+            }
+            RenewalEnd::NotRenewed => {
+                messages.message(&format!("the lease on {} could not be renewed in time", run.request.resource));
+                (None, LeaseEnd::NotRenewed)
+            }
+        },
+    }
+}
