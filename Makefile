@@ -78,16 +78,16 @@ lint: ## formatting, clippy, docs, scripts and licences, each without a warning
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
-	@for script in .ci/run tests/*.sh examples/*.sh; do bash -n "$$script" || exit 1; done
-	@if command -v shellcheck >/dev/null; then shellcheck .ci/run tests/*.sh examples/*.sh; \
+	@for script in .ci/run tests/*.sh examples/*.sh packaging/*.sh; do bash -n "$$script" || exit 1; done
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/run tests/*.sh examples/*.sh packaging/*.sh; \
 	else echo "shellcheck is not installed: skipped"; fi
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --locked check licenses bans sources; \
 	else echo "cargo-deny is not installed: skipped"; fi
 
-dist: ## target/dist: the release binary, the licences of the crates in it, a bill of materials (CycloneDX), checksums
-	cargo build --locked --release
+dist: ## target/dist: a static binary and a Debian package, both started; licences of the crates, a bill of materials (CycloneDX), checksums
+	packaging/packages.sh
 	@packaging/dist.py target/dist
-	@install -m 755 $(REDLOCKD) target/dist/redlockd && install -m 644 LICENSE README.md target/dist/
+	@install -m 644 LICENSE README.md target/dist/
 	@cd target/dist && rm -f SHA256SUMS && sha256sum -- * > SHA256SUMS && cat SHA256SUMS
 
 fmt: ## format the code

@@ -18,6 +18,22 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(packaging(file)).expect(file)
 }
 
+/// The script that `make dist` runs, with the binary under test: the package has what it should, and both start.
+#[test]
+fn the_packages_start_in_bare_directories() {
+    let dist = tempfile::tempdir().expect("a directory");
+    let script = packaging("packages.sh");
+    let done = ended(
+        Command::new(script).arg(env!("CARGO_BIN_EXE_redlockd")).env("DIST", dist.path()).env("COMPRESSION", "none"),
+    );
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let lines: Vec<&str> = done.out.lines().collect();
+    assert!(lines[0].contains("starts in a bare directory"), "{done:?}");
+    if Command::new("dpkg-deb").arg("--version").output().is_ok() {
+        assert!(lines[1].ends_with("its unit is read, its configuration is good, its binary starts"), "{done:?}");
+    }
+}
+
 #[test]
 fn the_unit_starts_what_there_is_and_systemd_reads_it() {
     let unit = read("systemd/redlockd.service");
