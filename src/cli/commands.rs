@@ -2,6 +2,7 @@
 //! by `acquire`.
 
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,6 +29,9 @@ use crate::duration::format_duration;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::{Entropy, SystemEntropy};
 use crate::types::{TOKEN_MAX_CHARS, Token};
+
+/// Permission bits with which users other than the owner can read a file.
+const READABLE_BY_OTHERS: u32 = 0o044;
 
 /// A command's environment and outputs.
 pub(super) struct CommandIo<'a, E> {
@@ -71,7 +75,8 @@ impl<E: Environment> CommandIo<'_, E> {
             return Err(self.fail(exit::USAGE, "--token-file FILE is needed (`-` is standard input)"));
         };
         let path = Path::new(&path);
-        read_token(path).map_err(|why| self.fail(exit::USAGE, &format!("the token in {}: {why}", path.display())))
+        read_token(path, self.err)
+            .map_err(|why| self.fail(exit::USAGE, &format!("the token in {}: {why}", path.display())))
     }
 }
 
@@ -87,16 +92,26 @@ pub(super) fn describe(error: &ClientError) -> String {
     }
 }
 
-fn read_token(path: &Path) -> Result<Token, String> {
+fn read_token(path: &Path, err: &mut dyn Write) -> Result<Token, String> {
     // A newline and WebDAV's brackets may surround it.
     let max = u64::try_from(TOKEN_MAX_CHARS).unwrap_or(u64::MAX).saturating_add(8);
     let mut text = String::new();
+    warn_of_readers(path, err);
     let read = match path == Path::new("-") {
         true => io::stdin().lock().take(max).read_to_string(&mut text),
         false => std::fs::File::open(path).and_then(|file| file.take(max).read_to_string(&mut text)),
     };
     read.map_err(|error| error.to_string())?;
     Token::parse(text.trim()).map_err(|invalid| invalid.0)
+}
+
+/// A token that others can read is no secret: they could end the lease.
+fn warn_of_readers(path: &Path, err: &mut dyn Write) {
+    let mode = std::fs::metadata(path).map(|file| if file.is_file() { file.mode() } else { 0 });
+    if mode.is_ok_and(|mode| mode & READABLE_BY_OTHERS != 0) {
+        let shown = path.display();
+        print_line(err, &format!("redlockd: warning: other users can read the token file {shown}: chmod 600 {shown}"));
+    }
 }
 
 /// `acquire`.

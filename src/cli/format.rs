@@ -26,7 +26,10 @@ impl OutputFormat {
             OutputArgs { json: true, .. } => Self::Json,
             OutputArgs { plain: true, .. } => Self::Plain,
             _ if !io::stdout().is_terminal() => Self::Plain,
-            _ => Self::Human { colour: super::remote::set(env, "NO_COLOR").is_none() },
+            _ => {
+                let is_dumb = super::remote::set(env, "TERM").is_none_or(|term| term == "dumb");
+                Self::Human { colour: !is_dumb && super::remote::set(env, "NO_COLOR").is_none() }
+            }
         }
     }
 }

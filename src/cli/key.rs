@@ -14,12 +14,14 @@ use crate::auth::access_file;
 use crate::auth::key::ApiKey;
 use crate::auth::principal::PrincipalName;
 use crate::auth::rule::AccessRule;
+use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
 
 pub(super) const NEW_EXAMPLES: &str = "\
 Examples:
   redlockd key new --name ci --allow 'acquire:deploy/*'
-      prints the key, once, and the lines for the access file, which have only its SHA-256
+      the key is shown once, on standard error; standard output gets the lines for the access file,
+      which have only its SHA-256
   redlockd key new --name ci --allow 'acquire:deploy/*' --to ci.key >> access.toml
       the key goes to a file that only you can read; the service reloads the access file by itself
   redlockd key new --name ops --allow admin --expires 2030-01-31
@@ -60,7 +62,9 @@ pub(super) fn new(args: &NewKey, out: &mut dyn Write, err: &mut dyn Write) -> u8
     let key = ApiKey::generate(&SystemEntropy);
     let entry = entry.replace(HASH, &key.hash().hex());
     let Some(path) = &args.to else {
-        print_line(out, &format!("key, shown this once:\n\n{}\n\nfor the access file:\n\n{entry}", key.reveal()));
+        // Only the lines for the access file go to standard output, which may be appended to it.
+        print_line(err, &format!("key, shown this once:\n\n{}\n\nfor the access file:\n", key.reveal()));
+        print_line(out, &entry);
         return exit::OK;
     };
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
@@ -84,7 +88,10 @@ fn entry(args: &NewKey) -> Result<String, String> {
     let expires = match &args.expires {
         None => String::new(),
         Some(text) => {
-            access_file::parse_expiry(text).map_err(|why| format!("--expires: {why}"))?;
+            let until = access_file::parse_expiry(text).map_err(|why| format!("--expires: {why}"))?;
+            if until <= SystemClock.wall_ms() {
+                return Err(format!("--expires: {text} is over already"));
+            }
             format!(", expires = \"{text}\"")
         }
     };
@@ -120,10 +127,9 @@ mod tests {
     #[test]
     fn printed_access_file_accepts_the_key_and_does_not_contain_it() {
         let (code, out, err) = run(&args(&["acquire:deploy/*", "metrics"], Some("2030-01-31"), None));
-        assert_eq!((code, err.as_str()), (0, ""));
-        let key = out.lines().find(|line| line.starts_with("rlk_")).expect("a key");
-        let (_, entry) = out.split_once("access file:\n\n").expect("an entry");
-        assert!(!entry.contains(key) && accepts(&access_file::parse(entry).expect("good"), key), "{out}");
+        assert_eq!(code, 0);
+        let key = err.lines().find(|line| line.starts_with("rlk_")).expect("a key");
+        assert!(!out.contains(key) && accepts(&access_file::parse(&out).expect("good"), key), "{out}");
     }
 
     #[test]
@@ -144,6 +150,7 @@ mod tests {
         for (args, flag) in [
             (args(&["write:x"], None, None), "--allow"),
             (args(&["admin"], Some("tomorrow"), None), "--expires"),
+            (args(&["admin"], Some("2020-01-01"), None), "--expires: 2020-01-01 is over"),
             (NewKey { name: "a b".into(), ..args(&["admin"], None, None) }, "--name"),
         ] {
             let (code, out, err) = run(&args);

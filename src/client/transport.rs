@@ -370,7 +370,15 @@ fn reason(error: &reqwest::Error, timeout: Duration) -> String {
         let limit = if error.is_connect() { timeout.min(CONNECT_TIMEOUT) } else { timeout };
         return format!("no answer within {} ms", limit.as_millis());
     }
-    causes(error)
+    let cause = causes(error);
+    // What a server of another protocol answers, in the words of the HTTP and TLS libraries.
+    match cause.as_str() {
+        text if text.contains("InvalidContentType") => "it does not speak TLS (is the URL http://?)".to_owned(),
+        text if text.contains("invalid HTTP version") || text.contains("connection closed before message") => {
+            format!("it does not speak HTTP (is it another service's port, or the URL https://?): {cause}")
+        }
+        _ => cause,
+    }
 }
 
 /// The innermost cause; the outer ones repeat the URL.

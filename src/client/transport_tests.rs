@@ -98,6 +98,24 @@ async fn unreachable_instances_are_reported_with_each_url_and_nothing_was_sent()
 }
 
 #[tokio::test]
+async fn another_protocol_is_named() {
+    for (scheme, answer, word) in
+        [("https", "HTTP/1.1 400 Bad Request\r\n\r\n", "TLS"), ("http", "-ERR unknown command\r\n", "HTTP")]
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("{scheme}://{}", listener.local_addr().expect("bound"));
+        let served = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a caller");
+            let _ = stream.read(&mut [0; 4096]).expect("readable");
+            stream.write_all(answer.as_bytes()).expect("writable");
+        });
+        let error = client(vec![BaseUrl::parse(&url).expect("a URL")]).send(&get()).await.expect_err("no answer");
+        assert!(error.to_string().contains(&format!("it does not speak {word} ")), "{error}");
+        served.join().expect("served");
+    }
+}
+
+#[tokio::test]
 async fn what_must_not_be_repeated_is_not_once_it_may_have_been_received() {
     let (broken, received) = server(vec![String::new()]);
     let (untouched, _) = server(vec![]);

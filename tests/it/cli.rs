@@ -65,6 +65,20 @@ fn a_token_goes_into_a_file_of_its_own_or_nothing_is_acquired() {
 }
 
 #[test]
+fn a_token_that_others_can_read_is_warned_of() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("token");
+    let file = file.to_str().expect("text");
+    daemon.get(&["acquire", "--token-file", file, "x"]);
+    let quiet = daemon.ask(&["extend", "--token-file", file, "x"]);
+    assert_eq!((quiet.code, quiet.err.as_str()), (Some(0), ""));
+    std::fs::set_permissions(file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).expect("own file");
+    let warned = daemon.ask(&["release", "--token-file", file, "x"]);
+    assert!(warned.code == Some(0) && warned.err.contains("other users can read the token file"), "{warned:?}");
+}
+
+#[test]
 fn tokens_that_are_none_are_64_and_not_repeated() {
     let daemon = Daemon::start();
     let done = daemon.ask(&["release", "x"]);

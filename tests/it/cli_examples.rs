@@ -127,7 +127,7 @@ fn the_examples_of_the_documents() {
         "cargo run --release",
         "curl -d ttl=30s -d owner=ann",
         "examples/five-nodes.sh",
-        "T=$(curl -sf",
+        "T=$(curl -sSf",
         "curl -sNf",
         "redlockd key new",
     ];

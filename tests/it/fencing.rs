@@ -118,6 +118,33 @@ fn postgresql() {
     let made = ask(&block("PostgreSQL", "sql"));
     assert_eq!(made.code, Some(0), "{made:?}");
     recipe_is_fenced(&block("PostgreSQL", "sh"), dir.path(), &env, || ask("select body from reports").out);
+    let Some(python) = venv("psycopg") else { return };
+    let service = runtime.block_on(Service::embedded(&[]));
+    let mut worker = Command::new(python);
+    worker.args(["-c", &block("PostgreSQL", "python")]).envs(env).env("REDLOCKD_URL", service.client().base());
+    let done =
+        ended(worker.env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/clients/python")).stdin(Stdio::null()));
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{done:?}");
+    assert_eq!(ask("select body from reports").out, "a long computation\n");
+    // A fence that an operator or another service stored refuses it, and nothing of the transaction stays.
+    assert_eq!(ask(&format!("update guards set fence = {}; delete from reports", 1_u64 << 53)).code, Some(0));
+    let refused = ended(&mut worker);
+    assert!(refused.code == Some(1) && refused.err.contains("was here"), "{refused:?}");
+    assert_eq!(ask("select body from reports").out, "");
+    runtime.block_on(service.client().inspect("reports")).expect_problem(404, "not-held");
+}
+
+/// The interpreter of the virtual environment that `make test` prepares, if it has this module.
+fn venv(module: &str) -> Option<PathBuf> {
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
+    let import = Command::new(&python).args(["-c", &format!("import {module}")]).stderr(Stdio::null()).status();
+    if import.is_ok_and(|status| status.success()) {
+        return Some(python);
+    }
+    let missing = format!("{module} is missing in target/venv: `make test` installs it");
+    assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
+    eprintln!("skipped: {missing}");
+    None
 }
 
 #[test]
@@ -223,13 +250,7 @@ print("fenced")
 "#;
 
 fn fenced_under_moto(recipe: &str, read: &str) {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/venv/bin/python");
-    if !Command::new(&python).args(["-c", "import moto"]).stderr(Stdio::null()).status().is_ok_and(|s| s.success()) {
-        let missing = "moto is missing in target/venv: `make test` installs it";
-        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}");
-        eprintln!("skipped: {missing}");
-        return;
-    }
+    let Some(python) = venv("moto") else { return };
     let mut command = Command::new(python);
     command.args(["-c", UNDER_MOTO, recipe, read]).stdin(Stdio::null());
     command.envs([("AWS_ACCESS_KEY_ID", "x"), ("AWS_SECRET_ACCESS_KEY", "x"), ("AWS_DEFAULT_REGION", "us-east-1")]);

@@ -1,4 +1,4 @@
-//! What the documents tell a shell to do, done by a real bash and a real curl: exit codes included.
+//! What the documents tell a shell to do, done by real shells and a real curl: exit codes included.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Command;
 
 use crate::support::cluster::Cluster;
+use crate::support::daemon::line_in;
 use crate::support::poll;
 use crate::support::service::{Service, path};
 
@@ -26,24 +27,46 @@ fn recipes() -> Vec<String> {
     lines
 }
 
-/// Runs a script with `L` set; exit code and standard output.
-async fn bash(service: &Service, script: &str) -> (Option<i32>, String) {
+/// The shells that scripts meet, as far as they are installed.
+fn shells() -> Vec<&'static [&'static str]> {
+    let all: [&[&str]; 3] = [&["bash", "-u"], &["dash", "-u"], &["busybox", "sh", "-u"]];
+    all.into_iter().filter(|shell| Path::new("/usr/bin").join(shell[0]).exists() || shell[0] == "bash").collect()
+}
+
+/// A script with `L` set, as cron would run it: without `USER` and `HOSTNAME`.
+fn command(shell: &[&str], service: &Service, script: &str, dir: &Path) -> Command {
+    let mut command = Command::new(shell[0]);
+    command.args(&shell[1..]).args(["-c", script]).current_dir(dir).env("L", service.client().base());
+    command.env_remove("USER").env_remove("HOSTNAME").stdin(Stdio::null());
+    command
+}
+
+/// Runs a script; exit code and standard output.
+async fn run_in(shell: &[&str], service: &Service, script: &str) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let mut command = Command::new("bash");
-    command.args(["-u", "-c", script]).current_dir(dir.path()).env("L", service.client().base());
-    command.envs([("USER", "me"), ("HOSTNAME", "here")]).stdin(Stdio::null());
-    let output = command.output().await.unwrap_or_else(|e| panic!("bash is missing ({e})"));
+    let output = command(shell, service, script, dir.path()).output().await;
+    let output = output.unwrap_or_else(|e| panic!("{shell:?} is missing ({e})"));
     (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+}
+
+async fn bash(service: &Service, script: &str) -> (Option<i32>, String) {
+    run_in(&["bash", "-u"], service, script).await
 }
 
 #[tokio::test]
 async fn the_recipes_acquire_renew_ask_and_release() {
+    for shell in shells() {
+        acquire_renew_ask_and_release(shell).await;
+    }
+}
+
+async fn acquire_renew_ask_and_release(shell: &[&str]) {
     let service = Service::embedded(&[]).await;
     let [acquire, release, renew, branch, look] = &recipes()[..] else { panic!("five recipes") };
     let script = format!(
         "{acquire}\n{release}\n{renew}\necho renewed=$?\n{look}\n{branch}\necho code=$code body=$(test -s r.json && echo yes)\nexit 7"
     );
-    let (code, out) = bash(&service, &script).await;
+    let (code, out) = run_in(shell, &service, &script).await;
     assert_eq!(code, Some(7), "the trap keeps the exit code: {out}");
     assert!(out.contains("renewed=0\nheld\ncode=201 body=yes\n"), "{out}");
     service.client().inspect("deploy/prod").await.expect_problem(404, "not-held");
@@ -52,27 +75,33 @@ async fn the_recipes_acquire_renew_ask_and_release() {
 
 #[tokio::test]
 async fn each_recipe_exits_as_it_says() {
+    for shell in shells() {
+        exits_as_it_says(shell).await;
+    }
+}
+
+async fn exits_as_it_says(shell: &[&str]) {
     let service = Service::embedded(&[]).await;
     let client = service.client();
     let [acquire, release, renew, branch, look] = &recipes()[..] else { panic!("five recipes") };
     // Nobody holds it: a look fails, quietly.
-    assert_eq!(bash(&service, look).await, (Some(22), String::new()));
+    assert_eq!(run_in(shell, &service, look).await, (Some(22), String::new()));
     // Somebody else has it for longer than one waits.
     let other = client.acquired("deploy/prod", &[("ttl", "4m"), ("owner", "other")]).await;
     let impatient = acquire.replace("wait=1m", "wait=100ms");
     assert_ne!(&impatient, acquire);
-    assert_eq!(bash(&service, &impatient).await, (Some(75), String::new()));
-    assert_eq!(bash(&service, look).await, (Some(0), "held\n".to_owned()));
+    assert_eq!(run_in(shell, &service, &impatient).await, (Some(75), String::new()));
+    assert_eq!(run_in(shell, &service, look).await, (Some(0), "held\n".to_owned()));
     // Not the holder: stop working.
-    assert_eq!(bash(&service, &format!("T=my-own-token.0123456789\n{renew}")).await.0, Some(22));
-    let (code, _) = bash(&service, &format!("T=my-own-token.0123456789\n{release}")).await;
+    assert_eq!(run_in(shell, &service, &format!("T=my-own-token.0123456789\n{renew}")).await.0, Some(22));
+    let (code, _) = run_in(shell, &service, &format!("T=my-own-token.0123456789\n{release}")).await;
     assert!(code.is_some_and(|c| c == 22 || c == 0), "{code:?}");
     client.extend("deploy/prod", &other.token(), &[]).await.expect_status(200);
     // A script branches on the status.
     client.acquired("x", &[]).await;
-    assert_eq!(bash(&service, &format!("{branch}\necho $code")).await, (Some(0), "423\n".to_owned()));
+    assert_eq!(run_in(shell, &service, &format!("{branch}\necho $code")).await, (Some(0), "423\n".to_owned()));
     // The waiting script gets it, with owner and token, once it is released.
-    let waiting = async { bash(&service, &format!("{acquire}\necho \"$T\"")).await };
+    let waiting = async { run_in(shell, &service, &format!("{acquire}\necho \"$T\"")).await };
     let releasing = async {
         poll::until("the script queues", || async { (client.waiting("deploy/prod").await == 1).then_some(()) }).await;
         client.release("deploy/prod", &other.token()).await.expect_status(204);
@@ -80,8 +109,31 @@ async fn each_recipe_exits_as_it_says() {
     let ((code, token), ()) = tokio::join!(waiting, releasing);
     assert_eq!((code, token.trim().len()), (Some(0), 32), "{token:?}");
     let holder = client.inspect("deploy/prod").await.json()["holders"][0].clone();
-    assert_eq!(holder["owner"], "me@here");
+    let owner = holder["owner"].as_str().expect("an owner");
+    let parts: Vec<&str> = owner.split(['@', ':']).collect();
+    assert!(parts.len() == 3 && parts.iter().all(|part| !part.is_empty()), "{owner}");
     client.extend("deploy/prod", token.trim(), &[]).await.expect_status(200);
+}
+
+/// A signal ends the script, and with it the lease: dash runs no `EXIT` trap by itself then.
+#[tokio::test]
+async fn a_script_that_is_ended_by_a_signal_releases_the_lock() {
+    let [acquire, release, ..] = &recipes()[..] else { panic!("five recipes") };
+    for shell in shells() {
+        for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+            let (service, dir) = (Service::embedded(&[]).await, tempfile::tempdir().expect("a directory"));
+            let script = format!("{acquire}\n{release}\nsleep 600 & echo $! > job\nwait");
+            let mut running = command(shell, &service, &script, dir.path()).spawn().expect("it starts");
+            let job = line_in(&dir.path().join("job")).await;
+            let pid =
+                Pid::from_raw(i32::try_from(running.id().expect("running")).expect("small")).expect("a process id");
+            kill_process(pid, signal).expect("own child");
+            assert_eq!(running.wait().await.expect("own child").code(), Some(code), "{shell:?}");
+            let job = Pid::from_raw(job.trim().parse().expect("a number")).expect("a process id");
+            kill_process(job, Signal::KILL).expect("our own grandchild");
+            service.client().inspect("deploy/prod").await.expect_problem(404, "not-held");
+        }
+    }
 }
 
 /// The answers that the README shows have the members of real ones.

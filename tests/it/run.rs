@@ -160,6 +160,13 @@ fn a_command_that_cannot_be_run_gives_the_lock_back() {
     }
 }
 
+#[test]
+fn a_line_for_a_shell_is_recognised() {
+    let daemon = Daemon::start();
+    let done = daemon.ask(&["run", "x", "--", "true && echo done"]);
+    assert!(done.code == Some(127) && done.err.contains("sh -c"), "{done:?}");
+}
+
 /// A limit of no blocks for new files stands for a full disk: creating works, writing does not.
 #[test]
 fn no_room_for_the_token_is_told_before_anything_is_taken_or_run() {

@@ -116,12 +116,7 @@ async fn ctrl_z_stops_both_and_fg_continues_both() {
     let daemon = Daemon::start();
     let dir = tempfile::tempdir().expect("a directory");
     let file = |name: &str| dir.path().join(name);
-    let mut command = std::process::Command::new("script");
-    command.args(["-qec", "bash --norc --noprofile -i", "/dev/null"]).current_dir(dir.path());
-    command.env("REDLOCKD_URL", daemon.url()).env("SHELL", "/bin/sh").env("HISTFILE", "/dev/null");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut session = Running::spawn(&mut command);
-    let mut keys = session.child().stdin.take().expect("piped");
+    let (session, mut keys) = interactive_bash(&daemon, dir.path());
     let mut press = |text: &str| keys.write_all(text.as_bytes()).expect("the terminal reads");
     let binary = env!("CARGO_BIN_EXE_redlockd");
     press(&format!("{binary} run x -- sh -c 'echo $$ > ready; read v; echo $v > got'; echo code $? > code\n"));
@@ -247,7 +242,7 @@ async fn an_interrupted_command_ends_the_script_around_it() {
     let mut command = std::process::Command::new("bash");
     command.args(["-c", &script]).env("REDLOCKD_URL", daemon.url());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let session = Running::spawn(rustix_group(&mut command));
+    let session = Running::spawn(in_own_group(&mut command));
     let run = line_in(&ready).await;
     let run = rustix::process::Pid::from_raw(run.trim().parse().expect("a number")).expect("a process");
     let group = rustix::process::getpgid(Some(run)).expect("it lives");
@@ -256,7 +251,8 @@ async fn an_interrupted_command_ends_the_script_around_it() {
     assert!(!second.exists());
 }
 
-fn rustix_group(command: &mut std::process::Command) -> &mut std::process::Command {
+/// In a process group of its own, which a test may signal.
+fn in_own_group(command: &mut std::process::Command) -> &mut std::process::Command {
     use std::os::unix::process::CommandExt;
     command.process_group(0)
 }

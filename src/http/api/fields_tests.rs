@@ -23,6 +23,14 @@ fn refused(result: Result<(), Problem>) -> Vec<(String, String)> {
 }
 
 #[test]
+fn json_that_was_sent_as_a_form_is_recognised() {
+    let mut fields = Fields::default();
+    fields.add_form(br#"{"ttl":"30s"}"#).expect("one field with an odd name");
+    let problem = fields.finish(&["ttl"]).expect_err("refused").body("r");
+    assert!(problem.detail.contains("`curl --json`"), "{problem:?}");
+}
+
+#[test]
 fn the_same_name_may_come_from_several_places_with_one_value() {
     let mut fields = query("ttl=30s&ttl=30s");
     fields.add_form(b"ttl=30s&owner=a+b%2Bc").expect("a form");

@@ -101,6 +101,17 @@ async fn votes(service: &Service, node: &str) -> bool {
     nodes.iter().any(|n| n["node"] == node && n["votes"] == true)
 }
 
+/// A service over three nodes, of which the last one can be made to lie.
+async fn with_liar() -> (Cluster, Liar, Service) {
+    let cluster = Cluster::start(3).await;
+    let liar = Liar::before(cluster.servers[2].port()).await;
+    let urls = [cluster.servers[0].url(), cluster.servers[1].url(), format!("redis://127.0.0.1:{}", liar.port)];
+    let mut args = node_args(urls.into_iter());
+    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
+    let service = Service::start(&args).await;
+    (cluster, liar, service)
+}
+
 /// Acquires, extends, inspects and releases with the two other nodes.
 async fn works(service: &Service, name: &str) {
     let client = service.client();
@@ -114,12 +125,7 @@ async fn works(service: &Service, name: &str) {
 
 #[tokio::test]
 async fn a_node_with_invalid_replies_counts_as_unreachable() {
-    let cluster = Cluster::start(3).await;
-    let liar = Liar::before(cluster.servers[2].port()).await;
-    let urls = [cluster.servers[0].url(), cluster.servers[1].url(), format!("redis://127.0.0.1:{}", liar.port)];
-    let mut args = node_args(urls.into_iter());
-    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
-    let service = Service::start(&args).await;
+    let (_cluster, liar, service) = with_liar().await;
     poll::until("all vote", || async { votes(&service, "n3").await.then_some(()) }).await;
     works(&service, "before").await;
     let before_mib = memory_mib(service.pid(), "VmRSS");
@@ -184,12 +190,7 @@ const MEMORY_MAX_MIB: u64 = 64;
 /// M1: however much a node sends, the service keeps little of it, and its memory returns.
 #[tokio::test]
 async fn m1_floods_of_a_node_do_not_fill_the_memory() {
-    let cluster = Cluster::start(3).await;
-    let liar = Liar::before(cluster.servers[2].port()).await;
-    let urls = [cluster.servers[0].url(), cluster.servers[1].url(), format!("redis://127.0.0.1:{}", liar.port)];
-    let mut args = node_args(urls.into_iter());
-    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
-    let service = Service::start(&args).await;
+    let (_cluster, liar, service) = with_liar().await;
     let flood = |head: &str, part: &str| -> Arc<[u8]> {
         let mut bytes = head.as_bytes().to_vec();
         bytes.extend(part.as_bytes().repeat(FLOOD_BYTES / part.len()));
