@@ -252,7 +252,7 @@ fn key_source(text: &str, ca_file: Option<PathBuf>) -> Result<KeySource, Invalid
     if !is_safe || !url.username().is_empty() || url.password().is_some() {
         return Err(Invalid("must begin with https:// and have no credentials".to_owned()));
     }
-    Ok(KeySource::Url(text.to_owned(), ca_file))
+    Ok(KeySource::Url(url.to_string(), ca_file))
 }
 
 fn clock_skew(text: &str) -> Result<Duration, Invalid> {

@@ -2,6 +2,7 @@
 //! not answer, its last keys stay in force, up to a limit: a key that was withdrawn must not be accepted for ever.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,12 +125,10 @@ fn apply(
 async fn read(source: &KeySource) -> Result<KeySet, String> {
     match source {
         KeySource::File(path) => {
-            let file = std::fs::File::open(path).map_err(|error| format!("cannot be read: {error}"))?;
-            let mut json = Vec::new();
-            let limit = u64::try_from(KEY_SET_MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-            std::io::Read::read_to_end(&mut std::io::Read::take(file, limit), &mut json)
-                .map_err(|error| format!("cannot be read: {error}"))?;
-            KeySet::parse(&json)
+            let path = path.clone();
+            // Disks may be slow.
+            let json = tokio::task::spawn_blocking(move || read_file(&path)).await;
+            KeySet::parse(&json.unwrap_or_else(|error| Err(std::io::Error::other(error))).map_err(unreadable)?)
         }
         KeySource::Url(url, ca_file) => {
             let late = || format!("did not arrive within {} s", FETCH_TIMEOUT.as_secs());
@@ -138,21 +137,34 @@ async fn read(source: &KeySource) -> Result<KeySet, String> {
     }
 }
 
+fn unreadable(error: std::io::Error) -> String {
+    format!("cannot be read: {error}")
+}
+
+/// At most one byte more than a set may have.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut json = Vec::new();
+    let limit = u64::try_from(KEY_SET_MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    std::fs::File::open(path)?.take(limit).read_to_end(&mut json)?;
+    Ok(json)
+}
+
 /// Follows no redirect: the address is what the access file says.
 async fn fetch(url: &str, ca_file: Option<&Path>) -> Result<KeySet, String> {
     let failed = |error: reqwest::Error| format!("cannot be fetched: {}", causes(&error));
     let pem = match ca_file {
-        Some(path) => std::fs::read(path).map_err(|error| format!("cannot be fetched: `ca_file`: {error}"))?,
+        Some(path) => tokio::fs::read(path).await.map_err(|error| format!("cannot be fetched: `ca_file`: {error}"))?,
         None => Vec::new(),
     };
     let authorities =
         Certificate::from_pem_bundle(&pem).map_err(|_| "cannot be fetched: `ca_file` is not PEM".to_owned())?;
-    let client = reqwest::Client::builder()
+    let builder = reqwest::Client::builder()
         .user_agent(concat!("redlockd/", env!("CARGO_PKG_VERSION")))
         .redirect(redirect::Policy::none())
-        .tls_certs_merge(authorities)
-        .build()
-        .map_err(failed)?;
+        .tls_certs_merge(authorities);
+    // Plain HTTP is for this machine only, and a proxy is another one.
+    let builder = if url.starts_with("https:") { builder } else { builder.no_proxy() };
+    let client = builder.build().map_err(failed)?;
     let mut response = client.get(url).header("Accept", "application/json").send().await.map_err(failed)?;
     if !response.status().is_success() {
         return Err(format!("cannot be fetched: status {}", response.status().as_u16()));
