@@ -5,8 +5,11 @@
 (() => {
   const MIN_INTERVAL = 2000; // ms between two fetches
   const MAX_INTERVAL = 10000; // ms; for changes without an event: waiters, ages, other instances
+  const TIMEOUT = 5000; // ms for one answer: a service that is stopped keeps the connection open
+  const STALE = MAX_INTERVAL + TIMEOUT; // ms; what is older is not shown as live
   const state = document.getElementById("live");
   let loaded = performance.now();
+  let asked = loaded; // when the last fetch began, answered or not
   let wanted = false;
   let busy = false;
   let source = null;
@@ -15,7 +18,9 @@
   const isPaused = () => document.hidden || document.querySelector("dialog[open]") !== null ||
     (document.activeElement !== null && document.activeElement.closest("table, .confirm") !== null);
 
+  // A page without answers is dimmed, so that nobody takes an old state for the present one.
   const showStatus = (status, text) => {
+    document.documentElement.classList.toggle("stale", status === "lost");
     if (state.className === `live ${status}` && state.textContent === text) return;
     state.className = `live ${status}`;
     state.textContent = text;
@@ -35,7 +40,7 @@
     const passed = performance.now() - loaded;
     for (const e of document.querySelectorAll(".count[data-left]")) {
       const left = Number(e.dataset.left) - passed;
-      e.textContent = clock(left);
+      e.textContent = left > 0 ? clock(left) : "run out";
       e.classList.toggle("over", left <= 0);
       if (left <= 0) wanted = true; // renewed or gone: there are no events for renewals
     }
@@ -46,9 +51,15 @@
       e.querySelector(".fill").setAttribute("width", percent.toFixed(1));
       e.classList.toggle("low", percent < 15);
     }
-    if (isPaused() && !document.hidden) showStatus("paused", "Paused while you read the table");
-    else if (wanted || performance.now() - loaded >= MAX_INTERVAL) plan();
+    if (isPaused() && !document.hidden) showStatus("paused", `Paused while you read the table: ${clock(passed)} old`);
+    else {
+      if (passed >= STALE) showLost();
+      if (wanted || passed >= MAX_INTERVAL) plan();
+    }
   };
+
+  const showLost = () =>
+    showStatus("lost", `No answer from the service: this page is ${clock(performance.now() - loaded)} old`);
 
   const replace = (fresh) => {
     const focus = document.activeElement;
@@ -73,27 +84,30 @@
     if (busy || isPaused()) return;
     busy = true;
     wanted = false;
-    const asked = performance.now();
+    const began = performance.now();
+    asked = began;
     try {
-      const answer = await fetch(location.href, { headers: { accept: "text/html" }, cache: "no-store" });
+      const answer = await fetch(location.href, {
+        headers: { accept: "text/html" }, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT),
+      });
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       if (fresh.getElementById("content") === null) throw new Error(String(answer.status));
       // Not if the focus has moved into a table meanwhile.
       if (!isPaused()) {
         replace(fresh);
-        loaded = asked;
+        loaded = began;
         showStatus("on", "Live");
         tick();
       }
     } catch {
-      showStatus("lost", `No answer from the service: this page is ${clock(performance.now() - loaded)} old`);
+      showLost();
     } finally {
       busy = false;
     }
   };
 
   const plan = () => {
-    if (timer === 0 && !busy) timer = setTimeout(refresh, Math.max(0, MIN_INTERVAL - (performance.now() - loaded)));
+    if (timer === 0 && !busy) timer = setTimeout(refresh, Math.max(0, MIN_INTERVAL - (performance.now() - asked)));
   };
 
   const want = () => {

@@ -84,7 +84,7 @@ pub struct Holder {
     pub fence: u64,
     /// When it was granted. For display.
     pub acquired_at: String,
-    /// Maximum remaining validity. Milliseconds; zero during the lock delay.
+    /// Maximum remaining validity. Milliseconds; zero during the lock delay, and where the state is `unknown`.
     pub valid_for_ms: u64,
     /// How often it was extended.
     pub renewals: u32,
@@ -127,7 +127,8 @@ pub struct NodeHold {
 pub struct Lock {
     /// The name of the lock.
     pub resource: String,
-    /// `held`, or `lock-delay` during the safety margin after the last lease.
+    /// `held`, `lock-delay` during the safety margin after the last lease, or `unknown` where fewer than a quorum of nodes
+    /// confirm the lease: nobody may rely on it, nor on its end.
     pub state: String,
     /// Always [`super::MODE_EXCLUSIVE`].
     pub mode: String,
@@ -187,7 +188,7 @@ pub struct FenceCheck {
 pub struct ListEntry {
     /// The name of the lock.
     pub resource: String,
-    /// `held`, `lock-delay`, or `waited` if it is free and has waiters.
+    /// `held`, `lock-delay`, `unknown`, or `waited` if it is free and has waiters.
     pub state: String,
     /// Always [`super::MODE_EXCLUSIVE`].
     pub mode: String,

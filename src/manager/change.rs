@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::events::{EventKind, set_lease};
 use super::service::LockManager;
+use super::snapshots::LeaseChange;
 use super::types::*;
 use crate::protocol::EndReason;
 use crate::redlock::clock::Clock;
@@ -41,6 +42,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Err(refusal) => return Err(self.extend_error(&hash, refusal)),
         };
         self.record_own_lease(&hash, &request.resource, extended.deadline);
+        self.record_change(&request.resource, |until| {
+            LeaseChange::Extended(extended.record.clone(), until(extended.deadline))
+        });
         self.shared.waiting.extended(&request.resource, extended.deadline);
         self.shared.events.publish(EventKind::Extended, self.wall_ms(), |event| {
             set_lease(event, &request.resource, &hash);
@@ -125,11 +129,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ) -> ReleaseOutcome {
         let begun = self.now();
         // Only for a lease that this instance granted: a made-up token must not wake anybody.
-        let is_ours = self.shared.own_leases.valid_for(token, begun).is_some();
+        let is_ours = self.shared.own_leases.has(token);
         let outcome = self.shared.waiting.release(resource, token, is_ours).await;
         let since = self.shared.own_leases.remove(token);
         if matches!(outcome, ReleaseOutcome::Released) {
             self.record_decided_round(begun);
+            self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
             self.report_lease_end(since, reason);
             self.shared.held_leases.lease_ended(LeaseTag::of(token));
             let events = &self.shared.events;
@@ -157,6 +162,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             _ => (None, None),
         };
+        let ended_token = match &view.state {
+            ResourceState::Lease { record, .. } if request.mode == ForceMode::Now => Some(record.token.clone()),
+            _ => None,
+        };
         let (outcome, left) = match (view.state, request.mode) {
             (ResourceState::Free, _) => return Err(ForceError::NotHeld),
             (ResourceState::Foreign { .. }, ForceMode::Revoke) => return Err(ForceError::ForeignRevoke),
@@ -176,6 +185,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         };
         if matches!(outcome, ReleaseOutcome::Released) {
+            if let Some(token) = ended_token {
+                self.record_change(&request.resource, |_| LeaseChange::Ended(token));
+            }
             self.shared.events.publish(EventKind::Forced, self.wall_ms(), |event| {
                 event.resource = Some(request.resource.to_string());
                 event.token_id = named.as_ref().map(|lease| lease.token_id.to_string());

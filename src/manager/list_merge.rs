@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
-use super::leases::SnapshotLease;
+use super::snapshots::SnapshotLease;
 use crate::protocol::{LeaseRecord, ListedLease};
 use crate::types::ResourceName;
 
@@ -66,23 +66,25 @@ impl ListMerge {
         }
     }
 
-    /// For each name the lease that `quorum` nodes hold; `None` where no lease is held by so many. The `silent`
-    /// nodes, whose lists are incomplete, are assumed to hold it too.
+    /// For each name the lease that `quorum` nodes hold, or may hold: a `doubtful` node (one bit each), whose list is
+    /// incomplete or which may have forgotten leases, may hold what it did not list. `None` where no lease can have a quorum.
     pub(super) fn held(
         self,
         quorum: usize,
-        silent: usize,
+        doubtful: u32,
     ) -> impl Iterator<Item = Option<(ResourceName, SnapshotLease)>> {
         self.names.into_iter().map(move |(resource, copies)| {
-            let Copies { first, others, .. } = *copies;
+            let Copies { nodes, first, others } = *copies;
+            let unknown = usize::try_from((doubtful & !nodes).count_ones()).unwrap_or(0);
             let most = std::iter::once(first).chain(others).max_by_key(|copy| copy.lefts.len())?;
             let LeaseCopy { record, mut lefts } = most;
-            if lefts.len() + silent < quorum {
+            if lefts.len() + unknown < quorum {
                 return None;
             }
             lefts.sort_unstable_by(|a, b| b.cmp(a));
-            let left_ms = lefts.get(quorum.checked_sub(1)?).or(lefts.last()).copied()?;
-            Some((resource, SnapshotLease { record, left: Duration::from_millis(left_ms) }))
+            let confirmed = lefts.get(quorum.checked_sub(1)?).copied();
+            let left = Duration::from_millis(confirmed.or(lefts.first().copied())?);
+            Some((resource, SnapshotLease::new(record, left, confirmed.is_some())))
         })
     }
 }
@@ -97,25 +99,27 @@ mod tests {
         ListedLease { resource: ResourceName::parse(name).expect("valid"), record, left_ms }
     }
 
-    /// What a quorum of 3 of 5 holds: name, first digit of the token, TTL.
-    fn held(pages: Vec<(usize, ListedLease)>, silent: usize) -> Vec<(String, String, u128)> {
+    /// What a quorum of 3 of 5 holds: name, first digit of the token, TTL, whether it is confirmed.
+    fn held(pages: Vec<(usize, ListedLease)>, doubtful: u32) -> Vec<(String, String, u128, bool)> {
         let mut merge = ListMerge::new(5);
         for (node, listed) in pages {
             merge.add_page(node, vec![listed]);
         }
         let row = |(name, lease): (ResourceName, SnapshotLease)| {
-            (name.to_string(), lease.record.token.as_str()[..1].to_owned(), lease.left.as_millis())
+            let token = lease.record.token.as_str()[..1].to_owned();
+            (name.to_string(), token, lease.left.as_millis(), lease.is_confirmed)
         };
-        merge.held(3, silent).flatten().map(row).collect()
+        merge.held(3, doubtful).flatten().map(row).collect()
     }
 
     #[test]
     fn a_lease_is_held_by_a_quorum_for_as_long_as_a_quorum_has_it() {
         let pages = |nodes: usize| (0..nodes).map(|node| (node, listed("x", "a", 10 + node as u64))).collect();
-        assert_eq!(held(pages(5), 0), [("x".into(), "a".into(), 12)]);
-        assert_eq!(held(pages(3), 0), [("x".into(), "a".into(), 10)]);
+        assert_eq!(held(pages(5), 0), [("x".into(), "a".into(), 12, true)]);
+        assert_eq!(held(pages(3), 0), [("x".into(), "a".into(), 10, true)]);
         assert_eq!(held(pages(2), 0), []);
-        assert_eq!(held(pages(2), 1), [("x".into(), "a".into(), 10)], "the silent node may hold it too");
+        assert_eq!(held(pages(2), 0b100), [("x".into(), "a".into(), 11, false)], "the third node may hold it too");
+        assert_eq!(held(pages(2), 0b11), [], "both nodes have listed it: neither counts twice");
     }
 
     #[test]
@@ -130,6 +134,6 @@ mod tests {
     fn of_two_leases_under_one_name_the_one_on_a_quorum_is_held() {
         let split = [(0, "b"), (1, "a"), (2, "b"), (3, "a"), (4, "a")];
         let pages = split.map(|(node, token)| (node, listed("x", token, 10 * (node as u64 + 1))));
-        assert_eq!(held(pages.into(), 0), [("x".into(), "a".into(), 20)]);
+        assert_eq!(held(pages.into(), 0), [("x".into(), "a".into(), 20, true)]);
     }
 }

@@ -46,6 +46,8 @@ impl ClockJumpDetector {
 struct LapsedLease {
     /// When to check it.
     check_at: BootTime,
+    /// When this instance first granted or extended it.
+    since: BootTime,
     resource: ResourceName,
     token: TokenHash,
 }
@@ -69,18 +71,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.clock().sleep(INTERVAL).await;
             let now = self.now();
             let lock_delay = self.engine().settings.params.lock_delay;
-            let observer = self.shared.end_observer.get();
-            let expired = self.shared.own_leases.sweep(now, |held_for| {
-                if let Some(observer) = observer {
-                    observer(LeaseOutcome::Lapsed, held_for);
-                }
-            });
-            for (resource, token) in expired.named {
+            for (resource, token, deadline, since) in self.shared.own_leases.sweep(now).named {
                 if lapsed.len() < LAPSED_MAX {
-                    lapsed.push_back(LapsedLease { check_at: now.plus(lock_delay), resource, token });
+                    lapsed.push_back(LapsedLease { check_at: deadline.plus(lock_delay), since, resource, token });
                 }
             }
-            self.sample_gauges(expired.oldest_since, detector.jump(now, self.wall_ms()));
+            self.sample_gauges(detector.jump(now, self.wall_ms()));
             self.shared.snapshots.sweep(now);
             self.shared.events.sweep(now);
             had_quorum = Some(self.publish_node_changes(&mut states, had_quorum));
@@ -88,11 +84,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    fn sample_gauges(&self, longest_held_since: Option<BootTime>, jump: Duration) {
+    fn sample_gauges(&self, jump: Duration) {
         let longest_wait_since = self.shared.waiting.queue(Queue::oldest_since);
         let mut samples = self.shared.samples.lock();
         let clock_jumps = samples.clock_jumps.saturating_add(jump);
-        *samples = GaugeSamples { longest_held_since, longest_wait_since, clock_jumps };
+        *samples = GaugeSamples { longest_wait_since, clock_jumps };
         drop(samples);
         if !jump.is_zero() {
             tracing::warn!(jump_ms = jump.as_millis(), "this machine's wall clock jumped; leases do not depend on it");
@@ -162,6 +158,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let why = self.engine().extend(&params).await;
         if matches!(why, Err(ExtendRefusal::Gone(None) | ExtendRefusal::NotHolder)) {
+            if let Some(observer) = self.shared.end_observer.get() {
+                let lock_delay = self.engine().settings.params.lock_delay;
+                observer(LeaseOutcome::Lapsed, lapsed.check_at.minus(lock_delay).since(lapsed.since));
+            }
             let events = &self.shared.events;
             events
                 .publish(EventKind::Expired, self.wall_ms(), |event| set_lease(event, &lapsed.resource, &lapsed.token));

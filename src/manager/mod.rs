@@ -10,13 +10,15 @@ pub(crate) mod events;
 pub mod fence;
 pub(crate) mod hold_renewal;
 pub(crate) mod latency;
-pub(crate) mod leases;
+mod leases;
 mod list_merge;
 mod maintenance;
 mod no_vote;
 pub(crate) mod overview;
 mod report;
 mod service;
+pub(crate) mod snapshots;
 pub mod types;
 
 pub use service::{Gauges, LeaseEndObserver, LockManager, PendingGrant};
+pub use snapshots::ClusterLeases;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::latency::LatencyWindow;
-use super::leases::Snapshot;
 use super::service::LockManager;
+use super::snapshots::Snapshot;
 use super::types::{CycleEdge, Deadlock, NodeSummary, QuorumCount, WaitingAt};
 use crate::protocol::InstanceName;
 use crate::redlock::clock::Clock;
@@ -84,7 +84,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ///
     /// Cancel: nothing is left behind.
     pub async fn overview(&self) -> Overview {
-        let leases = self.shared.snapshots.overview(self.engine()).await;
+        let leases = self.shared.snapshots.overview(self.engine(), || self.nodes_without_vote()).await;
         let (now, others) = (self.now(), self.shared.cluster_waiters.summary(self.now()));
         let own_longest = self.shared.waiting.queue(Queue::oldest_since).map(|since| now.since(since));
         let count = |(name, at): (ResourceName, Vec<WaitingAt>)| (name, at.iter().map(|at| at.waiting).sum());
@@ -100,9 +100,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Keeps the snapshot fresh while pages are read. Never returns; dropping it stops it.
+    /// Keeps the snapshot fresh while pages are read or metrics scraped. Never returns; dropping it stops it.
     pub async fn run_snapshot_refresh(self) {
-        self.shared.snapshots.keep_fresh(self.engine()).await;
+        self.shared.snapshots.keep_fresh(self.engine(), || self.nodes_without_vote()).await;
     }
 
     /// The deadlocks of this instance's waiters that the nodes confirmed, and that last.

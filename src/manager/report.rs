@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::events::LISTENERS_MAX;
-use super::leases::SnapshotLease;
 use super::no_vote;
 use super::service::{Gauges, LockManager};
+use super::snapshots::SnapshotLease;
 use super::types::*;
 use crate::protocol::{LeaseRecord, NoVote, NodeResult, NodeStatus, Reply, StoredLock, Vote};
 use crate::redlock::acquire::Refusal;
@@ -37,11 +37,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     pub(super) fn inspection(&self, resource: &ResourceName, inspected: ClusterInspection) -> Inspection {
         let waiters = self.waiters_for(resource);
+        let is_confirmed = inspected.agreeing >= self.engine().quorum();
         let waiting_here = waiters.iter().filter(|waiter| waiter.instance == self.shared.instance).count();
         let others = &self.shared.cluster_waiters;
         let state = match inspected.state {
             ResourceState::Free => LockState::Free,
-            ResourceState::Lease { record, left } => LockState::Held(self.holder(&record, left)),
+            ResourceState::Lease { record, left } => LockState::Held(self.holder(&record, left, is_confirmed)),
             ResourceState::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
         };
         let nodes =
@@ -71,7 +72,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ///
     /// Cancel: nothing is left behind.
     pub async fn list_visible(&self, query: ListQuery, is_visible: Option<NameFilter<'_>>) -> ListPage {
-        let snapshot = self.shared.snapshots.get(self.engine()).await;
+        let snapshot = self.shared.snapshots.get(self.engine(), || self.nodes_without_vote()).await;
         let age = self.now().since(snapshot.taken);
         let lock_delay = self.engine().settings.params.lock_delay;
         let mut waiting = self.waiting_by_resource();
@@ -132,7 +133,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (resource, lease) = entry?;
         Some(ListItem {
             resource: resource.clone(),
-            holder: Some(self.holder(&lease.record, lease.left.saturating_sub(age))),
+            holder: Some(self.holder(&lease.record, lease.left.saturating_sub(age), lease.is_confirmed)),
             waiting: waiting.get(resource).cloned().unwrap_or_default(),
         })
     }
@@ -168,6 +169,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.engine().nodes.iter().zip(health).map(report).collect()
     }
 
+    /// The nodes that have no vote, one bit each: they may have forgotten leases.
+    pub(super) fn nodes_without_vote(&self) -> u32 {
+        self.nodes().iter().enumerate().filter(|(_, node)| !node.votes).fold(0, |mask, (i, _)| mask | 1 << i)
+    }
+
     /// How many wait for a resource in this instance.
     pub fn waiter_count(&self, resource: &ResourceName) -> usize {
         self.shared.waiting.queue(|queue| queue.waiter_count(resource))
@@ -198,11 +204,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             (self.shared.waiting.queue(Queue::total_waiters), self.shared.cluster_waiters.summary(now));
         let (deadlocks_reported, deadlocks_refused) = self.shared.deadlocks.counts();
         Gauges {
-            leases_held: self.shared.own_leases.count(),
+            cluster_leases: self.shared.snapshots.count(now, self.wall_ms()),
             holding_connections: self.shared.held_leases.count(),
             listeners: self.shared.events.listeners(),
             listeners_limit: LISTENERS_MAX,
-            longest_held: since(samples.longest_held_since),
             longest_wait: since(samples.longest_wait_since),
             clock_jumps: samples.clock_jumps,
             waiters,
@@ -221,7 +226,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     pub(super) fn held_refusal(&self, resource: &ResourceName, refusal: Refusal) -> HeldRefusal {
         let left = refusal.holder_left.unwrap_or_default();
-        let holder = refusal.holder.map(|record| self.holder(&record, left));
+        let holder = refusal.holder.map(|record| self.holder(&record, left, true));
         let reason = match &holder {
             None => HeldReason::Foreign,
             Some(holder) if holder.valid_for.is_zero() => HeldReason::LockDelay,
@@ -244,7 +249,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),
             LockState::Held(holder) => {
                 let left = holder.valid_for.saturating_add(self.engine().settings.params.lock_delay);
-                let delayed = holder.valid_for.is_zero();
+                let delayed = holder.valid_for.is_zero() && holder.is_confirmed;
                 let reason = if delayed { HeldReason::LockDelay } else { HeldReason::Lease };
                 (reason, vec![holder], Some(left))
             }
@@ -254,13 +259,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         HeldRefusal { reason, holders, waiting, waiting_elsewhere, free_in, nodes }
     }
 
-    /// `left` is the TTL of the key: the lease ends a lock delay earlier.
-    fn holder(&self, record: &LeaseRecord, left: Duration) -> HolderInfo {
+    /// `left` is the TTL of the key: the lease ends a lock delay earlier. What no quorum confirms is promised to nobody.
+    fn holder(&self, record: &LeaseRecord, left: Duration, is_confirmed: bool) -> HolderInfo {
+        let valid_for = left.saturating_sub(self.engine().settings.params.lock_delay);
         HolderInfo {
             token_id: record.token.id(),
             fence: record.fence,
             labels: record.labels(),
-            valid_for: left.saturating_sub(self.engine().settings.params.lock_delay),
+            valid_for: if is_confirmed { valid_for } else { Duration::ZERO },
+            is_confirmed,
             renewals: record.renewals,
         }
     }
@@ -286,11 +293,13 @@ fn matches(query: &ListQuery, item: &ListItem, lock_delay: Duration) -> bool {
         return false;
     }
     let running = item.holder.as_ref().is_some_and(|h| !h.valid_for.is_zero());
+    let is_unknown = item.holder.as_ref().is_some_and(|h| !h.is_confirmed);
     match query.state {
         None => true,
         Some(ListState::Held) => running,
         Some(ListState::Waited) => !item.waiting.is_empty(),
-        Some(ListState::LockDelay) => item.holder.is_some() && !running && !lock_delay.is_zero(),
+        Some(ListState::LockDelay) => item.holder.is_some() && !running && !is_unknown && !lock_delay.is_zero(),
+        Some(ListState::Unknown) => is_unknown,
     }
 }
 

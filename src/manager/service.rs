@@ -13,7 +13,8 @@ use super::deadlocks::Deadlocks;
 use super::events::{EventHub, EventKind, set_lease};
 use super::hold_renewal::HeldLeases;
 use super::latency::LatencySeries;
-use super::leases::{OwnLeases, Snapshots};
+use super::leases::OwnLeases;
+use super::snapshots::{ClusterLeases, LeaseChange, Snapshots};
 use super::types::*;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{InstanceName, LeaseRecord};
@@ -24,7 +25,7 @@ use crate::redlock::entropy::Entropy;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{Labels, ResourceName, TokenHash};
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
@@ -66,7 +67,6 @@ pub type LeaseEndObserver = Box<dyn Fn(LeaseOutcome, Duration) + Send + Sync>;
 /// What maintenance measures once a second, so that a scrape need not.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GaugeSamples {
-    pub(super) longest_held_since: Option<BootTime>,
     pub(super) longest_wait_since: Option<BootTime>,
     pub(super) clock_jumps: Duration,
 }
@@ -105,6 +105,12 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
                 let (manager, lease) = (&self.manager, &self.lease);
                 let hash = lease.token.hash();
                 manager.record_own_lease(&hash, &lease.resource, lease.deadline);
+                manager.record_change(&lease.resource, |until| {
+                    let (ttl, fence, labels) = (lease.ttl, lease.fence, lease.labels.encode());
+                    let token = hash.clone();
+                    let record = LeaseRecord { token, renewals: 0, ttl, fence, claims: "".into(), labels };
+                    LeaseChange::Granted(record, until(lease.deadline))
+                });
                 if !lease.replay {
                     manager.shared.events.publish(EventKind::Acquired, manager.wall_ms(), |event| {
                         set_lease(event, &lease.resource, &hash);
@@ -126,16 +132,14 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
 /// Numbers of this instance, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gauges {
-    /// Leases granted or extended here that are still running, to the second.
-    pub leases_held: usize,
+    /// The leases of the whole cluster as of the last reading; `None` until there was one.
+    pub cluster_leases: Option<ClusterLeases>,
     /// Connections that hold a lease here.
     pub holding_connections: usize,
     /// Event streams that are open here.
     pub listeners: usize,
     /// Maximum of `listeners`.
     pub listeners_limit: usize,
-    /// How long the oldest of these leases has been promised here, to the second.
-    pub longest_held: Duration,
     /// How long the oldest waiter has waited, to the second.
     pub longest_wait: Duration,
     /// By how much this machine's wall clock has jumped against its monotonic one, in all.
@@ -237,16 +241,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let until = started.plus(request.wait);
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
-        labels.acquired_at_ms = self.wall_ms();
         labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
         let params = AcquireParams {
             resource: request.resource,
             token: token.hash(),
             ttl: request.ttl,
-            labels: labels.encode(),
+            labels,
         };
         let wanted = Wanted {
-            party: Party::new(&labels.principal, &labels.owner),
+            party: Party::new(&params.labels.principal, &params.labels.owner),
             has_own_token: request.token.is_some(),
             refuses_deadlock: request.refuses_deadlock,
             principal: request.principal,
@@ -260,11 +263,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.shared.deadlocks.refuse(cycle, self.wall_ms(), &self.shared.events);
         }
         let grant = outcome?;
-        if grant.joined
-            && let Some(stored) = self.stored_labels(&params.resource, &params.token).await
-        {
-            labels = stored;
-        }
+        let stored = match grant.joined {
+            true => self.stored_labels(&params.resource, &params.token).await,
+            false => None,
+        };
+        let labels = stored.unwrap_or(Labels { acquired_at_ms: grant.acquired_at_ms, ..params.labels });
         let lease = GrantedLease {
             resource: params.resource,
             token,
@@ -282,6 +285,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// This instance promised a lease until `deadline`; its end is to be reported.
     pub(super) fn record_own_lease(&self, token: &TokenHash, resource: &ResourceName, deadline: BootTime) {
         self.shared.own_leases.record(token, deadline, self.now(), resource);
+    }
+
+    /// Lists show from now on what `change` did; it gets how the end of a lease's keys follows from its deadline.
+    pub(super) fn record_change(
+        &self,
+        resource: &ResourceName,
+        change: impl FnOnce(&dyn Fn(BootTime) -> BootTime) -> LeaseChange,
+    ) {
+        let lock_delay = self.engine().settings.params.lock_delay;
+        self.shared.snapshots.record(self.now(), resource, || change(&|deadline| deadline.plus(lock_delay)));
     }
 
     /// A quorum granted or refused.

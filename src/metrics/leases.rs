@@ -43,8 +43,8 @@ pub(crate) const FORCE_OUTCOMES: [&str; 5] = ["forced", "not-held", "changed", "
 pub(crate) const FORCE_MODES: [&str; 2] = ["revoke", "now"];
 
 /// Seconds: a round takes a fraction of a millisecond to several node timeouts.
-const ROUND_BUCKETS: [f64; 13] =
-    [0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
+const ROUND_BUCKETS: [f64; 14] =
+    [0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_5, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 /// Seconds, up to the default maximum of a wait.
 const WAIT_BUCKETS: [f64; 12] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0];
 /// Seconds, up to a day, the default maximum of a hold.

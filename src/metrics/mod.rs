@@ -43,9 +43,10 @@ pub struct Metrics {
 
 /// Metrics that are set only by a scrape.
 struct InstanceMetrics {
-    locks_held: IntGauge,
+    cluster_locks_held: Gauge,
+    cluster_longest_held: Gauge,
+    cluster_locks_age: Gauge,
     holds: IntGauge,
-    longest_held: Gauge,
     waiters: IntGauge,
     waiters_limit: IntGauge,
     oldest_wait: Gauge,
@@ -201,9 +202,22 @@ impl InstanceMetrics {
             deadlocks: ["reported", "refused"].map(|outcome| deadlocks.with_label_values(&[outcome])),
             audit_records: ["written", "dropped", "failed"].map(|outcome| audit.with_label_values(&[outcome])),
             audit_queue: gauge(r, "audit_queue_length", "Audit records waiting to be written."),
-            locks_held: gauge(r, "locks_held", "Active leases that were granted or last extended by this instance."),
+            cluster_locks_held: quantity(
+                r,
+                "cluster_locks_held",
+                "Leases in the whole cluster, as last read from the nodes; NaN while too few of them answer.",
+            ),
+            cluster_longest_held: quantity(
+                r,
+                "cluster_lock_longest_held_seconds",
+                "Age of the oldest lease of cluster_locks_held; 0 without leases, NaN as there.",
+            ),
+            cluster_locks_age: quantity(
+                r,
+                "cluster_locks_age_seconds",
+                "Time since the leases of cluster_locks_held were read; NaN before the first time.",
+            ),
             holds: gauge(r, "lock_holds", "Connections that hold a lease."),
-            longest_held: quantity(r, "lock_longest_held_seconds", "Age of the oldest lease of locks_held."),
             waiters: gauge(r, "lock_waiters", "Requests waiting for a lock at this instance."),
             waiters_limit: gauge(r, "lock_waiters_limit", "Maximum of lock_waiters."),
             oldest_wait: quantity(r, "lock_oldest_wait_seconds", "Time that the oldest waiter has been waiting."),
@@ -243,11 +257,21 @@ impl InstanceMetrics {
         self.audit_queue.set(i64::try_from(now.queued).unwrap_or(i64::MAX));
     }
 
+    /// What is not known is NaN: a zero would say that nobody holds a lock.
+    fn set_cluster_locks(&self, gauges: &Gauges) {
+        let leases = gauges.cluster_leases.as_ref();
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52 leases")]
+        let held = leases.and_then(|leases| leases.held).map_or(f64::NAN, |held| held as f64);
+        let longest = leases.filter(|leases| leases.held.is_some()).map(|leases| leases.longest_held);
+        self.cluster_locks_held.set(held);
+        self.cluster_longest_held.set(longest.map_or(f64::NAN, |longest| longest.as_secs_f64()));
+        self.cluster_locks_age.set(leases.map_or(f64::NAN, |leases| leases.age.as_secs_f64()));
+    }
+
     fn set(&self, now: &Gauges, draining: bool) {
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-        self.locks_held.set(count(now.leases_held));
+        self.set_cluster_locks(now);
         self.holds.set(count(now.holding_connections));
-        self.longest_held.set(now.longest_held.as_secs_f64());
         self.waiters.set(count(now.waiters));
         self.waiters_limit.set(count(now.waiters_limit));
         self.oldest_wait.set(now.longest_wait.as_secs_f64());

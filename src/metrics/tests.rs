@@ -2,6 +2,7 @@
 
 use super::leases::*;
 use super::*;
+use crate::manager::ClusterLeases;
 use crate::manager::types::{AcquireError, GoneReason};
 use crate::protocol::OPERATIONS;
 
@@ -33,7 +34,9 @@ fn report(name: &str, state: &str, votes: bool) -> NodeSummary {
 }
 
 fn text(metrics: &Metrics, nodes: &[NodeSummary]) -> String {
-    let gauges = Gauges { leases_held: 7, waiters: 2, waiters_limit: 20_000, cleanups: 1, ..Gauges::default() };
+    let (held, longest_held, age) = (Some(7), Duration::from_secs(90), Duration::from_secs(3));
+    let cluster_leases = Some(ClusterLeases { held, longest_held, age });
+    let gauges = Gauges { cluster_leases, waiters: 2, waiters_limit: 20_000, cleanups: 1, ..Gauges::default() };
     metrics.scrape(&Scrape { gauges, nodes, ..Scrape::default() }).expect("encodes")
 }
 
@@ -87,7 +90,9 @@ fn a_scrape_shows_quorum_and_margin() {
         "redlockd_node_votes{node=\"n2\"} 0",
         "redlockd_quorum_available 0",
         "redlockd_quorum_margin -1",
-        "redlockd_locks_held 7",
+        "redlockd_cluster_locks_held 7",
+        "redlockd_cluster_lock_longest_held_seconds 90",
+        "redlockd_cluster_locks_age_seconds 3",
         "redlockd_lock_waiters 2",
         "redlockd_lock_waiters_limit 20000",
         "redlockd_cleanups_in_flight 1",
@@ -97,6 +102,21 @@ fn a_scrape_shows_quorum_and_margin() {
     }
     let nodes = [report("n1", "up", true), report("n2", "up", true), report("n3", "up", true)];
     has(&text(&metrics, &nodes), "redlockd_quorum_margin 1");
+}
+
+#[test]
+fn leases_that_were_not_counted_are_not_zero() {
+    let metrics = metrics();
+    let scrape = |cluster_leases| {
+        let gauges = Gauges { cluster_leases, ..Gauges::default() };
+        metrics.scrape(&Scrape { gauges, ..Scrape::default() }).expect("encodes")
+    };
+    has(&scrape(None), "redlockd_cluster_locks_held NaN");
+    let age = Duration::from_secs(3);
+    let without_quorum = scrape(Some(ClusterLeases { held: None, longest_held: Duration::ZERO, age }));
+    has(&without_quorum, "redlockd_cluster_locks_held NaN");
+    has(&without_quorum, "redlockd_cluster_lock_longest_held_seconds NaN");
+    has(&without_quorum, "redlockd_cluster_locks_age_seconds 3");
 }
 
 #[test]
@@ -148,7 +168,10 @@ fn node_calls_are_counted_by_node_and_kind() {
     metrics.node_call(&node("n1"), "acquire", Duration::from_millis(50), Err(UnreachableKind::Timeout));
     metrics.node_call(&node("n9"), "acquire", Duration::ZERO, Ok(()));
     let shown = text(&metrics, &[]);
-    has(&shown, "redlockd_node_request_duration_seconds_count{node=\"n1\",op=\"acquire\"} 2");
+    has(&shown, "redlockd_node_request_duration_seconds_count{node=\"n1\",op=\"acquire\"} 1");
+    let series = "redlockd_node_request_duration_seconds_bucket{node=\"n1\",op=\"acquire\"";
+    has(&shown, &format!("{series},le=\"0.0008\"}} 0"));
+    has(&shown, &format!("{series},le=\"0.0016\"}} 1"));
     has(&shown, "redlockd_node_errors_total{kind=\"timeout\",node=\"n1\"} 1");
     assert!(!shown.contains("n9"));
 }

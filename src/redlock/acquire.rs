@@ -1,6 +1,5 @@
 //! Acquire: one attempt, with its own start, id and clean-up. When to make another one is decided in `waiting`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::cleanup::Undo;
@@ -15,7 +14,7 @@ use crate::protocol::{
     AcquireArgs, CancelArgs, EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind,
     UpdateArgs,
 };
-use crate::types::{Fence, ResourceName, TokenHash, Ttl};
+use crate::types::{Fence, Labels, ResourceName, TokenHash, Ttl};
 
 /// Maximum number of rounds to write one fence on a quorum.
 const FENCE_ROUNDS: usize = 3;
@@ -29,8 +28,9 @@ pub(crate) struct AcquireParams {
     pub token: TokenHash,
     /// Lifetime of the lease.
     pub ttl: Ttl,
-    /// Labels, encoded as JSON.
-    pub labels: Arc<str>,
+    /// Stored with the lease. The time of the grant is set by each attempt: a request may wait for long before the
+    /// attempt that is granted.
+    pub labels: Labels,
 }
 
 /// A lease that a quorum granted. If dropped without [`Grant::keep`], its attempt is cancelled on all
@@ -42,6 +42,8 @@ pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     pub fence: Fence,
     /// A quorum had the token's lease before this request's first attempt.
     pub joined: bool,
+    /// When the attempt began that was granted, as in the stored labels. Milliseconds since 1970.
+    pub acquired_at_ms: u64,
     /// End of the validity.
     pub deadline: BootTime,
     /// Number of nodes that had granted when the quorum was reached.
@@ -123,6 +125,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Cancel: the attempt is cancelled on all nodes in the background.
     pub(crate) async fn attempt(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
         let attempt = self.entropy.attempt();
+        let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let (resource, token) = (params.resource.clone(), params.token.clone());
         let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });
         let keys_gone = started.plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
@@ -132,7 +135,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             token: params.token.clone(),
             attempt,
             ttl: params.ttl,
-            labels: Arc::clone(&params.labels),
+            labels: labels.encode(),
         });
         let deadline = started.plus(self.settings.node_timeout);
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. }));
@@ -160,6 +163,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             undo,
             fence,
             joined: joined >= self.quorum(),
+            acquired_at_ms: labels.acquired_at_ms,
             deadline,
             granted: tally.yes(),
             min_validity,

@@ -72,6 +72,8 @@ pub(crate) struct HolderDetails {
     pub held_ms: u64,
     /// Remaining validity.
     pub left: String,
+    /// Whether a quorum confirms the lease. Otherwise nothing counts down.
+    pub is_confirmed: bool,
     /// The same in milliseconds.
     pub left_ms: u64,
     /// Number of renewals, as text.
@@ -93,7 +95,8 @@ pub(crate) fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
         moment: format::moment(view.labels.acquired_at_ms),
         held: format::clock(held),
         held_ms: format::ms(held),
-        left: format::clock(view.valid_for),
+        left: if view.is_confirmed { format::clock(view.valid_for) } else { "not known".to_owned() },
+        is_confirmed: view.is_confirmed,
         left_ms: format::ms(view.valid_for),
         renewals: format::count(usize::try_from(view.renewals).unwrap_or(usize::MAX), "renewal", "renewals"),
     }
@@ -255,6 +258,11 @@ impl LockPage {
         };
         (self.state, self.sentence) = match &inspection.state {
             LockState::Free => (badge("free", Severity::Neutral), "The lock is not held.".to_owned()),
+            LockState::Held(_) | LockState::Foreign { .. } if !inspection.is_confirmed() => {
+                let sentence = "Fewer than a quorum of the nodes confirm this lease, and the others do not answer or have no \
+                                vote. Its holder may not rely on it, and nobody else can acquire the lock until enough nodes vote.";
+                (badge("unknown", Severity::Bad), sentence.to_owned())
+            }
             LockState::Held(holder) if holder.valid_for.is_zero() => (
                 badge("expired", Severity::Warn),
                 "The last lease has expired; the lock is free after the safety margin.".to_owned(),
@@ -272,7 +280,7 @@ impl LockPage {
         self.can_end = inspection.etag().is_some();
         self.holder = held.map(|view| holder(view, wall_ms));
         let count = inspection.quorum;
-        self.agreement = format!("{} of {} nodes agree, {} are needed", count.granted, count.nodes, count.needed);
+        self.agreement = format!("{} of {} nodes report it, {} are needed", count.granted, count.nodes, count.needed);
         self.nodes = inspection.nodes.iter().map(|view| node_row(view, held)).collect();
         (self.waiting, self.waiters_known) = (inspection.waiting, inspection.waiters_known);
         let shown = inspection.waiters.iter().take(WAITERS_SHOWN);

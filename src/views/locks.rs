@@ -10,8 +10,8 @@ use super::badges::{Badge, Severity, badge};
 use super::format;
 use super::layout::Layout;
 use super::paging::Paging;
-use crate::manager::leases::{LabelSummary, SnapshotLease};
 use crate::manager::overview::Overview;
+use crate::manager::snapshots::{LabelSummary, SnapshotLease};
 use crate::types::ResourceName;
 
 /// A column to sort by.
@@ -56,15 +56,18 @@ pub(crate) enum ListedState {
     Held,
     /// The last lease has expired, and its safety margin has not passed yet.
     LockDelay,
+    /// Fewer than a quorum of the nodes confirm the lease, and the others do not answer or have no vote.
+    Unknown,
     /// Not held, but there are waiters for it.
     Waited,
 }
 
 impl ListedState {
     /// All states with their names in queries and on the page.
-    pub(crate) const ALL: [(Self, &'static str, &'static str); 3] = [
+    pub(crate) const ALL: [(Self, &'static str, &'static str); 4] = [
         (Self::Held, "held", "held"),
         (Self::LockDelay, "lock-delay", "expired"),
+        (Self::Unknown, "unknown", "unknown"),
         (Self::Waited, "waited", "waited for"),
     ];
 }
@@ -148,6 +151,8 @@ pub(crate) struct LockRow {
     pub left_ms: u64,
     /// The same as text.
     pub left: String,
+    /// Whether a quorum confirms the lease. Otherwise nothing counts down.
+    pub is_confirmed: bool,
     /// Remaining validity in percent of the TTL.
     pub left_percent: u64,
     /// The TTL. Units: milliseconds.
@@ -203,7 +208,7 @@ pub(crate) struct LocksPage {
 /// A resource before filtering and paging.
 struct Candidate<'a> {
     name: &'a ResourceName,
-    lease: Option<(&'a SnapshotLease, usize)>,
+    lease: Option<&'a SnapshotLease>,
     waiting: usize,
 }
 
@@ -214,7 +219,11 @@ struct LockList<'a> {
 }
 
 impl<'a> LockList<'a> {
+    /// What no quorum confirms is valid for nobody.
     fn valid_for(&self, lease: &SnapshotLease) -> Duration {
+        if !lease.is_confirmed {
+            return Duration::ZERO;
+        }
         lease.left.saturating_sub(self.overview.age).saturating_sub(self.overview.lock_delay)
     }
 
@@ -222,16 +231,17 @@ impl<'a> LockList<'a> {
         lease.left > self.overview.age
     }
 
-    fn state(&self, candidate: &Candidate<'_>) -> ListedState {
+    fn state(&self, candidate: &Candidate<'a>) -> ListedState {
         match candidate.lease {
             None => ListedState::Waited,
-            Some((lease, _)) if self.valid_for(lease).is_zero() => ListedState::LockDelay,
+            Some(lease) if !lease.is_confirmed => ListedState::Unknown,
+            Some(lease) if self.valid_for(lease).is_zero() => ListedState::LockDelay,
             Some(_) => ListedState::Held,
         }
     }
 
-    fn facts(&self, candidate: &Candidate<'_>) -> Option<&'a LabelSummary> {
-        candidate.lease.and_then(|(_, i)| self.overview.leases.labels().get(i))
+    fn facts(&self, candidate: &Candidate<'a>) -> Option<&'a LabelSummary> {
+        candidate.lease.map(SnapshotLease::labels)
     }
 
     fn summary(&self) -> LocksSummary {
@@ -250,17 +260,17 @@ impl<'a> LockList<'a> {
     fn candidates(&self, query: &LocksQuery) -> Vec<Candidate<'a>> {
         let (leases, waiting) = (&self.overview.leases.leases, &self.overview.waiting);
         let has_waiters = !waiting.is_empty();
-        let held = leases.iter().enumerate().filter(|(_, (_, lease))| self.is_listed(lease));
-        let held = held.map(|(i, (name, lease))| Candidate {
+        let held = leases.iter().filter(|(_, lease)| self.is_listed(lease));
+        let held = held.map(|(name, lease)| Candidate {
             name,
-            lease: Some((lease, i)),
+            lease: Some(lease),
             waiting: if has_waiters { waiting.get(name).copied().unwrap_or(0) } else { 0 },
         });
         let has_listed_lease = |name| leases.get(name).is_some_and(|lease| self.is_listed(lease));
         let waited = waiting.iter().filter(|(name, _)| !has_listed_lease(*name));
         let waited = waited.map(|(name, n)| Candidate { name, lease: None, waiting: *n });
         let owner = query.owner.to_lowercase();
-        let matches = |c: &Candidate<'_>| {
+        let matches = |c: &Candidate<'a>| {
             c.name.as_str().starts_with(&query.prefix)
                 && match query.state {
                     None => true,
@@ -272,11 +282,11 @@ impl<'a> LockList<'a> {
         held.chain(waited).filter(matches).collect()
     }
 
-    fn compare(&self, sort: Sort, a: &Candidate<'_>, b: &Candidate<'_>) -> Ordering {
-        let left = |c: &Candidate<'_>| c.lease.map_or(Duration::MAX, |(lease, _)| lease.left);
-        let fence = |c: &Candidate<'_>| c.lease.map_or(0, |(lease, _)| lease.record.fence.0);
+    fn compare(&self, sort: Sort, a: &Candidate<'a>, b: &Candidate<'a>) -> Ordering {
+        let left = |c: &Candidate<'a>| c.lease.map_or(Duration::MAX, |lease| lease.left);
+        let fence = |c: &Candidate<'a>| c.lease.map_or(0, |lease| lease.record.fence.0);
         // The later the grant, the shorter it has been held.
-        let granted_at = |c: &Candidate<'_>| self.facts(c).map_or(u64::MAX, |f| f.acquired_at_ms);
+        let granted_at = |c: &Candidate<'a>| self.facts(c).map_or(u64::MAX, |f| f.acquired_at_ms);
         match sort {
             Sort::Resource => Ordering::Equal,
             Sort::Owner => self.facts(a).map(|f| &*f.owner).cmp(&self.facts(b).map(|f| &*f.owner)),
@@ -289,7 +299,7 @@ impl<'a> LockList<'a> {
 
     /// The candidates of one page, in order; the others are not sorted.
     fn page_of(&self, query: &LocksQuery, mut all: Vec<Candidate<'a>>, paging: &Paging) -> Vec<Candidate<'a>> {
-        let order = |a: &Candidate<'_>, b: &Candidate<'_>| {
+        let order = |a: &Candidate<'a>, b: &Candidate<'a>| {
             let by = self.compare(query.sort, a, b);
             let by = if query.sort == Sort::Resource { a.name.cmp(b.name) } else { by };
             let by = if query.descending { by.reverse() } else { by };
@@ -309,6 +319,7 @@ impl<'a> LockList<'a> {
         let severity = match state {
             ListedState::Held => Severity::Good,
             ListedState::LockDelay => Severity::Warn,
+            ListedState::Unknown => Severity::Bad,
             ListedState::Waited => Severity::Neutral,
         };
         let mut row = LockRow {
@@ -322,18 +333,19 @@ impl<'a> LockList<'a> {
             held: String::new(),
             left_ms: 0,
             left: String::new(),
+            is_confirmed: candidate.lease.is_some_and(|lease| lease.is_confirmed),
             left_percent: 0,
             ttl_ms: 0,
             renewals: String::new(),
             fence: String::new(),
             waiting: candidate.waiting,
         };
-        let Some((lease, _)) = candidate.lease else { return row };
+        let Some(lease) = candidate.lease else { return row };
         let labels = lease.record.labels();
         let (left, held) = (self.valid_for(lease), format::since(self.wall_ms, labels.acquired_at_ms));
         row.ttl_ms = lease.record.ttl.as_ms();
         row.left_ms = format::ms(left);
-        row.left = format::clock(left);
+        row.left = if lease.is_confirmed { format::clock(left) } else { "not known".to_owned() };
         row.left_percent = percent(row.left_ms, row.ttl_ms);
         row.fence = lease.record.fence.to_string();
         row.owner = format::visible(&labels.owner);

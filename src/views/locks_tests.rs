@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::manager::leases::Snapshot;
+use crate::manager::snapshots::Snapshot;
 use crate::protocol::LeaseRecord;
 use crate::redlock::clock::BootTime;
 use crate::types::Labels;
@@ -17,7 +17,7 @@ fn lease(owner: &str, note: &str, held_s: u64, left_s: u64, fence: u64) -> Snaps
         Labels { owner: owner.into(), note: note.into(), acquired_at_ms: NOW_MS - held_s * 1_000, ..Labels::default() };
     let value = format!("{}|000002|60000|{fence}|p,|{}", "a".repeat(64), labels.encode());
     let record = LeaseRecord::parse(value.as_bytes()).expect("a record");
-    SnapshotLease { record, left: Duration::from_secs(left_s) }
+    SnapshotLease::new(record, Duration::from_secs(left_s), true)
 }
 
 fn name(name: &str) -> ResourceName {

@@ -66,8 +66,9 @@ impl OwnersPage {
     ) -> Self {
         let snapshot = &overview.leases;
         let mut sums: HashMap<&str, Sum<'_>> = HashMap::new();
-        let held = snapshot.leases.iter().zip(snapshot.labels()).filter(|((_, lease), _)| lease.left > overview.age);
-        for ((resource, lease), facts) in held {
+        let held = snapshot.leases.iter().filter(|(_, lease)| lease.is_confirmed && lease.left > overview.age);
+        for (resource, lease) in held {
+            let facts = lease.labels();
             let sum = sums.entry(&facts.owner).or_default();
             sum.leases += 1;
             if sum.resources.len() < NAMED {

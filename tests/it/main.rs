@@ -35,4 +35,5 @@ mod run_signals;
 mod schemathesis;
 mod stress;
 mod support;
+mod true_answers;
 mod waiting;

@@ -243,7 +243,7 @@ async fn acquire(
         resource: request.resource.clone(),
         token: request.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
-        labels: "{}".into(),
+        labels: crate::types::Labels::default(),
     };
     let (world, inst) = (&engine.clock.world, engine.clock.inst);
     let has_waiters = || waiting.queue(|queue| queue.waiter_count(&params.resource) > 0);

@@ -27,7 +27,11 @@ pub(crate) fn holder(view: &HolderInfo) -> api::Holder {
 
 /// The state of a lease that the nodes still store.
 pub(crate) fn held_state(view: &HolderInfo) -> &'static str {
-    if view.valid_for.is_zero() { "lock-delay" } else { "held" }
+    match (view.is_confirmed, view.valid_for.is_zero()) {
+        (false, _) => "unknown",
+        (true, true) => "lock-delay",
+        (true, false) => "held",
+    }
 }
 
 /// A waiter.

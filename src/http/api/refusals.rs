@@ -48,7 +48,10 @@ fn held_by(resource: &ResourceName, locked: &HeldRefusal) -> String {
             let owner = Some(holder.labels.owner.as_str())
                 .filter(|o| !o.is_empty())
                 .unwrap_or("a holder without an owner label");
-            format!("{resource} is held by {owner} for {} s more", seconds_up(holder.valid_for))
+            match holder.is_confirmed {
+                true => format!("{resource} is held by {owner} for {} s more", seconds_up(holder.valid_for)),
+                false => format!("{resource} may be held by {owner}: fewer than a quorum of nodes confirm the lease"),
+            }
         }
         (HeldReason::Lease, None) => format!("{resource} is held"),
     }
@@ -213,7 +216,13 @@ pub(crate) fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
         ExtendError::Changed { current } => changed(resource, &current.to_string()),
         ExtendError::Invalid(field, detail) => Problem::invalid_field(field, detail),
         ExtendError::NoQuorum { no_quorum: error, valid_for } => {
-            no_quorum("it is unknown whether the lease was extended; its old deadline is valid", &error).with(|m| {
+            let unknown = "it is unknown whether the lease was extended";
+            let consequence = match valid_for {
+                Some(left) if left.is_zero() => format!("{unknown}, and its deadline has passed: stop what relies on it"),
+                Some(left) => format!("{unknown}; its old deadline is valid for {} s more", left.as_secs()),
+                None => format!("{unknown}; its old deadline is valid until it passes"),
+            };
+            no_quorum(&consequence, &error).with(|m| {
                 m.resource = Some(resource.to_string());
                 m.valid_for_ms = valid_for.map(ms);
             })

@@ -41,6 +41,7 @@ fn locked(reason: HeldReason, owner: &str, free_in: Option<Duration>) -> HeldRef
         fence: Fence(4_711),
         labels: Labels { owner: owner.to_owned(), acquired_at_ms: 1_795_198_023_120, ..Labels::default() },
         valid_for: Duration::from_millis(12_040),
+        is_confirmed: true,
         renewals: 3,
     };
     let holders = if reason == HeldReason::Foreign { vec![] } else { vec![holder] };

@@ -242,7 +242,8 @@ pub(crate) fn list(request: &Request) -> Result<ListQuery, Problem> {
             "held" => Ok(ListState::Held),
             "waited" => Ok(ListState::Waited),
             "lock-delay" => Ok(ListState::LockDelay),
-            _ => Err(Invalid("must be held, waited or lock-delay".to_owned())),
+            "unknown" => Ok(ListState::Unknown),
+            _ => Err(Invalid("must be held, waited, lock-delay or unknown".to_owned())),
         };
         fields.check("state", state)
     });

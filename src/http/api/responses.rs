@@ -162,7 +162,8 @@ pub(crate) fn inspected(inspection: &Inspection, wall_ms: u64, format: ResponseF
             }));
         }
         LockState::Held(holder) => (convert::held_state(holder), false, Some(holder)),
-        LockState::Foreign { .. } => ("held", true, None),
+        LockState::Foreign { .. } if inspection.is_confirmed() => ("held", true, None),
+        LockState::Foreign { .. } => ("unknown", true, None),
     };
     let body = api::Lock {
         resource: inspection.resource.to_string(),

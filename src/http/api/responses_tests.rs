@@ -47,7 +47,8 @@ fn lease(replay: bool) -> GrantedLease {
 
 fn holder(valid_for: Duration) -> HolderInfo {
     let lease = lease(false);
-    HolderInfo { token_id: lease.token.hash().id(), fence: lease.fence, labels: lease.labels, valid_for, renewals: 3 }
+    let token_id = lease.token.hash().id();
+    HolderInfo { token_id, fence: lease.fence, labels: lease.labels, valid_for, is_confirmed: true, renewals: 3 }
 }
 
 fn here() -> InstanceName {

@@ -88,6 +88,8 @@ pub enum ListState {
     Waited,
     /// The last lease ran out; its lock delay is passing.
     LockDelay,
+    /// Fewer than a quorum of nodes confirm its lease.
+    Unknown,
 }
 
 /// Page size where none is asked for.

@@ -50,8 +50,11 @@ pub struct HolderInfo {
     pub fence: Fence,
     /// Shown to people.
     pub labels: Labels,
-    /// Time left until its deadline, at most. Zero while the lock delay passes.
+    /// Time left until its deadline, at most. Zero while the lock delay passes, and where it is not confirmed.
     pub valid_for: Duration,
+    /// A quorum of nodes has it. Otherwise nobody can tell whether it is held: the other nodes do not answer or have no
+    /// vote, and its holder may not rely on it.
+    pub is_confirmed: bool,
     /// How often it was extended.
     pub renewals: u32,
 }
@@ -120,6 +123,11 @@ pub struct Inspection {
 }
 
 impl Inspection {
+    /// Whether a quorum reports the state. It always does for a free resource.
+    pub fn is_confirmed(&self) -> bool {
+        self.state == LockState::Free || self.quorum.granted >= self.quorum.needed
+    }
+
     /// Changes with the holder, not with renewals: the fence, or a fingerprint of another client's value.
     /// `None` when free. Without the quotes.
     pub fn etag(&self) -> Option<String> {

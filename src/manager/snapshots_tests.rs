@@ -1,0 +1,65 @@
+//! The snapshot: labels, changes laid over it, and the count for metrics.
+
+use super::*;
+
+fn record(token: &str, labels: &str) -> LeaseRecord {
+    let value = format!("{}|000000|1000|7|p,|{labels}", token.repeat(64));
+    LeaseRecord::parse(value.as_bytes()).expect("a record")
+}
+
+fn name(name: &str) -> ResourceName {
+    ResourceName::parse(name).expect("valid")
+}
+
+fn at(seconds: u64) -> BootTime {
+    BootTime::default().plus(Duration::from_secs(seconds))
+}
+
+#[test]
+fn labels_are_parsed_or_empty() {
+    let long = r#"{"o":"ci \"7\"","n":"x","m":{"o":"no"},"t":5}"#;
+    for (labels, owner, acquired_at_ms) in [("{}", "", 0), (long, "ci \"7\"", 5), ("|nonsense", "", 0)] {
+        let lease = SnapshotLease::new(record("a", labels), Duration::ZERO, true);
+        assert_eq!(*lease.labels(), LabelSummary { owner: owner.into(), acquired_at_ms }, "{labels}");
+    }
+}
+
+#[test]
+fn changes_since_the_reading_are_laid_over_it() {
+    let listed = |token| SnapshotLease::new(record(token, "{}"), Duration::from_secs(5), false);
+    let leases = [("a", listed("a")), ("b", listed("b")), ("c", listed("c"))];
+    let leases = leases.map(|(n, lease)| (name(n), lease)).into();
+    let snapshots = Snapshots::new(Duration::from_secs(2));
+    snapshots.record(at(9), &name("d"), || unreachable!("nobody reads lists"));
+    snapshots.state.lock().ask(at(10));
+    snapshots.state.lock().latest = Some(Arc::new(Snapshot::of(leases, at(10), true)));
+    let token = |digit: &str| record(digit, "{}").token;
+    snapshots.record(at(11), &name("a"), || LeaseChange::Ended(token("a")));
+    snapshots.record(at(11), &name("b"), || LeaseChange::Ended(token("f")));
+    snapshots.record(at(11), &name("c"), || LeaseChange::Extended(record("c", "{}"), at(18)));
+    snapshots.record(at(11), &name("b"), || LeaseChange::Extended(record("f", "{}"), at(18)));
+    let before = snapshots.state.lock().latest(at(11), Duration::from_secs(2)).expect("young enough");
+    snapshots.record(at(12), &name("d"), || LeaseChange::Granted(record("d", "{}"), at(14)));
+    let after = snapshots.state.lock().latest(at(12), Duration::from_secs(2)).expect("young enough");
+    let shown = |snapshot: &Snapshot| {
+        let row = |(n, l): (&ResourceName, &SnapshotLease)| (n.to_string(), l.left.as_secs(), l.is_confirmed);
+        snapshot.leases.iter().map(row).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&before), [("b".into(), 5, false), ("c".into(), 8, true)]);
+    assert_eq!(shown(&after), [("b".into(), 5, false), ("c".into(), 8, true), ("d".into(), 4, true)]);
+    assert!(snapshots.state.lock().latest(at(13), Duration::from_secs(2)).is_none(), "too old");
+    snapshots.sweep(at(10).plus(SNAPSHOT_IDLE * 2));
+    snapshots.state.lock().latest = Some(Arc::new(Snapshot::of(BTreeMap::new(), at(10), true)));
+    assert!(snapshots.state.lock().latest(at(11), Duration::MAX).is_none(), "what happened since was not recorded");
+}
+
+#[test]
+fn only_leases_of_a_quorum_are_counted_and_none_where_too_few_nodes_were_read() {
+    let lease = |t: u64, left, is_confirmed| {
+        SnapshotLease::new(record("a", &format!("{{\"t\":{t}}}")), Duration::from_secs(left), is_confirmed)
+    };
+    let leases = [("a", lease(30, 9, true)), ("b", lease(20, 9, true)), ("c", lease(10, 1, true)), ("d", lease(5, 9, false))];
+    let leases: BTreeMap<_, _> = leases.map(|(n, l)| (name(n), l)).into();
+    let count = |complete| Snapshot::of(leases.clone(), at(0), complete).count(Duration::from_secs(1));
+    assert_eq!((count(true), count(false)), ((Some(2), Some(20)), (None, None)));
+}

@@ -1,0 +1,118 @@
+//! Answers that operators act on say what is so: the time of the grant, leases that nobody can confirm, deadlines that have
+//! passed, the list after a change, and how many leases the cluster has.
+
+use redlockd::redlock::clock::{Clock, SystemClock};
+use serde_json::{Value, json};
+
+use crate::support::cluster::Cluster;
+use crate::support::poll;
+use crate::support::service::Service;
+
+fn ms(stamp: &Value) -> i64 {
+    let stamp: jiff::Timestamp = stamp.as_str().expect("a time").parse().expect("RFC 3339");
+    stamp.as_millisecond()
+}
+
+#[tokio::test]
+async fn acquired_at_is_the_time_of_the_grant_and_not_of_the_request() {
+    let service = Service::embedded(&[]).await;
+    let client = service.client();
+    let first = client.acquired("x", &[("ttl", "30s")]).await;
+    let waiter = tokio::spawn({
+        let client = client.clone();
+        async move { client.acquire("x", &[("wait", "1m"), ("ttl", "30s"), ("owner", "second")]).await }
+    });
+    poll::until("it waits", || async { (client.waiting("x").await == 1).then_some(()) }).await;
+    let released_ms = i64::try_from(SystemClock.wall_ms()).expect("in range");
+    client.release("x", &first.token()).await.expect_status(204);
+    let granted = waiter.await.expect("no panic").expect_status(201).json();
+    assert!(ms(&granted["acquired_at"]) >= released_ms, "{granted}, released at {released_ms}");
+    let shown = client.inspect("x").await.expect_status(200).json();
+    assert_eq!(shown["holders"][0]["acquired_at"], granted["acquired_at"], "stored as it was answered");
+}
+
+#[tokio::test]
+async fn a_list_shows_what_its_reader_has_just_done() {
+    // A list is read from the nodes every 2 s.
+    let service = Service::embedded(&[]).await;
+    let client = service.client();
+    let listed = async || client.get("/locks").await.expect_status(200).json()["items"].clone();
+    assert_eq!(listed().await, json!([]));
+    let lease = client.acquired("x", &[("ttl", "30s"), ("owner", "me"), ("note", "why")]).await;
+    let after = listed().await;
+    assert_eq!((&after[0]["resource"], &after[0]["state"]), (&json!("x"), &json!("held")), "{after}");
+    assert_eq!((&after[0]["holders"][0]["owner"], &after[0]["holders"][0]["note"]), (&json!("me"), &json!("why")));
+    let left = after[0]["holders"][0]["valid_for_ms"].as_u64().expect("a number");
+    assert!((25_000..=30_000).contains(&left), "{after}");
+    client.extend("x", &lease.token(), &[("ttl", "1m")]).await.expect_status(200);
+    assert!(listed().await[0]["holders"][0]["valid_for_ms"].as_u64() > Some(left), "it was extended");
+    let page = client.get("/ui/").await.expect_status(200).text;
+    assert!(page.contains("/ui/locks/x"), "{page}");
+    client.release("x", &lease.token()).await.expect_status(204);
+    assert_eq!(listed().await, json!([]));
+    assert!(!client.get("/ui/").await.text.contains("/ui/locks/x"));
+}
+
+#[tokio::test]
+async fn a_lease_that_no_quorum_confirms_is_unknown_and_promises_nothing() {
+    let mut cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    let client = over.client();
+    let lease = client.acquired("x", &[("ttl", "2s"), ("owner", "ann")]).await;
+    let token = lease.token();
+    // Two of three lose their memory, and are in quarantine for five minutes.
+    for server in &mut cluster.servers[..2] {
+        server.kill();
+        server.restart_empty().await;
+    }
+    let shown = poll::until("both are in quarantine", || async {
+        let shown = client.inspect("x").await;
+        (shown.status == 200 && shown.json()["quorum"]["granted"] == 1).then(|| shown.json())
+    })
+    .await;
+    assert_eq!((&shown["state"], &shown["holders"][0]["valid_for_ms"]), (&json!("unknown"), &json!(0)), "{shown}");
+    assert_eq!(shown["holders"][0]["owner"], "ann");
+    let early = client.extend("x", &token, &[]).await.expect_problem(503, "quorum-unavailable").json();
+    assert!(early["detail"].as_str().is_some_and(|d| d.contains("old deadline is valid for")), "{early}");
+    // Each extend keeps the lease on the third node, which is no quorum.
+    let late = poll::until("the deadline has passed", || async {
+        let answer = client.extend("x", &token, &[]).await.expect_problem(503, "quorum-unavailable").json();
+        (answer["valid_for_ms"] == 0).then_some(answer)
+    })
+    .await;
+    assert!(late["detail"].as_str().is_some_and(|d| d.contains("deadline has passed")), "{late}");
+    let page = client.get("/ui/locks/x").await.expect_status(200).text;
+    let holder = page.split("id=\"holder\"").nth(1).and_then(|rest| rest.split("</section>").next()).expect("a holder");
+    assert!(holder.contains("badge bad") && holder.contains("unknown") && holder.contains("not known"), "{holder}");
+    assert!(!holder.contains("badge good") && !holder.contains("data-left"), "{holder}");
+    let list = poll::until("the list is read again", || async {
+        let list = client.get("/locks").await.expect_status(200).json();
+        (list["items"][0]["state"] == "unknown").then_some(list)
+    })
+    .await;
+    assert_eq!((&list["complete"], &list["items"][0]["holders"][0]["valid_for_ms"]), (&json!(false), &json!(0)));
+    let metrics = client.get("/metrics").await.text;
+    assert!(metrics.contains("\nredlockd_cluster_locks_held NaN\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn the_leases_of_the_cluster_are_counted_once_whoever_releases_them() {
+    let cluster = Cluster::start(3).await;
+    let fresh = ["--set", "list_refresh=100ms"];
+    let (one, two) = (cluster.service_with(&fresh).await, cluster.service_with(&fresh).await);
+    let tokens: Vec<String> = {
+        let mut tokens = Vec::new();
+        for i in 0..3 {
+            tokens.push(one.client().acquired(&format!("x/{i}"), &[("ttl", "1m")]).await.token());
+        }
+        tokens
+    };
+    two.client().release("x/0", &tokens[0]).await.expect_status(204);
+    for client in [one.client(), two.client()] {
+        poll::until("two leases are counted", || async {
+            let text = client.get("/metrics").await.text;
+            text.contains("\nredlockd_cluster_locks_held 2\n").then_some(())
+        })
+        .await;
+    }
+}
