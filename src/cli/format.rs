@@ -147,7 +147,11 @@ pub(super) fn list(list: &api::List, form: OutputFormat) -> String {
             ]
         })
         .collect();
-    rows(form, &["RESOURCE", "STATE", "OWNER", "LEFT ms", "FENCE", "WAITING", "NOTE"], &cells)
+    let text = rows(form, &["RESOURCE", "STATE", "OWNER", "LEFT ms", "FENCE", "WAITING", "NOTE"], &cells);
+    match form {
+        OutputFormat::Human { .. } => format!("{text}\n\nread from the nodes {} ms ago", list.age_ms),
+        _ => text,
+    }
 }
 
 /// The nodes: name, state, votes, latency, clock offset, reason; for people also findings.
