@@ -122,7 +122,8 @@
       source = null;
     } else if (source === null) {
       source = new EventSource("/ui/stream");
-      for (const kind of ["acquired", "released", "expired", "forced", "lost", "deadlock", "node_down", "node_up", "quarantined"])
+      for (const kind of ["acquired", "released", "expired", "forced", "lost", "deadlock", "node_down", "node_up", "quarantined",
+        "quorum_lost", "quorum_back"])
         source.addEventListener(kind, want);
       want();
     }

@@ -53,8 +53,8 @@ impl HoldEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
-    /// `acquired`, `extended`, `released`, `expired`, `forced`, `lost`, `deadlock`, `node_down`, `node_up` or
-    /// `quarantined`.
+    /// `acquired`, `extended`, `released`, `expired`, `forced`, `lost`, `deadlock`, `node_down`, `node_up`, `quarantined`,
+    /// `quorum_lost` or `quorum_back`.
     pub event: String,
     /// When, on the clock of the reporting instance. Milliseconds since 1970.
     pub at_ms: u64,
@@ -80,6 +80,21 @@ pub struct Event {
     /// `reported`, or the state of a node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// More about it, for people: why a node has no vote, or which nodes have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// For how long it was held, had no vote, or there was no quorum. Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after_ms: Option<u64>,
+    /// Until a node in quarantine votes again. Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
+    /// `quorum_back`: how many requests had failed meanwhile at the reporting instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<u64>,
+    /// `forced`: the authenticated principal of the operator.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub principal: Option<String>,
     /// The node's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,

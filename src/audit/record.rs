@@ -34,6 +34,15 @@ pub struct AuditRecord {
     /// The lease's fencing token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
+    /// For how long the lease was held, as far as the instance that ended it knows. Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_ms: Option<u64>,
+    /// How long an acquire waited. Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// The owner label of the lease that was ended by force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_owner: Option<String>,
     /// The outcome: a word for success, a problem kind, or `abandoned`.
     pub outcome: String,
     /// The status code of the response; later records of a stream have none.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::events::{EventKind, set_lease};
+use super::events::{EventKind, set_end, set_lease};
 use super::service::LockManager;
 use super::snapshots::LeaseChange;
 use super::types::*;
-use crate::protocol::EndReason;
+use crate::protocol::{EndReason, LeaseRecord};
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
@@ -41,13 +41,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             Err(refusal) => return Err(self.extend_error(&hash, refusal)),
         };
-        self.record_own_lease(&hash, &request.resource, extended.deadline);
+        let labels = extended.record.labels();
+        self.record_own_lease(&hash, (&request.resource, &labels.owner), extended.deadline);
         self.record_change(&request.resource, |until| {
             LeaseChange::Extended(extended.record.clone(), until(extended.deadline))
         });
         self.shared.waiting.extended(&request.resource, extended.deadline);
         self.shared.events.publish(EventKind::Extended, self.wall_ms(), |event| {
             set_lease(event, &request.resource, &hash);
+            event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
             event.fence = Some(extended.record.fence.0);
             event.valid_for_ms = u64::try_from(extended.deadline.since(self.now()).as_millis()).ok();
         });
@@ -55,7 +57,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             resource: request.resource,
             token: request.token,
             fence: extended.record.fence,
-            labels: extended.record.labels(),
+            labels,
             ttl: extended.ttl,
             deadline: extended.deadline,
             replay: false,
@@ -94,8 +96,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ExtendRefusal::NotHolder => ExtendError::NotHolder,
             ExtendRefusal::Changed(current) => ExtendError::Changed { current },
             ExtendRefusal::Gone(reason) => {
-                let (since, reason) = (self.shared.own_leases.remove(hash), gone(reason));
-                self.report_lease_end(since, outcome_of(reason));
+                let (end, reason) = (self.shared.own_leases.remove(hash), gone(reason));
+                self.report_lease_end(end.as_ref(), outcome_of(reason));
                 ExtendError::Gone(reason)
             }
             ExtendRefusal::Unknown { granted, nodes } => ExtendError::NoQuorum {
@@ -105,20 +107,22 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Releases a lease.
+    /// Releases a lease. Returns for how long it was held, as far as this instance knows.
     ///
     /// Cancel (drop): the release goes on in the background.
-    pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<(), ReleaseError> {
+    pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<Option<Duration>, ReleaseError> {
         let hash = token.hash();
         match self.end_lease(resource, &hash, LeaseOutcome::Released).await {
-            ReleaseOutcome::Released => Ok(()),
-            ReleaseOutcome::NotHolder => Err(ReleaseError::NotHolder),
-            ReleaseOutcome::Gone(reason) => Err(ReleaseError::Gone(gone(reason))),
-            ReleaseOutcome::Unknown { released, nodes } => Err(ReleaseError::NoQuorum(self.no_quorum(released, nodes))),
+            (ReleaseOutcome::Released, held) => Ok(held),
+            (ReleaseOutcome::NotHolder, _) => Err(ReleaseError::NotHolder),
+            (ReleaseOutcome::Gone(reason), _) => Err(ReleaseError::Gone(gone(reason))),
+            (ReleaseOutcome::Unknown { released, nodes }, _) => {
+                Err(ReleaseError::NoQuorum(self.no_quorum(released, nodes)))
+            }
         }
     }
 
-    /// Releases a lease and hands over to the next waiter here.
+    /// Releases a lease and hands over to the next waiter here. Also returns for how long it was held, where that is known.
     ///
     /// Cancel: the release goes on in the background.
     pub(super) async fn end_lease(
@@ -126,21 +130,26 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         resource: &ResourceName,
         token: &TokenHash,
         reason: LeaseOutcome,
-    ) -> ReleaseOutcome {
+    ) -> (ReleaseOutcome, Option<Duration>) {
         let begun = self.now();
         // Only for a lease that this instance granted: a made-up token must not wake anybody.
         let is_ours = self.shared.own_leases.has(token);
         let outcome = self.shared.waiting.release(resource, token, is_ours).await;
-        let since = self.shared.own_leases.remove(token);
-        if matches!(outcome, ReleaseOutcome::Released) {
-            self.record_decided_round(begun);
-            self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
-            self.report_lease_end(since, reason);
-            self.shared.held_leases.lease_ended(LeaseTag::of(token));
-            let events = &self.shared.events;
-            events.publish(EventKind::Released, self.wall_ms(), |event| set_lease(event, resource, token));
+        let end = self.shared.own_leases.remove(token);
+        if !matches!(outcome, ReleaseOutcome::Released) {
+            return (outcome, None);
         }
-        outcome
+        self.record_decided_round(begun);
+        self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
+        let held = self.report_lease_end(end.as_ref(), reason);
+        self.shared.held_leases.lease_ended(LeaseTag::of(token));
+        self.shared.events.publish(EventKind::Released, self.wall_ms(), |event| {
+            set_lease(event, resource, token);
+            if let Some((end, held)) = end.as_ref().zip(held) {
+                set_end(event, end, held);
+            }
+        });
+        (outcome, held)
     }
 
     /// Ends somebody else's lease: the one that a quorum has now, if it has the ETag that was given.
@@ -152,18 +161,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let view = self.engine().inspect(&request.resource).await.map_err(no_quorum)?;
         let inspection = self.inspection(&request.resource, view.clone());
         let etag = inspection.etag().ok_or(ForceError::NotHeld)?;
-        if request.if_match.is_some_and(|wanted| wanted != etag) {
+        if request.if_match.as_ref().is_some_and(|wanted| *wanted != etag) {
             return Err(ForceError::Changed { current: etag });
         }
-        let (ended, named) = match &view.state {
-            ResourceState::Lease { record, .. } => {
-                let named = EndedLease { token_id: record.token.id(), fence: record.fence };
-                (Some(LeaseTag::of(&record.token)), Some(named))
-            }
-            _ => (None, None),
+        let named = match &view.state {
+            ResourceState::Lease { record, .. } => Some(self.named(record)),
+            _ => None,
         };
-        let ended_token = match &view.state {
-            ResourceState::Lease { record, .. } if request.mode == ForceMode::Now => Some(record.token.clone()),
+        let token = match &view.state {
+            ResourceState::Lease { record, .. } => Some(record.token.clone()),
             _ => None,
         };
         let (outcome, left) = match (view.state, request.mode) {
@@ -173,8 +179,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (self.engine().delete_foreign(&request.resource, fingerprint.into()).await, None)
             }
             (ResourceState::Lease { record, .. }, ForceMode::Now) => {
-                let since = self.shared.own_leases.remove(&record.token);
-                self.report_lease_end(since, LeaseOutcome::Forced);
+                let end = self.shared.own_leases.remove(&record.token);
+                self.report_lease_end(end.as_ref(), LeaseOutcome::Forced);
                 (self.engine().release(&request.resource, &record.token, EndReason::Forced).await, None)
             }
             (ResourceState::Lease { record, .. }, ForceMode::Revoke) => {
@@ -185,20 +191,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         };
         if matches!(outcome, ReleaseOutcome::Released) {
-            if let Some(token) = ended_token {
-                self.record_change(&request.resource, |_| LeaseChange::Ended(token));
-            }
-            self.shared.events.publish(EventKind::Forced, self.wall_ms(), |event| {
-                event.resource = Some(request.resource.to_string());
-                event.token_id = named.as_ref().map(|lease| lease.token_id.to_string());
-                event.reason = Some(if request.mode == ForceMode::Now { "now" } else { "revoke" }.to_owned());
-            });
+            self.publish_forced_end(&request, named.as_ref());
         }
         match (outcome, request.mode, left) {
             (ReleaseOutcome::Released, ForceMode::Now, _) => {
-                self.shared.waiting.lease_ended(&request.resource, ended);
-                if let Some(lease) = ended {
-                    self.shared.held_leases.lease_ended(lease);
+                self.shared.waiting.lease_ended(&request.resource, token.as_ref().map(LeaseTag::of));
+                if let Some(token) = token {
+                    self.shared.held_leases.lease_ended(LeaseTag::of(&token));
+                    self.record_change(&request.resource, |_| LeaseChange::Ended(token));
                 }
                 Ok((Forced::Freed, named))
             }
@@ -215,6 +215,29 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             _ => Err(ForceError::NotHeld),
         }
+    }
+
+    fn named(&self, record: &LeaseRecord) -> EndedLease {
+        let labels = record.labels();
+        let held = Duration::from_millis(self.wall_ms().saturating_sub(labels.acquired_at_ms));
+        let held = Some(held).filter(|_| labels.acquired_at_ms > 0);
+        EndedLease { token_id: record.token.id(), fence: record.fence, owner: labels.owner, held }
+    }
+
+    /// Who ended whose lease, how and why.
+    fn publish_forced_end(&self, request: &ForceRequest, ended: Option<&EndedLease>) {
+        self.shared.events.publish(EventKind::Forced, self.wall_ms(), |event| {
+            event.resource = Some(request.resource.to_string());
+            event.reason = Some(if request.mode == ForceMode::Now { "now" } else { "revoke" }.to_owned());
+            event.detail = Some(request.reason.clone()).filter(|reason| !reason.is_empty());
+            event.principal.clone_from(&request.principal);
+            if let Some(lease) = ended {
+                event.token_id = Some(lease.token_id.to_string());
+                event.owner = Some(lease.owner.clone()).filter(|owner| !owner.is_empty());
+                event.fence = Some(lease.fence.0);
+                event.after_ms = lease.held.and_then(|held| u64::try_from(held.as_millis()).ok());
+            }
+        });
     }
 }
 

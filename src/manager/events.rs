@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
+use super::leases::OwnEnd;
 use crate::api::Event;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
@@ -52,11 +53,15 @@ pub enum EventKind {
     NodeUp,
     /// It answers and has no vote.
     Quarantined,
+    /// Fewer than a quorum of nodes vote.
+    QuorumLost,
+    /// A quorum votes again.
+    QuorumBack,
 }
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Acquired,
         Self::Extended,
         Self::Released,
@@ -67,6 +72,8 @@ impl EventKind {
         Self::NodeDown,
         Self::NodeUp,
         Self::Quarantined,
+        Self::QuorumLost,
+        Self::QuorumBack,
     ];
 
     /// The name of the event.
@@ -82,6 +89,8 @@ impl EventKind {
             Self::NodeDown => "node_down",
             Self::NodeUp => "node_up",
             Self::Quarantined => "quarantined",
+            Self::QuorumLost => "quorum_lost",
+            Self::QuorumBack => "quorum_back",
         }
     }
 }
@@ -349,6 +358,12 @@ impl EventHub {
         state.buffer.interrupt();
         (state.follows_cluster, state.idle_since, state.seen) = (false, None, SeenNames::default());
     }
+}
+
+/// Sets whose lease ended, and for how long it was held.
+pub(crate) fn set_end(event: &mut Event, end: &OwnEnd, held: Duration) {
+    event.owner = Some(end.owner.to_string()).filter(|owner| !owner.is_empty());
+    event.after_ms = u64::try_from(held.as_millis()).ok();
 }
 
 /// Sets the resource and the lease (the id of its token) of an event.

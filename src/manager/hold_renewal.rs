@@ -118,6 +118,8 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
             events.publish(EventKind::Lost, self.manager.wall_ms(), |event| {
                 set_lease(event, &lease.resource, &lease.token.hash());
                 event.reason = Some(reason.as_str().to_owned());
+                event.owner = Some(lease.labels.owner.clone()).filter(|owner| !owner.is_empty());
+                event.after_ms = Some(self.manager.wall_ms().saturating_sub(lease.labels.acquired_at_ms));
             });
         }
         event

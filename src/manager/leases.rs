@@ -39,8 +39,37 @@ struct OwnLease {
     deadline: BootTime,
     /// When this instance first granted or extended it.
     since: BootTime,
-    /// Only where its expiry is to be published.
-    named: Option<Box<(ResourceName, TokenHash)>>,
+    /// Only where its end is to be published.
+    named: Option<Box<NamedLease>>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct NamedLease {
+    resource: ResourceName,
+    token: TokenHash,
+    owner: Box<str>,
+}
+
+/// What is known of a lease of this instance that has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct OwnEnd {
+    /// When this instance first granted or extended it.
+    pub since: BootTime,
+    /// Its owner label; empty where it is not known.
+    pub owner: Box<str>,
+}
+
+/// A lease of this instance that ran out.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ExpiredLease {
+    /// The resource.
+    pub resource: ResourceName,
+    /// Names the lease.
+    pub token: TokenHash,
+    /// The last deadline that this instance knows.
+    pub deadline: BootTime,
+    /// As in [`OwnEnd`].
+    pub end: OwnEnd,
 }
 
 impl OwnState {
@@ -50,14 +79,6 @@ impl OwnState {
             self.named -= usize::from(old.named.is_some());
         }
     }
-}
-
-/// What [`OwnLeases::sweep`] found.
-#[derive(Debug, Default)]
-pub(crate) struct ExpiredLeases {
-    /// Those that have run out and are remembered with their names; with their deadline and when they were first granted
-    /// or extended here.
-    pub named: Vec<(ResourceName, TokenHash, BootTime, BootTime)>,
 }
 
 /// Half of a token's hash: 128 bits are enough to tell leases apart, in 16 bytes.
@@ -73,24 +94,31 @@ fn nibble(digit: u8) -> u8 {
 }
 
 impl OwnLeases {
-    /// A lease was granted or extended at `now`. [`Self::sweep`] returns its name when it has run out, unless
-    /// `NAMED_MAX` others are named already.
-    pub(crate) fn record(&self, token: &TokenHash, deadline: BootTime, now: BootTime, resource: &ResourceName) {
+    /// A lease was granted or extended at `now`. [`Self::sweep`] returns it when it has run out, unless `NAMED_MAX` others
+    /// are named already.
+    pub(crate) fn record(
+        &self,
+        token: &TokenHash,
+        deadline: BootTime,
+        now: BootTime,
+        (resource, owner): (&ResourceName, &str),
+    ) {
         let (mut state, key) = (self.state.lock(), key(token));
         let known = state.leases.get(&key).map(|own| (own.since, own.named.is_some()));
         if known.is_some() || state.leases.len() < OWN_LEASES_MAX {
             let has_name = known.is_some_and(|(_, is_named)| is_named) || state.named < NAMED_MAX;
-            let named = has_name.then(|| Box::new((resource.clone(), token.clone())));
+            let named = || NamedLease { resource: resource.clone(), token: token.clone(), owner: owner.into() };
+            let named = has_name.then(|| Box::new(named()));
             state.put(key, OwnLease { deadline, since: known.map_or(now, |(since, _)| since), named });
         }
     }
 
-    /// The lease is over. When it was first granted or extended here, if it was.
-    pub(crate) fn remove(&self, token: &TokenHash) -> Option<BootTime> {
+    /// The lease is over. What is known of it if it was granted or extended here.
+    pub(crate) fn remove(&self, token: &TokenHash) -> Option<OwnEnd> {
         let mut state = self.state.lock();
         let own = state.leases.remove(&key(token))?;
         state.named -= usize::from(own.named.is_some());
-        Some(own.since)
+        Some(OwnEnd { since: own.since, owner: own.named.map(|named| named.owner).unwrap_or_default() })
     }
 
     /// Time left until its deadline, where this instance granted or extended it: zero for some minutes after it.
@@ -106,23 +134,26 @@ impl OwnLeases {
         self.state.lock().leases.contains_key(&key(token))
     }
 
-    /// Removes those that have run out.
-    pub(crate) fn sweep(&self, now: BootTime) -> ExpiredLeases {
-        let (mut state, mut expired) = (self.state.lock(), ExpiredLeases::default());
+    /// Removes those that have run out; returns those that are remembered with their names.
+    pub(crate) fn sweep(&self, now: BootTime) -> Vec<ExpiredLease> {
+        let (mut state, mut expired) = (self.state.lock(), Vec::new());
         let OwnState { leases, lapsed, named } = &mut *state;
         leases.retain(|key, own| {
             let runs = own.deadline > now;
             if !runs {
                 lapsed.push_back((*key, own.deadline));
                 let (deadline, since) = (own.deadline, own.since);
-                expired.named.extend(own.named.take().map(|named| (named.0, named.1, deadline, since)));
+                expired.extend(own.named.take().map(|named| {
+                    let NamedLease { resource, token, owner } = *named;
+                    ExpiredLease { resource, token, deadline, end: OwnEnd { since, owner } }
+                }));
             }
             runs
         });
         if leases.capacity() > 1_024 && leases.len() < leases.capacity() / 4 {
             leases.shrink_to_fit();
         }
-        *named -= expired.named.len();
+        *named -= expired.len();
         let too_many = lapsed.len().saturating_sub(LAPSED_MAX);
         lapsed.drain(..too_many);
         while lapsed.front().is_some_and(|(_, deadline)| now.since(*deadline) > LAPSED_KEPT) {
@@ -144,20 +175,22 @@ mod tests {
     fn own_leases_are_known_until_they_run_out() {
         let (own, at) = (OwnLeases::default(), |s| BootTime::default().plus(Duration::from_secs(s)));
         let name = ResourceName::parse("x").expect("valid");
-        own.record(&token("a"), at(9), at(1), &name);
-        own.record(&token("a"), at(10), at(3), &name);
-        own.record(&token("b"), at(20), at(2), &name);
+        own.record(&token("a"), at(9), at(1), (&name, "me"));
+        own.record(&token("a"), at(10), at(3), (&name, "me"));
+        own.record(&token("b"), at(20), at(2), (&name, ""));
         assert_eq!(own.valid_for(&token("a"), at(4)), Some(Duration::from_secs(6)));
         assert_eq!(own.valid_for(&token("c"), at(4)), None);
-        let expired = own.sweep(at(10));
-        assert_eq!(expired.named, [(name, token("a"), at(10), at(1))], "from the first grant to the last deadline");
+        let end = OwnEnd { since: at(1), owner: "me".into() };
+        let lease = ExpiredLease { resource: name.clone(), token: token("a"), deadline: at(10), end };
+        assert_eq!(own.sweep(at(10)), [lease], "from the first grant to the last deadline");
         assert!(own.has(&token("b")) && !own.has(&token("a")));
         assert_eq!(own.valid_for(&token("a"), at(11)), Some(Duration::ZERO), "it is known to have passed");
         own.sweep(at(11).plus(LAPSED_KEPT));
         assert_eq!(own.valid_for(&token("a"), at(11)), None);
-        own.record(&token("b"), at(9_000), at(2), &ResourceName::parse("y").expect("valid"));
-        assert_eq!((own.remove(&token("b")).is_some(), own.remove(&token("b"))), (true, None));
-        assert_eq!((own.state.lock().leases.len(), own.state.lock().named), (0, 0));
+        own.record(&token("b"), at(9_000), at(2), (&name, "b"));
+        assert_eq!((own.remove(&token("b")).map(|end| end.since), own.remove(&token("b"))), (Some(at(2)), None));
+        let state = own.state.lock();
+        assert_eq!((state.leases.len(), state.named), (0, 0));
     }
 
     #[test]

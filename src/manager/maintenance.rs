@@ -4,15 +4,16 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::events::{EventKind, set_lease};
+use super::events::{EventKind, set_end, set_lease};
+use super::incidents::{self, Moment};
+use super::leases::ExpiredLease;
 use super::service::{GaugeSamples, LockManager};
-use super::types::{LeaseOutcome, NodeSummary};
+use super::types::{LeaseOutcome, Readiness};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
-use crate::types::{ResourceName, TokenHash};
 use crate::waiting::queue::Queue;
 
 /// Time between two passes.
@@ -46,40 +47,26 @@ impl ClockJumpDetector {
 struct LapsedLease {
     /// When to check it.
     check_at: BootTime,
-    /// When this instance first granted or extended it.
-    since: BootTime,
-    resource: ResourceName,
-    token: TokenHash,
-}
-
-fn log_node(summary: &NodeSummary, before: &str) {
-    let (node, state, why) =
-        (summary.node.as_str(), summary.state.as_str(), summary.why.as_deref().unwrap_or_default());
-    if state == "up" {
-        tracing::info!(node, before, "the node is up");
-    } else {
-        tracing::warn!(node, state, before, why, "the node has no vote");
-    }
+    lease: ExpiredLease,
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Runs a pass every second. Never returns; dropping it stops it.
     pub async fn run_maintenance(self) {
-        let (mut lapsed, mut states) = (VecDeque::new(), Vec::new());
-        let (mut detector, mut had_quorum) = (ClockJumpDetector::default(), None);
+        let (mut lapsed, mut detector) = (VecDeque::new(), ClockJumpDetector::default());
         loop {
             self.clock().sleep(INTERVAL).await;
             let now = self.now();
             let lock_delay = self.engine().settings.params.lock_delay;
-            for (resource, token, deadline, since) in self.shared.own_leases.sweep(now).named {
+            for lease in self.shared.own_leases.sweep(now) {
                 if lapsed.len() < LAPSED_MAX {
-                    lapsed.push_back(LapsedLease { check_at: deadline.plus(lock_delay), since, resource, token });
+                    lapsed.push_back(LapsedLease { check_at: lease.deadline.plus(lock_delay), lease });
                 }
             }
             self.sample_gauges(detector.jump(now, self.wall_ms()));
             self.shared.snapshots.sweep(now);
             self.shared.events.sweep(now);
-            had_quorum = Some(self.publish_node_changes(&mut states, had_quorum));
+            self.report_incidents();
             self.check_lapsed(&mut lapsed, now).await;
         }
     }
@@ -95,52 +82,33 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Publishes which nodes changed state since the last pass, and logs whether a quorum votes, which is returned.
-    fn publish_node_changes(&self, states: &mut Vec<String>, had_quorum: Option<bool>) -> bool {
-        let nodes = self.nodes();
-        let (voting, needed) = (nodes.iter().filter(|r| r.votes).count(), self.engine().quorum());
-        let has_quorum = voting >= needed;
-        for (summary, before) in nodes.iter().zip(states.iter()) {
-            if summary.state == *before {
-                continue;
-            }
-            log_node(summary, before);
-            let kind = match summary.state.as_str() {
-                "up" => EventKind::NodeUp,
-                "down" => EventKind::NodeDown,
-                "unknown" => continue,
-                _ => EventKind::Quarantined,
-            };
-            self.shared.events.publish_local(kind, self.wall_ms(), |event| {
-                event.node = Some(summary.node.to_string());
-                event.reason = Some(summary.state.clone());
-            });
+    /// Logs and publishes what has changed of nodes and quorum since the last pass.
+    fn report_incidents(&self) {
+        let (nodes, needed) = (self.nodes(), self.engine().quorum());
+        let at = Moment { now: self.now(), wall_ms: self.wall_ms() };
+        let ready_in = match self.readiness() {
+            Readiness::NoQuorum { ready_in, .. } => ready_in,
+            _ => None,
+        };
+        for incident in self.shared.incidents.observe(&nodes, needed, at) {
+            incidents::log(&incident, &nodes, needed, ready_in);
+            incidents::publish(&incident, &nodes, &self.shared.events, at.wall_ms);
         }
-        match (had_quorum, has_quorum) {
-            (None, true) => tracing::info!(voting, needed, "a quorum of nodes votes: locks can be granted"),
-            (Some(false), true) => tracing::info!(voting, needed, "a quorum of nodes votes again"),
-            (None | Some(true), false) => {
-                tracing::error!(voting, needed, "no quorum of nodes votes: no lock can be granted or extended");
-            }
-            _ => {}
-        }
-        *states = nodes.into_iter().map(|r| r.state).collect();
-        has_quorum
     }
 
     /// Checks leases whose time has passed: they were extended or released through another instance, or expired.
     async fn check_lapsed(&self, lapsed: &mut VecDeque<LapsedLease>, now: BootTime) {
         for _ in 0..lapsed.len().min(LAPSED_PER_PASS) {
-            let Some(lease) = lapsed.pop_front() else { return };
-            if lease.check_at > now {
-                lapsed.push_back(lease);
+            let Some(LapsedLease { check_at, lease }) = lapsed.pop_front() else { return };
+            if check_at > now {
+                lapsed.push_back(LapsedLease { check_at, lease });
                 continue;
             }
             match self.engine().inspect(&lease.resource).await.map(|view| view.state) {
                 Ok(ResourceState::Lease { record, left }) if record.token == lease.token => {
-                    lapsed.push_back(LapsedLease { check_at: now.plus(left), ..lease });
+                    lapsed.push_back(LapsedLease { check_at: now.plus(left), lease });
                 }
-                Ok(_) => self.publish_if_expired(&lease).await,
+                Ok(_) => self.publish_if_expired(check_at, &lease).await,
                 // The nodes do not answer: it is not reported.
                 Err(_) => {}
             }
@@ -148,7 +116,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// The lease is gone. An extend never revives one, so its refusal says why.
-    async fn publish_if_expired(&self, lapsed: &LapsedLease) {
+    async fn publish_if_expired(&self, keys_gone: BootTime, lapsed: &ExpiredLease) {
         let params = ExtendParams {
             resource: lapsed.resource.clone(),
             token: lapsed.token.clone(),
@@ -158,13 +126,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let why = self.engine().extend(&params).await;
         if matches!(why, Err(ExtendRefusal::Gone(None) | ExtendRefusal::NotHolder)) {
+            let held = keys_gone.minus(self.engine().settings.params.lock_delay).since(lapsed.end.since);
             if let Some(observer) = self.shared.end_observer.get() {
-                let lock_delay = self.engine().settings.params.lock_delay;
-                observer(LeaseOutcome::Lapsed, lapsed.check_at.minus(lock_delay).since(lapsed.since));
+                observer(LeaseOutcome::Lapsed, held);
             }
             let events = &self.shared.events;
-            events
-                .publish(EventKind::Expired, self.wall_ms(), |event| set_lease(event, &lapsed.resource, &lapsed.token));
+            events.publish(EventKind::Expired, self.wall_ms(), |event| {
+                set_lease(event, &lapsed.resource, &lapsed.token);
+                set_end(event, &lapsed.end, held);
+            });
         }
     }
 }

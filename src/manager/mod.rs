@@ -9,6 +9,7 @@ mod event_buffer;
 pub(crate) mod events;
 pub mod fence;
 pub(crate) mod hold_renewal;
+mod incidents;
 pub(crate) mod latency;
 mod leases;
 mod list_merge;

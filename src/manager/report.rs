@@ -142,7 +142,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
         let health = self.shared.monitor.health();
-        let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
+        let report = |(index, (node, health)): (usize, (&std::sync::Arc<N>, NodeHealth))| {
             let details = node.details();
             let (state, votes_in, why) = describe(&health, now);
             let findings = details.findings.into_iter().map(|f| NodeFinding {
@@ -158,6 +158,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 since: now.since(health.since),
                 votes_in,
                 why,
+                quarantine: quarantine_reason(&health),
+                quarantines: self.shared.incidents.quarantines(index),
+                has_two_servers: health.has_two_servers,
                 latency: health.latency,
                 clock_offset_ms: health.offset_us.map(|us| us / 1_000),
                 run_id: health.status.as_ref().map(|s| s.run_id().to_owned()),
@@ -166,7 +169,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 findings,
             }
         };
-        self.engine().nodes.iter().zip(health).map(report).collect()
+        self.engine().nodes.iter().zip(health).enumerate().map(report).collect()
     }
 
     /// The nodes that have no vote, one bit each: they may have forgotten leases.
@@ -277,6 +280,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     pub(super) fn no_quorum(&self, granted: usize, nodes: Vec<NodeOutcome>) -> NoQuorum {
+        self.shared.incidents.count_refusal();
         let left = |n: &NodeOutcome| match n.verdict {
             Verdict::NoVote(NoVote::Quarantined { left_ms }) => Some(Duration::from_millis(left_ms)),
             _ => None,
@@ -363,6 +367,11 @@ fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (Strin
             (state, votes_in, Some(two_servers(health).unwrap_or(sentence)))
         }
     }
+}
+
+fn quarantine_reason(health: &NodeHealth) -> Option<String> {
+    let status = health.status.as_ref().filter(|status| matches!(status.vote, Vote::NoVote(NoVote::Quarantined { .. })))?;
+    Some(status.why.clone())
 }
 
 fn two_servers(health: &NodeHealth) -> Option<String> {

@@ -12,8 +12,9 @@ use super::cluster_waiters::ClusterWaiters;
 use super::deadlocks::Deadlocks;
 use super::events::{EventHub, EventKind, set_lease};
 use super::hold_renewal::HeldLeases;
+use super::incidents::Incidents;
 use super::latency::LatencySeries;
-use super::leases::OwnLeases;
+use super::leases::{OwnEnd, OwnLeases};
 use super::snapshots::{ClusterLeases, LeaseChange, Snapshots};
 use super::types::*;
 use crate::mutant::{self, Mutant};
@@ -55,6 +56,7 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) own_leases: OwnLeases,
     pub(super) snapshots: Snapshots,
     pub(super) round_latency: LatencySeries,
+    pub(super) incidents: Incidents,
     pub(super) samples: Mutex<GaugeSamples>,
     pub(super) end_observer: OnceLock<LeaseEndObserver>,
     pub(super) draining: CancellationToken,
@@ -104,7 +106,7 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
             Some(Ok(())) => {
                 let (manager, lease) = (&self.manager, &self.lease);
                 let hash = lease.token.hash();
-                manager.record_own_lease(&hash, &lease.resource, lease.deadline);
+                manager.record_own_lease(&hash, (&lease.resource, &lease.labels.owner), lease.deadline);
                 manager.record_change(&lease.resource, |until| {
                     let (ttl, fence, labels) = (lease.ttl, lease.fence, lease.labels.encode());
                     let token = hash.clone();
@@ -209,6 +211,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             own_leases: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
             round_latency: LatencySeries::default(),
+            incidents: Incidents::default(),
             samples: Mutex::default(),
             end_observer: OnceLock::new(),
             draining: CancellationToken::new(),
@@ -221,11 +224,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let _ = self.shared.end_observer.set(observer);
     }
 
-    /// A lease that this instance has promised since `since` has ended now.
-    pub(super) fn report_lease_end(&self, since: Option<BootTime>, outcome: LeaseOutcome) {
-        if let (Some(since), Some(observer)) = (since, self.shared.end_observer.get()) {
-            observer(outcome, self.now().since(since));
+    /// A lease of this instance has ended now. For how long it was held, if it was one.
+    pub(super) fn report_lease_end(&self, end: Option<&OwnEnd>, outcome: LeaseOutcome) -> Option<Duration> {
+        let held = self.now().since(end?.since);
+        if let Some(observer) = self.shared.end_observer.get() {
+            observer(outcome, held);
         }
+        Some(held)
     }
 
     /// Acquires, waiting for at most `request.wait`.
@@ -283,8 +288,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// This instance promised a lease until `deadline`; its end is to be reported.
-    pub(super) fn record_own_lease(&self, token: &TokenHash, resource: &ResourceName, deadline: BootTime) {
-        self.shared.own_leases.record(token, deadline, self.now(), resource);
+    pub(super) fn record_own_lease(&self, token: &TokenHash, named: (&ResourceName, &str), deadline: BootTime) {
+        self.shared.own_leases.record(token, deadline, self.now(), named);
     }
 
     /// Lists show from now on what `change` did; it gets how the end of a lease's keys follows from its deadline.

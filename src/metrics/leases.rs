@@ -124,9 +124,9 @@ impl LeaseMetrics {
     }
 
     /// Counts a release.
-    pub fn released(&self, outcome: &Result<(), ReleaseError>) {
+    pub fn released<T>(&self, outcome: &Result<T, ReleaseError>) {
         let label = match outcome {
-            Ok(()) => "released",
+            Ok(_) => "released",
             Err(ReleaseError::NotHolder) => "not-holder",
             Err(ReleaseError::Gone(GoneReason::Released)) => "again",
             Err(ReleaseError::Gone(reason)) => reason.as_str(),

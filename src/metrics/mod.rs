@@ -163,7 +163,7 @@ impl Metrics {
     }
 
     /// Counts a release.
-    pub fn released(&self, outcome: &Result<(), ReleaseError>) {
+    pub fn released<T>(&self, outcome: &Result<T, ReleaseError>) {
         self.leases.released(outcome);
     }
 

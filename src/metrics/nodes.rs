@@ -6,7 +6,7 @@ use std::time::Duration;
 use prometheus::{Gauge, Histogram, IntCounter, IntGauge, IntGaugeVec, Registry};
 
 use super::register::{counters, gauge, gauges, histograms, quantities, raise};
-use crate::manager::types::NodeSummary;
+use crate::manager::types::{NodeSummary, QuarantineCounts};
 use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
@@ -28,6 +28,8 @@ struct NodeSeries {
     latency: Gauge,
     clock_offset: Gauge,
     restarts: IntCounter,
+    quarantines: Vec<IntCounter>,
+    two_servers: IntGauge,
     findings: IntGauge,
 }
 
@@ -56,6 +58,10 @@ impl NodeMetrics {
         let clock_offset = quantities(r, "node_clock_offset_seconds", help, &["node"]);
         let help = "Restarts of the node that were detected: each may have lost leases.";
         let restarts = counters(r, "node_restarts_total", help, &["node"]);
+        let help = "Quarantines of the node that began, by reason.";
+        let quarantines = counters(r, "node_quarantines_total", help, &["node", "reason"]);
+        let help = "1 while the node's name leads to two servers.";
+        let two_servers = gauges(r, "node_two_servers", help, &["node"]);
         let help = "Problems of the node's settings; GET /nodes explains them.";
         let findings = gauges(r, "node_findings", help, &["node"]);
         let info = gauges(r, "node_info", "Always 1.", &["node", "version"]);
@@ -68,6 +74,8 @@ impl NodeMetrics {
             latency: latency.with_label_values(&[node]),
             clock_offset: clock_offset.with_label_values(&[node]),
             restarts: restarts.with_label_values(&[node]),
+            quarantines: QuarantineCounts::REASONS.map(|why| quarantines.with_label_values(&[node, why])).into(),
+            two_servers: two_servers.with_label_values(&[node]),
             findings: findings.with_label_values(&[node]),
         };
         let configured = gauge(r, "nodes", "Nodes configured.");
@@ -106,6 +114,10 @@ impl NodeMetrics {
             let offset = Duration::from_millis(offset_ms.unsigned_abs()).as_secs_f64();
             series.clock_offset.set(if offset_ms < 0 { -offset } else { offset });
             raise(&series.restarts, report.restarts);
+            for (counter, (_, total)) in series.quarantines.iter().zip(report.quarantines.by_reason()) {
+                raise(counter, total);
+            }
+            series.two_servers.set(i64::from(report.has_two_servers));
             series.findings.set(count(report.findings.len()));
         }
         self.info.reset();

@@ -3,7 +3,7 @@
 use super::leases::*;
 use super::*;
 use crate::manager::ClusterLeases;
-use crate::manager::types::{AcquireError, GoneReason};
+use crate::manager::types::{AcquireError, GoneReason, QuarantineCounts};
 use crate::protocol::OPERATIONS;
 
 const ROUTES: [RouteLabels; 1] = [RouteLabels { route: "/locks/{resource}", method: "POST", codes: &[201, 423] }];
@@ -17,20 +17,7 @@ fn metrics() -> Arc<Metrics> {
 }
 
 fn report(name: &str, state: &str, votes: bool) -> NodeSummary {
-    NodeSummary {
-        node: node(name),
-        state: state.to_owned(),
-        votes,
-        since: Duration::ZERO,
-        votes_in: None,
-        why: None,
-        latency: None,
-        clock_offset_ms: None,
-        run_id: None,
-        version: None,
-        restarts: 0,
-        findings: Vec::new(),
-    }
+    NodeSummary { state: state.to_owned(), votes, ..NodeSummary::new(node(name)) }
 }
 
 fn text(metrics: &Metrics, nodes: &[NodeSummary]) -> String {
@@ -203,7 +190,7 @@ fn no_request_creates_a_new_series() {
     ] {
         metrics.watch_request(route, method).answered(code, Duration::ZERO);
     }
-    metrics.released(&Err(ReleaseError::Gone(GoneReason::Released)));
+    metrics.released::<()>(&Err(ReleaseError::Gone(GoneReason::Released)));
     metrics.forced(ForceMode::Now, Err(&ForceError::NotHeld));
     metrics.lease_ended(LeaseOutcome::Lapsed, Duration::from_secs(2));
     metrics.lost(LostReason::MaxHold);
@@ -264,7 +251,15 @@ fn totals_kept_elsewhere_only_rise() {
     let scrape = |skipped: u64, jumps: u64| {
         let gauges = Gauges { skipped_cleanups: skipped, clock_jumps: Duration::from_secs(jumps), ..Gauges::default() };
         let audit = AuditTotals { written: skipped, dropped: 1, ..AuditTotals::default() };
-        let node = NodeSummary { restarts: skipped, clock_offset_ms: Some(-1_500), ..report("n1", "up", true) };
+        let (mut quarantines, has_two_servers) = (QuarantineCounts::default(), true);
+        (0..skipped).for_each(|_| quarantines.add("blank"));
+        let node = NodeSummary {
+            quarantines,
+            has_two_servers,
+            restarts: skipped,
+            clock_offset_ms: Some(-1_500),
+            ..report("n1", "up", true)
+        };
         metrics.scrape(&Scrape { gauges, nodes: &[node], audit, ..Scrape::default() }).expect("encodes")
     };
     scrape(3, 2);
@@ -274,5 +269,8 @@ fn totals_kept_elsewhere_only_rise() {
     has(&shown, "redlockd_audit_records_total{outcome=\"written\"} 5");
     has(&shown, "redlockd_audit_records_total{outcome=\"dropped\"} 1");
     has(&shown, "redlockd_node_restarts_total{node=\"n1\"} 5");
+    has(&shown, "redlockd_node_quarantines_total{node=\"n1\",reason=\"blank\"} 5");
+    has(&shown, "redlockd_node_quarantines_total{node=\"n1\",reason=\"restart\"} 0");
+    has(&shown, "redlockd_node_two_servers{node=\"n1\"} 1");
     has(&shown, "redlockd_node_clock_offset_seconds{node=\"n1\"} -1.5");
 }

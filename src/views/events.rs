@@ -1,6 +1,7 @@
 //! The page of recent events, newest first, with filters; and the rows of events on other pages.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use askama::Template;
 
@@ -11,7 +12,7 @@ use super::paging::Paging;
 use crate::api::Event;
 
 /// The kinds of events that can be filtered by, with their text.
-pub(crate) const KINDS: [(&str, &str); 9] = [
+pub(crate) const KINDS: [(&str, &str); 11] = [
     ("acquired", "acquired"),
     ("released", "released"),
     ("expired", "expired"),
@@ -21,6 +22,8 @@ pub(crate) const KINDS: [(&str, &str); 9] = [
     ("node_down", "node down"),
     ("node_up", "node up"),
     ("quarantined", "node without a vote"),
+    ("quorum_lost", "no quorum"),
+    ("quorum_back", "quorum again"),
 ];
 
 /// The filters of the page.
@@ -88,12 +91,29 @@ pub(crate) fn row(event: &Event) -> EventRow {
     let (text, severity) = match (event.event.as_str(), event.reason.as_deref()) {
         ("forced", Some("now")) => ("released by an operator", Severity::Bad),
         ("forced", _) => ("revoked by an operator", Severity::Warn),
-        ("lost" | "node_down" | "deadlock", _) => (text, Severity::Bad),
+        ("lost" | "node_down" | "deadlock" | "quorum_lost", _) => (text, Severity::Bad),
         ("expired" | "quarantined", _) => (text, Severity::Warn),
-        ("acquired" | "node_up", _) => (text, Severity::Good),
+        ("acquired" | "node_up" | "quorum_back", _) => (text, Severity::Good),
         _ => (text, Severity::Neutral),
     };
     let mut details = Vec::new();
+    if let Some(after) = event.after_ms.map(Duration::from_millis) {
+        let what = match event.event.as_str() {
+            "released" | "expired" | "forced" | "lost" => "held for",
+            _ => "after",
+        };
+        details.push(format!("{what} {}", format::time(after)));
+    }
+    if let Some(refused) = event.refused {
+        details.push(format::count(refused, "request failed", "requests failed"));
+    }
+    if let Some(principal) = &event.principal {
+        details.push(format!("by {}", format::visible(principal)));
+    }
+    details.extend(event.detail.as_deref().map(format::visible));
+    if let Some(left) = event.left_ms.map(Duration::from_millis) {
+        details.push(format!("votes again in {}", format::time(left)));
+    }
     if let Some(fence) = event.fence {
         details.push(format!("fence {fence}"));
     }
@@ -168,6 +188,11 @@ mod tests {
         assert_eq!(row_of("forced", "now").kind, badge("released by an operator", Severity::Bad));
         assert_eq!(row_of("forced", "revoke").kind.text, "revoked by an operator");
         assert_eq!(row_of("lost", "quorum").details, "lease 9c1f02ab, quorum");
+        let back = Event { after_ms: Some(307_000), refused: Some(2), ..event("quorum_back", None, None) };
+        assert_eq!(row(&Event { token_id: None, ..back }).details, "after 5 m 07 s, 2 requests failed");
+        let ended = Event { after_ms: Some(4_200), principal: Some("ops".into()), ..event("forced", Some("a"), None) };
+        let ended = Event { detail: Some("host is gone".into()), ..ended };
+        assert_eq!(row(&ended).details, "held for 4 s, by ops, host is gone, lease 9c1f02ab");
         assert_eq!(row_of("lost", "a\u{202e}b").details, "lease 9c1f02ab, a\\u{202e}b");
     }
 

@@ -324,8 +324,9 @@ mod tests {
     #[test]
     fn free_and_foreign_locks_are_described() {
         let resource = ResourceName::parse("a/b").expect("valid");
-        let quorum = QuorumCount { granted: 0, needed: 2, nodes: 3 };
-        let page = |state| {
+        let quorum = |granted| QuorumCount { granted, needed: 2, nodes: 3 };
+        let page_of = |state, granted| {
+            let quorum = quorum(granted);
             let inspection = Inspection {
                 resource: resource.clone(),
                 state,
@@ -342,9 +343,12 @@ mod tests {
             let page = LockPage::new(layout, &resource, Ok(&inspection), &[], None, "http://h", 0);
             (page.can_end, page.render().expect("a page"))
         };
+        let page = |state| page_of(state, 2);
         let (can_end, html) = page(LockState::Free);
         assert!(!can_end && html.contains("The lock is not held") && !html.contains("/ui/release/"));
         let foreign = LockState::Foreign { left: Some(Duration::from_secs(9)), fingerprint: "ff".into() };
+        let (_, doubtful) = page_of(foreign.clone(), 1);
+        assert!(doubtful.contains("unknown") && doubtful.contains("may not rely on it"), "{doubtful}");
         let (can_end, html) = page(foreign);
         assert!(can_end && html.contains("for another 9 s") && html.contains("/ui/release/a/b"));
         assert!(!html.contains("/ui/revoke/a/b"), "a lock of another client cannot be revoked");

@@ -72,7 +72,12 @@ pub(crate) struct FindingRow {
 const RUN_ID_SHOWN: usize = 8;
 
 fn finding(view: &NodeFinding) -> FindingRow {
-    let severity = if view.bars { Severity::Bad } else { Severity::Warn };
+    // redlockd needs no persistence and says so: it is no reason to look.
+    let severity = match view.bars {
+        true => Severity::Bad,
+        false if view.code == "no-persistence" => Severity::Neutral,
+        false => Severity::Warn,
+    };
     FindingRow { badge: badge(&view.code, severity), detail: format::visible(&view.detail) }
 }
 
@@ -136,7 +141,6 @@ mod tests {
 
     fn report(state: &str, votes: bool) -> NodeSummary {
         NodeSummary {
-            node: NodeId::parse("n1").expect("valid"),
             state: state.into(),
             votes,
             since: Duration::from_secs(75),
@@ -148,6 +152,7 @@ mod tests {
             version: Some("7.0.15".into()),
             restarts: 2,
             findings: vec![NodeFinding { code: "maxmemory-policy".into(), detail: "<b>set</b> it".into(), bars: true }],
+            ..NodeSummary::new(NodeId::parse("n1").expect("valid"))
         }
     }
 
@@ -160,6 +165,8 @@ mod tests {
         assert_eq!((view.kinds.as_slice(), view.failures), (&[("timeout", "1".to_owned())][..], 1));
         assert_eq!((view.latency.as_str(), view.offset.as_str(), view.run.as_str()), ("412 µs", "-3 ms", "01234567"));
         assert_eq!(view.findings[0].badge.severity, Severity::Bad);
+        let information = NodeFinding { code: "no-persistence".into(), detail: "it is off".into(), bars: false };
+        assert_eq!(finding(&information).badge.severity, Severity::Neutral);
     }
 
     #[test]

@@ -105,7 +105,9 @@ async fn every_change_has_a_line_with_its_caller_and_outcome() {
     let not_holder = client.release("a/b", other).await.expect_status(409);
     assert_eq!(summary(&audited.line(&not_holder).await), "release a/b not-holder -");
     let released = client.release("a/b", &token).await.expect_status(204);
-    assert_eq!(summary(&audited.line(&released).await), "release a/b released -");
+    let line = audited.line(&released).await;
+    assert_eq!(summary(&line), "release a/b released -");
+    assert!(line["held_ms"].as_u64().is_some_and(|held| held < 60_000), "{line}");
     let again = client.release("a/b", &token).await.expect_status(410);
     assert_eq!(summary(&audited.line(&again).await), "release a/b lease-expired released");
     let late = client.extend("a/b", &token, &[]).await.expect_status(410);
@@ -125,10 +127,13 @@ async fn forced_ends_and_refused_ones_have_the_lease_and_the_reason() {
     let force = async |query: &str| send(client.request("DELETE", &format!("/locks/x?{query}"))).await;
     let none = force("force=now&reason=fire").await.expect_status(404);
     assert_eq!(summary(&audited.line(&none).await), "force-now x not-held fire");
-    let granted = client.acquired("x", &[]).await;
+    let granted = client.acquired("x", &[("owner", "ann")]).await;
+    let line = audited.line(&granted).await;
+    assert!(line["waited_ms"].is_u64() && line.get("held_ms").is_none(), "{line}");
     let revoked = force("force=revoke&reason=tidying%20up").await.expect_status(202);
     let line = audited.line(&revoked).await;
     assert_eq!(summary(&line), "revoke x revoked tidying up");
+    assert_eq!((&line["ended_owner"], line["held_ms"].is_u64()), (&Value::from("ann"), true), "{line}");
     assert_eq!(
         (line["token_id"].as_str(), line["fence"].as_u64()),
         (Some(&*id_of(&granted.token())), Some(granted.fence()))
@@ -213,6 +218,7 @@ async fn a_holding_stream_has_a_line_for_every_change() {
     assert_eq!(lives("third", 1).await, ["hold x queued -"]);
     drop(first);
     assert_eq!(lives("first", 2).await, ["hold x granted -", "hold x disconnected -"]);
+    assert!(audited.lines_of("first", 2).await[1]["held_ms"].is_u64(), "for how long it was held");
     lives("third", 2).await;
     send(client.request("DELETE", "/locks/x?force=now&reason=fire")).await.expect_status(204);
     assert_eq!(lives("third", 3).await, ["hold x queued -", "hold x granted -", "hold x lost forced"]);

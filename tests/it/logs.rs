@@ -106,16 +106,33 @@ async fn start_node_changes_quorum_changes_and_stop_are_logged() {
     until_logged(&over, &["INFO", "serving", "nodes=3"]).await;
     until_logged(&over, &["INFO", "a quorum of nodes votes: locks can be granted"]).await;
     over.proxies[0].set(MUTE);
-    until_logged(&over, &["WARN", "the node has no vote", "node=\"n1\"", "state=\"down\""]).await;
+    let next_fails = "the next failure is an outage";
+    until_logged(&over, &["WARN", "the node has no vote", next_fails, "node=n1", "state=\"down\"", "voting=2"]).await;
     over.proxies[1].set(MUTE);
-    until_logged(&over, &["ERROR", "no quorum of nodes votes", "voting=1", "needed=2"]).await;
+    until_logged(&over, &["ERROR", "no quorum of nodes votes", "voting=1", "needed=2", "n1 down, n2 down"]).await;
+    over.client().acquire("x", &[]).await.expect_status(503);
     over.proxies.iter().for_each(heal);
-    until_logged(&over, &["INFO", "a quorum of nodes votes again"]).await;
-    until_logged(&over, &["INFO", "the node is up", "node=\"n2\""]).await;
+    until_logged(&over, &["INFO", "a quorum of nodes votes again", "after_s=", "refused=1"]).await;
+    until_logged(&over, &["INFO", "the node is up", "node=n2", "after_s="]).await;
+    let lines = over.service.output();
+    let losses = lines.iter().filter(|line| line.contains("the node has no vote") && line.contains("node=n1"));
+    assert_eq!(losses.count(), 1, "one line for one incident: {lines:#?}");
     over.service.terminate();
     assert_eq!(over.service.exit_code().await, Some(0));
     until_logged(&over, &["INFO", "draining"]).await;
     until_logged(&over, &["INFO", "stopped"]).await;
+}
+
+#[tokio::test]
+async fn a_start_over_blank_nodes_or_with_other_settings_names_them() {
+    let blank = Cluster::blank(3).await;
+    let over = blank.service_at_once(&[]).await;
+    until_logged(&over, &["WARN", "the node has no vote", "node=n1", "redlockd init", "votes_in_s="]).await;
+    until_logged(&over, &["ERROR", "no quorum of nodes votes", "n3 quarantined for", "ready_in_s="]).await;
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service_at_once(&["--set", "key_template=redlock:{resource}"]).await;
+    until_logged(&over, &["WARN", "the node has no vote", "node=n2", "another node list"]).await;
+    until_logged(&over, &["ERROR", "no quorum of nodes votes", "n1 other-cluster, n2 other-cluster"]).await;
 }
 
 /// All operations, at the finest log level.

@@ -81,11 +81,17 @@ async fn a_lease_that_no_quorum_confirms_is_unknown_and_promises_nothing() {
     })
     .await;
     assert!(late["detail"].as_str().is_some_and(|d| d.contains("deadline has passed")), "{late}");
-    let page = client.get("/ui/locks/x").await.expect_status(200).text;
-    let holder = page.split("id=\"holder\"").nth(1).and_then(|rest| rest.split("</section>").next()).expect("a holder");
+    let holder = poll::until("the page shows it", || async {
+        client.extend("x", &token, &[]).await.expect_status(503);
+        let page = client.get("/ui/locks/x").await.text;
+        let holder = page.split("id=\"holder\"").nth(1).and_then(|rest| rest.split("</section>").next());
+        holder.filter(|holder| holder.contains("ann")).map(str::to_owned)
+    })
+    .await;
     assert!(holder.contains("badge bad") && holder.contains("unknown") && holder.contains("not known"), "{holder}");
     assert!(!holder.contains("badge good") && !holder.contains("data-left"), "{holder}");
     let list = poll::until("the list is read again", || async {
+        client.extend("x", &token, &[]).await.expect_status(503);
         let list = client.get("/locks").await.expect_status(200).json();
         (list["items"][0]["state"] == "unknown").then_some(list)
     })

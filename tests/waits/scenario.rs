@@ -366,7 +366,7 @@ async fn release(world: &World, mine: Mine) {
     for _ in 0..20 {
         let inst = world.random.index(world.managers.len());
         match world.managers[inst].release(&mine.resource, &mine.token).await {
-            Ok(()) => return,
+            Ok(_) => return,
             Err(crate::manager::types::ReleaseError::Gone(_)) => return,
             Err(_) => world.clock.sleep(world.random.ms(5, 50)).await,
         }

@@ -1,5 +1,6 @@
 //! Ending another client's lease: shared by `DELETE /locks/{resource}?force=…` and the forms of the pages.
 
+use crate::http::format::ms;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::state::AppState;
 use crate::manager::types::{ForceError, ForceMode, ForceRequest, Forced};
@@ -29,15 +30,19 @@ pub(crate) async fn end_lease(
     request: ForceRequest,
 ) -> Result<Forced, ForceError> {
     let (resource, mode) = (request.resource.clone(), request.mode);
+    let (principal, reason) = (request.principal.clone(), request.reason.clone());
     let (action, outcome) = action_and_outcome(mode);
     let result = Box::pin(state.manager.force(request)).await;
     state.metrics.forced(mode, result.as_ref().map(|(forced, _)| forced));
     let (forced, ended) = result?;
-    tracing::warn!(%resource, action, "a lease was ended by force");
+    let (owner, held_ms) = (ended.as_ref().map(|lease| lease.owner.as_str()), ended.as_ref().and_then(|l| l.held).map(ms));
+    tracing::warn!(%resource, action, owner, held_ms, principal, reason, "a lease was ended by force");
     audit_scope.note(|record| {
         record.outcome = outcome.to_owned();
         record.token_id = ended.as_ref().map(|lease| lease.token_id.to_string());
-        record.fence = ended.map(|lease| lease.fence.0);
+        record.held_ms = held_ms;
+        record.fence = ended.as_ref().map(|lease| lease.fence.0);
+        record.ended_owner = ended.map(|lease| lease.owner).filter(|owner| !owner.is_empty());
     });
     Ok(forced)
 }

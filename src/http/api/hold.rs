@@ -28,7 +28,7 @@ use crate::manager::types::{AcquireError, AcquireRequest, GrantedLease, HeldLeas
 use crate::metrics::leases::AcquireWatch;
 use crate::metrics::requests::{InFlightGuard, RequestKind};
 use crate::nodes::any::AnyNode;
-use crate::redlock::clock::{Clock, SystemClock};
+use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
 use crate::types::ResourceName;
 
@@ -96,7 +96,8 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
     };
     let in_flight = state.metrics.watch_stream(RequestKind::Hold);
     let span = tracing::Span::current();
-    let audit = StreamAudit { audit_scope, on_drop: Some(on_drop) };
+    let held_since = (on_drop == DISCONNECTED).then(|| SystemClock.now());
+    let audit = StreamAudit { audit_scope, on_drop: Some(on_drop), held_since };
     let quota = LeaseQuota::Reserved(permit);
     let mut stream = HoldStream { state, resource, access, format, span, audit, quota, _in_flight: in_flight };
     if matches!(step, Step::Granted(_)) {
@@ -141,25 +142,35 @@ const DISCONNECTED: &str = "disconnected";
 struct StreamAudit {
     audit_scope: AuditScope,
     on_drop: Option<&'static str>,
+    /// When the lease was granted.
+    held_since: Option<BootTime>,
 }
 
 impl StreamAudit {
     fn granted(&mut self, lease: &GrantedLease) {
         self.audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        self.audit_scope.note(|record| record.waited_ms = Some(format::ms(lease.waited)));
+        self.held_since = Some(SystemClock.now());
         self.audit_scope.write(if lease.replay { "replayed" } else { "granted" }, None);
         self.on_drop = Some(DISCONNECTED);
     }
 
     fn ended(&mut self, outcome: &str, reason: Option<&str>) {
-        self.audit_scope.write(outcome, reason);
+        self.write(outcome, reason);
         self.on_drop = None;
+    }
+
+    fn write(&self, outcome: &str, reason: Option<&str>) {
+        let held = self.held_since.map(|since| format::ms(SystemClock.now().since(since)));
+        self.audit_scope.note(|record| record.held_ms = held);
+        self.audit_scope.write(outcome, reason);
     }
 }
 
 impl Drop for StreamAudit {
     fn drop(&mut self) {
         if let Some(outcome) = self.on_drop {
-            self.audit_scope.write(outcome, None);
+            self.write(outcome, None);
         }
     }
 }

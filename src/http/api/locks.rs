@@ -11,6 +11,7 @@ use super::{force, refusals, responses};
 use crate::auth::quota::QuotaPermit;
 use crate::auth::rule::Right;
 use crate::http::connection::Connection;
+use crate::http::format;
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::middleware::metrics::WaitTime;
@@ -47,6 +48,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
     let waited = watch.ended(outcome.as_ref().map(|lease| state.measure(lease)));
     if let Ok(lease) = &outcome {
         audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+        audit_scope.note(|record| record.waited_ms = Some(format::ms(lease.waited)));
         if let Some(permit) = permit {
             permit.granted(&resource, lease.deadline);
         }
@@ -159,9 +161,12 @@ async fn release_own(
     }
     let outcome = Box::pin(state.manager.release(&resource, &token)).await;
     state.metrics.released(&outcome);
-    outcome.map_err(|error| refusals::release(&resource, error))?;
+    let held = outcome.map_err(|error| refusals::release(&resource, error))?;
     access.update_quota(|quotas| quotas.ended(&resource));
-    audit_scope.note(|record| record.outcome = "released".to_owned());
+    audit_scope.note(|record| {
+        record.outcome = "released".to_owned();
+        record.held_ms = held.map(format::ms);
+    });
     Ok(responses::released())
 }
 
@@ -180,7 +185,8 @@ async fn release_forced(
             Some(tag.ok_or_else(|| refusals::not_held(&resource))?)
         }
     };
-    let request = ForceRequest { resource: resource.clone(), mode, reason, if_match };
+    let principal = access.principal().map(|principal| principal.name.to_string());
+    let request = ForceRequest { resource: resource.clone(), mode, reason, principal, if_match };
     let outcome = force::end_lease(state, audit_scope, request).await;
     let forced = outcome.map_err(|error| refusals::force(&resource, error))?;
     if matches!(forced, Forced::Freed) {

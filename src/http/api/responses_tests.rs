@@ -286,18 +286,16 @@ async fn a_page_of_leases_has_a_state_for_each() {
 
 fn report(name: &str, votes: bool) -> NodeSummary {
     NodeSummary {
-        node: NodeId::parse(name).expect("valid"),
         state: if votes { "up" } else { "quarantined" }.to_owned(),
         votes,
         since: Duration::from_secs(2),
         votes_in: (!votes).then(|| Duration::from_millis(4_200)),
-        why: None,
         latency: Some(Duration::from_micros(310)),
         clock_offset_ms: Some(-3),
-        run_id: None,
         version: Some("7.0.15".to_owned()),
         restarts: 1,
         findings: vec![NodeFinding { code: "evicts".to_owned(), detail: "set noeviction".to_owned(), bars: true }],
+        ..NodeSummary::new(NodeId::parse(name).expect("valid"))
     }
 }
 

@@ -9,6 +9,7 @@ use super::{pages, queries};
 use crate::http::api::extract::{self, MergePatch};
 use crate::http::api::requests::REASON_MAX_BYTES;
 use crate::http::api::{force, refusals};
+use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::path;
 use crate::http::problem::Problem;
@@ -75,6 +76,7 @@ struct ForceForm {
     tag: String,
     reason: String,
     typed_name: String,
+    principal: Option<String>,
 }
 
 impl ForceForm {
@@ -93,13 +95,14 @@ impl ForceForm {
 async fn submit(state: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), prefix(mode))?;
     let audit_scope = AuditScope::of(&request);
+    let principal = Access::of(&request).principal().map(|principal| principal.name.to_string());
     audit_scope.note(|record| record.resource = Some(resource.to_string()));
     let (parts, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
     let mut field = |name: &str| fields.text(name).unwrap_or_default();
     let (tag, reason, typed_name) = (field("tag"), field("reason").trim().to_owned(), field("name"));
     fields.finish(&["tag", "reason", "name"])?;
     force::note(&audit_scope, mode, &reason);
-    let form = ForceForm { tag, reason, typed_name };
+    let form = ForceForm { tag, reason, typed_name, principal };
     let (kind, errors) = match form.errors(mode, &resource) {
         errors if !errors.is_empty() => (ProblemKind::Invalid, errors),
         _ => match Box::pin(execute(&state, &audit_scope, &resource, mode, &form)).await {
@@ -124,8 +127,9 @@ async fn execute(
     form: &ForceForm,
 ) -> Result<Response, ForceError> {
     let (resource, reason, if_match) = (resource.clone(), form.reason.clone(), Some(form.tag.clone()));
+    let principal = form.principal.clone();
     let done = if mode == ForceMode::Now { CompletedAction::Released } else { CompletedAction::Revoked };
     let location = format!("/ui/locks/{resource}?done={}", done.as_str());
-    force::end_lease(state, audit_scope, ForceRequest { resource, mode, reason, if_match }).await?;
+    force::end_lease(state, audit_scope, ForceRequest { resource, mode, reason, principal, if_match }).await?;
     Ok(Redirect::to(&location).into_response())
 }

@@ -60,6 +60,8 @@ pub struct ForceRequest {
     pub mode: ForceMode,
     /// Why, for the log.
     pub reason: String,
+    /// The authenticated principal of the operator.
+    pub principal: Option<String>,
     /// Only the lease with this ETag: the one that the operator saw.
     pub if_match: Option<String>,
 }

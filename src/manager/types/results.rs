@@ -97,6 +97,10 @@ pub struct EndedLease {
     pub token_id: TokenId,
     /// Its fencing token.
     pub fence: Fence,
+    /// Its owner label; empty if it has none.
+    pub owner: String,
+    /// For how long it was held, by the wall clocks of two instances; `None` where its grant has no time.
+    pub held: Option<Duration>,
 }
 
 /// Everything that is known of one resource.
@@ -226,6 +230,12 @@ pub struct NodeSummary {
     pub votes_in: Option<Duration>,
     /// Why it has no vote, in one sentence.
     pub why: Option<String>,
+    /// Why it is in quarantine, in one word of [`QuarantineCounts::REASONS`].
+    pub quarantine: Option<String>,
+    /// How often this instance saw it begin a quarantine.
+    pub quarantines: QuarantineCounts,
+    /// Its name leads to two servers.
+    pub has_two_servers: bool,
     /// Round trip of the last probe.
     pub latency: Option<Duration>,
     /// Its clock minus ours, milliseconds.
@@ -238,6 +248,60 @@ pub struct NodeSummary {
     pub restarts: u64,
     /// What makes the server unsuitable, or should be looked into.
     pub findings: Vec<NodeFinding>,
+}
+
+impl NodeSummary {
+    /// A node of which nothing is known yet.
+    pub fn new(node: NodeId) -> Self {
+        Self {
+            node,
+            state: "unknown".to_owned(),
+            votes: false,
+            since: Duration::ZERO,
+            votes_in: None,
+            why: None,
+            quarantine: None,
+            quarantines: QuarantineCounts::default(),
+            has_two_servers: false,
+            latency: None,
+            clock_offset_ms: None,
+            run_id: None,
+            version: None,
+            restarts: 0,
+            findings: Vec::new(),
+        }
+    }
+}
+
+/// How often quarantines began, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QuarantineCounts([u64; Self::REASONS.len()]);
+
+impl QuarantineCounts {
+    /// The words that nodes keep with a quarantine; `other` for those of later releases.
+    pub const REASONS: [&'static str; 7] = ["blank", "failover", "restart", "clock", "evicted", "ordered", "other"];
+
+    /// Counts one more.
+    pub fn add(&mut self, reason: &str) {
+        let known = Self::REASONS.iter().position(|known| *known == reason);
+        self.0[known.unwrap_or(Self::REASONS.len() - 1)] += 1;
+    }
+
+    /// Each reason with its count.
+    pub fn by_reason(self) -> impl Iterator<Item = (&'static str, u64)> {
+        Self::REASONS.into_iter().zip(self.0)
+    }
+}
+
+/// A loss of the quorum that lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuorumLoss {
+    /// When this instance saw it begin. Milliseconds since 1970.
+    pub since_ms: u64,
+    /// For how long it has lasted.
+    pub lasts: Duration,
+    /// Requests that failed for it here.
+    pub refused: u64,
 }
 
 /// Something about a node that an operator should know.

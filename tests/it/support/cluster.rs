@@ -284,7 +284,7 @@ impl<C: Clock> Instance<C> {
 
     /// Releases.
     pub async fn release(&self, resource: &str, token: &Token) -> Result<(), ReleaseError> {
-        self.manager.release(&name(resource), token).await
+        self.manager.release(&name(resource), token).await.map(|_| ())
     }
 
     /// Looks.

@@ -46,9 +46,12 @@ impl Prometheus {
     /// hurry.
     pub async fn start(config: &Path, targets: &[SocketAddr]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        for file in ["recording.yml", "alerts.yml"] {
-            std::fs::copy(config.join(file), dir.path().join(file)).expect(file);
-        }
+        std::fs::copy(config.join("recording.yml"), dir.path().join("recording.yml")).expect("recording.yml");
+        // What an alert waits for is tested by promtool; here, that its condition holds during a real failure.
+        let rules = std::fs::read_to_string(config.join("alerts.yml")).expect("alerts.yml");
+        let hurry = |line: &str| if line.starts_with("        for: ") { "        for: 1s".to_owned() } else { line.to_owned() };
+        let rules = rules.lines().map(hurry).collect::<Vec<_>>().join("\n");
+        std::fs::write(dir.path().join("alerts.yml"), rules).expect("writable");
         let shipped = std::fs::read_to_string(config.join("prometheus.yml")).expect("prometheus.yml");
         let list = targets.iter().map(|t| format!("\"{t}\"")).collect::<Vec<_>>().join(", ");
         let hurried = shipped
@@ -88,6 +91,18 @@ impl Prometheus {
     /// What a query says now.
     pub async fn query(&self, query: &str) -> Value {
         send(self.client.request("POST", "/api/v1/query").form(&[("query", query)])).await.json()
+    }
+
+    /// Waits until each of these alerts fires or has fired in the last ten minutes.
+    pub async fn until_fired(&self, alerts: &[&str]) {
+        for alert in alerts {
+            let query = format!("max_over_time(ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}[10m])");
+            poll::until(&format!("{alert} fires"), || async {
+                let answer = self.query(&query).await;
+                (!answer["data"]["result"].as_array().expect("a result").is_empty()).then_some(())
+            })
+            .await;
+        }
     }
 
     /// What a query says for each second between two times. Units: milliseconds since 1970.

@@ -1,0 +1,259 @@
+//! What happens to the nodes and to the quorum: since when, for how long, why, and what was refused meanwhile. One line in
+//! the log for each begin and each end, the counts of quarantines for metrics, and the events.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::events::{EventHub, EventKind};
+use super::types::{NodeSummary, QuarantineCounts, QuorumLoss};
+use crate::redlock::clock::BootTime;
+
+/// The two clocks at one moment: durations come from the first, times that are shown from the second.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment {
+    pub now: BootTime,
+    /// Milliseconds since 1970.
+    pub wall_ms: u64,
+}
+
+/// What is known of nodes and quorum since the start.
+#[derive(Default)]
+pub(super) struct Incidents {
+    /// Requests that failed for want of a quorum since the start.
+    refused: AtomicU64,
+    state: Mutex<IncidentState>,
+}
+
+#[derive(Default)]
+struct IncidentState {
+    nodes: Vec<NodeRecord>,
+    /// `None` before the first observation.
+    has_quorum: Option<bool>,
+    loss: Option<Loss>,
+}
+
+#[derive(Clone, Copy)]
+struct Loss {
+    since: Moment,
+    /// How many requests had failed before it.
+    refused: u64,
+}
+
+#[derive(Clone, Default)]
+struct NodeRecord {
+    state: String,
+    votes: bool,
+    /// Since when it has no vote.
+    lost: Option<BootTime>,
+    quarantines: QuarantineCounts,
+}
+
+/// A begin or an end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Incident {
+    /// A node (its index) changed to a state without a vote, from this one.
+    NodeLost { node: usize, before: String },
+    /// A node votes again after so long.
+    NodeBack { node: usize, after: Option<Duration> },
+    /// A quorum votes, for the first time.
+    Quorum,
+    /// No quorum votes.
+    QuorumLost,
+    /// A quorum votes again after so long; so many requests failed.
+    QuorumBack { after: Duration, refused: u64 },
+}
+
+impl Incidents {
+    /// A request failed for want of a quorum.
+    pub(super) fn count_refusal(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The present loss of the quorum, if there is one.
+    pub(super) fn quorum_loss(&self, now: BootTime) -> Option<QuorumLoss> {
+        let loss = self.state.lock().loss?;
+        let refused = self.refused.load(Ordering::Relaxed).saturating_sub(loss.refused);
+        Some(QuorumLoss { since_ms: loss.since.wall_ms, lasts: now.since(loss.since.now), refused })
+    }
+
+    /// How often a node was seen to begin a quarantine, by reason.
+    pub(super) fn quarantines(&self, node: usize) -> QuarantineCounts {
+        self.state.lock().nodes.get(node).map(|record| record.quarantines).unwrap_or_default()
+    }
+
+    /// Compares the nodes with the last call. `needed`: the quorum.
+    pub(super) fn observe(&self, nodes: &[NodeSummary], needed: usize, at: Moment) -> Vec<Incident> {
+        let mut state = self.state.lock();
+        state.nodes.resize_with(nodes.len(), NodeRecord::default);
+        let mut incidents = Vec::new();
+        for (i, (summary, record)) in nodes.iter().zip(&mut state.nodes).enumerate() {
+            let before = std::mem::replace(&mut record.state, summary.state.clone());
+            let had_vote = std::mem::replace(&mut record.votes, summary.votes);
+            if before == summary.state && had_vote == summary.votes || summary.state == "unknown" {
+                continue;
+            }
+            if summary.votes {
+                let after = record.lost.take().map(|lost| at.now.since(lost));
+                // A node that votes when the instance starts is no incident.
+                incidents.extend((!before.is_empty()).then_some(Incident::NodeBack { node: i, after }));
+                continue;
+            }
+            record.lost.get_or_insert(at.now);
+            if summary.state == "quarantined" && before != "quarantined" {
+                record.quarantines.add(summary.quarantine.as_deref().unwrap_or_default());
+            }
+            incidents.push(Incident::NodeLost { node: i, before });
+        }
+        let has_quorum = nodes.iter().filter(|node| node.votes).count() >= needed;
+        let had_quorum = state.has_quorum.replace(has_quorum);
+        let refused = self.refused.load(Ordering::Relaxed);
+        match (had_quorum, has_quorum) {
+            (None | Some(true), false) => {
+                state.loss = Some(Loss { since: at, refused });
+                incidents.push(Incident::QuorumLost);
+            }
+            (None, true) => incidents.push(Incident::Quorum),
+            (Some(false), true) => incidents.extend(state.loss.take().map(|loss| Incident::QuorumBack {
+                after: at.now.since(loss.since.now),
+                refused: refused.saturating_sub(loss.refused),
+            })),
+            (Some(true), true) | (Some(false), false) => {}
+        }
+        incidents
+    }
+}
+
+/// What the next failure means, as a part of a line in the log.
+fn margin_text(voting: usize, needed: usize) -> &'static str {
+    match voting.cmp(&needed) {
+        std::cmp::Ordering::Greater => "locks are granted as before",
+        std::cmp::Ordering::Equal => "the next failure is an outage",
+        std::cmp::Ordering::Less => "no quorum is left",
+    }
+}
+
+/// Writes the line of an incident. `ready_in`: when enough nodes vote again, where that is known.
+pub(super) fn log(incident: &Incident, nodes: &[NodeSummary], needed: usize, ready_in: Option<Duration>) {
+    let voting = nodes.iter().filter(|node| node.votes).count();
+    match incident {
+        Incident::NodeLost { node, before } => {
+            let NodeSummary { node, state, why, votes_in, .. } = &nodes[*node];
+            let (why, votes_in_s) = (why.as_deref().unwrap_or_default(), votes_in.map(|left| left.as_secs()));
+            let (of, then) = (nodes.len(), margin_text(voting, needed));
+            tracing::warn!(%node, state, before, why, votes_in_s, voting, needed, of, "the node has no vote: {then}");
+        }
+        Incident::NodeBack { node, after } => {
+            let (node, after_s) = (&nodes[*node].node, after.map(|after| after.as_secs_f64()));
+            tracing::info!(%node, after_s, voting, needed, "the node is up and votes");
+        }
+        Incident::Quorum => tracing::info!(voting, needed, "a quorum of nodes votes: locks can be granted"),
+        Incident::QuorumLost => {
+            let (why, ready_in_s) = (reasons(nodes), ready_in.map(|left| left.as_secs()));
+            let text = "no quorum of nodes votes: no lock can be granted or extended";
+            tracing::error!(voting, needed, why, ready_in_s, "{text}");
+        }
+        Incident::QuorumBack { after, refused } => {
+            let after_s = after.as_secs_f64();
+            tracing::info!(voting, needed, after_s, refused, "a quorum of nodes votes again");
+        }
+    }
+}
+
+/// Each node without a vote, with its state and the time that is left.
+fn reasons(nodes: &[NodeSummary]) -> String {
+    let reason = |node: &NodeSummary| match node.votes_in {
+        Some(left) => format!("{} {} for {} s more", node.node, node.state, left.as_secs()),
+        None => format!("{} {}", node.node, node.state),
+    };
+    nodes.iter().filter(|node| !node.votes).map(reason).collect::<Vec<_>>().join(", ")
+}
+
+/// Publishes an incident to this instance's streams and pages: every instance observes the nodes for itself.
+pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub, wall_ms: u64) {
+    let ms = |after: &Duration| u64::try_from(after.as_millis()).ok();
+    let kind = match incident {
+        Incident::NodeLost { node, .. } if nodes[*node].state == "down" => EventKind::NodeDown,
+        Incident::NodeLost { .. } => EventKind::Quarantined,
+        Incident::NodeBack { .. } => EventKind::NodeUp,
+        Incident::QuorumLost => EventKind::QuorumLost,
+        Incident::QuorumBack { .. } => EventKind::QuorumBack,
+        Incident::Quorum => return,
+    };
+    hub.publish_local(kind, wall_ms, |event| match incident {
+        Incident::NodeLost { node, .. } => {
+            let node = &nodes[*node];
+            (event.node, event.reason) = (Some(node.node.to_string()), Some(node.state.clone()));
+            (event.detail, event.left_ms) = (node.why.clone(), node.votes_in.as_ref().and_then(ms));
+        }
+        Incident::NodeBack { node, after } => {
+            let node = &nodes[*node];
+            (event.node, event.reason) = (Some(node.node.to_string()), Some(node.state.clone()));
+            event.after_ms = after.as_ref().and_then(ms);
+        }
+        Incident::QuorumLost => event.detail = Some(reasons(nodes)),
+        Incident::QuorumBack { after, refused } => (event.after_ms, event.refused) = (ms(after), Some(*refused)),
+        Incident::Quorum => {}
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::NodeId;
+
+    fn nodes(states: &[&str]) -> Vec<NodeSummary> {
+        let node = |(i, state): (usize, &&str)| NodeSummary {
+            state: (*state).to_owned(),
+            votes: *state == "up",
+            quarantine: (*state == "quarantined").then(|| "restart".to_owned()),
+            votes_in: (*state == "quarantined").then(|| Duration::from_secs(61)),
+            ..NodeSummary::new(NodeId::parse(&format!("n{i}")).expect("valid"))
+        };
+        states.iter().enumerate().map(node).collect()
+    }
+
+    fn at(seconds: u64) -> Moment {
+        Moment { now: BootTime::default().plus(Duration::from_secs(seconds)), wall_ms: seconds * 1_000 }
+    }
+
+    #[test]
+    fn each_begin_and_each_end_is_reported_once_with_its_duration() {
+        let incidents = Incidents::default();
+        let lost = |node, before: &str| Incident::NodeLost { node, before: before.into() };
+        let observe = |states: &[&str], second| incidents.observe(&nodes(states), 2, at(second));
+        assert_eq!(observe(&["up", "up", "unknown"], 1), [Incident::Quorum]);
+        assert_eq!(observe(&["up", "up", "up"], 2), [Incident::NodeBack { node: 2, after: None }]);
+        assert_eq!(observe(&["up", "up", "up"], 3), []);
+        assert_eq!(observe(&["up", "up", "down"], 4), [lost(2, "up")]);
+        incidents.count_refusal();
+        assert_eq!(observe(&["up", "quarantined", "quarantined"], 6), [
+            lost(1, "up"),
+            lost(2, "down"),
+            Incident::QuorumLost
+        ]);
+        incidents.count_refusal();
+        incidents.count_refusal();
+        let loss = incidents.quorum_loss(at(16).now).expect("lost");
+        assert_eq!((loss.since_ms, loss.lasts.as_secs(), loss.refused), (6_000, 10, 2));
+        let back = |node, s| Incident::NodeBack { node, after: Some(Duration::from_secs(s)) };
+        assert_eq!(observe(&["up", "quarantined", "up"], 24), [
+            back(2, 20),
+            Incident::QuorumBack { after: Duration::from_secs(18), refused: 2 }
+        ]);
+        assert_eq!(incidents.quorum_loss(at(30).now), None);
+        assert_eq!(incidents.quarantines(1).by_reason().find(|(reason, _)| *reason == "restart"), Some(("restart", 1)));
+        assert_eq!(incidents.quarantines(0), QuarantineCounts::default());
+    }
+
+    #[test]
+    fn a_start_without_a_quorum_names_the_nodes_and_their_reasons() {
+        let incidents = Incidents::default();
+        let ill = nodes(&["other-cluster", "quarantined", "up"]);
+        let seen = incidents.observe(&ill, 2, at(1));
+        assert_eq!(seen.len(), 3, "{seen:?}");
+        assert_eq!(seen[2], Incident::QuorumLost);
+        assert_eq!(reasons(&ill), "n0 other-cluster, n1 quarantined for 61 s more");
+    }
+}
