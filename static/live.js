@@ -123,7 +123,8 @@
     } else if (source === null) {
       source = new EventSource("/ui/stream");
       for (const kind of ["acquired", "released", "expired", "forced", "lost", "deadlock", "node_down", "node_up", "quarantined",
-        "quorum_lost", "quorum_back"])
+        "quorum_lost", "quorum_back",
+        "started", "stopping", "reloaded"])
         source.addEventListener(kind, want);
       want();
     }

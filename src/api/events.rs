@@ -54,7 +54,7 @@ impl HoldEvent {
 #[serde(default)]
 pub struct Event {
     /// `acquired`, `extended`, `released`, `expired`, `forced`, `lost`, `deadlock`, `node_down`, `node_up`, `quarantined`,
-    /// `quorum_lost` or `quorum_back`.
+    /// `quorum_lost`, `quorum_back`, `started`, `stopping` or `reloaded`.
     pub event: String,
     /// When, on the clock of the reporting instance. Milliseconds since 1970.
     pub at_ms: u64,
@@ -95,6 +95,9 @@ pub struct Event {
     /// `forced`: the authenticated principal of the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
+    /// The instance that reports an incident of its own: the name of one run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
     /// The node's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -104,4 +107,13 @@ pub struct Event {
     /// Identifies the event across instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+}
+
+/// The answer to `GET /events` for the past.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastEvents {
+    /// Newest first.
+    pub events: Vec<Event>,
+    /// Whether older ones that match were left off.
+    pub has_more: bool,
 }

@@ -8,7 +8,7 @@ mod locks;
 mod nodes;
 mod problem;
 
-pub use events::{Event, HoldEvent};
+pub use events::{Event, HoldEvent, PastEvents};
 pub use locks::{
     FenceCheck, Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
 };

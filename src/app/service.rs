@@ -24,9 +24,12 @@ use crate::http::server::tls::Tls;
 use crate::http::server::{fd_limit, socket};
 use crate::http::state::{AppState, ServiceManager};
 use crate::http::{self, routes};
+use crate::manager::events::EventKind;
+use crate::manager::history::HistoryFile;
 use crate::manager::latency::NodeLatencies;
 use crate::manager::types::Readiness;
 use crate::metrics::Metrics;
+use crate::metrics::connections::ReloadedFile;
 use crate::nodes::any::AnyNode;
 use crate::nodes::embedded::EmbeddedNode;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -55,6 +58,7 @@ pub struct App {
     tls: Option<Arc<Tls>>,
     limits: ServeLimits,
     audit: Option<AuditTask>,
+    drain_delay: Duration,
 }
 
 /// The writer of the audit log. It ends when `stop` is cancelled and its queue is written.
@@ -111,12 +115,14 @@ impl App {
             .with_audit(audit)
             .with_ui(ui_state(config, latencies));
         let audit = audit_writer.map(AuditTask::spawn);
-        let app = Self { listener, state, engine, monitor, embedded, tasks, tls, limits, audit };
+        let drain_delay = config.drain_delay;
+        let app = Self { listener, state, engine, monitor, embedded, tasks, tls, limits, audit, drain_delay };
         app.reload_on_change(config, &authenticator)?;
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.monitor.same_server() {
             return Err(AppError::SameServer(a, b));
         }
+        app.keep_history(config);
         app.tasks.spawn(manager.clone().run_snapshot_refresh());
         app.tasks.spawn(manager.clone().run_waiter_exchange());
         app.tasks.spawn(manager.run_maintenance());
@@ -166,13 +172,16 @@ impl App {
         let address = self.address().map(|a| a.to_string()).unwrap_or_default();
         let instance = self.state.manager.instance().as_str();
         tracing::info!(address, version, instance, nodes = self.engine.nodes.len(), "serving");
+        self.report(EventKind::Started, format!("redlockd {version} on {address}"));
         self.tasks.spawn(monitor_nodes(self.monitor.clone(), shutdown.clone()));
         let max_connections = fd_limit::connections_allowed(self.engine.nodes.len(), self.limits.max_connections);
         let (drain_timeout, limits) = (self.limits.drain_timeout, ServeLimits { max_connections, ..self.limits });
         let (manager, metrics) = (self.state.manager.clone(), Arc::clone(&self.state.metrics));
         metrics.connections_limit(max_connections);
+        let close = CancellationToken::new();
+        self.tasks.spawn(leave(manager.clone(), self.drain_delay, shutdown, close.clone()));
         let router = http::router(self.state);
-        serve::serve(self.listener, self.tls, router, limits, metrics, shutdown, || manager.drain()).await;
+        serve::serve(self.listener, self.tls, router, limits, metrics, close, || manager.drain()).await;
         self.engine.tasks.close();
         if tokio::time::timeout(drain_timeout, self.engine.tasks.wait()).await.is_err() {
             tracing::warn!("clean-ups did not finish before the stop; the TTL of their keys ends them");
@@ -192,13 +201,22 @@ impl App {
     /// Reloads the access file and certificates when they change or on SIGHUP. Where none is configured,
     /// SIGHUP keeps its default effect, which ends the process.
     fn reload_on_change(&self, config: &Config, authenticator: &Arc<Authenticator>) -> Result<(), AppError> {
-        let metrics = || Arc::clone(&self.state.metrics);
+        let report = || {
+            let (metrics, manager) = (Arc::clone(&self.state.metrics), self.state.manager.clone());
+            move |file: ReloadedFile, is_in_force| {
+                metrics.reloaded(file, is_in_force);
+                manager.events().publish(EventKind::Reloaded, manager.wall_ms(), |event| {
+                    event.reason = Some(if is_in_force { "in force" } else { "rejected" }.to_owned());
+                    event.detail = Some(file.as_str().to_owned());
+                });
+            }
+        };
         let access = config
             .access_file
             .iter()
-            .map(|path| WatchedFiles::access(path.clone(), Arc::clone(authenticator), metrics()));
+            .map(|path| WatchedFiles::access(path.clone(), Arc::clone(authenticator), report()));
         let watched: Vec<WatchedFiles> =
-            access.chain(self.tls.iter().map(|tls| WatchedFiles::certificates(tls, metrics()))).collect();
+            access.chain(self.tls.iter().map(|tls| WatchedFiles::certificates(tls, report()))).collect();
         if watched.is_empty() {
             return Ok(());
         }
@@ -217,6 +235,23 @@ impl App {
         Ok(())
     }
 
+    fn report(&self, kind: EventKind, detail: String) {
+        let manager = &self.state.manager;
+        manager.events().publish(kind, manager.wall_ms(), |event| event.detail = Some(detail));
+    }
+
+    /// Keeps incidents in the data directory, if there is one. Nothing depends on it, so an error only says so.
+    fn keep_history(&self, config: &Config) {
+        match HistoryFile::open(&config.data_dir) {
+            Ok(Some(file)) => self.tasks.spawn(Arc::clone(self.state.manager.events()).run_history(file)),
+            Ok(None) => {}
+            Err(error) => {
+                let dir = config.data_dir.display();
+                tracing::warn!(%error, %dir, "incidents of former runs are not known, and those of this one not kept");
+            }
+        }
+    }
+
     /// Probes until a quorum votes, every node has answered, or [`START_TIMEOUT`] has passed.
     async fn wait_for_nodes(&self) {
         let until = SystemClock.now().plus(START_TIMEOUT);
@@ -230,6 +265,18 @@ impl App {
             SystemClock.sleep(START_PROBE_INTERVAL).await;
         }
     }
+}
+
+/// At `shutdown` the instance is no longer ready; `delay` later, when balancers have noticed, cancels `close`.
+async fn leave(manager: ServiceManager, delay: Duration, shutdown: CancellationToken, close: CancellationToken) {
+    shutdown.cancelled().await;
+    manager.leave();
+    manager.events().publish(EventKind::Stopping, manager.wall_ms(), |_| {});
+    if !delay.is_zero() {
+        tracing::info!(drain_delay = ?delay, "stopping: not ready any more; requests are still accepted");
+        SystemClock.sleep(delay).await;
+    }
+    close.cancel();
 }
 
 /// Records a clean stop of the embedded nodes, on a thread that may block on the disk.

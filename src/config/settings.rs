@@ -128,6 +128,10 @@ settings! {
         /// Why: waiters are answered at once and a round takes milliseconds; supervisors kill after 30 s or later.
         drain_timeout: Duration = "10s" in period(0..=10 * MINUTE);
 
+        /// After SIGTERM: how long requests are still accepted while `/health/ready` answers 503.
+        /// Why: a balancer sends requests until its next check. The shipped unit sets 5 s; at a terminal nobody wants to wait.
+        drain_delay: Duration = "0s" in period(0..=10 * MINUTE);
+
         /// Serve the dashboard under /ui/.
         /// Why: which client holds which lock is an operator's first question.
         ui: bool = true in flag();
@@ -159,8 +163,8 @@ settings! {
         /// Directory of the embedded nodes' state file, which records until when leases may be running.
         /// Range: "" is $STATE_DIRECTORY (set by systemd), else $XDG_STATE_HOME/redlockd, else ~/.local/state/redlockd, else
         /// /var/lib/redlockd
-        /// Why: after a crash, a start without the state file could grant a lease that is still running. Not used with Redis
-        /// nodes.
+        /// Why: after a crash, a start without the state file could grant a lease that is still running. With Redis nodes,
+        /// incidents are kept there if it exists.
         data_dir: PathBuf = "" in directory();
 
         /// The key of a resource's lock on the nodes.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::events::EventKind;
+use super::event_kind::EventKind;
 use crate::api::Event;
 
 /// Events that are kept, and how far a stream may lag: some seconds of a busy cluster, a few hundred KiB.
@@ -38,8 +38,8 @@ pub(super) struct EventBuffer {
 
 impl EventBuffer {
     /// Adds an event and removes the oldest of its kind (renewal or not) where there are too many.
-    pub(super) fn push(&mut self, event: Event) {
-        let event = NumberedEvent { number: self.next, event: Arc::new(event) };
+    pub(super) fn push(&mut self, event: Arc<Event>) {
+        let event = NumberedEvent { number: self.next, event };
         self.next += 1;
         let is_renewal = event.is_renewal();
         let kept = if is_renewal { self.renewals } else { self.events.len() - self.renewals };
@@ -99,8 +99,8 @@ impl EventBuffer {
 mod tests {
     use super::*;
 
-    fn event(kind: EventKind) -> Event {
-        Event { event: kind.as_str().to_owned(), ..Event::default() }
+    fn event(kind: EventKind) -> Arc<Event> {
+        Arc::new(Event { event: kind.as_str().to_owned(), ..Event::default() })
     }
 
     #[test]

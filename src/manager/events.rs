@@ -7,10 +7,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
+pub(crate) use super::event_kind::EventKind;
+use super::history::{self, HISTORY_MAX, HistoryFile};
 use super::leases::OwnEnd;
 use crate::api::Event;
 use crate::protocol::InstanceName;
@@ -30,71 +32,6 @@ const TEXT_MAX: usize = 16_384;
 /// stream which is resumed misses nothing.
 const FOLLOW_LINGER: Duration = Duration::from_secs(60);
 
-/// What can happen to a lease or a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventKind {
-    /// A lease was granted.
-    Acquired,
-    /// It was renewed, or its labels were edited.
-    Extended,
-    /// Its holder released it.
-    Released,
-    /// It ran out. Best effort: reported by the instance that granted it, if that still runs.
-    Expired,
-    /// An operator ended it, or forbade its renewal.
-    Forced,
-    /// A connection that held it lost it.
-    Lost,
-    /// Owners wait for each other in a cycle.
-    Deadlock,
-    /// A node no longer answers.
-    NodeDown,
-    /// It answers again.
-    NodeUp,
-    /// It answers and has no vote.
-    Quarantined,
-    /// Fewer than a quorum of nodes vote.
-    QuorumLost,
-    /// A quorum votes again.
-    QuorumBack,
-}
-
-impl EventKind {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::Acquired,
-        Self::Extended,
-        Self::Released,
-        Self::Expired,
-        Self::Forced,
-        Self::Lost,
-        Self::Deadlock,
-        Self::NodeDown,
-        Self::NodeUp,
-        Self::Quarantined,
-        Self::QuorumLost,
-        Self::QuorumBack,
-    ];
-
-    /// The name of the event.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Acquired => "acquired",
-            Self::Extended => "extended",
-            Self::Released => "released",
-            Self::Expired => "expired",
-            Self::Forced => "forced",
-            Self::Lost => "lost",
-            Self::Deadlock => "deadlock",
-            Self::NodeDown => "node_down",
-            Self::NodeUp => "node_up",
-            Self::Quarantined => "quarantined",
-            Self::QuorumLost => "quorum_lost",
-            Self::QuorumBack => "quorum_back",
-        }
-    }
-}
-
 /// The events of one instance, their streams, and the nodes' channels to other instances.
 pub struct EventHub {
     /// Names this run of the instance.
@@ -109,6 +46,9 @@ pub struct EventHub {
 #[derive(Default)]
 struct State {
     buffer: EventBuffer,
+    /// The last [`HISTORY_MAX`] incidents, the oldest first.
+    incidents: VecDeque<Arc<Event>>,
+    unwritten: Option<mpsc::Sender<Arc<Event>>>,
     seen: SeenNames,
     /// The nodes' channels are subscribed to.
     follows_cluster: bool,
@@ -214,6 +154,23 @@ impl EventHub {
     /// Sets the nodes' channels to other instances. Only the first call counts.
     pub fn attach(&self, channels: Vec<Arc<Subscriptions>>) {
         let _ = self.channels.set(channels);
+        for channel in self.channels() {
+            let _ = channel.subscribe(&Topic::Incidents);
+        }
+    }
+
+    /// Takes over the incidents of former runs, and writes those of this one until it is dropped.
+    pub async fn run_history(self: Arc<Self>, file: HistoryFile) {
+        let (sender, unwritten) = history::queue();
+        {
+            let mut state = self.state.lock();
+            let present = std::mem::take(&mut state.incidents);
+            state.incidents = file.past.iter().chain(&present).cloned().collect();
+            // Those of this run so far.
+            present.into_iter().for_each(|event| _ = sender.try_send(event));
+            state.unwritten = Some(sender);
+        }
+        file.write(unwritten).await;
     }
 
     fn channels(&self) -> impl Iterator<Item = &Arc<Subscriptions>> {
@@ -229,16 +186,20 @@ impl EventHub {
         self.channels().any(|channel| channel.event_subscribers() > 0)
     }
 
-    /// Publishes an event of this instance to the whole cluster where anyone listens, and keeps it.
-    /// Renewals without a listener are not even made.
+    /// Publishes an event of this instance to the whole cluster, and keeps it: an incident always, others where anyone
+    /// listens. Renewals without a listener are not even made.
     pub fn publish(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
-        if self.has_listeners() {
+        if kind.is_incident() || self.has_listeners() {
             let event = self.named_event(kind, wall_ms, describe);
-            if self.has_remote_listeners()
+            let topics = [(Topic::Incidents, kind.is_incident()), (Topic::Events, self.has_remote_listeners())];
+            let topics = || topics.iter().filter(|(_, is_wanted)| *is_wanted).map(|(topic, _)| topic);
+            if topics().next().is_some()
                 && let Ok(text) = serde_json::to_string(&event)
             {
                 let text: Arc<str> = text.into();
-                self.channels().for_each(|channel| channel.publish(&text));
+                for channel in self.channels() {
+                    topics().for_each(|topic| channel.publish(topic.clone(), &text));
+                }
             }
             self.add(event);
         } else if kind != EventKind::Extended {
@@ -257,6 +218,17 @@ impl EventHub {
     /// the whole cluster did while it was followed.
     pub fn recent(&self) -> Vec<Arc<Event>> {
         self.state.lock().buffer.recent().cloned().collect()
+    }
+
+    /// The same with the incidents that are kept, of this and former runs, and of all instances. Newest first.
+    pub fn past(&self) -> Vec<Arc<Event>> {
+        let state = self.state.lock();
+        let is_lock = |event: &&Arc<Event>| EventKind::parse(&event.event).is_some_and(|kind| !kind.is_incident());
+        let locks = state.buffer.recent().filter(is_lock);
+        let mut all: Vec<Arc<Event>> = locks.chain(state.incidents.iter().rev()).cloned().collect();
+        drop(state);
+        all.sort_by_key(|event| std::cmp::Reverse(event.at_ms));
+        all
     }
 
     /// Receives the events of all instances from now on, until nobody has asked for a minute.
@@ -283,6 +255,7 @@ impl EventHub {
         let number = self.published.fetch_add(1, Ordering::Relaxed);
         let name = Some(format!("{}.{number}", self.name));
         let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, name, ..Event::default() };
+        event.instance = kind.is_incident().then(|| self.name.clone());
         describe(&mut event);
         event
     }
@@ -293,7 +266,7 @@ impl EventHub {
             return;
         }
         let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
-        let is_known = EventKind::ALL.iter().any(|kind| kind.as_str() == event.event);
+        let is_known = EventKind::parse(&event.event).is_some();
         let edges = event.cycle.iter().flatten().map(|edge| edge.waits_for.as_str());
         let is_valid = event.resource.as_deref().into_iter().chain(edges).all(|name| ResourceName::parse(name).is_ok());
         if is_known && is_valid {
@@ -308,7 +281,18 @@ impl EventHub {
         {
             return;
         }
-        state.buffer.push(event);
+        let event = Arc::new(event);
+        state.buffer.push(Arc::clone(&event));
+        if EventKind::parse(&event.event).is_some_and(EventKind::is_incident) {
+            if let Some(unwritten) = &state.unwritten {
+                // Beyond the queue it is kept in memory only.
+                let _ = unwritten.try_send(Arc::clone(&event));
+            }
+            state.incidents.push_back(event);
+            if state.incidents.len() > HISTORY_MAX {
+                state.incidents.pop_front();
+            }
+        }
         drop(state);
         self.added.notify_waiters();
     }
@@ -356,7 +340,7 @@ impl EventHub {
         }
         self.channels().for_each(|channel| channel.unsubscribe(&Topic::Events));
         state.buffer.interrupt();
-        (state.follows_cluster, state.idle_since, state.seen) = (false, None, SeenNames::default());
+        (state.follows_cluster, state.idle_since) = (false, None);
     }
 }
 

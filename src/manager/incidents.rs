@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::events::{EventHub, EventKind};
+use super::situation::Situation;
 use super::types::{NodeSummary, QuarantineCounts, QuorumLoss};
 use crate::redlock::clock::BootTime;
 
@@ -32,6 +33,8 @@ struct IncidentState {
     /// `None` before the first observation.
     has_quorum: Option<bool>,
     loss: Option<Loss>,
+    /// How many requests had failed at the last observation.
+    refused: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -109,9 +112,11 @@ impl Incidents {
         let has_quorum = nodes.iter().filter(|node| node.votes).count() >= needed;
         let had_quorum = state.has_quorum.replace(has_quorum);
         let refused = self.refused.load(Ordering::Relaxed);
+        // What failed since the last observation failed for a loss that is observed only now.
+        let refused_before = std::mem::replace(&mut state.refused, refused);
         match (had_quorum, has_quorum) {
             (None | Some(true), false) => {
-                state.loss = Some(Loss { since: at, refused });
+                state.loss = Some(Loss { since: at, refused: refused_before });
                 incidents.push(Incident::QuorumLost);
             }
             (None, true) => incidents.push(Incident::Quorum),
@@ -134,8 +139,8 @@ fn margin_text(voting: usize, needed: usize) -> &'static str {
     }
 }
 
-/// Writes the line of an incident. `ready_in`: when enough nodes vote again, where that is known.
-pub(super) fn log(incident: &Incident, nodes: &[NodeSummary], needed: usize, ready_in: Option<Duration>) {
+/// Writes the line of an incident.
+pub(super) fn log(incident: &Incident, nodes: &[NodeSummary], needed: usize, situation: &Situation) {
     let voting = nodes.iter().filter(|node| node.votes).count();
     match incident {
         Incident::NodeLost { node, before } => {
@@ -150,9 +155,9 @@ pub(super) fn log(incident: &Incident, nodes: &[NodeSummary], needed: usize, rea
         }
         Incident::Quorum => tracing::info!(voting, needed, "a quorum of nodes votes: locks can be granted"),
         Incident::QuorumLost => {
-            let (why, ready_in_s) = (reasons(nodes), ready_in.map(|left| left.as_secs()));
+            let (why, advice) = (reasons(nodes), &situation.advice);
             let text = "no quorum of nodes votes: no lock can be granted or extended";
-            tracing::error!(voting, needed, why, ready_in_s, "{text}");
+            tracing::error!(voting, needed, why, advice, "{text}");
         }
         Incident::QuorumBack { after, refused } => {
             let after_s = after.as_secs_f64();
@@ -170,7 +175,7 @@ fn reasons(nodes: &[NodeSummary]) -> String {
     nodes.iter().filter(|node| !node.votes).map(reason).collect::<Vec<_>>().join(", ")
 }
 
-/// Publishes an incident to this instance's streams and pages: every instance observes the nodes for itself.
+/// Publishes an incident: of the quorum to all instances, of a node to this one only, since each observes the nodes itself.
 pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub, wall_ms: u64) {
     let ms = |after: &Duration| u64::try_from(after.as_millis()).ok();
     let kind = match incident {
@@ -181,7 +186,7 @@ pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub
         Incident::QuorumBack { .. } => EventKind::QuorumBack,
         Incident::Quorum => return,
     };
-    hub.publish_local(kind, wall_ms, |event| match incident {
+    let describe = |event: &mut crate::api::Event| match incident {
         Incident::NodeLost { node, .. } => {
             let node = &nodes[*node];
             (event.node, event.reason) = (Some(node.node.to_string()), Some(node.state.clone()));
@@ -195,7 +200,11 @@ pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub
         Incident::QuorumLost => event.detail = Some(reasons(nodes)),
         Incident::QuorumBack { after, refused } => (event.after_ms, event.refused) = (ms(after), Some(*refused)),
         Incident::Quorum => {}
-    });
+    };
+    match incident {
+        Incident::QuorumLost | Incident::QuorumBack { .. } => hub.publish(kind, wall_ms, describe),
+        _ => hub.publish_local(kind, wall_ms, describe),
+    }
 }
 
 #[cfg(test)]
@@ -228,20 +237,19 @@ mod tests {
         assert_eq!(observe(&["up", "up", "up"], 3), []);
         assert_eq!(observe(&["up", "up", "down"], 4), [lost(2, "up")]);
         incidents.count_refusal();
-        assert_eq!(observe(&["up", "quarantined", "quarantined"], 6), [
-            lost(1, "up"),
-            lost(2, "down"),
-            Incident::QuorumLost
-        ]);
+        assert_eq!(
+            observe(&["up", "quarantined", "quarantined"], 6),
+            [lost(1, "up"), lost(2, "down"), Incident::QuorumLost]
+        );
         incidents.count_refusal();
         incidents.count_refusal();
         let loss = incidents.quorum_loss(at(16).now).expect("lost");
-        assert_eq!((loss.since_ms, loss.lasts.as_secs(), loss.refused), (6_000, 10, 2));
+        assert_eq!((loss.since_ms, loss.lasts.as_secs(), loss.refused), (6_000, 10, 3));
         let back = |node, s| Incident::NodeBack { node, after: Some(Duration::from_secs(s)) };
-        assert_eq!(observe(&["up", "quarantined", "up"], 24), [
-            back(2, 20),
-            Incident::QuorumBack { after: Duration::from_secs(18), refused: 2 }
-        ]);
+        assert_eq!(
+            observe(&["up", "quarantined", "up"], 24),
+            [back(2, 20), Incident::QuorumBack { after: Duration::from_secs(18), refused: 3 }]
+        );
         assert_eq!(incidents.quorum_loss(at(30).now), None);
         assert_eq!(incidents.quarantines(1).by_reason().find(|(reason, _)| *reason == "restart"), Some(("restart", 1)));
         assert_eq!(incidents.quarantines(0), QuarantineCounts::default());

@@ -8,7 +8,7 @@ use super::events::{EventKind, set_end, set_lease};
 use super::incidents::{self, Moment};
 use super::leases::ExpiredLease;
 use super::service::{GaugeSamples, LockManager};
-use super::types::{LeaseOutcome, Readiness};
+use super::types::LeaseOutcome;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
@@ -86,12 +86,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     fn report_incidents(&self) {
         let (nodes, needed) = (self.nodes(), self.engine().quorum());
         let at = Moment { now: self.now(), wall_ms: self.wall_ms() };
-        let ready_in = match self.readiness() {
-            Readiness::NoQuorum { ready_in, .. } => ready_in,
-            _ => None,
-        };
         for incident in self.shared.incidents.observe(&nodes, needed, at) {
-            incidents::log(&incident, &nodes, needed, ready_in);
+            incidents::log(&incident, &nodes, needed, &self.situation(&nodes));
             incidents::publish(&incident, &nodes, &self.shared.events, at.wall_ms);
         }
     }

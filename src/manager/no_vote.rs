@@ -72,18 +72,9 @@ mod tests {
     #[test]
     fn what_the_probes_know_is_said() {
         let summary = NodeSummary {
-            node: NodeId::parse("b").expect("valid"),
-            votes: false,
             state: "quarantined".to_owned(),
-            since: std::time::Duration::ZERO,
-            votes_in: None,
             why: Some("it was restarted".to_owned()),
-            latency: None,
-            clock_offset_ms: None,
-            run_id: None,
-            version: None,
-            restarts: 0,
-            findings: Vec::new(),
+            ..NodeSummary::new(NodeId::parse("b").expect("valid"))
         };
         let outcomes = [outcome("b", Verdict::NoVote(NoVote::Quarantined { left_ms: 308_000 }))];
         assert_eq!(reasons(&outcomes, &[summary]), "b: it was restarted; it votes in 308 s");

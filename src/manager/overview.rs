@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::latency::LatencyWindow;
 use super::service::LockManager;
+use super::situation::Situation;
 use super::snapshots::Snapshot;
 use super::types::{CycleEdge, Deadlock, NodeSummary, QuorumCount, WaitingAt};
 use crate::protocol::InstanceName;
@@ -77,6 +78,8 @@ pub struct ClusterStatus {
     pub quorum: QuorumCount,
     /// The service is shutting down.
     pub draining: bool,
+    /// The same in words, with what to do.
+    pub situation: Situation,
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
@@ -115,7 +118,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub fn cluster_status(&self) -> ClusterStatus {
         let nodes = self.nodes();
         let granted = nodes.iter().filter(|node| node.votes).count();
-        ClusterStatus { quorum: self.count(granted), nodes, draining: self.shared.draining.is_cancelled() }
+        let situation = self.situation(&nodes);
+        ClusterStatus { quorum: self.count(granted), situation, nodes, draining: self.is_stopping() }
     }
 
     /// How long quorums took to decide, over the last quarter of an hour.

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::events::LISTENERS_MAX;
 use super::no_vote;
+use super::node_state::{describe, quarantine_reason};
 use super::service::{Gauges, LockManager};
+use super::situation::Situation;
 use super::snapshots::SnapshotLease;
 use super::types::*;
-use crate::protocol::{LeaseRecord, NoVote, NodeResult, NodeStatus, Reply, StoredLock, Vote};
+use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock};
 use crate::redlock::acquire::Refusal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
@@ -184,18 +186,29 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Whether requests can be served: not draining, and a quorum of nodes answered lately and votes.
     pub fn readiness(&self) -> Readiness {
-        if self.shared.draining.is_cancelled() {
+        if self.is_stopping() {
             return Readiness::Draining;
         }
         let reports = self.nodes();
         let voting = reports.iter().filter(|r| r.votes).count();
-        let need = self.engine().quorum();
-        if voting >= need {
+        if voting >= self.engine().quorum() {
             return Readiness::Ready;
         }
+        Readiness::NoQuorum { voting, ready_in: self.ready_in(&reports) }
+    }
+
+    /// Until enough of these nodes vote, where that is known.
+    fn ready_in(&self, reports: &[NodeSummary]) -> Option<Duration> {
+        let missing = self.engine().quorum().checked_sub(reports.iter().filter(|r| r.votes).count())?;
         let mut soon: Vec<Duration> = reports.iter().filter(|r| !r.votes).filter_map(|r| r.votes_in).collect();
         soon.sort_unstable();
-        Readiness::NoQuorum { voting, ready_in: soon.get(need - voting - 1).copied() }
+        soon.get(missing.checked_sub(1)?).copied()
+    }
+
+    /// The state of these nodes in words, with what to do.
+    pub fn situation(&self, nodes: &[NodeSummary]) -> Situation {
+        let loss = self.shared.incidents.quorum_loss(self.now());
+        Situation::of(nodes, self.engine().quorum(), loss.as_ref(), self.ready_in(nodes), self.wall_ms())
     }
 
     /// For metrics. The cost does not depend on the number of leases.
@@ -328,72 +341,4 @@ fn resource_on_node<N: Node>(node: &N, answer: &Option<NodeResult>) -> ResourceO
         }
     }
     on_node
-}
-
-/// A node's state, the time until it votes again, and why it does not vote.
-fn describe(health: &NodeHealth, now: crate::redlock::clock::BootTime) -> (String, Option<Duration>, Option<String>) {
-    if let Some(kind) = health.error {
-        return ("down".into(), None, Some(format!("the last probe failed: {kind}")));
-    }
-    let Some(NodeStatus { vote, why, .. }) = &health.status else {
-        return ("unknown".into(), None, Some("it has not answered a probe yet".into()));
-    };
-    let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
-    match vote {
-        Vote::Active | Vote::AlreadyInitialised | Vote::Witnessed => ("up".into(), None, two_servers(health)),
-        Vote::NoVote(no_vote) => {
-            let state = Verdict::NoVote(no_vote.clone()).as_str().to_owned();
-            let (votes_in, sentence) = match no_vote {
-                NoVote::Quarantined { left_ms } => {
-                    let left = Duration::from_millis(*left_ms).saturating_sub(passed);
-                    (Some(left), quarantine_sentence(why))
-                }
-                NoVote::Unseeded { .. } => (
-                    None,
-                    "its quarantine is over; it votes again when it has read the fences of a quorum of the other nodes"
-                        .to_owned(),
-                ),
-                NoVote::ClockOff { .. } => {
-                    (None, "its clock differs from the other nodes' by more than the guard".to_owned())
-                }
-                NoVote::OtherCluster { .. } => (
-                    None,
-                    "it belongs to instances with another node list, guard, lock delay or key template".to_owned(),
-                ),
-                NoVote::NewerProtocol { theirs } => {
-                    (None, format!("it belongs to instances of a later release (protocol {theirs}): upgrade this one"))
-                }
-            };
-            (state, votes_in, Some(two_servers(health).unwrap_or(sentence)))
-        }
-    }
-}
-
-fn quarantine_reason(health: &NodeHealth) -> Option<String> {
-    let status = health.status.as_ref().filter(|status| matches!(status.vote, Vote::NoVote(NoVote::Quarantined { .. })))?;
-    Some(status.why.clone())
-}
-
-fn two_servers(health: &NodeHealth) -> Option<String> {
-    let rival = health.rival.as_ref().filter(|_| health.has_two_servers)?;
-    let rival: String = rival.chars().take(8).collect();
-    Some(format!(
-        "its name leads to two servers: an instance reaches another one (run {rival}); until one of them is gone, the new one \
-         gets no vote"
-    ))
-}
-
-fn quarantine_sentence(why: &str) -> String {
-    let cause = match why {
-        "blank" => {
-            "it carried no marker: it was wiped, or is new (where all nodes are new, declare them with `redlockd init`)"
-        }
-        "failover" => "its server was a replica and became a master again, and may have lost leases",
-        "restart" => "its server was restarted or replaced and may have forgotten leases",
-        "clock" => "its clock ran ahead and came back: leases may have ended early",
-        "evicted" => "it evicted keys under memory pressure and may have forgotten leases",
-        "ordered" => "its clock was stepped, or an operator ordered it",
-        _ => "it may have forgotten leases",
-    };
-    format!("in quarantine: {cause}")
 }

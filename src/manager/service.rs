@@ -1,6 +1,7 @@
 //! The lock manager itself: its parts, the acquire, and the grant that is undone when it is dropped. Changes
 //! to leases are in `change`, answers without a change in `report`; what waiting means for a request is in `acquire`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -60,6 +61,8 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) samples: Mutex<GaugeSamples>,
     pub(super) end_observer: OnceLock<LeaseEndObserver>,
     pub(super) draining: CancellationToken,
+    /// A stop has begun: the instance is not ready, and still serves.
+    pub(super) is_leaving: AtomicBool,
 }
 
 /// Called when a lease of this instance ends, with how, and how long this instance promised it. Called
@@ -215,6 +218,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             samples: Mutex::default(),
             end_observer: OnceLock::new(),
             draining: CancellationToken::new(),
+            is_leaving: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -247,12 +251,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
-        let params = AcquireParams {
-            resource: request.resource,
-            token: token.hash(),
-            ttl: request.ttl,
-            labels,
-        };
+        let params = AcquireParams { resource: request.resource, token: token.hash(), ttl: request.ttl, labels };
         let wanted = Wanted {
             party: Party::new(&params.labels.principal, &params.labels.owner),
             has_own_token: request.token.is_some(),
@@ -316,6 +315,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancelled when the drain begins.
     pub fn draining(&self) -> CancellationToken {
         self.shared.draining.clone()
+    }
+
+    /// From now on the instance is not ready, so that balancers stop to send requests, and serves those that come.
+    pub fn leave(&self) {
+        self.shared.is_leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a stop has begun.
+    pub fn is_stopping(&self) -> bool {
+        self.shared.is_leaving.load(Ordering::Relaxed) || self.shared.draining.is_cancelled()
     }
 
     /// From now on waiters and new acquires get [`AcquireError::Draining`].

@@ -58,7 +58,8 @@ fn only_leases_of_a_quorum_are_counted_and_none_where_too_few_nodes_were_read() 
     let lease = |t: u64, left, is_confirmed| {
         SnapshotLease::new(record("a", &format!("{{\"t\":{t}}}")), Duration::from_secs(left), is_confirmed)
     };
-    let leases = [("a", lease(30, 9, true)), ("b", lease(20, 9, true)), ("c", lease(10, 1, true)), ("d", lease(5, 9, false))];
+    let leases =
+        [("a", lease(30, 9, true)), ("b", lease(20, 9, true)), ("c", lease(10, 1, true)), ("d", lease(5, 9, false))];
     let leases: BTreeMap<_, _> = leases.map(|(n, l)| (name(n), l)).into();
     let count = |complete| Snapshot::of(leases.clone(), at(0), complete).count(Duration::from_secs(1));
     assert_eq!((count(true), count(false)), ((Some(2), Some(20)), (None, None)));

@@ -18,7 +18,8 @@ impl ReloadedFile {
     /// All files.
     const ALL: [Self; 2] = [Self::AccessFile, Self::Certificate];
 
-    fn as_str(self) -> &'static str {
+    /// The label's value.
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::AccessFile => "access_file",
             Self::Certificate => "certificate",

@@ -19,6 +19,8 @@ const GONE_PREFIX: &str = "redlockd:gone:";
 pub const FREED_PREFIX: &str = "redlockd:freed:";
 /// The channel of cluster-wide events.
 pub const EVENTS_CHANNEL: &str = "redlockd:events";
+/// The channel of incidents, which every instance follows: so few that it need not ask whether anybody does.
+pub const INCIDENTS_CHANNEL: &str = "redlockd:incidents";
 const PLACEHOLDER: &str = "{resource}";
 /// The longest template, in bytes: with the longest resource name a key stays below 400 bytes.
 pub const TEMPLATE_MAX_BYTES: usize = 128;

@@ -24,6 +24,8 @@ pub enum Topic {
     LeaseEnded(ResourceName),
     /// Events that instances publish to each other.
     Events,
+    /// The few events that every instance keeps.
+    Incidents,
 }
 
 /// A lease as notices name it: the first eight hex digits of its token's hash.

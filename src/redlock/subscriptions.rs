@@ -30,7 +30,7 @@ struct State {
     /// Topics whose SUBSCRIBE has not been taken by the connection yet.
     to_subscribe: Vec<Topic>,
     counts: Vec<(Topic, oneshot::Sender<usize>)>,
-    outbox: Vec<Arc<str>>,
+    outbox: Vec<(Topic, Arc<str>)>,
     is_connected: bool,
 }
 
@@ -114,15 +114,15 @@ impl Subscriptions {
         self.event_subscribers.load(Ordering::Relaxed)
     }
 
-    /// Publishes an event through this node. Best effort: dropped where there is no connection, and
+    /// Publishes an event to a topic through this node. Best effort: dropped where there is no connection, and
     /// beyond [`OUTBOX_MAX`].
-    pub fn publish(&self, text: &Arc<str>) {
+    pub fn publish(&self, topic: Topic, text: &Arc<str>) {
         {
             let mut state = self.state.lock();
             if !state.is_connected || state.outbox.len() >= OUTBOX_MAX {
                 return;
             }
-            state.outbox.push(Arc::clone(text));
+            state.outbox.push((topic, Arc::clone(text)));
         }
         self.changed.notify_one();
     }
@@ -137,8 +137,8 @@ pub struct PendingCommands {
     pub unsubscribe: Vec<Topic>,
     /// Count the subscribers of these.
     pub count: Vec<(Topic, oneshot::Sender<usize>)>,
-    /// Publish these as events.
-    pub publish: Vec<Arc<str>>,
+    /// Publish these events.
+    pub publish: Vec<(Topic, Arc<str>)>,
 }
 
 /// For the subscriber connection.

@@ -12,7 +12,7 @@ use super::paging::Paging;
 use crate::api::Event;
 
 /// The kinds of events that can be filtered by, with their text.
-pub(crate) const KINDS: [(&str, &str); 11] = [
+pub(crate) const KINDS: [(&str, &str); 14] = [
     ("acquired", "acquired"),
     ("released", "released"),
     ("expired", "expired"),
@@ -24,40 +24,40 @@ pub(crate) const KINDS: [(&str, &str); 11] = [
     ("quarantined", "node without a vote"),
     ("quorum_lost", "no quorum"),
     ("quorum_back", "quorum again"),
+    ("started", "instance started"),
+    ("stopping", "instance stopping"),
+    ("reloaded", "file reloaded"),
 ];
 
-/// The filters of the page.
+/// The filters of the page, as they were entered.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct EventsQuery {
     /// One of [`KINDS`], or empty for all kinds.
-    pub kind: &'static str,
-    /// Prefix of the resource's name.
+    pub kind: String,
+    /// Begin of the name of the resource or node.
     pub prefix: String,
+    /// Around this time.
+    pub at: String,
+    /// Not before this time.
+    pub from: String,
+    /// Not after this time.
+    pub to: String,
     /// Page number, from 1.
     pub page: usize,
 }
 
 impl EventsQuery {
     fn link(&self) -> String {
-        let mut link = String::from("/ui/events?");
-        if !self.kind.is_empty() {
-            link.push_str(&format!("kind={}&", self.kind));
-        }
-        if !self.prefix.is_empty() {
-            link.push_str(&format!("prefix={}&", format::query(&self.prefix)));
-        }
-        link.pop();
-        link
+        let fields =
+            [("kind", &self.kind), ("prefix", &self.prefix), ("at", &self.at), ("from", &self.from), ("to", &self.to)];
+        let set = fields.iter().filter(|(_, value)| !value.is_empty());
+        let pairs: Vec<String> = set.map(|(name, value)| format!("{name}={}", format::query(value))).collect();
+        if pairs.is_empty() { "/ui/events".to_owned() } else { format!("/ui/events?{}", pairs.join("&")) }
     }
 
     /// Whether the list is filtered by this kind.
     pub(crate) fn has_kind(&self, kind: &str) -> bool {
         self.kind == kind
-    }
-
-    fn matches(&self, event: &Event) -> bool {
-        let name = event.resource.as_deref().unwrap_or_default();
-        (self.kind.is_empty() || self.kind == event.event) && name.starts_with(&self.prefix)
     }
 
     /// Whether a filter is set.
@@ -79,6 +79,8 @@ pub(crate) struct EventRow {
     pub resource: String,
     /// Name of the node; empty for events of resources.
     pub node: String,
+    /// Name of the instance that reports an incident of its own; empty for others.
+    pub instance: String,
     /// Owner label of the lease; empty if the event has none.
     pub owner: String,
     /// Fence, token id, reason and cycle, if any.
@@ -134,6 +136,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
         kind: badge(text, severity),
         resource: event.resource.clone().unwrap_or_default(),
         node: event.node.as_deref().map(format::visible).unwrap_or_default(),
+        instance: event.instance.as_deref().map(format::visible).unwrap_or_default(),
         owner: event.owner.as_deref().map(format::visible).unwrap_or_default(),
         details: details.join(", "),
     }
@@ -150,9 +153,8 @@ pub(crate) struct EventsPage {
 }
 
 impl EventsPage {
-    /// `recent`: newest first.
-    pub(crate) fn new(layout: Layout, recent: &[Arc<Event>], query: EventsQuery) -> Self {
-        let matching: Vec<&Arc<Event>> = recent.iter().filter(|event| query.matches(event)).collect();
+    /// `matching`: newest first.
+    pub(crate) fn new(layout: Layout, matching: &[Arc<Event>], query: EventsQuery) -> Self {
         let paging = Paging::new(matching.len(), query.page, query.link());
         let rows = matching[paging.from..paging.to].iter().map(|event| row(event)).collect();
         Self { layout, query, rows, paging }
@@ -197,13 +199,10 @@ mod tests {
     }
 
     #[test]
-    fn events_are_filtered_by_kind_and_prefix() {
-        let matches = |kind, prefix: &str, e: &Event| EventsQuery { kind, prefix: prefix.into(), page: 1 }.matches(e);
-        let (lock, node) = (event("released", Some("a/b"), None), event("node_down", None, None));
-        assert!(matches("", "", &lock) && matches("", "", &node) && matches("released", "a/", &lock));
-        assert!(!matches("acquired", "", &lock) && !matches("", "b", &lock) && !matches("", "a", &node));
-        let query = EventsQuery { kind: "lost", prefix: "a b".into(), page: 2 };
+    fn links_to_pages_keep_the_filters() {
+        let query = EventsQuery { kind: "lost".into(), prefix: "a b".into(), page: 2, ..EventsQuery::default() };
         assert_eq!(query.link(), "/ui/events?kind=lost&prefix=a%20b");
+        assert_eq!(EventsQuery { at: "10:42".into(), ..EventsQuery::default() }.link(), "/ui/events?at=10%3A42");
         assert!(query.is_filtered() && !EventsQuery { page: 7, ..EventsQuery::default() }.is_filtered());
         assert_eq!(EventsQuery::default().link(), "/ui/events");
     }

@@ -3,6 +3,7 @@
 use super::assets::{self, Assets};
 use super::badges::{self, Badge, Severity};
 use crate::manager::overview::ClusterStatus;
+use crate::manager::situation::Situation;
 
 /// The page that is marked in the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub(crate) struct Layout {
     pub quorum: Badge,
     /// The same as a sentence.
     pub quorum_text: String,
+    /// What is ill, since when, until when, why, and what to do.
+    pub situation: Situation,
     /// Each node's name and state.
     pub nodes: Vec<(String, Badge)>,
     /// Without authentication although other machines can connect: every page warns about it.
@@ -75,6 +78,7 @@ impl Layout {
             tab,
             quorum,
             quorum_text,
+            situation: status.situation.clone(),
             nodes: status.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
             is_open: false,
             draining: status.draining,
@@ -110,8 +114,9 @@ impl Layout {
         env!("CARGO_PKG_VERSION")
     }
 
-    /// Whether every page shows an alarm at its top.
-    pub(crate) fn is_alarming(&self) -> bool {
-        self.quorum.severity == Severity::Bad
+    /// The class of the notice at the top of every page, if there is something to do.
+    pub(crate) fn alarm(&self) -> Option<&'static str> {
+        let is_bad = self.quorum.severity == Severity::Bad;
+        (is_bad || !self.situation.advice.is_empty()).then_some(if is_bad { "bad" } else { "warn" })
     }
 }

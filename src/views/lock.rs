@@ -338,7 +338,12 @@ mod tests {
                 nodes: vec![],
                 quorum,
             };
-            let vote = crate::manager::overview::ClusterStatus { nodes: vec![], quorum, draining: false };
+            let vote = crate::manager::overview::ClusterStatus {
+                nodes: vec![],
+                quorum,
+                draining: false,
+                situation: Default::default(),
+            };
             let layout = Layout::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");
             let page = LockPage::new(layout, &resource, Ok(&inspection), &[], None, "http://h", 0);
             (page.can_end, page.render().expect("a page"))

@@ -43,7 +43,7 @@ fn layout() -> Layout {
     use crate::manager::types::QuorumCount;
     let quorum = QuorumCount { granted: 5, needed: 3, nodes: 5 };
     Layout::new(
-        &ClusterStatus { nodes: Vec::new(), quorum, draining: false },
+        &ClusterStatus { nodes: Vec::new(), quorum, draining: false, situation: Default::default() },
         crate::views::layout::Tab::Locks,
         "Locks",
         "/ui/",

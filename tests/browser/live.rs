@@ -1,5 +1,7 @@
 //! Automatic refresh: rows appear and disappear, times count, and nothing changes while the table is used.
 
+use rustix::process::{Signal, kill_process};
+
 use super::driver::{Browser, Look};
 use super::fixture;
 
@@ -92,12 +94,12 @@ async fn a_service_that_stands_still_is_not_shown_as_live() {
     let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
     browser.go("/ui/").await;
     browser.until_text("#live", "it is live", |t| t == "Live").await;
-    service.freeze();
+    kill_process(service.pid(), Signal::STOP).expect("own child");
     browser.until_text("#live", "no answer", |t| t.starts_with("No answer from the service")).await;
     let is_dimmed = "return getComputedStyle(document.querySelector('main')).opacity < 1";
     assert_eq!(browser.eval(is_dimmed).await, true);
     assert_eq!(browser.text(".expires .count").await, "run out");
-    service.thaw();
+    kill_process(service.pid(), Signal::CONT).expect("own child");
     browser.until_text("#live", "it answers again", |t| t == "Live").await;
     assert_eq!(browser.eval(is_dimmed).await, false);
     browser.close().await;

@@ -16,6 +16,7 @@ mod examples;
 mod faults;
 mod fencing;
 mod fuzz_corpus;
+mod history;
 mod http_contract;
 mod in_place_of_flock;
 mod interop;

@@ -11,12 +11,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
+use super::event_filter::EventFilter;
 use super::fields::Fields;
 use super::hold::NO_BUFFERING;
-use crate::api::Event;
+use super::{extract, responses};
+use crate::api::{Event, PastEvents};
 use crate::http::format;
 use crate::http::middleware::access::Access;
-use crate::http::negotiation::{self, StreamFormat};
+use crate::http::negotiation::{self, ResponseFormat, StreamFormat};
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
@@ -24,6 +26,9 @@ use crate::manager::events::{EventHub, EventKind, EventSubscription, EventsMisse
 use crate::metrics::requests::{InFlightGuard, RequestKind};
 use crate::redlock::clock::Clock;
 
+/// Past events in an answer without a limit, and at most.
+const PAST_DEFAULT: usize = 1_000;
+const PAST_MAX: usize = 20_000;
 /// The interval of comments while nothing happens: proxies close a connection that is silent for a minute.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 /// The id of the last event that a reconnecting reader has seen.
@@ -38,6 +43,9 @@ const GAP: &str = "event: gap\ndata: {\"detail\":\"events between your last one 
 /// Errors: `invalid`, `not-acceptable`, `quota-exceeded`.
 pub(crate) async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let mut fields = Fields::of_query(request.uri())?;
+    if request.uri().query().is_some_and(asks_for_the_past) {
+        return past(&state, &request, fields);
+    }
     let (prefix, renewals) = (fields.text("prefix").unwrap_or_default(), fields.flag("renewals"));
     fields.finish(&["prefix", "renewals"])?;
     if refuses_events(request.headers()) {
@@ -53,6 +61,30 @@ pub(crate) async fn events(State(state): State<AppState>, request: Request) -> R
     let body = Body::from_stream(stream::unfold(reader, EventReader::step));
     let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     Ok((StatusCode::OK, [content_type, NO_BUFFERING], body).into_response())
+}
+
+/// A time, a kind or a limit makes a request one for the past, which is answered at once.
+fn asks_for_the_past(query: &str) -> bool {
+    let names = query.split('&').filter_map(|pair| pair.split('=').next());
+    names.into_iter().any(|name| ["since", "from", "to", "at", "kind", "limit"].contains(&name))
+}
+
+/// The past events that match, newest first, as far as this instance knows them.
+fn past(state: &AppState, request: &Request, mut fields: Fields) -> Result<Response, Problem> {
+    let format = extract::accepted(request.headers(), &[ResponseFormat::Json]);
+    let filter = EventFilter::read(&mut fields, state.manager.wall_ms());
+    let limit = fields.number("limit").map_or(PAST_DEFAULT, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+    if !(1..=PAST_MAX).contains(&limit) {
+        fields.wrong("limit", format!("must be from 1 to {PAST_MAX}"));
+    }
+    fields.finish(&[&EventFilter::FIELDS[..], &["limit"]].concat())?;
+    format?;
+    let access = Access::of(request);
+    let known = state.manager.events().past();
+    let mut matching = known.iter().filter(|event| filter.matches(event)).filter_map(|event| access.visible(event));
+    let shown = |event: Arc<Event>| Event { at: Some(format::time(event.at_ms)), name: None, ..(*event).clone() };
+    let events = matching.by_ref().take(limit).map(shown).collect();
+    Ok(responses::past_events(&PastEvents { events, has_more: matching.next().is_some() }))
 }
 
 fn too_many_readers() -> Problem {

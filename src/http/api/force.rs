@@ -35,7 +35,8 @@ pub(crate) async fn end_lease(
     let result = Box::pin(state.manager.force(request)).await;
     state.metrics.forced(mode, result.as_ref().map(|(forced, _)| forced));
     let (forced, ended) = result?;
-    let (owner, held_ms) = (ended.as_ref().map(|lease| lease.owner.as_str()), ended.as_ref().and_then(|l| l.held).map(ms));
+    let (owner, held_ms) =
+        (ended.as_ref().map(|lease| lease.owner.as_str()), ended.as_ref().and_then(|l| l.held).map(ms));
     tracing::warn!(%resource, action, owner, held_ms, principal, reason, "a lease was ended by force");
     audit_scope.note(|record| {
         record.outcome = outcome.to_owned();

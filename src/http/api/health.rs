@@ -17,11 +17,16 @@ pub(crate) async fn live(headers: HeaderMap) -> Response {
     responses::health("live", negotiation::for_problem(&headers))
 }
 
-/// 200 if locks can be granted. Only clients with the right `metrics` learn which node is unavailable.
+/// 200 if locks can be granted; with `local=true`, as long as this instance is not stopping: for balancers, since without a
+/// quorum every instance gives the same precise answers. Only clients with the right `metrics` learn which node is unavailable.
 ///
 /// Errors: `draining`, `quorum-unavailable`.
 pub(crate) async fn ready(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let format = negotiation::for_problem(request.headers());
+    let is_local = request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "local=true"));
+    if is_local && !state.manager.is_stopping() {
+        return Ok(responses::health("ready", format));
+    }
     let in_full = Access::of(&request).may_somewhere(Right::Metrics);
     responses::ready(state.manager.readiness(), &state.manager.nodes(), format, in_full)
 }

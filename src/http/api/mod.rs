@@ -2,6 +2,7 @@
 
 pub(crate) mod convert;
 pub(crate) mod documents;
+pub(crate) mod event_filter;
 pub(crate) mod events;
 pub mod extract;
 pub(crate) mod fences;

@@ -218,7 +218,9 @@ pub(crate) fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
         ExtendError::NoQuorum { no_quorum: error, valid_for } => {
             let unknown = "it is unknown whether the lease was extended";
             let consequence = match valid_for {
-                Some(left) if left.is_zero() => format!("{unknown}, and its deadline has passed: stop what relies on it"),
+                Some(left) if left.is_zero() => {
+                    format!("{unknown}, and its deadline has passed: stop what relies on it")
+                }
                 Some(left) => format!("{unknown}; its old deadline is valid for {} s more", left.as_secs()),
                 None => format!("{unknown}; its old deadline is valid until it passes"),
             };

@@ -269,6 +269,11 @@ fn voting(reports: &[NodeSummary]) -> QuorumCount {
     QuorumCount { granted, needed: quorum_of(reports.len()), nodes: reports.len() }
 }
 
+/// 200 with past events.
+pub(crate) fn past_events(past: &api::PastEvents) -> Response {
+    json(StatusCode::OK, past)
+}
+
 /// 200 with all nodes.
 pub(crate) fn nodes(reports: &[NodeSummary]) -> Response {
     let nodes = reports.iter().map(convert::node_state).collect();

@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 use super::tls::Tls;
 use crate::auth::access_file;
 use crate::auth::authenticator::Authenticator;
-use crate::metrics::Metrics;
 use crate::metrics::connections::ReloadedFile;
 use crate::redlock::clock::{Clock, SystemClock};
 
@@ -39,6 +38,11 @@ fn stamp(path: &Path) -> Option<FileStamp> {
     })
 }
 
+/// Called after each reload, with whether the new content is in force.
+pub(crate) trait ReloadReport: Fn(ReloadedFile, bool) + Send + Sync + 'static {}
+
+impl<F: Fn(ReloadedFile, bool) + Send + Sync + 'static> ReloadReport for F {}
+
 /// Files that are reloaded together.
 pub(crate) struct WatchedFiles {
     files: Vec<PathBuf>,
@@ -58,10 +62,10 @@ impl WatchedFiles {
     }
 
     /// The access file: a valid one replaces the principals.
-    pub(crate) fn access(path: PathBuf, authenticator: Arc<Authenticator>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn access(path: PathBuf, authenticator: Arc<Authenticator>, report: impl ReloadReport) -> Self {
         Self::new(vec![path.clone()], move || {
             let read = access_file::read(&path);
-            metrics.reloaded(ReloadedFile::AccessFile, read.is_ok());
+            report(ReloadedFile::AccessFile, read.is_ok());
             match read {
                 Ok(store) => {
                     tracing::info!(
@@ -76,11 +80,11 @@ impl WatchedFiles {
     }
 
     /// The server's certificate: a valid one is used for new connections.
-    pub(crate) fn certificates(tls: &Arc<Tls>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn certificates(tls: &Arc<Tls>, report: impl ReloadReport) -> Self {
         let tls = Arc::clone(tls);
         Self::new(tls.files().paths(), move || {
             let read = tls.reload();
-            metrics.reloaded(ReloadedFile::Certificate, read.is_ok());
+            report(ReloadedFile::Certificate, read.is_ok());
             match read {
                 Ok(()) => tracing::info!("the certificate was read again and is in force"),
                 Err(error) => tracing::error!(%error, "the certificate is not used: the one before it stays in force"),

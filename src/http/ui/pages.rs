@@ -93,9 +93,9 @@ async fn visible_to(state: &AppState, access: &Access) -> (Overview, Vec<ListedW
     (overview.only(may_read, &waiters), waiters)
 }
 
-/// The recent events, as the client may read them.
+/// The events that are kept, as the client may read them.
 fn visible_events(state: &AppState, access: &Access) -> Vec<Arc<Event>> {
-    state.manager.events().recent().iter().filter_map(|event| access.visible(event)).collect()
+    state.manager.events().past().iter().filter_map(|event| access.visible(event)).collect()
 }
 
 /// Scheme and host for the curl commands of a page. The host was checked by the authentication layer.
@@ -150,12 +150,12 @@ pub(super) async fn latency(State(state): State<AppState>, request: Request) -> 
 
 /// `GET /ui/events`.
 pub(super) async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let query = queries::events(request.uri())?;
+    let (filter, query) = queries::events(request.uri(), state.manager.wall_ms())?;
     let layout = layout(&state, Tab::Events, "Events", request.uri());
     state.manager.events().follow_cluster();
     let access = Access::of(&request);
-    let past = visible_events(&state, &access);
-    html(StatusCode::OK, &EventsPage::new(layout, &past, query))
+    let matching: Vec<_> = visible_events(&state, &access).into_iter().filter(|event| filter.matches(event)).collect();
+    html(StatusCode::OK, &EventsPage::new(layout, &matching, query))
 }
 
 /// `GET /ui/static/{file}`. Errors: `not-found`.

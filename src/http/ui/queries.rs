@@ -3,6 +3,7 @@
 
 use axum::http::Uri;
 
+use crate::http::api::event_filter::EventFilter;
 use crate::http::api::fields::Fields;
 use crate::http::problem::Problem;
 use crate::views::{events, locks};
@@ -42,16 +43,16 @@ pub(super) fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
     Ok(query)
 }
 
-/// The filter of the events. Errors: `invalid`.
-pub(super) fn events(uri: &Uri) -> Result<events::EventsQuery, Problem> {
+/// The filter of the events, and what was entered for it. Units: milliseconds since 1970. Errors: `invalid`.
+pub(super) fn events(uri: &Uri, now_ms: u64) -> Result<(EventFilter, events::EventsQuery), Problem> {
+    let mut entered = Fields::of_query(uri)?;
+    let mut text = |name: &str| entered.text(name).unwrap_or_default().trim().to_owned();
+    let [kind, prefix, at, from, to] = ["kind", "prefix", "at", "from", "to"].map(&mut text);
     let mut fields = Fields::of_query(uri)?;
-    let query = events::EventsQuery {
-        kind: choice(&mut fields, "kind", &events::KINDS.map(|(word, _)| (word, word))).unwrap_or_default(),
-        prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
-        page: page(&mut fields),
-    };
-    fields.finish(&["kind", "prefix", "page"])?;
-    Ok(query)
+    let filter = EventFilter::read(&mut fields, now_ms);
+    let query = events::EventsQuery { kind, prefix, at, from, to, page: page(&mut fields) };
+    fields.finish(&[&EventFilter::FIELDS[..], &["page"]].concat())?;
+    Ok((filter, query))
 }
 
 /// The page number of a table without filters. Errors: `invalid`.
@@ -105,7 +106,7 @@ mod tests {
         for wrong in ["/ui/?state=gone", "/ui/?sort=colour", "/ui/?dir=up", "/ui/?preifx=a", "/ui/?prefix=a&prefix=b"] {
             assert!(locks(&uri(wrong)).is_err(), "{wrong}");
         }
-        assert!(events(&uri("/ui/events?kind=own3d")).is_err());
+        assert!(events(&uri("/ui/events?kind=own3d"), 0).is_err() && events(&uri("/ui/events?at=noon"), 0).is_err());
         assert_eq!(word(&uri("/x?done=revoked"), "done", &["revoked"]).expect("read"), "revoked");
         assert!(word(&uri("/x?done=evil"), "done", &["revoked"]).is_err());
     }

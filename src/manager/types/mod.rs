@@ -14,5 +14,6 @@ pub use requests::{
 };
 pub use results::{
     EndedLease, ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListItem, ListPage, LockState,
-    NodeFinding, NodeSummary, QuarantineCounts, QuorumCount, QuorumLoss, Readiness, ResourceOnNode, WaiterInfo, WaitingAt,
+    NodeFinding, NodeSummary, QuarantineCounts, QuorumCount, QuorumLoss, Readiness, ResourceOnNode, WaiterInfo,
+    WaitingAt,
 };

@@ -122,8 +122,8 @@ async fn execute(
 ) -> Result<(), RedisError> {
     if !commands.publish.is_empty() {
         let mut batch = pipe();
-        for text in &commands.publish {
-            batch.cmd("PUBLISH").arg(keys::EVENTS_CHANNEL).arg(&**text).ignore();
+        for (topic, text) in &commands.publish {
+            batch.cmd("PUBLISH").arg(channel(topic)).arg(&**text).ignore();
         }
         within(limit, batch.query_async::<()>(connection)).await?;
     }
@@ -169,6 +169,7 @@ fn channel(topic: &Topic) -> String {
     match topic {
         Topic::LeaseEnded(resource) => keys::freed_channel(resource),
         Topic::Events => keys::EVENTS_CHANNEL.to_owned(),
+        Topic::Incidents => keys::INCIDENTS_CHANNEL.to_owned(),
     }
 }
 
@@ -176,7 +177,7 @@ fn channel(topic: &Topic) -> String {
 fn on_message(subscriptions: &Subscriptions, data: &[Value]) {
     let [Value::BulkString(channel), Value::BulkString(text)] = data else { return };
     let Ok(channel) = std::str::from_utf8(channel) else { return };
-    if channel == keys::EVENTS_CHANNEL {
+    if [keys::EVENTS_CHANNEL, keys::INCIDENTS_CHANNEL].contains(&channel) {
         subscriptions.event_received(text);
     } else if let Some(name) = keys::freed_resource(channel)
         && let Ok(resource) = ResourceName::parse(name)

@@ -132,6 +132,11 @@ async fn watch_server(id: &NodeId, connections: &NodeConnections, connector: &Co
 
 fn log_findings(id: &NodeId, known: &[ServerFinding], findings: &[ServerFinding]) {
     for finding in findings.iter().filter(|f| !known.contains(f)) {
-        tracing::warn!(node = %id, finding = finding.code(), "{}", finding.sentence());
+        let (code, sentence) = (finding.code(), finding.sentence());
+        match finding {
+            // redlockd needs no persistence, so this is nothing to look into.
+            ServerFinding::NoPersistence => tracing::info!(node = %id, finding = code, "{sentence}"),
+            _ => tracing::warn!(node = %id, finding = code, "{sentence}"),
+        }
     }
 }

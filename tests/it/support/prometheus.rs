@@ -49,7 +49,8 @@ impl Prometheus {
         std::fs::copy(config.join("recording.yml"), dir.path().join("recording.yml")).expect("recording.yml");
         // What an alert waits for is tested by promtool; here, that its condition holds during a real failure.
         let rules = std::fs::read_to_string(config.join("alerts.yml")).expect("alerts.yml");
-        let hurry = |line: &str| if line.starts_with("        for: ") { "        for: 1s".to_owned() } else { line.to_owned() };
+        let hurry =
+            |line: &str| if line.starts_with("        for: ") { "        for: 1s".to_owned() } else { line.to_owned() };
         let rules = rules.lines().map(hurry).collect::<Vec<_>>().join("\n");
         std::fs::write(dir.path().join("alerts.yml"), rules).expect("writable");
         let shipped = std::fs::read_to_string(config.join("prometheus.yml")).expect("prometheus.yml");

@@ -99,16 +99,6 @@ impl Service {
         Pid::from_child(&self.child)
     }
 
-    /// SIGSTOP: it stands still.
-    pub fn freeze(&self) {
-        kill_process(self.pid(), Signal::STOP).expect("own child");
-    }
-
-    /// SIGCONT.
-    pub fn thaw(&self) {
-        kill_process(self.pid(), Signal::CONT).expect("own child");
-    }
-
     /// SIGTERM.
     pub fn terminate(&self) {
         kill_process(self.pid(), Signal::TERM).expect("own child");

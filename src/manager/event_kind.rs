@@ -1,0 +1,88 @@
+//! The kinds of events, with their names in streams, on pages and in metrics.
+
+/// What can happen to a lease, a node, the quorum or an instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A lease was granted.
+    Acquired,
+    /// It was renewed, or its labels were edited.
+    Extended,
+    /// Its holder released it.
+    Released,
+    /// It ran out. Best effort: reported by the instance that granted it, if that still runs.
+    Expired,
+    /// An operator ended it, or forbade its renewal.
+    Forced,
+    /// A connection that held it lost it.
+    Lost,
+    /// Owners wait for each other in a cycle.
+    Deadlock,
+    /// A node no longer answers.
+    NodeDown,
+    /// It answers again.
+    NodeUp,
+    /// It answers and has no vote.
+    Quarantined,
+    /// Fewer than a quorum of nodes vote.
+    QuorumLost,
+    /// A quorum votes again.
+    QuorumBack,
+    /// An instance began to serve.
+    Started,
+    /// An instance is stopping.
+    Stopping,
+    /// A changed file was read again: it is in force, or was rejected.
+    Reloaded,
+}
+
+impl EventKind {
+    /// All of them.
+    pub const ALL: [Self; 15] = [
+        Self::Acquired,
+        Self::Extended,
+        Self::Released,
+        Self::Expired,
+        Self::Forced,
+        Self::Lost,
+        Self::Deadlock,
+        Self::NodeDown,
+        Self::NodeUp,
+        Self::Quarantined,
+        Self::QuorumLost,
+        Self::QuorumBack,
+        Self::Started,
+        Self::Stopping,
+        Self::Reloaded,
+    ];
+
+    /// The name of the event.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Acquired => "acquired",
+            Self::Extended => "extended",
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::Forced => "forced",
+            Self::Lost => "lost",
+            Self::Deadlock => "deadlock",
+            Self::NodeDown => "node_down",
+            Self::NodeUp => "node_up",
+            Self::Quarantined => "quarantined",
+            Self::QuorumLost => "quorum_lost",
+            Self::QuorumBack => "quorum_back",
+            Self::Started => "started",
+            Self::Stopping => "stopping",
+            Self::Reloaded => "reloaded",
+        }
+    }
+
+    /// Whether operators ask for it afterwards: it is kept apart from the stream of locks, which would displace it.
+    pub fn is_incident(self) -> bool {
+        !matches!(self, Self::Acquired | Self::Extended | Self::Released | Self::Expired)
+    }
+
+    /// The kind with this name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+}

@@ -1,0 +1,78 @@
+//! What the node monitor knows of a node, in words: its state, until when, and why it does not vote.
+
+use std::time::Duration;
+
+use crate::protocol::{NoVote, NodeStatus, Vote};
+use crate::redlock::clock::BootTime;
+use crate::redlock::monitor::NodeHealth;
+use crate::redlock::quorum::Verdict;
+
+/// A node's state, the time until it votes again, and why it does not vote.
+pub(super) fn describe(health: &NodeHealth, now: BootTime) -> (String, Option<Duration>, Option<String>) {
+    if let Some(kind) = health.error {
+        return ("down".into(), None, Some(format!("the last probe failed: {kind}")));
+    }
+    let Some(NodeStatus { vote, why, .. }) = &health.status else {
+        return ("unknown".into(), None, Some("it has not answered a probe yet".into()));
+    };
+    let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
+    match vote {
+        Vote::Active | Vote::AlreadyInitialised | Vote::Witnessed => ("up".into(), None, two_servers(health)),
+        Vote::NoVote(no_vote) => {
+            let state = Verdict::NoVote(no_vote.clone()).as_str().to_owned();
+            let (votes_in, sentence) = match no_vote {
+                NoVote::Quarantined { left_ms } => {
+                    let left = Duration::from_millis(*left_ms).saturating_sub(passed);
+                    (Some(left), quarantine_sentence(why))
+                }
+                NoVote::Unseeded { .. } => (
+                    None,
+                    "its quarantine is over; it votes again when it has read the fences of a quorum of the other nodes"
+                        .to_owned(),
+                ),
+                NoVote::ClockOff { .. } => {
+                    (None, "its clock differs from the other nodes' by more than the guard".to_owned())
+                }
+                NoVote::OtherCluster { .. } => (
+                    None,
+                    "it belongs to instances with another node list, guard, lock delay or key template".to_owned(),
+                ),
+                NoVote::NewerProtocol { theirs } => {
+                    (None, format!("it belongs to instances of a later release (protocol {theirs}): upgrade this one"))
+                }
+            };
+            (state, votes_in, Some(two_servers(health).unwrap_or(sentence)))
+        }
+    }
+}
+
+/// Why it is in quarantine, in one word; `None` if it is not.
+pub(super) fn quarantine_reason(health: &NodeHealth) -> Option<String> {
+    let status =
+        health.status.as_ref().filter(|status| matches!(status.vote, Vote::NoVote(NoVote::Quarantined { .. })))?;
+    Some(status.why.clone())
+}
+
+fn two_servers(health: &NodeHealth) -> Option<String> {
+    let rival = health.rival.as_ref().filter(|_| health.has_two_servers)?;
+    let rival: String = rival.chars().take(8).collect();
+    Some(format!(
+        "its name leads to two servers: an instance reaches another one (run {rival}); until one of them is gone, the new one \
+         gets no vote"
+    ))
+}
+
+fn quarantine_sentence(why: &str) -> String {
+    let cause = match why {
+        "blank" => {
+            "it carried no marker: it was wiped, or is new (where all nodes are new, declare them with `redlockd init`)"
+        }
+        "failover" => "its server was a replica and became a master again, and may have lost leases",
+        "restart" => "its server was restarted or replaced and may have forgotten leases",
+        "clock" => "its clock ran ahead and came back: leases may have ended early",
+        "evicted" => "it evicted keys under memory pressure and may have forgotten leases",
+        "ordered" => "its clock was stepped, or an operator ordered it",
+        _ => "it may have forgotten leases",
+    };
+    format!("in quarantine: {cause}")
+}

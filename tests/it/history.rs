@@ -1,0 +1,113 @@
+//! What happened: incidents are kept apart from the stream of locks, over restarts and of all instances, and can be asked
+//! for by time, kind and name.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, send};
+use crate::support::cluster::{Cluster, MUTE, heal};
+use crate::support::poll;
+use crate::support::service::{SHORT_TIMES, Service};
+use crate::support::temp_dir;
+
+async fn past(client: &Client, query: &str) -> Vec<Value> {
+    let answer = client.get(&format!("/events?{query}")).await.expect_status(200).json();
+    answer["events"].as_array().expect("events").clone()
+}
+
+async fn force(client: &Client, resource: &str) {
+    let path = format!("/locks/{resource}?force=now&reason=host%20is%20gone");
+    send(client.request("DELETE", &path)).await.expect_status(204);
+}
+
+fn kinds(events: &[Value]) -> Vec<&str> {
+    events.iter().map(|event| event["event"].as_str().expect("a kind")).collect()
+}
+
+#[tokio::test]
+async fn incidents_survive_a_thousand_locks_and_a_restart() {
+    let data = Arc::new(temp_dir::in_memory());
+    let mut service = Service::start_in(Arc::clone(&data), &SHORT_TIMES).await;
+    service.until_ready().await;
+    let client = service.client();
+    client.acquired("deploy/prod", &[("owner", "ann"), ("ttl", "30s")]).await;
+    force(client, "deploy/prod").await;
+    for _ in 0..600 {
+        let lease = client.acquired("busy", &[("ttl", "30s"), ("owner", "bob")]).await;
+        client.release("busy", &lease.token()).await.expect_status(204);
+    }
+    let forced = past(client, "since=1h&prefix=deploy/&kind=forced").await;
+    let event = &forced[0];
+    assert_eq!((forced.len(), &event["owner"], &event["reason"]), (1, &json!("ann"), &json!("now")), "{forced:?}");
+    assert_eq!((&event["detail"], event["after_ms"].is_u64()), (&json!("host is gone"), true), "{event}");
+    let released = past(client, "since=1h&kind=released&limit=1").await;
+    assert_eq!((&released[0]["owner"], released[0]["after_ms"].is_u64()), (&json!("bob"), true), "{released:?}");
+    service.terminate();
+    assert_eq!(service.exit_code().await, Some(0));
+    let again = Service::start_in(data, &SHORT_TIMES).await;
+    let expected = ["started", "stopping", "forced", "started"];
+    poll::until("the past and the start are known", || async {
+        let since = past(again.client(), "since=1h").await;
+        let lasting: Vec<&str> = kinds(&since).into_iter().filter(|kind| expected.contains(kind)).collect();
+        (lasting == expected).then_some(())
+    })
+    .await;
+    let page = again.client().get("/ui/events?kind=forced").await.expect_status(200).text;
+    assert!(
+        page.contains("released by an operator") && page.contains("host is gone") && page.contains("ann"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn incidents_of_all_instances_are_known_without_a_reader() {
+    let cluster = Cluster::start(3).await;
+    let (one, two) = (cluster.service().await, cluster.service().await);
+    one.client().acquired("x", &[("ttl", "30s")]).await;
+    force(one.client(), "x").await;
+    let seen = poll::until("the other instance knows it", || async {
+        let seen = past(two.client(), "kind=forced").await;
+        (!seen.is_empty()).then_some(seen)
+    })
+    .await;
+    assert_eq!((seen.len(), &seen[0]["resource"]), (1, &json!("x")), "once, though three nodes pass it on: {seen:?}");
+    assert_eq!(past(one.client(), "kind=forced").await.len(), 1, "nor twice where it happened");
+}
+
+#[tokio::test]
+async fn an_outage_has_its_length_and_what_it_cost() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service().await;
+    let client = over.client();
+    over.proxies[..2].iter().for_each(|proxy| proxy.set(MUTE));
+    poll::until("no quorum", || async { (client.get("/health/ready").await.status == 503).then_some(()) }).await;
+    client.acquire("x", &[]).await.expect_status(503);
+    // On a busy machine the service may have begun without a quorum, so which nodes it names is tested elsewhere.
+    let lost = poll::until("the loss is an event", || async {
+        past(client, "kind=quorum_lost").await.into_iter().find(|lost| lost["detail"].is_string())
+    })
+    .await;
+    over.proxies.iter().for_each(heal);
+    let has_length_and_cost = |back: &Value| back["after_ms"].as_u64() > Some(0) && back["refused"].as_u64() >= Some(1);
+    poll::until("it is back", || async {
+        past(client, "kind=quorum_back").await.into_iter().find(has_length_and_cost)
+    })
+    .await;
+    let nodes = past(client, "since=5m&prefix=n1").await;
+    assert!(kinds(&nodes).contains(&"node_down"), "{nodes:?}");
+    assert_eq!(past(client, "to=1h").await, Vec::<Value>::new(), "nothing an hour ago");
+    let stamp = lost["at"].as_str().expect("a time");
+    assert!(!past(client, &format!("at={}&kind=quorum_lost", &stamp[11..16])).await.is_empty(), "around {stamp}");
+}
+
+#[tokio::test]
+async fn wrong_times_and_kinds_are_named() {
+    let service = Service::embedded(&[]).await;
+    let client = service.client();
+    for (query, field) in [("at=noon", "at"), ("since=x", "since"), ("kind=x", "kind"), ("limit=0", "limit")] {
+        let problem = client.get(&format!("/events?{query}")).await.expect_problem(400, "invalid").json();
+        assert_eq!(problem["errors"][0]["field"], field, "{problem}");
+    }
+    client.get("/ui/events?at=noon").await.expect_status(400);
+}
