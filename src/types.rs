@@ -212,6 +212,11 @@ impl fmt::Debug for TokenHash {
 pub struct TokenId(Arc<str>);
 
 impl TokenId {
+    /// Reads the digits; `None` for anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        TokenHash::parse(&text.repeat(8)).map(|hash| hash.id())
+    }
+
     /// The digits.
     pub fn as_str(&self) -> &str {
         &self.0

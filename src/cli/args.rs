@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::client_args::{
-    AcquireCommand, ElectCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand,
-    ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
+    AcquireCommand, ElectCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand,
+    NodesCommand, ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
 };
 use crate::config::Inputs;
 
@@ -121,6 +121,8 @@ pub(super) enum Command {
     Force(Box<ForceCommand>),
     /// Follow the events of the cluster
     Watch(Box<WatchCommand>),
+    /// Show what has happened: incidents and the last events of locks
+    Events(Box<EventsCommand>),
     /// Check whether an instance is ready, for container probes
     Health(Box<HealthCommand>),
     /// Check the Redis nodes directly, without a service, and report problems

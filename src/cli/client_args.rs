@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueEnum};
 
 use super::client_help::{
-    ACQUIRE_EXAMPLES, ELECT_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES, HEALTH_EXAMPLES, LIST_EXAMPLES,
-    NODES_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, WATCH_EXAMPLES,
+    ACQUIRE_EXAMPLES, ELECT_EXAMPLES, EVENTS_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES,
+    HEALTH_EXAMPLES, LIST_EXAMPLES, NODES_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, WATCH_EXAMPLES,
 };
 use crate::duration::parse_duration;
 use crate::types::ResourceName;
@@ -317,6 +317,34 @@ pub(super) struct WatchCommand {
     /// Stop if no instance has answered for this long
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
     pub(super) give_up: Duration,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+/// Arguments of `events`.
+#[derive(Debug, Args)]
+#[command(after_help = EVENTS_EXAMPLES)]
+pub(super) struct EventsCommand {
+    /// Since a time of day (10:42, UTC), or for so long (15m)
+    #[arg(long, value_name = "TIME")]
+    pub(super) since: Option<String>,
+    /// Three minutes before and after a time of day (10:42, UTC)
+    #[arg(long, value_name = "TIME", conflicts_with = "since")]
+    pub(super) at: Option<String>,
+    /// Not after this time
+    #[arg(long, value_name = "TIME")]
+    pub(super) to: Option<String>,
+    /// Only this kind of event
+    #[arg(long, value_name = "KIND")]
+    pub(super) kind: Option<String>,
+    /// Only names of locks or nodes with this prefix
+    #[arg(long, value_name = "TEXT")]
+    pub(super) prefix: Option<String>,
+    /// At most so many, the newest ones
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=20_000))]
+    pub(super) limit: u64,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
     #[command(flatten)]

@@ -110,6 +110,19 @@ Examples:
 Exit codes: 0 done, 1 the lock is free, 64 wrong usage, 69 no instance or no quorum, 75 the holder
 is not --if-fence, 77 not allowed.";
 
+pub(super) const EVENTS_EXAMPLES: &str = "\
+Examples:
+  redlockd events --since 1h
+      what has happened in the last hour, the oldest first
+  redlockd events --at 10:42 --plain | cut -f1-3
+      time, event, and lock, node or instance, from 10:39 to 10:45 UTC
+  redlockd events --kind forced --json
+
+Kinds: node_down, node_up, quarantined, quorum_lost, quorum_back, forced, lost, deadlock, started,
+stopping, reloaded (the last 10,000 of them); acquired, released, expired (the last 1,024).
+
+Exit codes: 0 done, 64 wrong usage, 69 no instance answers, 77 not allowed.";
+
 pub(super) const WATCH_EXAMPLES: &str = "\
 Examples:
   redlockd watch --prefix deploy/ --for 1s

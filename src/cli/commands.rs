@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::client_args::{
-    AcquireCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand,
+    AcquireCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand,
     ReleaseCommand, StatusCommand, TokenArgs,
 };
 use super::exit;
@@ -246,6 +246,28 @@ pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>
         return Ok(exit::OK);
     }
     Ok(io.fail(exit::UNAVAILABLE, "the list may be incomplete: fewer nodes than a quorum answered"))
+}
+
+/// `events`: the oldest first, so that the newest is above the prompt.
+pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
+    let client = remote::client(&args.service, io.env, io.err)?;
+    let limit = Some(args.limit.to_string());
+    let fields = [
+        ("since", &args.since),
+        ("at", &args.at),
+        ("to", &args.to),
+        ("kind", &args.kind),
+        ("prefix", &args.prefix),
+        ("limit", &limit),
+    ];
+    let filter = fields.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
+    let past = io.send(client.past_events(filter))?;
+    match OutputFormat::of(args.output, io.env) {
+        OutputFormat::Json => io.print_json(&past),
+        form => past.events.iter().rev().for_each(|event| print_line(io.out, &format::event(event, form))),
+    }
+    Ok(exit::OK)
 }
 
 /// `nodes`.

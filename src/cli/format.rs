@@ -180,7 +180,8 @@ pub(super) fn nodes(nodes: &api::Nodes, form: OutputFormat) -> String {
 pub(super) fn event(event: &api::Event, form: OutputFormat) -> String {
     let text = |value: &Option<String>| one_line(value.as_deref().unwrap_or_default());
     let time = event.at.clone().unwrap_or_else(|| event.at_ms.to_string());
-    let subject = if event.resource.is_some() { text(&event.resource) } else { text(&event.node) };
+    let subject = event.resource.as_ref().or(event.node.as_ref()).or(event.instance.as_ref());
+    let subject = text(&subject.cloned());
     let cells = [text(&event.owner), shown(event.fence), text(&event.token_id), text(&event.reason)];
     let OutputFormat::Human { colour } = form else {
         let all: Vec<String> = [one_line(&time), one_line(&event.event), subject].into_iter().chain(cells).collect();
@@ -192,7 +193,11 @@ pub(super) fn event(event: &api::Event, form: OutputFormat) -> String {
     let word = format!("{:<11}", one_line(&event.event));
     let word = if colour { format!("\x1b[1m{word}\x1b[0m") } else { word };
     let mut line = format!("{}  {word}  {subject}", one_line(clock));
-    for (name, value) in [("by", owner), ("fence", fence), ("lease", token_id), ("reason", reason)] {
+    let after = shown(event.after_ms.map(|ms| format!("{ms} ms")));
+    let (principal, detail) = (text(&event.principal), text(&event.detail));
+    let more = [("after", after), ("principal", principal), ("detail", detail), ("refused", shown(event.refused))];
+    let known = [("by", owner), ("fence", fence), ("lease", token_id), ("reason", reason)];
+    for (name, value) in known.into_iter().chain(more) {
         if !value.is_empty() {
             line.push_str(&format!("  {name} {value}"));
         }

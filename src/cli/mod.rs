@@ -161,6 +161,7 @@ fn remote_command<E: Environment>(command: Command, console: &mut CommandIo<'_, 
         Command::Nodes(args) => commands::nodes(&args, console),
         Command::Force(args) => commands::force(&args, console),
         Command::Watch(args) => watch::watch(&args, console),
+        Command::Events(args) => commands::events(&args, console),
         Command::Health(args) => commands::health(&args, console),
         _ => unreachable!("every other command was handled before"),
     }

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::error::ClientError;
-use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client};
+use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
 use crate::api;
 use crate::duration::format_duration;
 use crate::redlock::clock::BootTime;
@@ -168,6 +168,13 @@ impl Client {
         let query = vec![("fence", fence.to_string())];
         let request = ApiRequest { query, ..ApiRequest::new(Method::GET, format!("/fences/{resource}")) };
         self.send(&request).await?.json()
+    }
+
+    /// `GET /events` for the past. `filter` has at least a `limit`.
+    ///
+    /// Errors: [`ClientError`]. Cancel: nothing is left behind.
+    pub async fn past_events(&self, filter: Vec<(&'static str, String)>) -> Result<api::PastEvents, ClientError> {
+        self.send(&ApiRequest { query: filter, ..ApiRequest::new(Method::GET, EVENTS) }).await?.json()
     }
 
     /// `GET /locks`, all pages of it. The summary is that of the last page.

@@ -297,7 +297,9 @@ impl Client {
 
     fn headers(&self, request: &ApiRequest<'_>) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        let accept = if request.path == EVENTS { "text/event-stream" } else { "application/json" };
+        // With a limit the events are those of the past.
+        let is_stream = request.path == EVENTS && request.query.iter().all(|(name, _)| *name != "limit");
+        let accept = if is_stream { "text/event-stream" } else { "application/json" };
         headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
         if let Some(Ok(id)) = request.last_event.as_deref().map(HeaderValue::from_str) {
             headers.insert(LAST_EVENT_ID, id);

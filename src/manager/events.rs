@@ -231,6 +231,13 @@ impl EventHub {
         all
     }
 
+    /// The latest incidents of this kind, newest first.
+    pub(super) fn incidents(&self, kind: EventKind, limit: usize) -> Vec<Arc<Event>> {
+        let state = self.state.lock();
+        let of_kind = state.incidents.iter().rev().filter(|event| event.event == kind.as_str());
+        of_kind.take(limit).cloned().collect()
+    }
+
     /// Receives the events of all instances from now on, until nobody has asked for a minute.
     pub fn follow_cluster(&self) {
         self.follow(&mut self.state.lock());

@@ -5,17 +5,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::events::EventKind;
 use super::latency::LatencyWindow;
 use super::service::LockManager;
 use super::situation::Situation;
 use super::snapshots::Snapshot;
 use super::types::{CycleEdge, Deadlock, NodeSummary, QuorumCount, WaitingAt};
+use crate::api::DeadlockEdge;
 use crate::protocol::InstanceName;
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
-use crate::types::ResourceName;
+use crate::types::{ResourceName, TokenId};
 use crate::waiting::queue::Queue;
+
+/// The latest deadlocks that are examined for whether they last.
+const DEADLOCKS_EXAMINED: usize = 64;
 
 /// The leases and waiters of the cluster.
 #[derive(Debug, Clone)]
@@ -82,6 +87,16 @@ pub struct ClusterStatus {
     pub situation: Situation,
 }
 
+/// As another instance reported it; `None` for anything malformed.
+fn cycle_edge(edge: &DeadlockEdge) -> Option<CycleEdge> {
+    Some(CycleEdge {
+        owner: edge.owner.clone(),
+        waits_for: ResourceName::parse(&edge.waits_for).ok()?,
+        held_by: edge.held_by.clone(),
+        token_id: TokenId::parse(&edge.token_id)?,
+    })
+}
+
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// From the last snapshot: the nodes are asked only where there is none of the last half minute.
     ///
@@ -108,10 +123,31 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.snapshots.keep_fresh(self.engine(), || self.nodes_without_vote()).await;
     }
 
-    /// The deadlocks of this instance's waiters that the nodes confirmed, and that last.
+    /// The deadlocks of all instances that the nodes confirmed, and that last: those of other instances for as long as each
+    /// of their owners is known to wait there.
     pub fn deadlocks(&self) -> Vec<Deadlock> {
         let waits = |edge: &CycleEdge, waiter| self.shared.waiting.queue(|queue| queue.waits(&edge.waits_for, waiter));
-        self.shared.deadlocks.present(self.now(), waits)
+        let mut all = self.shared.deadlocks.present(self.now(), waits);
+        let reported = self.shared.events.incidents(EventKind::Deadlock, DEADLOCKS_EXAMINED);
+        if reported.is_empty() {
+            return all;
+        }
+        let (waiting, wall_ms) = (self.waiters(), self.wall_ms());
+        let waits_there = |edge: &CycleEdge, instance: &str| {
+            let mut there = waiting.iter().filter(|waiter| waiter.instance.as_str() == instance);
+            there.any(|waiter| waiter.resource == edge.waits_for && *waiter.owner == *edge.owner)
+        };
+        for event in reported {
+            let instance = event.instance.as_deref().filter(|name| *name != self.shared.instance.as_str());
+            let Some(instance) = instance.filter(|_| event.reason.as_deref() == Some("reported")) else { continue };
+            let edges = event.cycle.iter().flatten();
+            let Some(cycle) = edges.map(cycle_edge).collect::<Option<Vec<_>>>() else { continue };
+            let is_new = !cycle.is_empty() && all.iter().all(|known| known.cycle != cycle);
+            if is_new && cycle.iter().all(|edge| waits_there(edge, instance)) {
+                all.push(Deadlock { cycle, age: Duration::from_millis(wall_ms.saturating_sub(event.at_ms)) });
+            }
+        }
+        all
     }
 
     /// The nodes as the monitor last saw them. Asks no node.

@@ -8,6 +8,7 @@ use askama::Template;
 use super::badges::{Badge, Severity, badge};
 use super::events::{self, EventRow};
 use super::format;
+use super::history::LockHistory;
 use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo};
@@ -211,6 +212,7 @@ pub(crate) struct LockPage {
     waiters: Vec<LockWaiterRow>,
     waiting: usize,
     waiters_known: bool,
+    history: LockHistory,
     events: Vec<EventRow>,
     completed: Option<CompletedAction>,
 }
@@ -241,9 +243,11 @@ impl LockPage {
             waiters: Vec::new(),
             waiting: 0,
             waiters_known: false,
+            history: LockHistory::default(),
             events: of_this_lock.take(EVENTS_SHOWN).map(|event| events::row(event)).collect(),
             completed,
         };
+        page.history = history(resource, inspection.ok(), recent, wall_ms);
         match inspection {
             Ok(inspection) => page.fill(inspection, wall_ms),
             Err(error) => page.nodes = error.nodes.iter().map(unreachable_row).collect(),
@@ -286,6 +290,25 @@ impl LockPage {
         let shown = inspection.waiters.iter().take(WAITERS_SHOWN);
         self.waiters = shown.map(|waiter| waiter_row(waiter, &inspection.instance)).collect();
     }
+}
+
+/// The last hour. A lease that no quorum confirms is held by nobody as far as is known.
+fn history(
+    resource: &ResourceName,
+    inspection: Option<&Inspection>,
+    recent: &[Arc<Event>],
+    wall_ms: u64,
+) -> LockHistory {
+    let held = inspection.filter(|i| i.is_confirmed()).map(|inspection| &inspection.state);
+    let holder = match held {
+        Some(LockState::Held(holder)) if holder.labels.acquired_at_ms > 0 => {
+            Some((holder.labels.owner.as_str(), holder.labels.acquired_at_ms))
+        }
+        _ => None,
+    };
+    let waiters = inspection.map(|inspection| inspection.waiters.as_slice()).unwrap_or_default();
+    let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.owner.clone(), waiter.waiting)).collect();
+    LockHistory::new(resource.as_str(), recent, holder, &waiters, wall_ms)
 }
 
 #[cfg(test)]

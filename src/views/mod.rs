@@ -9,6 +9,7 @@ pub(crate) mod confirm;
 pub(crate) mod error_page;
 pub(crate) mod events;
 pub(crate) mod format;
+pub(crate) mod history;
 pub(crate) mod latency;
 pub(crate) mod layout;
 pub(crate) mod lock;

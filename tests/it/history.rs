@@ -111,3 +111,33 @@ async fn wrong_times_and_kinds_are_named() {
     }
     client.get("/ui/events?at=noon").await.expect_status(400);
 }
+
+#[tokio::test]
+async fn a_deadlock_is_shown_by_every_instance_while_it_lasts() {
+    let cluster = Cluster::start(3).await;
+    let (one, two) = (cluster.service().await, cluster.service().await);
+    let client = one.client();
+    client.acquired("x", &[("ttl", "1m"), ("owner", "ann")]).await;
+    let of_bob = client.acquired("y", &[("ttl", "1m"), ("owner", "bob")]).await.token();
+    let wait = |resource: &'static str, owner: &'static str| {
+        let client = client.clone();
+        tokio::spawn(async move { client.acquire(resource, &[("wait", "1m"), ("owner", owner)]).await })
+    };
+    let ann = wait("y", "ann");
+    poll::until("ann waits", || async { (client.waiting("y").await == 1).then_some(()) }).await;
+    let bob = wait("x", "bob");
+    let shows = async |is_shown: bool| {
+        for over in [&one, &two] {
+            poll::until("the page of each instance", || async {
+                let page = over.client().get("/ui/waiters").await.text;
+                (page.contains("<strong>Deadlock.</strong>") == is_shown).then_some(())
+            })
+            .await;
+        }
+    };
+    shows(true).await;
+    client.release("y", &of_bob).await.expect_status(204);
+    ann.await.expect("no panic").expect_status(201);
+    shows(false).await;
+    bob.abort();
+}

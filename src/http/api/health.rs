@@ -28,5 +28,7 @@ pub(crate) async fn ready(State(state): State<AppState>, request: Request) -> Re
         return Ok(responses::health("ready", format));
     }
     let in_full = Access::of(&request).may_somewhere(Right::Metrics);
-    responses::ready(state.manager.readiness(), &state.manager.nodes(), format, in_full)
+    let nodes = state.manager.nodes();
+    let situation = in_full.then(|| state.manager.situation(&nodes));
+    responses::ready(state.manager.readiness(), &nodes, format, situation.as_ref())
 }

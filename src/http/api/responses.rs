@@ -18,6 +18,7 @@ use crate::http::path::LOCKS_PREFIX;
 use crate::http::problem::{Problem, etag};
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AnswerTime;
+use crate::manager::situation::Situation;
 use crate::manager::types::{
     ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListPage, LockState, NodeSummary, QuorumCount,
     Readiness,
@@ -300,12 +301,12 @@ pub(crate) fn no_vote_reasons(reports: &[NodeSummary]) -> String {
 }
 
 /// 200 if locks can be granted. Errors: `draining`, `quorum-unavailable`; with `in_full`, the latter names each node
-/// without a vote.
+/// without a vote, and says what to do.
 pub(crate) fn ready(
     readiness: Readiness,
     reports: &[NodeSummary],
     format: ResponseFormat,
-    in_full: bool,
+    in_full: Option<&Situation>,
 ) -> Result<Response, Problem> {
     match readiness {
         Readiness::Ready => Ok(health("ready", format)),
@@ -320,11 +321,12 @@ pub(crate) fn ready(
                 seconds_left: r.votes_in.map(format::seconds_up),
             });
             let nodes: Vec<_> = silent.collect();
-            let why = if in_full { no_vote_reasons(reports) } else { String::new() };
-            let detail = format!("{votes} of {} nodes can vote, {} are needed{why}", count.nodes, count.needed);
+            let why = in_full.map(|_| no_vote_reasons(reports)).unwrap_or_default();
+            let advice = in_full.map(|situation| format!(". {}", situation.advice)).unwrap_or_default();
+            let detail = format!("{votes} of {} nodes can vote, {} are needed{why}{advice}", count.nodes, count.needed);
             let problem = Problem::new(ProblemKind::QuorumUnavailable, detail).with(|m| {
                 m.quorum = Some(convert::quorum(count));
-                m.nodes = Some(nodes).filter(|_| in_full);
+                m.nodes = Some(nodes).filter(|_| in_full.is_some());
                 m.ready_in_seconds = ready_in.map(format::seconds_up);
             });
             Err(problem.retry_after(ready_in.unwrap_or(Duration::ZERO)))

@@ -6,6 +6,7 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::manager::situation::Situation;
 use crate::manager::types::{ListItem, NodeFinding, ResourceOnNode, WaiterInfo, WaitingAt};
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
@@ -312,13 +313,15 @@ async fn nodes_are_shown_with_the_vote_that_they_make() {
 #[tokio::test]
 async fn readiness_is_200_or_says_what_is_missing() {
     let reports = [report("n1", true), report("n2", false), report("n3", false)];
-    let ok = ready(Readiness::Ready, &reports, ResponseFormat::Text, true).expect("ready");
+    let situation = Situation { state: "x".into(), advice: "Bring back n2.".into() };
+    let ok = ready(Readiness::Ready, &reports, ResponseFormat::Text, None).expect("ready");
     assert_eq!(body(ok).await, "ready\n");
     let ready_in = Some(Duration::from_millis(4_200));
-    let problem = ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, ResponseFormat::Json, true)
+    let problem = ready(Readiness::NoQuorum { voting: 1, ready_in }, &reports, ResponseFormat::Json, Some(&situation))
         .expect_err("not ready");
     let seen = serde_json::to_value(problem.body("r")).expect("plain data");
     assert_eq!((&seen["status"], &seen["ready_in_seconds"]), (&json!(503), &json!(5)));
+    assert!(seen["detail"].as_str().is_some_and(|detail| detail.ends_with("Bring back n2.")), "{seen}");
     assert_eq!(
         seen["nodes"],
         json!([
@@ -326,6 +329,6 @@ async fn readiness_is_200_or_says_what_is_missing() {
             {"node": "n3", "outcome": "quarantined", "seconds_left": 5}
         ])
     );
-    let problem = ready(Readiness::Draining, &reports, ResponseFormat::Json, true).expect_err("draining");
+    let problem = ready(Readiness::Draining, &reports, ResponseFormat::Json, Some(&situation)).expect_err("draining");
     assert_eq!(problem.slug(), ProblemKind::Draining);
 }
