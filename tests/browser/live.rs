@@ -90,7 +90,7 @@ async fn a_stopped_service_is_reported() {
 async fn a_service_that_stands_still_is_not_shown_as_live() {
     let service = fixture::service().await;
     let client = service.client();
-    client.acquired("x", &[("ttl", "2s")]).await;
+    client.acquired("x", &[("ttl", "10s")]).await;
     let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
     browser.go("/ui/").await;
     browser.until_text("#live", "it is live", |t| t == "Live").await;
@@ -98,7 +98,7 @@ async fn a_service_that_stands_still_is_not_shown_as_live() {
     browser.until_text("#live", "no answer", |t| t.starts_with("No answer from the service")).await;
     let is_dimmed = "return getComputedStyle(document.querySelector('main')).opacity < 1";
     assert_eq!(browser.eval(is_dimmed).await, true);
-    assert_eq!(browser.text(".expires .count").await, "run out");
+    browser.until_text(".expires .count", "it runs out", |t| t == "run out").await;
     kill_process(service.pid(), Signal::CONT).expect("own child");
     browser.until_text("#live", "it answers again", |t| t == "Live").await;
     assert_eq!(browser.eval(is_dimmed).await, false);

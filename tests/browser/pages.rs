@@ -106,7 +106,7 @@ async fn failed_nodes_are_shown_on_every_page_that_depends_on_them() {
     state(0, "down").await;
     state(1, "down").await;
     browser.go("/ui/locks/deploy/prod").await;
-    browser.until_text("#alarm", "no quorum", |t| t.contains("No quorum")).await;
+    browser.until_text("#alarm", "no quorum", |t| t.contains("No lock can be granted")).await;
     assert!(browser.text("#holder").await.contains("the holder cannot be determined"));
     browser.go("/ui/").await;
     browser.until_text("#list", "the list may be incomplete", |t| t.contains("fewer than a quorum")).await;
