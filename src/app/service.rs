@@ -156,8 +156,9 @@ impl App {
             }
             _ => String::new(),
         };
+        let key = if self.state.authenticator.is_open() { "" } else { "-H 'Authorization: Bearer KEY' " };
         format!(
-            "redlockd {} listens on {url}\n  nodes: {nodes}{state}\n  try:   curl -i -d ttl=30s {url}/locks/demo\n",
+            "redlockd {} listens on {url}\n  nodes: {nodes}{state}\n  try:   curl -i {key}-d ttl=30s {url}/locks/demo\n",
             env!("CARGO_PKG_VERSION")
         )
     }

@@ -160,7 +160,7 @@ pub(super) fn acquire<E: Environment>(mut args: AcquireCommand, io: &mut Command
         }
         (OutputFormat::Plain, Some(token)) => print_line(io.out, token),
         (OutputFormat::Plain, None) => {}
-        (OutputFormat::Human { .. }, shown) => print_line(io.out, &format::lease(&granted.lease, shown)),
+        (form, shown) => print_line(io.out, &format::lease(&granted.lease, shown, form)),
     }
     Ok(exit::OK)
 }
@@ -181,7 +181,7 @@ pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_
     let extended = io.send(client.extend(&args.resource, &token, changes, ANSWER_TIMEOUT))?;
     match OutputFormat::of(args.output, io.env) {
         OutputFormat::Json => io.print_json(&extended.lease),
-        _ => print_line(io.out, &format::lease(&extended.lease, None)),
+        form => print_line(io.out, &format::lease(&extended.lease, None, form)),
     }
     Ok(exit::OK)
 }

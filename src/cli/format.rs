@@ -74,7 +74,7 @@ fn rows(form: OutputFormat, headings: &[&str], cells: &[Vec<String>]) -> String 
 const LEASE_KEYS: [&str; 7] = ["token_id", "fence", "owner", "note", "ttl_ms", "valid_for_ms", "expires_at"];
 
 /// A lease; with its token if given.
-pub(super) fn lease(lease: &api::Lease, token: Option<&str>) -> String {
+pub(super) fn lease(lease: &api::Lease, token: Option<&str>, form: OutputFormat) -> String {
     let members = serde_json::to_value(lease).expect("answers are plain data");
     let mut all = vec![("resource", lease.resource.clone())];
     all.extend(token.map(|token| ("token", token.to_owned())));
@@ -83,7 +83,35 @@ pub(super) fn lease(lease: &api::Lease, token: Option<&str>) -> String {
         serde_json::Value::String(text) => Some((key, text.clone())),
         other => Some((key, other.to_string())),
     }));
-    pairs(&all)
+    facts(&all, form)
+}
+
+/// `key=value` lines; for people two columns, without what is empty, and with times as people say them.
+fn facts(all: &[(&str, String)], form: OutputFormat) -> String {
+    if !matches!(form, OutputFormat::Human { .. }) {
+        return pairs(all);
+    }
+    let shown = all.iter().filter(|(_, value)| !value.is_empty() && value != "false").map(|(key, value)| {
+        let name = key.trim_end_matches("_ms").replace('_', " ");
+        let value = match value.parse() {
+            Ok(ms) if key.ends_with("_ms") => left(ms),
+            _ => one_line(value),
+        };
+        format!("{name:<FACT_WIDTH$}{value}")
+    });
+    shown.collect::<Vec<_>>().join("\n")
+}
+
+/// Width of the first column of [`facts`].
+const FACT_WIDTH: usize = 13;
+
+/// A duration as people say it: `59 s`, `4 m 59 s`, `2 h 5 m`; rounded down, so that it promises nothing.
+fn left(ms: u64) -> String {
+    match ms / 1_000 {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds @ 60..3_600 => format!("{} m {} s", seconds / 60, seconds % 60),
+        seconds => format!("{} h {} m", seconds / 3_600, seconds / 60 % 60),
+    }
 }
 
 /// One lock.
@@ -106,7 +134,7 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
             ("renewals", holder.renewals.to_string()),
         ]);
     }
-    let head = pairs(&all);
+    let head = facts(&all, form);
     let OutputFormat::Human { colour } = form else { return head };
     let nodes: Vec<Vec<String>> = lock
         .nodes
@@ -130,6 +158,7 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
 
 /// A list of locks: name, state, owner, milliseconds left, fence, waiters, note.
 pub(super) fn list(list: &api::List, form: OutputFormat) -> String {
+    let is_human = matches!(form, OutputFormat::Human { .. });
     let cells: Vec<Vec<String>> = list
         .items
         .iter()
@@ -140,14 +169,16 @@ pub(super) fn list(list: &api::List, form: OutputFormat) -> String {
                 item.resource.clone(),
                 item.state.clone(),
                 of(|h| one_line(&h.owner)),
-                of(|h| h.valid_for_ms.to_string()),
+                holder
+                    .map(|h| if is_human { left(h.valid_for_ms) } else { h.valid_for_ms.to_string() })
+                    .unwrap_or_default(),
                 of(|h| h.fence.to_string()),
                 item.waiting.to_string(),
                 of(|h| one_line(&h.note)),
             ]
         })
         .collect();
-    let text = rows(form, &["RESOURCE", "STATE", "OWNER", "LEFT ms", "FENCE", "WAITING", "NOTE"], &cells);
+    let text = rows(form, &["RESOURCE", "STATE", "OWNER", "LEFT", "FENCE", "WAITING", "NOTE"], &cells);
     match form {
         OutputFormat::Human { .. } => format!("{text}\n\nread from the nodes {} ms ago", list.age_ms),
         _ => text,
@@ -242,6 +273,18 @@ mod tests {
         assert_eq!(plain, "2026-11-20T18:07:03.120Z\tacquired\tdeploy/prod\tci\\n4711\t17\t9c1f02ab\t");
         let node = api::Event { event: "node_down".into(), node: Some("n1".into()), ..api::Event::default() };
         assert!(event(&node, OutputFormat::Plain).starts_with("0\tnode_down\tn1\t"));
+    }
+
+    #[test]
+    fn people_get_words_and_scripts_get_milliseconds() {
+        let all = [("resource", "a/b".to_owned()), ("note", String::new()), ("valid_for_ms", "299999".to_owned())];
+        assert_eq!(facts(&all, OutputFormat::Plain), "resource=a/b\nnote=\nvalid_for_ms=299999");
+        assert_eq!(facts(&all, OutputFormat::Human { colour: true }), "resource     a/b\nvalid for    4 m 59 s");
+        for (ms, words) in
+            [(0, "0 s"), (59_999, "59 s"), (60_000, "1 m 0 s"), (3_599_999, "59 m 59 s"), (7_500_000, "2 h 5 m")]
+        {
+            assert_eq!(left(ms), words);
+        }
     }
 
     #[test]

@@ -140,6 +140,20 @@ fn left_ms(daemon: &Daemon, resource: &str) -> Option<u64> {
     status["holders"][0]["valid_for_ms"].as_u64()
 }
 
+/// A service that is away for a moment must not make every host skip the job.
+#[tokio::test]
+async fn skip_if_held_tries_on_while_nobody_can_grant() {
+    let mut daemon = Daemon::start();
+    daemon.kill();
+    let run = Running::spawn(&mut daemon.command(&["run", "--skip-if-held", "x", "--", "echo", "ran"]));
+    daemon.restart();
+    let done = run.end().await;
+    assert_eq!((done.code, done.out.as_str()), (Some(0), "ran\n"), "{done:?}");
+    daemon.kill();
+    let gone = daemon.ask(&["run", "--skip-if-held", "x", "--", "echo", "never"]);
+    assert_eq!((gone.code, gone.out.as_str(), gone.err.lines().count()), (Some(69), "", 2), "{gone:?}");
+}
+
 /// It returns at once where one TTL covers the rest, and renews until then where it does not.
 #[test]
 fn at_least_is_exact_or_longer_whatever_the_ttl() {

@@ -1,5 +1,6 @@
 //! One turn under a lock: acquires it, runs the command while the lease is renewed, and releases it.
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -28,6 +29,10 @@ use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::entropy::{Entropy, SystemEntropy};
 use crate::types::Token;
 
+/// With `--skip-if-held`: how long a service without an answer or a quorum is tried …
+const SKIP_RETRY_MAX: Duration = Duration::from_secs(10);
+/// … and the pause between two tries.
+const SKIP_RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// How long the release at the end is tried. Beyond it the TTL ends the lease.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 /// Timeout of one try.
@@ -96,12 +101,27 @@ pub(super) async fn get_lock(
 ) -> Result<TimedLease, CommandEnd> {
     let (client, request) = (&run.client, &run.request);
     let until = SystemClock.now().plus(run.wait);
-    let mut reported = false;
-    let acquire = acquire(client, request, &turn.token, run.wait, |error| {
-        if !std::mem::replace(&mut reported, true) && !run.quiet {
+    let give_up = SystemClock.now().plus(SKIP_RETRY_MAX);
+    let reported = Cell::new(false);
+    let report = |error: &ClientError| {
+        if !reported.replace(true) && !run.quiet {
             messages.message(&format!("{error}; trying again"));
         }
-    });
+    };
+    let acquire = async {
+        loop {
+            match acquire(client, request, &turn.token, run.wait, report).await {
+                // Where every host skips, nobody would run the job.
+                Err(error)
+                    if run.skip_if_held && error.class() == ErrorClass::Unavailable && SystemClock.now() < give_up =>
+                {
+                    report(&error);
+                    SystemClock.sleep(SKIP_RETRY_PAUSE).await;
+                }
+                outcome => return outcome,
+            }
+        }
+    };
     let waits = !run.quiet && !run.wait.is_zero();
     let outcome = tokio::select! {
         biased;
