@@ -19,7 +19,7 @@ target/venv/stamp: tests/requirements.txt | deps
 	python3 -m venv target/venv && target/venv/bin/pip install --quiet --disable-pip-version-check --requirement tests/requirements.txt && touch $@
 
 test-fast: ## the tests that start no server, no browser and no simulation: under a minute once they are built
-	cargo test --locked --lib --test tidy -- --skip sim:: --skip waits::
+	cargo test --locked --lib --test tidy -- --skip sim:: --skip queue_model::
 	cargo test --locked --test contract -- reference:: embedded::
 
 # The simulation runs thousands of histories in the library's unit tests. Optimised, they take a third of the time, and the
@@ -33,6 +33,7 @@ test: deps target/venv/stamp ## install what is missing, then run every test
 
 model: ## check the models of the protocol within larger bounds than `make test` does (minutes)
 	REDLOCKD_MODEL_IN_DEPTH=1 cargo test --locked --test model -- --nocapture --test-threads 1
+	REDLOCKD_MODEL_IN_DEPTH=1 cargo test --locked --lib $(OPTIMISED) queue_model:: -- --nocapture --test-threads 1
 
 chaos: deps ## real servers under faults, and plain Redlock under the same: make chaos SECONDS=600 SEED=1
 	REDLOCKD_CHAOS_SECONDS=$(or $(SECONDS),60) REDLOCKD_CHAOS_SEED=$(or $(SEED),1) \

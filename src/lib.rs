@@ -33,8 +33,3 @@ pub mod waiting;
 #[allow(unreachable_pub, reason = "written like a test crate of its own")]
 #[path = "../tests/sim/mod.rs"]
 mod sim;
-
-#[cfg(test)]
-#[allow(unreachable_pub, reason = "written like a test crate of its own")]
-#[path = "../tests/waits/mod.rs"]
-mod waits;

@@ -1,5 +1,5 @@
-//! Mutants: deviations from the protocol that look harmless, planted for the simulations to find (`tests/sim`,
-//! `tests/waits`). Outside of the library's own tests every one is `false` at compile time.
+//! Mutants: deviations from the protocol that look harmless, planted for the simulation to find (`tests/sim`), and
+//! those of the queue also for the model of the queue and for lists of events. Outside of the library's own tests every one is `false` at compile time.
 
 /// Declares the mutants and, for each group, the list of its members.
 macro_rules! mutants {
@@ -90,6 +90,12 @@ mutants! {
         EndWakesNobody,
         /// Who enters the queue is served before all others.
         NewestFirst,
+        /// Whose caller is away leaves the queue.
+        AbsentForgotten,
+        /// A waiter whose caller is away is served as if it were there.
+        AbsentAsks,
+        /// Who takes its place again is served together with the one that was first meanwhile.
+        ReturnedIsSecond,
     }
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.
@@ -124,11 +130,12 @@ mutants! {
         /// A fence is written back regardless of the holder. Found when the lease changes hands between a round and its
         /// write-back.
         WriteBackUnheld,
-        /// One node's subscription is taken for a quorum's. Would be found when the notices of that node alone are lost.
-        SubscribedByOne,
     }
-    /// `tests/waits` finds each within its budget of seeds.
-    FOUND_BY_WAITS {
+    /// Lists of events find each (`src/waiting/queue_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
+    /// those that concern it (`tests/model/queue.rs`).
+    FOUND_BY_LISTS {
+        /// One node's subscription is taken for a quorum's.
+        SubscribedByOne,
         /// A waiter that leaves the head of a queue does not wake the next one.
         LeaverCallsNobody,
         /// Notices of leases' ends wake no waiter.

@@ -27,6 +27,10 @@ pub const TOKEN_MIN_CHARS: usize = 22;
 pub const TOKEN_MAX_CHARS: usize = 64;
 /// The number of hex digits of a token's hash in responses, pages and logs.
 pub const TOKEN_ID_DIGITS: usize = 8;
+/// The shortest name that a client may give its place in a queue: others should not hit it by chance.
+pub const WAIT_ID_MIN_CHARS: usize = 16;
+/// The longest such name.
+pub const WAIT_ID_MAX_CHARS: usize = 64;
 /// Random bytes in a token that the service generates: 192 bits.
 pub const TOKEN_RANDOM_BYTES: usize = 24;
 
@@ -204,6 +208,28 @@ impl TokenHash {
 impl fmt::Debug for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TokenHash({}…)", &self.0[..TOKEN_ID_DIGITS])
+    }
+}
+
+/// A client's own name for its place in a queue: not a secret like a token, but who knows it can take the place.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WaitId(Arc<str>);
+
+impl WaitId {
+    /// Checks a name: 16 to 64 characters of `[A-Za-z0-9._~-]`. Errors: [`Invalid`].
+    pub fn parse(raw: &str) -> Result<Self, Invalid> {
+        let is_plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b'-');
+        if !(WAIT_ID_MIN_CHARS..=WAIT_ID_MAX_CHARS).contains(&raw.len()) || !raw.bytes().all(is_plain) {
+            return Err(Invalid(format!(
+                "must have {WAIT_ID_MIN_CHARS} to {WAIT_ID_MAX_CHARS} characters of A-Z a-z 0-9 . _ ~ -"
+            )));
+        }
+        Ok(Self(raw.into()))
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
     }
 }
 

@@ -104,6 +104,7 @@ fn queue_memory(waiters: usize, names: usize) -> Result<f64, Failure> {
             admission: Admission::Queued,
             refuses_deadlock: false,
             principal: None,
+            keep: None,
         };
         let waiter = u64::try_from(i)?;
         drop(queue.handle(SystemClock.now(), waiter, Event::Enqueue(waiter, request)));

@@ -85,6 +85,9 @@ pub struct Members {
     /// How long the request waited. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
+    /// `draining`: that of the request, for another instance or this one when it is back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_id: Option<String>,
     /// Its last position in the queue; 1 is next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,

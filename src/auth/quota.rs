@@ -41,7 +41,7 @@ struct Totals {
     swept: BootTime,
 }
 
-/// Permits one acquire; returned to the quota when dropped.
+/// Permits one acquire, and the requests that take its place in the queue again; returned to the quota when dropped.
 #[derive(Debug)]
 pub struct QuotaPermit {
     quotas: Quotas,
@@ -126,12 +126,12 @@ impl Drop for HeldQuota {
 
 impl QuotaPermit {
     /// The acquire was granted; the lease counts until `until`.
-    pub fn granted(self, resource: &ResourceName, until: BootTime) {
+    pub fn granted(&self, resource: &ResourceName, until: BootTime) {
         self.count_lease(resource, Some(until));
     }
 
     /// The acquire was granted to a connection that renews the lease.
-    pub fn held(self, resource: &ResourceName) -> HeldQuota {
+    pub fn held(&self, resource: &ResourceName) -> HeldQuota {
         let id = self.count_lease(resource, None);
         HeldQuota { quotas: self.quotas.clone(), resource: resource.clone(), id }
     }

@@ -85,6 +85,10 @@ impl Client {
         if let Some(ttl) = request.ttl {
             body["ttl"] = format_duration(ttl).into();
         }
+        if !wait.is_zero() {
+            // Repeated, it takes its place in the queue again. As secret as the hash that nodes store.
+            body["wait_id"] = token.hash().as_str().into();
+        }
         // The service cuts `Prefer: wait` to its limit, but refuses a field `wait` above it.
         let whole = wait.as_secs();
         if whole == 0 {

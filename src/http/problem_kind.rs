@@ -12,6 +12,8 @@ pub enum ProblemKind {
     WaitTimeout,
     /// The owners wait for each other in a cycle.
     Deadlock,
+    /// Another request has the waiter's place.
+    WaitReplaced,
     /// Fewer than a quorum of nodes voted.
     QuorumUnavailable,
     /// Another token holds the resource.
@@ -80,7 +82,7 @@ const fn entry(
 }
 
 /// In the order of [`ProblemKind`].
-const CATALOGUE: [Entry; 26] = [
+const CATALOGUE: [Entry; 27] = [
     entry(
         ProblemKind::Locked,
         "locked",
@@ -109,6 +111,14 @@ const CATALOGUE: [Entry; 26] = [
          locks in one fixed order (by name, for example).\n\
          Requests of one principal with the same `owner` count as one client. Give unrelated clients different owners, or turn this off\n\
          (`deadlock_detection = false`).",
+    ),
+    entry(
+        ProblemKind::WaitReplaced,
+        "wait-replaced",
+        StatusCode::CONFLICT,
+        "Another request has this place in the queue",
+        "A later request of the same principal, with the same `wait_id` for the same resource, has taken this request's place:\n\
+         mostly the same client, whose connection was cut. This request has left the queue and holds nothing.",
     ),
     entry(
         ProblemKind::QuorumUnavailable,

@@ -7,15 +7,17 @@ use sha2::{Digest, Sha256};
 use super::service::LockManager;
 use super::types::{AcquireError, CycleEdge};
 use crate::auth::principal::Principal;
+use crate::auth::quota::QuotaPermit;
 use crate::auth::rule::Right;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::{ClusterInspection, ResourceState};
 use crate::redlock::node::Node;
-use crate::types::{Labels, ResourceName, TokenHash};
+use crate::types::{Labels, ResourceName, TokenHash, WaitId};
 use crate::waiting::deadlock::{Party, WaitEdge};
 use crate::waiting::event::{Admission, Mode, WaitError, WaitRequest};
+use crate::waiting::places::{KeepPlace, PlaceKey};
 
 /// Of the hash: names are the administrator's, so nobody can search for two with the same.
 const PRINCIPAL_TAG_BYTES: usize = 8;
@@ -32,6 +34,14 @@ pub(super) struct Wanted {
     /// As in [`super::types::AcquireRequest`].
     pub(super) refuses_deadlock: bool,
     pub(super) principal: Option<Arc<Principal>>,
+    /// For a request that waits.
+    pub(super) keep: Option<KeepPlace>,
+}
+
+/// Names the place of a request with this `wait_id`.
+pub(super) fn place_key(resource: &ResourceName, principal: Option<&Principal>, wait_id: &WaitId) -> PlaceKey {
+    let principal = principal.map_or_else(|| "".into(), |principal| principal.name.as_str().into());
+    PlaceKey { resource: resource.clone(), principal, wait_id: wait_id.clone() }
 }
 
 /// Stands for a principal in the value of a lock, where instances compare holders by it: as long for each name, and
@@ -55,7 +65,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         until: BootTime,
     ) -> Result<Grant<N, C, E>, AcquireError> {
         let (resource, waiting) = (&params.resource, &self.shared.waiting);
-        let Wanted { party, has_own_token, refuses_deadlock, principal } = wanted;
+        let Wanted { party, has_own_token, refuses_deadlock, principal, keep } = wanted;
         let admission = if until > started {
             Admission::Queued
         } else if has_own_token
@@ -82,7 +92,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         };
         let may_read = |name: &ResourceName| principal.as_ref().is_none_or(|p| p.rules.allow(Right::Read, name));
-        let outcome = waiting.acquire(params, request, may_read, on_round).await;
+        let keep = keep.filter(|_| admission == Admission::Queued);
+        let outcome = waiting.acquire(params, request, keep, may_read, on_round).await;
         match outcome {
             Ok(grant) => Ok(grant),
             Err(WaitError::OthersWait) => {
@@ -113,6 +124,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             WaitError::TimedOut { position, inspected } => {
                 return self.held_or_no_quorum(resource, inspected, Some(position), started);
             }
+            WaitError::Replaced => return AcquireError::Replaced,
+            WaitError::Differs(field) => return AcquireError::OtherPlace(field),
             // Inspected by the caller.
             WaitError::OthersWait => return AcquireError::NoQuorum(self.no_quorum(0, Vec::new())),
         };
@@ -150,6 +163,17 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Some(position) => AcquireError::WaitTimeout { held, waited: self.now().since(started), position },
             None => AcquireError::Held(held),
         }
+    }
+
+    /// What counts the waiter whose place such a request may take, if there is one.
+    pub fn kept_permit(
+        &self,
+        resource: &ResourceName,
+        principal: Option<&Principal>,
+        wait_id: &WaitId,
+    ) -> Option<Arc<QuotaPermit>> {
+        let permit = self.shared.waiting.permit(&place_key(resource, principal, wait_id))?;
+        permit.downcast().ok()
     }
 
     /// The labels of this token's lease, where a quorum has it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::acquire::{Wanted, cycle_edge, principal_tag};
+use super::acquire::{Wanted, cycle_edge, place_key, principal_tag};
 use super::cluster_waiters::ClusterWaiters;
 use super::deadlocks::Deadlocks;
 use super::events::{EventHub, EventKind, set_lease};
@@ -31,6 +31,7 @@ use crate::types::{Labels, ResourceName, TokenHash};
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
+use crate::waiting::places;
 
 /// The waiters, the leases and the nodes of one instance. Cheap to clone.
 pub struct LockManager<N, C, E> {
@@ -239,12 +240,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// Acquires, waiting for at most `request.wait`.
     ///
-    /// Cancel (drop): the request leaves the queue at once; what was or may have been acquired is released in
-    /// the background.
+    /// Cancel (drop): the request leaves the queue at once, unless it keeps its place; what was or may have been acquired
+    /// is released in the background.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<PendingGrant<N, C, E>, AcquireError> {
         let draining = self.shared.draining.clone();
         if draining.is_cancelled() {
-            return Err(AcquireError::Draining);
+            return Err(AcquireError::Draining { wait_id: request.keep.map(|keep| keep.wait_id) });
         }
         let started = self.now();
         let until = started.plus(request.wait);
@@ -252,7 +253,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
         let params = AcquireParams { resource: request.resource, token: token.hash(), ttl: request.ttl, labels };
+        let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
+        let keep = request.keep.map(|keep| places::KeepPlace {
+            key: place_key(&params.resource, request.principal.as_deref(), &keep.wait_id),
+            terms: places::Terms {
+                ttl: params.ttl,
+                labels: params.labels.clone(),
+                token: request.token.as_ref().map(|_| params.token.clone()),
+                refuses_deadlock: request.refuses_deadlock,
+            },
+            permit: keep.permit.map(|permit| permit as places::Permit),
+        });
         let wanted = Wanted {
+            keep,
             party: Party::new(&params.labels.principal, &params.labels.owner),
             has_own_token: request.token.is_some(),
             refuses_deadlock: request.refuses_deadlock,
@@ -260,7 +273,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let outcome = tokio::select! {
             biased;
-            () = draining.cancelled() => Err(AcquireError::Draining),
+            () = draining.cancelled() => Err(AcquireError::Draining { wait_id }),
             outcome = self.acquire_or_wait(&params, wanted, started, until) => outcome,
         };
         if let Err(AcquireError::Deadlock { cycle, .. }) = &outcome {
@@ -355,3 +368,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         &self.engine().entropy
     }
 }
+
+#[cfg(test)]
+#[path = "waiting_tests.rs"]
+mod waiting_tests;

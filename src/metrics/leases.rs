@@ -15,7 +15,7 @@ use crate::manager::types::{
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// Outcomes of an acquire. `abandoned`: the caller hung up.
-pub(crate) const ACQUIRE_OUTCOMES: [&str; 11] = [
+pub(crate) const ACQUIRE_OUTCOMES: [&str; 12] = [
     "granted",
     "replayed",
     "locked",
@@ -26,6 +26,7 @@ pub(crate) const ACQUIRE_OUTCOMES: [&str; 11] = [
     "too-many-replays",
     "too-many-waiters",
     "draining",
+    "wait-id",
     "abandoned",
 ];
 /// The outcomes that have a round of requests to the nodes.
@@ -227,7 +228,8 @@ impl AcquireWatch {
             Err(AcquireError::Deadlock { .. }) => "deadlock",
             Err(AcquireError::TooManyReplays) => "too-many-replays",
             Err(AcquireError::TooManyWaiters { .. }) => "too-many-waiters",
-            Err(AcquireError::Draining) => "draining",
+            Err(AcquireError::Draining { .. }) => "draining",
+            Err(AcquireError::Replaced | AcquireError::OtherPlace(_)) => "wait-id",
         };
         self.record(label, round)
     }

@@ -134,7 +134,7 @@ fn an_ended_request_is_counted_once_and_without_its_waiting_time() {
     let metrics = metrics();
     let request = metrics.watch_request("/locks/{resource}", "POST");
     assert_eq!(metrics.watch_acquire(false).ended(Ok(GRANT)), Duration::ZERO);
-    metrics.watch_acquire(true).ended(Err(&AcquireError::Draining));
+    metrics.watch_acquire(true).ended(Err(&AcquireError::Draining { wait_id: None }));
     request.answered(201, Duration::from_secs(3_600));
     let shown = text(&metrics, &[]);
     has(&shown, "redlockd_lock_acquire_total{outcome=\"granted\"} 1");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::entry::{Activity, Queue};
 use super::event::{Action, RefuseReason, WaiterId};
 use crate::mutant::{Mutant, is};
+use crate::redlock::notifications::LeaseTag;
 use crate::types::{ResourceName, TokenHash};
 
 /// Edges that one search visits at most, since it runs under the lock of all queues. Beyond it no cycle
@@ -117,6 +118,32 @@ fn path_to(found: &[(WaitEdge, Option<usize>)], last: usize) -> Option<Vec<WaitE
 
 /// The search among the waiters of a queue.
 impl Queue {
+    /// This lease was seen on nodes, whatever was reported of its end before. If its owner closes a cycle in the
+    /// wait-for graph, the newest waiter in it checks.
+    pub(super) fn holder_seen(
+        &mut self,
+        resource: &ResourceName,
+        lease: &TokenHash,
+        holder: Option<Holder>,
+        is_confirmed: bool,
+    ) {
+        let Some(known) = self.resources.get_mut(resource) else { return };
+        let after = known.filter.on_seen_held(LeaseTag::of(lease), is_confirmed);
+        let is_new = known.holder.as_ref().is_none_or(|known| known.token != *lease);
+        if self.settings.limits.detects_deadlocks && is_new {
+            known.holder = holder.clone();
+        }
+        self.wake(resource, after);
+        let Some(holder) = holder.filter(|_| self.settings.limits.detects_deadlocks && is_new) else { return };
+        let first = self.edges_of(&holder.party, WaiterId::MAX, SEARCH_MAX);
+        let cycle = shortest_cycle(first, |party, limit| self.edges_of(party, WaiterId::MAX, limit));
+        let Some(newest) = cycle.into_iter().flatten().map(|edge| edge.waiter).max() else { return };
+        if !is(Mutant::DeadlockUnnoticed) {
+            self.update(newest, |waiter| waiter.is_suspect = true);
+            self.proceed(newest);
+        }
+    }
+
     /// The shortest cycle through this waiter in which no waiter is newer.
     pub(super) fn cycle_through(&self, id: WaiterId) -> Option<Vec<WaitEdge>> {
         shortest_cycle(self.edges(id).collect(), |party, limit| self.edges_of(party, id, limit))

@@ -1,5 +1,5 @@
-//! Runs the queue on clocks, nodes and tasks: the only asynchronous file of waiting, but for releases (`handover`). What the queue says is to be done
-//! for a waiter is done by the task of its request, so a caller that hangs up takes its attempt with it.
+//! Runs the queue on clocks, nodes and tasks: the only asynchronous file of waiting, but for releases (`handover`).
+//! What the queue says is to be done for a waiter its request's task does: a caller that hangs up takes its attempt along.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -8,13 +8,12 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::deadlock::{Party, WaitEdge};
-use super::event::{
-    Action, AttemptOutcome, Blocker, Event, RefuseReason, WaitError, WaitLimits, WaitRequest, WaiterId,
-};
+use super::event::{Action, AttemptOutcome, Event, RefuseReason, WaitError, WaitLimits, WaitRequest, WaiterId};
+use super::places::{KeepPlace, Permit, PlaceKey, Places};
 use super::queue::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
 use crate::protocol::LeaseRecord;
-use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
+use crate::redlock::acquire::{AcquireParams, Grant, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
@@ -26,10 +25,14 @@ use crate::types::{ResourceName, TokenHash};
 
 /// What a waiter's task is to do.
 enum Step {
-    Attempt { joins: bool },
+    Attempt {
+        joins: bool,
+    },
     CheckCycle(Vec<WaitEdge>),
     Grant,
     Refuse(RefuseReason),
+    /// Another request has its place.
+    Replaced,
 }
 
 /// How the queue reaches a waiter's task.
@@ -42,6 +45,7 @@ struct Slot {
 struct State {
     queue: Queue,
     slots: BTreeMap<WaiterId, Arc<Slot>>,
+    places: Places,
     next: WaiterId,
 }
 
@@ -84,7 +88,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let channels: Vec<_> = engine.nodes.iter().enumerate().map(channel).collect();
         let (nodes, retry, poll) = (channels.len(), engine.settings.retry, engine.settings.poll);
         let queue = Queue::new(QueueSettings { limits, nodes, local_nodes, retry, poll });
-        let state = Mutex::new(State { queue, slots: BTreeMap::new(), next: 0 });
+        let state = Mutex::new(State { queue, slots: BTreeMap::new(), places: Places::default(), next: 0 });
         let shared = Arc::new(Shared { engine, state, channels, party_of, on_deadlock: OnceLock::new() });
         let handler = Arc::downgrade(&shared) as Weak<dyn NotificationHandler>;
         for (node, channel) in shared.channels.iter().enumerate() {
@@ -105,16 +109,18 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// Acquires, waiting as `request` says; its only resource is that of `params`. It is refused only for a
     /// deadlock of which it `may_know` each resource. `on_round` is called after each attempt, with when it began.
     ///
-    /// Cancel: the request leaves the queue at once, and an attempt under way is cancelled on all nodes.
+    /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
+    /// stays for [`super::places::PLACE_KEPT`], for the next request with this key.
     pub(crate) async fn acquire(
         &self,
         params: &AcquireParams,
         request: WaitRequest,
+        keep: Option<KeepPlace>,
         may_know: impl Fn(&ResourceName) -> bool,
         on_round: impl Fn(BootTime, &Result<Grant<N, C, E>, Refusal>),
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
-        let place = self.enqueue(request);
+        let place = self.enter(request, keep)?;
         let (mut granted, mut last, mut tries) = (None, None::<Refusal>, 0_u32);
         let entered = engine.clock.now();
         loop {
@@ -135,7 +141,12 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                     let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
                     let outcome = Box::pin(engine.attempt(params, started)).await;
                     on_round(begun, &outcome);
-                    place.report(self.summary(params, &outcome, joins));
+                    if !place.report(self.summary(params, &outcome, joins)) {
+                        // What was granted is undone, as for a caller that hung up.
+                        drop(outcome);
+                        self.lease_may_have_ended(&params.resource);
+                        continue;
+                    }
                     match outcome {
                         Ok(mut grant) => {
                             grant.joined &= joins || tries == 0;
@@ -152,6 +163,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
                 Step::Grant => return granted.ok_or(WaitError::NotAsked(None)),
                 Step::Refuse(reason) => return Err(self.error(params, reason, last).await),
+                Step::Replaced => return Err(WaitError::Replaced),
             }
         }
     }
@@ -170,16 +182,41 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         }
     }
 
-    fn enqueue(&self, request: WaitRequest) -> Place<N, C, E> {
+    /// The place that the request names, or else a new one at the end of its queues.
+    fn enter(&self, request: WaitRequest, keep: Option<KeepPlace>) -> Result<Place<N, C, E>, WaitError> {
         let next = Mutex::new((None, BootTime::from_nanos(u64::MAX)));
-        let slot = Arc::new(Slot { next, changed: Notify::new() });
-        let mut state = self.0.state.lock();
-        let waiter = state.next;
-        state.next += 1;
-        state.slots.insert(waiter, Arc::clone(&slot));
-        self.0.handle_in(&mut state, Event::Enqueue(waiter, request));
-        drop(state);
-        Place { driver: self.clone(), waiter, slot }
+        let (slot, key) = (Arc::new(Slot { next, changed: Notify::new() }), keep.as_ref().map(|keep| keep.key.clone()));
+        let state = &mut *self.0.state.lock();
+        let State { queue, places, .. } = state;
+        let kept = keep.as_ref().map(|keep| places.take(keep, |waiter| queue.is_queued(waiter)));
+        let waiter = if let Some(waiter) = kept.transpose().map_err(WaitError::Differs)?.flatten() {
+            // The connection before may seem to be there still.
+            state.step(waiter, Step::Replaced);
+            state.slots.insert(waiter, Arc::clone(&slot));
+            self.0.handle_in(state, Event::Returned(waiter, request.until));
+            waiter
+        } else {
+            let waiter = state.next;
+            state.next += 1;
+            state.slots.insert(waiter, Arc::clone(&slot));
+            keep.into_iter().for_each(|keep| state.places.add(keep, waiter));
+            self.0.handle_in(state, Event::Enqueue(waiter, request));
+            waiter
+        };
+        Ok(Place { driver: self.clone(), waiter, slot, key })
+    }
+
+    /// Gives up the places whose callers did not come back. To be called about once a second.
+    pub(crate) fn expire_places(&self) {
+        let (mut state, now) = (self.0.state.lock(), self.0.engine.clock.now());
+        for waiter in state.places.expire(now) {
+            self.0.handle_in(&mut state, Event::Cancel(waiter));
+        }
+    }
+
+    /// What counts the waiter of a kept place in quotas.
+    pub(crate) fn permit(&self, key: &PlaceKey) -> Option<Permit> {
+        self.0.state.lock().places.permit(key)
     }
 
     /// What an attempt means for the queue.
@@ -189,25 +226,15 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         outcome: &Result<Grant<N, C, E>, Refusal>,
         joins: bool,
     ) -> AttemptOutcome {
-        let refusal = match outcome {
+        match outcome {
             Ok(grant) => {
                 let until = self.keys_gone(grant.deadline);
-                return AttemptOutcome::Granted { lease: params.token.clone(), until };
+                AttemptOutcome::Granted { lease: params.token.clone(), until }
             }
-            Err(refusal) => refusal,
-        };
-        match refusal.kind {
-            kind if kind.is_final() => AttemptOutcome::Final,
-            _ if joins => AttemptOutcome::NotJoined,
-            RefusalKind::Held => AttemptOutcome::Held(vec![Blocker {
-                resource: params.resource.clone(),
-                lease: refusal.holder.as_ref().map(|record| record.token.clone()),
-                party: refusal.holder.as_ref().and_then(|record| (self.0.party_of)(record)),
-                is_confirmed: refusal.holder_nodes >= self.0.engine.quorum(),
-                free_in: refusal.free_in,
-            }]),
-            RefusalKind::Split => AttemptOutcome::Split,
-            _ => AttemptOutcome::NoQuorum,
+            Err(refusal) if joins && !refusal.kind.is_final() => AttemptOutcome::NotJoined,
+            Err(refusal) => {
+                AttemptOutcome::of_refusal(&params.resource, refusal, self.0.engine.quorum(), &*self.0.party_of)
+            }
         }
     }
 
@@ -343,20 +370,33 @@ impl<N: Node, C: Clock, E: Entropy> NotificationHandler for Shared<N, C, E> {
     }
 }
 
-/// A request's place in the queues. Dropping it leaves them.
+/// A request's place in the queues, unless another has taken it. Dropping it leaves them, or leaves it to the next
+/// request with its key.
 struct Place<N: Node, C: Clock, E: Entropy> {
     driver: WaitDriver<N, C, E>,
     waiter: WaiterId,
     slot: Arc<Slot>,
+    key: Option<PlaceKey>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
-    fn handle(&self, event: Event) {
-        self.driver.0.handle(event);
+    /// Whether it is still this request's.
+    fn is_current(&self, state: &State) -> bool {
+        state.slots.get(&self.waiter).is_some_and(|slot| Arc::ptr_eq(slot, &self.slot))
     }
 
-    fn report(&self, outcome: AttemptOutcome) {
-        self.handle(Event::AttemptFinished(self.waiter, outcome));
+    /// False where another request has the place: then the event does not concern it.
+    fn handle(&self, event: Event) -> bool {
+        let mut state = self.driver.0.state.lock();
+        let is_current = self.is_current(&state);
+        if is_current {
+            self.driver.0.handle_in(&mut state, event);
+        }
+        is_current
+    }
+
+    fn report(&self, outcome: AttemptOutcome) -> bool {
+        self.handle(Event::AttemptFinished(self.waiter, outcome))
     }
 
     fn take_step(&self) -> Option<Step> {
@@ -388,8 +428,15 @@ impl<N: Node, C: Clock, E: Entropy> Place<N, C, E> {
 
 impl<N: Node, C: Clock, E: Entropy> Drop for Place<N, C, E> {
     fn drop(&mut self) {
-        let mut state = self.driver.0.state.lock();
+        let shared = &self.driver.0;
+        let mut state = shared.state.lock();
+        if !self.is_current(&state) {
+            return;
+        }
         state.slots.remove(&self.waiter);
-        self.driver.0.handle_in(&mut state, Event::Cancel(self.waiter));
+        let (is_queued, now) = (state.queue.is_queued(self.waiter), shared.engine.clock.now());
+        let is_kept = self.key.as_ref().is_some_and(|key| state.places.leave(key, self.waiter, is_queued, now));
+        let event = if is_kept { Event::Absent(self.waiter) } else { Event::Cancel(self.waiter) };
+        shared.handle_in(&mut state, event);
     }
 }

@@ -73,6 +73,8 @@ pub(super) struct Waiter {
     pub(super) activity: Activity,
     /// First in all its queues.
     pub(super) is_first: bool,
+    /// Its caller is away: see [`super::places`].
+    pub(super) is_absent: bool,
     /// When it asks, once it is first.
     pub(super) attempt_at: BootTime,
     /// The resource may have become free: it asks although a lease seems to run on.
@@ -116,6 +118,7 @@ impl Waiter {
             since: now,
             activity: Activity::Idle,
             is_first: !is_queued,
+            is_absent: false,
             attempt_at: now,
             is_woken: false,
             was_subscribed: false,
@@ -148,7 +151,10 @@ impl Queue {
         let longest = request.resources.iter().map(|resource| self.waiter_count(resource)).max().unwrap_or(0);
         match request.admission {
             Admission::Passing => None,
-            Admission::Once => (longest > 0).then_some(RefuseReason::OthersWait),
+            Admission::Once => {
+                let somebody = request.resources.iter().any(|resource| !self.head(resource).is_empty());
+                somebody.then_some(RefuseReason::OthersWait)
+            }
             Admission::Queued if self.queued >= limits.total => {
                 Some(RefuseReason::QueueFull(QueueFull { limit: limits.total, per_resource: false }))
             }

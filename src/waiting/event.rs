@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadlock::{Holder, Party, WaitEdge};
-use crate::protocol::NodeResult;
-use crate::redlock::acquire::Refusal;
+use crate::protocol::{LeaseRecord, NodeResult};
+use crate::redlock::acquire::{Refusal, RefusalKind};
 use crate::redlock::clock::BootTime;
 use crate::redlock::inspect::ClusterInspection;
 use crate::redlock::notifications::{LeaseTag, Notice};
@@ -67,6 +67,10 @@ pub enum Event {
     Enqueue(WaiterId, WaitRequest),
     /// A waiter is gone, with or without its answer. Events about it are ignored from now on.
     Cancel(WaiterId),
+    /// The caller of a waiter is away, and what it was doing has ended: it keeps its place, and the others pass it.
+    Absent(WaiterId),
+    /// Its caller is there again, with a new request that waits until then. What the former one was doing has ended.
+    Returned(WaiterId, BootTime),
     /// The attempt of a waiter has ended.
     AttemptFinished(WaiterId, AttemptOutcome),
     /// The nodes were asked about the leases of a cycle, see [`Action::CheckCycle`].
@@ -146,6 +150,29 @@ pub struct Blocker {
     pub is_confirmed: bool,
     /// The earliest time after which a quorum can be free.
     pub free_in: Option<Duration>,
+}
+
+impl AttemptOutcome {
+    /// What a refused attempt means. `party_of`: who holds it, from its record.
+    pub(super) fn of_refusal(
+        resource: &ResourceName,
+        refusal: &Refusal,
+        quorum: usize,
+        party_of: impl Fn(&LeaseRecord) -> Option<Party>,
+    ) -> Self {
+        match refusal.kind {
+            kind if kind.is_final() => Self::Final,
+            RefusalKind::Held => Self::Held(vec![Blocker {
+                resource: resource.clone(),
+                lease: refusal.holder.as_ref().map(|record| record.token.clone()),
+                party: refusal.holder.as_ref().and_then(party_of),
+                is_confirmed: refusal.holder_nodes >= quorum,
+                free_in: refusal.free_in,
+            }]),
+            RefusalKind::Split => Self::Split,
+            _ => Self::NoQuorum,
+        }
+    }
 }
 
 impl Blocker {
@@ -260,4 +287,8 @@ pub(crate) enum WaitError {
     NotAsked(Option<Refusal>),
     /// It is the newest in this deadlock, which the nodes confirmed.
     Deadlock(Vec<WaitEdge>),
+    /// Another request has taken its place.
+    Replaced,
+    /// The place that it names is that of a request which differs in this field.
+    Differs(&'static str),
 }

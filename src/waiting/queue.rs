@@ -9,14 +9,13 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::deadlock::{Holder, PartyWaiters, SEARCH_MAX, shortest_cycle};
+use super::deadlock::{Holder, PartyWaiters};
 use super::entry::{Activity, NEVER, Waiter};
 pub use super::entry::{Queue, QueueSettings};
 use super::event::{Action, Admission, AttemptOutcome, Blocker, Event, Mode, RefuseReason, WaitRequest, WaiterId};
 use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
-use crate::redlock::notifications::LeaseTag;
 use crate::types::{ResourceName, TokenHash};
 
 /// Waiters that may ask the nodes at a time; the others follow in order. Thousands that arrive or are woken at
@@ -57,6 +56,8 @@ impl Queue {
             Event::Enqueue(waiter, request) => self.enqueue(waiter, request),
             Event::Cancel(_) if is(Mutant::LeaverStays) => {}
             Event::Cancel(waiter) => self.cancel(waiter),
+            Event::Absent(waiter) => self.absent(waiter),
+            Event::Returned(waiter, until) => self.returned(waiter, until),
             Event::AttemptFinished(waiter, outcome) => self.attempt_finished(waiter, outcome),
             Event::CycleChecked { waiter, cycle, is_confirmed, may_refuse } => {
                 self.cycle_checked(waiter, cycle, is_confirmed, may_refuse);
@@ -104,17 +105,23 @@ impl Queue {
         self.proceed(id);
     }
 
-    fn cancel(&mut self, id: WaiterId) {
-        let Some(waiter) = self.remove(id) else { return };
-        let asked = matches!(waiter.activity, Activity::Asking { has_left: false, .. }) && waiter.waits();
+    pub(super) fn cancel(&mut self, id: WaiterId) {
+        let asked = self.stop(id);
+        if let Some(waiter) = self.remove(id) {
+            self.left(&waiter.request.resources, asked);
+        }
+    }
+
+    /// Lets the next ones go on. `asked`: the one that is gone may hold the resources for a moment, so the next one asks
+    /// now and, if refused, soon again.
+    pub(super) fn left(&mut self, resources: &[ResourceName], asked: bool) {
         if asked || !is(Mutant::LeaverCallsNobody) {
-            self.find_first(&waiter.request.resources);
+            self.find_first(resources);
         }
         if asked {
-            // It may hold the resources for a moment: the next one asks now and, if refused, soon again.
             self.start_due();
             let soon = self.now.plus(SETTLE_PAUSE);
-            for resource in waiter.request.resources.iter() {
+            for resource in resources {
                 self.wake_first_at(resource, soon);
             }
         }
@@ -130,13 +137,22 @@ impl Queue {
     /// Removes a waiter; those behind it are not woken yet.
     fn remove(&mut self, id: WaiterId) -> Option<Box<Waiter>> {
         self.leave_queues(id);
-        let waiter = self.waiters.remove(&id)?;
-        match waiter.activity {
-            Activity::Asking { is_counted, .. } => self.asking -= usize::from(is_counted),
+        self.stop(id);
+        self.waiters.remove(&id)
+    }
+
+    /// Ends what a waiter is doing. Whether it was making an attempt while others wait behind it.
+    pub(super) fn stop(&mut self, id: WaiterId) -> bool {
+        let Some(waiter) = self.waiters.get_mut(&id) else { return false };
+        match std::mem::replace(&mut waiter.activity, Activity::Idle) {
+            Activity::Asking { is_counted, has_left } => {
+                self.asking -= usize::from(is_counted);
+                return waiter.waits() && !has_left;
+            }
             Activity::Due { .. } => self.due.retain(|due| *due != id),
             Activity::Idle | Activity::CheckingCycle => {}
         }
-        Some(waiter)
+        false
     }
 
     fn leave_queues(&mut self, id: WaiterId) {
@@ -161,22 +177,24 @@ impl Queue {
 
     // Who is first, and what it does.
 
-    /// Waiters at the head of a queue that are compatible with each other: one, or several shared ones.
+    /// Waiters at the head of a queue that are compatible with each other: one, or several shared ones. Those whose
+    /// callers are away are passed.
     pub(super) fn head(&self, resource: &ResourceName) -> Vec<WaiterId> {
-        let order = self.resources.get(resource).map(|known| &known.order);
+        let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
+        let mut present = order.filter(|id| self.waiters.get(id).is_some_and(|waiter| !waiter.is_absent));
         let mode = |id: &WaiterId| self.waiters.get(id).map_or(Mode::Exclusive, |waiter| waiter.request.mode);
-        let first = order.and_then(VecDeque::front).map(mode);
         if is(Mutant::NewestFirst) {
-            return order.and_then(VecDeque::back).copied().into_iter().collect();
+            return present.next_back().copied().into_iter().collect();
         }
+        let first = present.clone().next().map(mode);
         let is_head = |(index, id): &(usize, &WaiterId)| {
             *index == 0 || first.is_some_and(|first| first.is_compatible(mode(id))) || is(Mutant::EveryoneContends)
         };
-        order.into_iter().flatten().enumerate().take_while(is_head).map(|(_, id)| *id).collect()
+        present.by_ref().enumerate().take_while(is_head).map(|(_, id)| *id).collect()
     }
 
     /// Finds who has become first now that these queues have changed.
-    fn find_first(&mut self, resources: &[ResourceName]) {
+    pub(super) fn find_first(&mut self, resources: &[ResourceName]) {
         for id in resources.iter().flat_map(|resource| self.head(resource)).collect::<Vec<_>>() {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| !waiter.is_first) else { continue };
             let others = &waiter.request.resources;
@@ -195,7 +213,7 @@ impl Queue {
         let (now, poll) = (self.now, self.settings.poll);
         let jitter = self.draw(WAKE_JITTER);
         let held_until = self.held_until(id);
-        let Some(waiter) = self.waiters.get_mut(&id) else { return };
+        let Some(waiter) = self.waiters.get_mut(&id).filter(|waiter| !waiter.is_absent) else { return };
         let waits = waiter.waits();
         let is_over = waits && now >= waiter.request.until;
         match waiter.activity {
@@ -393,26 +411,6 @@ impl Queue {
                 false => waiter.unconfirmed = tries,
             }
         });
-    }
-
-    /// This lease was seen on nodes, whatever was reported of its end before. If its owner closes a cycle in the
-    /// wait-for graph, the newest waiter in it checks.
-    fn holder_seen(&mut self, resource: &ResourceName, lease: &TokenHash, holder: Option<Holder>, is_confirmed: bool) {
-        let Some(known) = self.resources.get_mut(resource) else { return };
-        let after = known.filter.on_seen_held(LeaseTag::of(lease), is_confirmed);
-        let is_new = known.holder.as_ref().is_none_or(|known| known.token != *lease);
-        if self.settings.limits.detects_deadlocks && is_new {
-            known.holder = holder.clone();
-        }
-        self.wake(resource, after);
-        let Some(holder) = holder.filter(|_| self.settings.limits.detects_deadlocks && is_new) else { return };
-        let first = self.edges_of(&holder.party, WaiterId::MAX, SEARCH_MAX);
-        let cycle = shortest_cycle(first, |party, limit| self.edges_of(party, WaiterId::MAX, limit));
-        let Some(newest) = cycle.into_iter().flatten().map(|edge| edge.waiter).max() else { return };
-        if !is(Mutant::DeadlockUnnoticed) {
-            self.update(newest, |waiter| waiter.is_suspect = true);
-            self.proceed(newest);
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The queue as lists of events: order, limits, which notices wake whom, waiters for several resources, shared ones,
 //! deadlocks; and random events, with what must hold after each.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -11,8 +11,9 @@ use super::super::ends::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::event::{HandoverPlan, QueueFull, WaitLimits};
 use super::super::wake::YIELD_PAUSE;
 use super::*;
+use crate::mutant;
 use crate::redlock::backoff::BackoffRange;
-use crate::redlock::notifications::Notice;
+use crate::redlock::notifications::{LeaseTag, Notice};
 
 const NODES: usize = 3;
 const POLL: Duration = Duration::from_secs(1);
@@ -387,6 +388,52 @@ fn the_next_waiter_asks_twice_after_one_that_left_during_its_attempt() {
 }
 
 #[test]
+fn whose_caller_is_away_is_passed_and_comes_back_to_its_place() {
+    let mut bench = Bench::new(LIMITS);
+    let first = bench.asleep("a", 1);
+    let (second, third) = (bench.enter(&["a"]), bench.enter(&["a"]));
+    assert_eq!(bench.on(Event::Absent(first)), [second], "nothing is known of the lease but by asking");
+    bench.refused(second, "a", 1);
+    assert_eq!((bench.queue.position(first), bench.queue.total_waiters()), (1, 3), "it keeps its place");
+    let until = bench.now.plus(ms(600_000));
+    assert_eq!(bench.on(Event::Returned(first, until)), [first], "before those behind it");
+    bench.refused(first, "a", 1);
+    assert_eq!(bench.ended("a", 1), [first], "the second is no longer first");
+    assert_eq!(bench.granted(first, 2), NOBODY);
+    assert_eq!(bench.ended("a", 2), [second]);
+    // Who is away during its attempt holds the lock for a moment at most.
+    assert_eq!(bench.on(Event::Absent(second)), [third]);
+    bench.refused(third, "a", 3);
+    assert_eq!(bench.sleeps_until(third), bench.now.plus(SETTLE_PAUSE));
+    // An attempt under way goes on when an older one is back; refused, it waits behind that one.
+    assert_eq!(bench.timer(third), [third]);
+    assert_eq!(bench.on(Event::Returned(second, until)), [second]);
+    bench.refused(third, "a", 3);
+    assert_eq!((bench.sleeps_until(third), bench.queue.asking), (until_of(&bench, third), 1));
+    bench.on(Event::Cancel(second));
+    bench.on(Event::Absent(third));
+    let once = WaitRequest { admission: Admission::Once, ..Bench::request(&["a"], Mode::Exclusive) };
+    assert_eq!(bench.enqueue(once).1.len(), 1, "nobody is there whom it would pass");
+    bench.on(Event::Cancel(third));
+    assert!(bench.queue.resources.is_empty() && bench.queue.waiters.len() == 1);
+}
+
+fn until_of(bench: &Bench, waiter: WaiterId) -> BootTime {
+    bench.queue.waiters[&waiter].request.until
+}
+
+#[test]
+fn a_place_that_another_connection_takes_over_asks_anew() {
+    let mut bench = Bench::new(LIMITS);
+    let first = bench.enter(&["a"]);
+    let second = bench.enter(&["a"]);
+    let until = bench.now.plus(ms(600_000));
+    assert_eq!(bench.on(Event::Returned(first, until)), [first], "what the former connection asked for has no answer");
+    assert_eq!(bench.queue.asking, 1);
+    assert_eq!(bench.granted(first, 1), [second]);
+}
+
+#[test]
 fn waiters_with_the_token_of_a_granted_request_join_its_lease() {
     let mut bench = Bench::new(LIMITS);
     let with = |number| WaitRequest { token: Some(token(number)), ..Bench::request(&["a"], Mode::Exclusive) };
@@ -539,6 +586,8 @@ struct World {
     held: HashMap<&'static str, Vec<(u64, Mode)>>,
     asking: Vec<WaiterId>,
     wants: HashMap<WaiterId, WaitRequest>,
+    /// Whose callers are away.
+    absent: HashSet<WaiterId>,
     leases: u64,
 }
 
@@ -570,9 +619,20 @@ impl World {
                 let (waiter, _) = self.bench.enqueue(request.clone());
                 self.wants.insert(waiter, request);
             }
+            4 if pick.index(3) > 0 && !waiting.is_empty() => {
+                let waiter = waiting[pick.index(waiting.len())];
+                if self.absent.remove(&waiter) {
+                    self.bench.on(Event::Returned(waiter, END));
+                } else {
+                    self.asking.retain(|other| *other != waiter);
+                    self.absent.insert(waiter);
+                    self.bench.on(Event::Absent(waiter));
+                }
+            }
             4 if !waiting.is_empty() => {
                 let waiter = waiting[pick.index(waiting.len())];
                 self.wants.remove(&waiter);
+                self.absent.remove(&waiter);
                 self.asking.retain(|other| *other != waiter);
                 self.bench.on(Event::Cancel(waiter));
             }
@@ -610,7 +670,7 @@ impl World {
             11 => drop(self.bench.on(Event::Connection { node: pick.index(NODES), is_up: pick.index(5) < 4 })),
             _ if !waiting.is_empty() => {
                 let waiter = waiting[pick.index(waiting.len())];
-                if !self.asking.contains(&waiter) && self.bench.armed[&waiter] < END {
+                if !self.asking.contains(&waiter) && !self.absent.contains(&waiter) && self.bench.armed[&waiter] < END {
                     self.bench.timer(waiter);
                 }
             }
@@ -624,8 +684,10 @@ impl World {
             let Action::Attempt { waiter, joins: false } = action else { continue };
             assert!(!self.asking.contains(&waiter), "{waiter} asks twice at once");
             let own = self.wants[&waiter].clone();
+            assert!(!self.absent.contains(&waiter), "{waiter} asks for a caller who is away");
             let blocks = |(id, other): (&WaiterId, &WaitRequest)| {
                 *id < waiter
+                    && !self.absent.contains(id)
                     && !own.mode.is_compatible(other.mode)
                     && other.resources.iter().any(|r| own.resources.contains(r))
             };
@@ -649,6 +711,10 @@ impl World {
         for (id, waiter) in &queue.waiters {
             let is_asking = matches!(waiter.activity, Activity::Asking { .. });
             assert_eq!(is_asking, self.asking.contains(id));
+            assert_eq!(waiter.is_absent, self.absent.contains(id));
+            if waiter.is_absent {
+                continue;
+            }
             assert!(is_asking || self.bench.armed[id] <= waiter.request.until.plus(POLL), "{id} sleeps for ever");
             // Nobody sleeps beside free resources: every end was reported by all nodes, and to be late is to poll.
             let is_free = self.is_free_for(&waiter.request).is_none();
@@ -666,8 +732,8 @@ proptest! {
     fn whatever_happens_the_order_is_kept_and_nobody_is_forgotten(
         events in proptest::collection::vec((0u8..14, any::<prop::sample::Index>()), 1..120)
     ) {
-        let (held, asking, wants) = (HashMap::new(), Vec::new(), HashMap::new());
-        let mut world = World { bench: Bench::new(LIMITS), held, asking, wants, leases: 0 };
+        let (held, asking, wants, absent) = (HashMap::new(), Vec::new(), HashMap::new(), HashSet::new());
+        let mut world = World { bench: Bench::new(LIMITS), held, asking, wants, absent, leases: 0 };
         for (kind, pick) in events {
             world.event(kind, pick);
             world.note();
@@ -679,5 +745,43 @@ proptest! {
         let queue = &world.bench.queue;
         prop_assert!(queue.waiters.is_empty() && queue.resources.is_empty() && queue.due.is_empty());
         prop_assert_eq!((queue.asking, queue.queued, world.bench.subscriptions), (0, 0, 0));
+    }
+}
+
+/// Each planted bug of the queue fails one of the lists above.
+#[test]
+fn planted_bugs_are_found_by_lists_of_events() {
+    use Mutant::*;
+    const LISTS: &[(Mutant, fn())] = &[
+        (LeaverStays, waiters_ask_in_order_and_one_that_leaves_from_the_middle_wakes_nobody),
+        (LeaverCallsNobody, waiters_ask_in_order_and_one_that_leaves_from_the_middle_wakes_nobody),
+        (GrantCallsNobody, waiters_ask_in_order_and_one_that_leaves_from_the_middle_wakes_nobody),
+        (NewestFirst, waiters_ask_in_order_and_one_that_leaves_from_the_middle_wakes_nobody),
+        (EveryoneContends, waiters_ask_in_order_and_one_that_leaves_from_the_middle_wakes_nobody),
+        (TimerIgnored, a_request_that_does_not_wait_asks_beside_an_empty_queue_only_and_again_after_a_split_vote),
+        (ListensTooLate, a_waiter_asks_once_more_when_its_subscription_is_confirmed),
+        (SubscribedByOne, a_waiter_asks_once_more_when_its_subscription_is_confirmed),
+        (NoticesIgnored, notices_from_a_quorum_wake_at_once_and_fewer_after_a_pause),
+        (WakeWhileAskingLost, the_next_waiter_asks_twice_after_one_that_left_during_its_attempt),
+        (EndsCountOnce, a_lease_that_was_seen_again_may_end_again),
+        (HolderUnconfirmed, a_lease_that_too_few_nodes_confirm_is_asked_about_soon),
+        (SubscriptionLossUnnoticed, the_loss_and_the_return_of_subscriptions_wake_within_a_poll),
+        (EndWakesNobody, a_release_hands_over_and_what_is_reported_of_it_later_wakes_nobody),
+        (AbsentForgotten, whose_caller_is_away_is_passed_and_comes_back_to_its_place),
+        (AbsentAsks, whose_caller_is_away_is_passed_and_comes_back_to_its_place),
+        (ReturnedIsSecond, whose_caller_is_away_is_passed_and_comes_back_to_its_place),
+        (DeadlockUnnoticed, the_newest_of_a_confirmed_deadlock_is_refused_if_it_wants_to_and_reported_otherwise),
+        (DeadlockForgotten, a_cycle_that_is_not_confirmed_is_checked_again_while_it_is_suspected),
+    ];
+    // The other two are the manager's and the driver's: `src/manager/waiting_tests.rs`.
+    let is_listed = |bug: &Mutant| LISTS.iter().any(|(listed, _)| listed == bug);
+    let elsewhere = |bug: &&Mutant| matches!(bug, GrantUnanswered | DeadlockUnverified);
+    let all = mutant::FOUND_BY_LISTS.iter().chain(mutant::FOUND_IN_QUEUES);
+    assert_eq!(all.filter(|bug| !is_listed(bug)).filter(|bug| !elsewhere(bug)).count(), 0);
+    for (bug, list) in LISTS {
+        let before = mutant::plant(Some(*bug), false);
+        let found = std::panic::catch_unwind(list).is_err();
+        mutant::restore(before);
+        assert!(found, "{bug:?} is not found");
     }
 }

@@ -216,6 +216,7 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
                 token: None,
                 refuses_deadlock: false,
                 principal: None,
+                keep: None,
             };
             let manager = manager.clone();
             async move { manager.acquire(request).await.and_then(PendingGrant::commit).expect("granted") }

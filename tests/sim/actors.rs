@@ -13,6 +13,7 @@ use super::rng::Rng;
 use super::world::Us;
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{ClusterParams, NodeResult, quarantine_for};
+use crate::redlock::clock::BootTime;
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
 /// Lifetime of unused fence counters: short, so that they do expire.
@@ -88,6 +89,8 @@ pub(super) struct Inst {
     pub(super) serving: BTreeSet<u64>,
     /// Those that wait in queues, in the order in which they entered, with the end of the wait.
     pub(super) waiting: BTreeMap<u64, Waiting>,
+    /// Places in queues that are kept for callers who hung up.
+    pub(super) kept: BTreeMap<TokenHash, u64>,
 }
 
 /// A request in a queue.
@@ -95,6 +98,9 @@ pub(super) struct Inst {
 pub(super) struct Waiting {
     pub(super) req: u64,
     pub(super) resource: ResourceName,
+    pub(super) token: TokenHash,
+    /// When it took its place, for the first time or again.
+    pub(super) entered: BootTime,
     /// When its wait is over.
     pub(super) until: Us,
     /// Its token was asked with before: it may have a lease, which it gets again regardless of who waits.
@@ -177,6 +183,7 @@ impl Inst {
             max_ttl_ms,
             serving: BTreeSet::new(),
             waiting: BTreeMap::new(),
+            kept: BTreeMap::new(),
         }
     }
 }

@@ -6,6 +6,7 @@ use super::coverage::HardState;
 use super::invariants::Promise;
 use super::rng::Rng;
 use super::world::{Event, MS, SEC, Todo, Us, World};
+use crate::redlock::clock::BootTime;
 use crate::types::{Fence, ResourceName, TOKEN_RANDOM_BYTES, Token, TokenHash};
 
 /// A client's operation.
@@ -117,6 +118,11 @@ pub(super) fn token_of(number: u64) -> TokenHash {
     let mut bytes = [0; TOKEN_RANDOM_BYTES];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     Token::from_random(bytes).hash()
+}
+
+/// Whether the requests with this token keep their places when their callers hang up: half of them do.
+pub(super) fn keeps_place(token: &TokenHash) -> bool {
+    token.as_str() < "8"
 }
 
 impl World {
@@ -383,18 +389,44 @@ impl World {
         self.store(resource, &hash, fence);
     }
 
-    /// A request enters the queue of its instance, if it waits.
-    pub(super) fn begins_to_wait(&mut self, inst: usize, request: &ClientRequest, wait_ms: u64) {
+    /// A request enters the queue of its instance, if it waits: at the end, or at the place that was kept.
+    pub(super) fn begins_to_wait(&mut self, inst: usize, request: &ClientRequest, wait_ms: u64, entered: BootTime) {
         let is_replay = !self.asked_with.insert(request.token.clone());
-        if wait_ms > 0 {
-            let (place, until) = (self.id(), self.local(inst) + wait_ms * MS);
-            let (req, resource) = (request.req, request.resource.clone());
-            self.insts[inst].waiting.insert(place, Waiting { req, resource, until, is_replay });
+        if wait_ms == 0 {
+            return;
+        }
+        let (new, until) = (self.id(), self.local(inst) + wait_ms * MS);
+        let (req, resource, token) = (request.req, request.resource.clone(), request.token.clone());
+        let i = &mut self.insts[inst];
+        let former = i.waiting.iter().find(|(_, w)| w.token == token && keeps_place(&token)).map(|(place, _)| *place);
+        let place = if let Some(place) = former {
+            self.coverage.count(HardState::PlaceTakenOver);
+            place
+        } else if let Some(place) = i.kept.remove(&token) {
+            self.coverage.count(HardState::PlaceTakenAgain);
+            place
+        } else {
+            new
+        };
+        let waiting = Waiting { req, resource, token, entered, until, is_replay };
+        self.insts[inst].waiting.insert(place, waiting);
+    }
+
+    /// A caller that waits hangs up: its place is kept, if it asked for that and its wait is not about to end.
+    fn leaves_its_place(&mut self, inst: usize, req: u64) {
+        let soon = self.local(inst) + SEC;
+        let i = &mut self.insts[inst];
+        let Some(place) = i.waiting.iter().find(|(_, waiting)| waiting.req == req).map(|(place, _)| *place) else {
+            return;
+        };
+        if let Some(left) = i.waiting.remove(&place).filter(|left| left.until > soon && keeps_place(&left.token)) {
+            i.kept.insert(left.token, place);
         }
     }
 
-    /// It was answered. First come, first served: nobody who still waits entered before one that is granted.
-    pub(super) fn ends_to_wait(&mut self, inst: usize, req: u64, is_granted: bool) {
+    /// It was answered. `granted`: when the attempt began that was granted. First come, first served: nobody who waited
+    /// then, and still does, has a place before it.
+    pub(super) fn ends_to_wait(&mut self, inst: usize, req: u64, granted: Option<BootTime>) {
         // Whose wait is about to end may be asking for the last time.
         let soon = self.local(inst) + SEC;
         let i = &mut self.insts[inst];
@@ -404,10 +436,11 @@ impl World {
         let Some(own) = i.waiting.remove(&place) else { return };
         let waits = |w: &Waiting| w.resource == own.resource && w.until > soon && i.serving.contains(&w.req);
         let is_behind = i.waiting.values().any(waits);
-        let older = i.waiting.range(..place).map(|(_, w)| w).find(|w| waits(w)).map(|w| w.req);
-        if let Some(older) = older.filter(|_| is_granted && !own.is_replay) {
+        let Some(began) = granted else { return };
+        let older = i.waiting.range(..place).map(|(_, w)| w).find(|w| waits(w) && w.entered < began).map(|w| w.req);
+        if let Some(older) = older.filter(|_| !own.is_replay) {
             self.fail(format!("order: request {req} overtook request {older} for {} at i{inst}", own.resource));
-        } else if is_behind && is_granted {
+        } else if is_behind {
             self.coverage.count(HardState::WaiterBehindOthers);
         }
     }
@@ -426,7 +459,7 @@ impl World {
         if was_served {
             self.coverage.count(HardState::HungUpMidway);
             self.todo.push(Todo::Abort(request.inst, req));
-            self.insts[request.inst].waiting.retain(|_, waiting| waiting.req != req);
+            self.leaves_its_place(request.inst, req);
         }
         self.requests.remove(&req);
     }

@@ -44,10 +44,12 @@ pub(super) enum HardState {
     FailedOver,
     GrantedAfterCalm,
     QueueServed,
+    PlaceTakenAgain,
+    PlaceTakenOver,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 40] = {
+pub(super) const ALL: [HardState; 42] = {
     use HardState::*;
     [
         Granted,
@@ -90,6 +92,8 @@ pub(super) const ALL: [HardState; 40] = {
         FailedOver,
         GrantedAfterCalm,
         QueueServed,
+        PlaceTakenAgain,
+        PlaceTakenOver,
     ]
 };
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::clients::{ClientRequest, Operation};
+use super::clients::{ClientRequest, Operation, keeps_place};
 use super::clock::SimClock;
 use super::coverage::HardState;
 use super::invariants::{Promise, now_serving};
@@ -27,9 +27,10 @@ use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::Ttl;
+use crate::types::{Labels, Ttl, WaitId};
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, Mode, WaitError, WaitLimits, WaitRequest};
+use crate::waiting::places::{KeepPlace, PlaceKey, Terms};
 
 type Engine = Redlock<SimNode, SimClock, SimEntropy>;
 
@@ -148,6 +149,7 @@ impl Host {
 
     /// Begins to serve a request.
     pub(super) fn serve(&mut self, request: ClientRequest) {
+        self.waiting.expire_places();
         self.handlers.retain(|_, task| !task.is_finished());
         let (engine, waiting, req) = (self.engine.clone(), self.waiting.clone(), request.req);
         let work = async move {
@@ -170,9 +172,9 @@ impl Host {
         }
     }
 
-    /// Number of waiters.
+    /// Number of waiters whose callers are there.
     pub(super) fn waiters(&self) -> usize {
-        self.waiting.queue(|queue| queue.total_waiters())
+        self.waiting.queue(|queue| queue.total_waiters() - queue.absent_waiters())
     }
 
     /// Number of clean-ups in progress.
@@ -231,6 +233,14 @@ async fn handle(engine: Engine, waiting: Waiting, request: ClientRequest) {
     world.answer(inst, request.req, promise, u64::try_from(waited.as_micros()).unwrap_or(0));
 }
 
+/// The place that a request keeps.
+fn keep_place(request: &ClientRequest, params: &AcquireParams) -> KeepPlace {
+    let (resource, wait_id) = (request.resource.clone(), WaitId::parse(request.token.as_str()).expect("hex"));
+    let token = Some(request.token.clone());
+    let terms = Terms { ttl: params.ttl, labels: Labels::default(), token, refuses_deadlock: false };
+    KeepPlace { key: PlaceKey { resource, principal: "".into(), wait_id }, terms, permit: None }
+}
+
 /// As in the manager: the grant is kept last, just before the answer.
 async fn acquire(
     engine: &Engine,
@@ -258,9 +268,15 @@ async fn acquire(
     let (resources, token) = ([request.resource.clone()].into(), Some(request.token.clone()));
     let wanted =
         WaitRequest { resources, mode: Mode::Exclusive, party: None, token, until, admission, refuses_deadlock: false };
-    lock(world).begins_to_wait(inst, request, wait_ms);
-    let outcome = waiting.acquire(&params, wanted, |_| true, |_, _| {}).await;
-    lock(world).ends_to_wait(inst, request.req, outcome.as_ref().is_ok_and(|grant| !grant.joined));
+    let keep = (wait_ms > 0 && keeps_place(&request.token)).then(|| keep_place(request, &params));
+    lock(world).begins_to_wait(inst, request, wait_ms, engine.clock.now());
+    let began = Mutex::new(None);
+    let outcome = waiting
+        .acquire(&params, wanted, keep, |_| true, |begun, _| *began.lock().expect("no panic here") = Some(begun))
+        .await;
+    let is_new = outcome.as_ref().is_ok_and(|grant| !grant.joined);
+    let began = began.into_inner().expect("no panic here").filter(|_| is_new);
+    lock(world).ends_to_wait(inst, request.req, began);
     match outcome {
         Ok(grant) => {
             let granted = (grant.fence, grant.deadline, grant.joined, engine.clock.now().since(started));

@@ -356,6 +356,7 @@ impl World {
         i.life += 1;
         i.serving.clear();
         i.waiting.clear();
+        i.kept.clear();
         i.feeds.clear();
         let calls = std::mem::take(&mut i.calls).into_values().map(|c| c.waker);
         let timers = std::mem::take(&mut i.timers).into_values();

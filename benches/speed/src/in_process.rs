@@ -79,6 +79,7 @@ impl Within {
                 token: None,
                 refuses_deadlock: false,
                 principal: None,
+                keep: None,
             };
             let Ok(lease) = within.locks.acquire(wanted).await.and_then(|granted| granted.commit()) else { return false };
             let released = within.locks.release(&resource, &lease.token).await.is_ok();

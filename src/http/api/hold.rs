@@ -54,7 +54,7 @@ pub(crate) struct HoldFields {
     /// What its client may read.
     pub access: Access,
     /// The reservation in the principal's quota; `None` without authentication.
-    pub permit: Option<Box<QuotaPermit>>,
+    pub permit: Option<Arc<QuotaPermit>>,
     /// The audit record of the request.
     pub audit_scope: AuditScope,
 }
@@ -129,7 +129,7 @@ struct HoldStream {
 
 /// How the stream counts in its principal's quota, until it ends.
 enum LeaseQuota {
-    Reserved(Option<Box<QuotaPermit>>),
+    Reserved(Option<Arc<QuotaPermit>>),
     Occupied { _held: HeldQuota },
 }
 

@@ -1,6 +1,8 @@
 //! The handlers of `/locks/{resource}`. Parsing is in [`super::requests`], answers in [`super::responses`], problems in
 //! [`super::refusals`].
 
+use std::sync::Arc;
+
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
@@ -69,7 +71,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
 struct AcquireInput {
     params: AcquireFields,
     access: Access,
-    permit: Option<Box<QuotaPermit>>,
+    permit: Option<Arc<QuotaPermit>>,
 }
 
 /// Parses an acquire. `Err`: the answer, either a problem or a stream that holds the lock.
@@ -86,7 +88,18 @@ async fn read_acquire(
         record.owner = Some(params.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
         record.token_id = params.request.token.as_ref().map(|token| token.hash().id().to_string());
     });
-    let permit = access.reserve(!params.request.wait.is_zero()).map_err(refused)?.map(Box::new);
+    let kept = params
+        .request
+        .keep
+        .as_ref()
+        .and_then(|keep| state.manager.kept_permit(&params.request.resource, access.principal(), &keep.wait_id));
+    let permit = match kept {
+        Some(permit) => Some(permit),
+        None => access.reserve(!params.request.wait.is_zero()).map_err(refused)?.map(Arc::new),
+    };
+    if let Some(keep) = &mut params.request.keep {
+        keep.permit.clone_from(&permit);
+    }
     let Some(format) = params.hold else { return Ok(AcquireInput { params, access, permit }) };
     audit_scope.note(|record| record.action = "hold".to_owned());
     let AcquireFields { request, .. } = params;
@@ -257,7 +270,7 @@ mod tests {
     #[test]
     fn a_parked_acquire_is_small() {
         let size = size_of_future(acquire);
-        assert!(size <= 608, "{size} bytes");
+        assert!(size <= 616, "{size} bytes");
     }
 
     #[test]

@@ -150,7 +150,18 @@ pub(crate) fn acquire(resource: &ResourceName, error: AcquireError, access: &Acc
                 })
                 .retry_after(Duration::ZERO)
         }
-        AcquireError::Draining => draining(),
+        AcquireError::Draining { wait_id } => {
+            draining().with(|m| m.wait_id = wait_id.map(|wait_id| wait_id.as_str().to_owned()))
+        }
+        AcquireError::Replaced => Problem::new(
+            ProblemKind::WaitReplaced,
+            "a later request with this wait_id has taken the place of this one in the queue",
+        )
+        .with(|m| m.resource = Some(resource.to_string())),
+        AcquireError::OtherPlace(field) => Problem::invalid_field(
+            field,
+            "differs from the request whose place this wait_id names: repeat it, or choose another wait_id",
+        ),
     }
 }
 

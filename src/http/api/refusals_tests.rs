@@ -14,7 +14,7 @@ use crate::auth::principal::{PrincipalLimits, PrincipalName};
 use crate::manager::types::{HolderInfo, QuorumCount};
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
-use crate::types::{Fence, Labels, NodeId, Token, TokenHash};
+use crate::types::{Fence, Labels, NodeId, Token, TokenHash, WaitId};
 
 fn resource() -> ResourceName {
     ResourceName::parse("deploy/prod").expect("valid")
@@ -203,7 +203,9 @@ fn limits_are_429_and_named() {
 
 #[test]
 fn draining_closes_the_connection() {
-    let (status, body, headers) = seen(refused(AcquireError::Draining));
+    let wait_id = WaitId::parse("0123456789abcdef").ok();
+    let (status, body, headers) = seen(refused(AcquireError::Draining { wait_id }));
+    assert_eq!(body["wait_id"], "0123456789abcdef");
     assert_eq!((status, body["type"].as_str()), (503, Some("/problems/draining")));
     assert_eq!((retry_after(&headers), headers[header::CONNECTION].as_bytes()), (Some("1"), &b"close"[..]));
 }

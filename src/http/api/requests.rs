@@ -14,9 +14,9 @@ use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
 use crate::manager::types::{
-    AcquireRequest, ExtendRequest, ForceMode, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
+    AcquireRequest, ExtendRequest, ForceMode, KeepPlace, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
 };
-use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl};
+use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl, WaitId};
 
 /// The formats of answers under `/locks/{resource}`.
 pub(crate) const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
@@ -26,7 +26,7 @@ pub(crate) const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
 /// A parsed acquire.
 #[derive(Debug)]
 pub(crate) struct AcquireFields {
-    /// For the manager, without the principal.
+    /// For the manager, without principal and permit.
     pub request: AcquireRequest,
     /// The format of the answer.
     pub format: ResponseFormat,
@@ -54,8 +54,9 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let labels = labels(&mut fields);
     let token = own_token(&mut fields, &parts)?;
     let refuses_deadlock = refuses_deadlock(&mut fields);
-    fields.finish(&["ttl", "wait", "owner", "note", "metadata", "token", "hold", "on_deadlock"])?;
-    let request = AcquireRequest { resource, ttl, wait, labels, token, refuses_deadlock, principal: None };
+    let keep = keep(&mut fields, wait);
+    fields.finish(&["ttl", "wait", "owner", "note", "metadata", "token", "hold", "on_deadlock", "wait_id"])?;
+    let request = AcquireRequest { resource, ttl, wait, labels, token, refuses_deadlock, principal: None, keep };
     Ok(AcquireFields { request, format, applied, hold })
 }
 
@@ -85,6 +86,16 @@ fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duratio
         }
         (None, None) => (Duration::ZERO, None),
     }
+}
+
+/// The place that the request takes again, or keeps for the next one.
+fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
+    let text = fields.text("wait_id")?;
+    let wait_id = fields.check("wait_id", WaitId::parse(&text))?;
+    if wait.is_zero() {
+        fields.wrong("wait_id", "names a place in the queue, which only a request with `wait` has");
+    }
+    Some(KeepPlace { wait_id, permit: None })
 }
 
 /// What happens to the newest request of a deadlock: it waits on, unless it asks to be refused.

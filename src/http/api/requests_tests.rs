@@ -53,11 +53,12 @@ async fn an_acquire_without_a_body_takes_the_defaults() {
 
 #[tokio::test]
 async fn an_acquire_reads_every_field_from_form_json_and_query() {
-    let form = "ttl=2m&wait=1m&owner=ann%40pc&note=release+1.9&metadata=%7B%22build%22:%2217%22%7D&token=abcdefghijklmnopqrstuv&on_deadlock=refuse";
-    let json = r#"{"ttl":"2m","wait":"1m","owner":"ann@pc","note":"release 1.9","metadata":{"build":"17"},"token":"abcdefghijklmnopqrstuv","on_deadlock":"refuse"}"#;
+    let form = "ttl=2m&wait=1m&owner=ann%40pc&note=release+1.9&metadata=%7B%22build%22:%2217%22%7D&token=abcdefghijklmnopqrstuv&on_deadlock=refuse&wait_id=0123456789abcdef";
+    let json = r#"{"ttl":"2m","wait":"1m","owner":"ann@pc","note":"release 1.9","metadata":{"build":"17"},"token":"abcdefghijklmnopqrstuv","on_deadlock":"refuse","wait_id":"0123456789abcdef"}"#;
     for body in [form, json] {
         let params = acquired(body, &[("Accept", "text/plain")]).await.expect("sane");
-        let AcquireRequest { ttl, wait, labels, token, refuses_deadlock, .. } = params.request;
+        let AcquireRequest { ttl, wait, labels, token, refuses_deadlock, keep, .. } = params.request;
+        assert_eq!(keep.expect("given").wait_id.as_str(), "0123456789abcdef");
         assert_eq!((ttl.as_ms(), wait), (120_000, Duration::from_secs(60)));
         assert_eq!((labels.owner.as_str(), labels.note.as_str()), ("ann@pc", "release 1.9"));
         assert_eq!((labels.metadata["build"].as_str(), refuses_deadlock), ("17", true));
@@ -83,6 +84,9 @@ async fn an_acquire_out_of_bounds_names_its_field() {
         ("token=short".to_owned(), "token"),
         ("hold=maybe".to_owned(), "hold"),
         ("on_deadlock=wait".to_owned(), "on_deadlock"),
+        ("wait=1s&wait_id=short".to_owned(), "wait_id"),
+        ("wait=1s&wait_id=0123456789abcde%2F".to_owned(), "wait_id"),
+        ("wait_id=0123456789abcdef".to_owned(), "wait_id"),
         (r#"{"hold":1}"#.to_owned(), "hold"),
         ("mode=shared".to_owned(), "mode"),
         (r#"{"metadata":{"k":null}}"#.to_owned(), "metadata"),

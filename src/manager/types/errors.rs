@@ -7,7 +7,7 @@ use super::results::{HolderInfo, QuorumCount};
 use crate::api::DeadlockEdge;
 use crate::protocol::EndReason;
 use crate::redlock::quorum::NodeOutcome;
-use crate::types::{Fence, ResourceName, TokenId};
+use crate::types::{Fence, ResourceName, TokenId, WaitId};
 
 /// By what a resource is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +85,14 @@ pub enum AcquireError {
         per_resource: bool,
     },
     /// The service is shutting down.
-    Draining,
+    Draining {
+        /// Of the request.
+        wait_id: Option<WaitId>,
+    },
+    /// A later request with its `wait_id` has taken its place.
+    Replaced,
+    /// Its `wait_id` names the place of a request that differs in this field.
+    OtherPlace(&'static str),
 }
 
 /// One owner waits for what the next one in the cycle holds, confirmed by a quorum.

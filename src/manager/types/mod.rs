@@ -10,7 +10,8 @@ pub use errors::{
     AcquireError, CycleEdge, Deadlock, ExtendError, ForceError, HeldReason, HeldRefusal, NoQuorum, ReleaseError,
 };
 pub use requests::{
-    AcquireRequest, ExtendRequest, ForceMode, ForceRequest, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
+    AcquireRequest, ExtendRequest, ForceMode, ForceRequest, KeepPlace, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery,
+    ListState,
 };
 pub use results::{
     EndedLease, ExtendedLease, Forced, GrantedLease, HolderInfo, Inspection, ListItem, ListPage, LockState,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::auth::principal::Principal;
-use crate::types::{Fence, Labels, ResourceName, Token, Ttl};
+use crate::auth::quota::QuotaPermit;
+use crate::types::{Fence, Labels, ResourceName, Token, Ttl, WaitId};
 
 /// Asks for a lease.
 #[derive(Debug, Clone)]
@@ -23,6 +24,18 @@ pub struct AcquireRequest {
     pub refuses_deadlock: bool,
     /// Who asks; `None` without authentication. It is not refused for a deadlock of which it may not read each lock.
     pub principal: Option<Arc<Principal>>,
+    /// Keeps the place of a request that waits, when it is dropped.
+    pub keep: Option<KeepPlace>,
+}
+
+/// A place in the queue that the next request with the same `wait_id` may take, by the same principal and for the same
+/// resource. It has to ask for the same, but for `wait`.
+#[derive(Debug, Clone)]
+pub struct KeepPlace {
+    /// The client's name for the place.
+    pub wait_id: WaitId,
+    /// Counts the waiter as long as the place is kept; `None` without authentication.
+    pub permit: Option<Arc<QuotaPermit>>,
 }
 
 /// Asks for more time, or for other labels.

@@ -283,7 +283,8 @@ async fn leases_and_waiters_of_a_principal_are_limited() {
     acquired(&service, "ci", "g").await;
     as_principal(client.request("DELETE", "/locks/b?force=now&reason=test"), "cd").await.expect_status(204);
     // Two leases are left: one request may wait, a second one may not.
-    let waiting = tokio::spawn(send(post("d", &[("wait", "30s")]).bearer_auth(key("ci"))));
+    let place = [("wait", "30s"), ("wait_id", "0123456789abcdef")];
+    let waiting = tokio::spawn(send(post("d", &place).bearer_auth(key("ci"))));
     poll::until("it waits", || async {
         let seen = as_principal(client.request("GET", "/locks/d"), "cd").await.json();
         seen["waiters"].as_array().is_some_and(|w| w.len() == 1).then_some(())
@@ -291,7 +292,12 @@ async fn leases_and_waiters_of_a_principal_are_limited() {
     .await;
     let second = as_principal(post("d", &[("wait", "30s")]), "ci").await.expect_problem(429, "quota-exceeded");
     assert_eq!(second.json()["limit"], 1);
+    // A place that is kept without a connection counts; who takes it again is no further waiter.
     waiting.abort();
+    as_principal(post("d", &[("wait", "30s")]), "ci").await.expect_problem(429, "quota-exceeded");
+    let again = [("wait", "1s"), ("wait_id", "0123456789abcdef")];
+    as_principal(post("d", &again), "ci").await.expect_problem(423, "wait-timeout");
+    as_principal(post("d", &[("wait", "1ms")]), "ci").await.expect_problem(423, "wait-timeout");
 }
 
 #[tokio::test]

@@ -265,6 +265,7 @@ impl<C: Clock> Instance<C> {
             token: None,
             refuses_deadlock: false,
             principal: None,
+            keep: None,
         };
         self.manager.acquire(request).await.and_then(redlockd::manager::PendingGrant::commit)
     }

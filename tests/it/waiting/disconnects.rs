@@ -10,7 +10,7 @@ use crate::support::chaos_proxy::{ChaosProxy, FAIR, Flow};
 use crate::support::poll;
 
 /// A caller that speaks HTTP by hand, so that it can go away at any point.
-async fn caller(instance: &Instance, resource: &str, form: &str) -> TcpStream {
+pub(super) async fn caller(instance: &Instance, resource: &str, form: &str) -> TcpStream {
     let mut stream = TcpStream::connect(instance.address).await.expect("loopback");
     let head = format!(
         "POST /locks/{resource} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n\
@@ -107,8 +107,8 @@ async fn at_shutdown_all_waiters_are_answered() {
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let held = here.acquire("x", &[("ttl", "60s")]).await;
     let mut waiters = Vec::new();
-    for _ in 0..20 {
-        waiters.push(caller(&there, "x", "wait=60s").await);
+    for i in 0..20 {
+        waiters.push(caller(&there, "x", &format!("wait=60s&wait_id=0123456789abcdef-{i}")).await);
     }
     there.until_waiting(20).await;
     let staying = here.queue("x", &[("wait", "60s")]);
@@ -117,6 +117,7 @@ async fn at_shutdown_all_waiters_are_answered() {
         let mut answer = String::new();
         waiter.read_to_string(&mut answer).await.expect("an answer, and the end");
         assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("draining"), "{answer}");
+        assert!(answer.contains("\"wait_id\":\"0123456789abcdef-"), "to ask another instance with: {answer}");
     }
     there.ended().await;
     assert_eq!(here.release("x", &held).await, 204);

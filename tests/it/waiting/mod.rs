@@ -5,12 +5,15 @@ mod disconnects;
 mod events;
 mod handover;
 mod holding;
+mod places;
 mod replays;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use redlockd::app::{self, App};
+use redlockd::client::base_url::BaseUrl;
+use redlockd::client::transport::ClientSettings;
 use redlockd::config::{Config, Inputs, ProcessEnvironment};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use reqwest::{Client, RequestBuilder, Response};
@@ -178,6 +181,12 @@ async fn lease(response: Response) -> Lease {
     let body: Value = response.json().await.expect("JSON");
     let token = body["token"].as_str().unwrap_or_default().to_owned();
     Lease { status, token, fence: body["fence"].as_u64().unwrap_or(0), body }
+}
+
+/// A client of the instance at this URL.
+pub fn client_of(url: &str) -> redlockd::client::transport::Client {
+    let urls = vec![BaseUrl::parse(url).expect("a URL")];
+    redlockd::client::transport::Client::new(ClientSettings { urls, ca_pem: None, key: None }).expect("a client")
 }
 
 /// How long `work` takes.

@@ -1,0 +1,183 @@
+//! Waiting through the manager, over one node on paused time: what the queue alone cannot show, since it is decided by
+//! an answer that is not written, or by what the nodes confirm.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::*;
+use crate::manager::types::AcquireError;
+use crate::mutant::{Mutant, plant, restore};
+use crate::protocol::reference::ReferenceNode;
+use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, quarantine_for};
+use crate::redlock::backoff::BackoffRange;
+use crate::redlock::engine::RedlockSettings;
+use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::notifications::NotificationSource;
+use crate::types::{Labels, NodeId, Ttl};
+
+const RUN: &str = "0000000000000000000000000000000000000001";
+const EPOCH_MS: u64 = 1_700_000_000_000;
+const UPTIME: Duration = Duration::from_secs(1_000);
+
+/// tokio's clock, which stands still while anybody has something to do.
+#[derive(Clone, Copy)]
+struct Paused(Instant);
+
+impl Paused {
+    #[expect(clippy::disallowed_methods, reason = "paused time")]
+    fn elapsed(self) -> Duration {
+        Instant::now().duration_since(self.0)
+    }
+}
+
+impl Clock for Paused {
+    fn now(&self) -> BootTime {
+        BootTime::default().plus(UPTIME + self.elapsed())
+    }
+
+    fn wall_ms(&self) -> u64 {
+        EPOCH_MS + u64::try_from(self.elapsed().as_millis()).expect("short")
+    }
+
+    fn sleep_until(&self, at: BootTime) -> impl Future<Output = ()> + Send + 'static {
+        tokio::time::sleep(at.since(self.now()))
+    }
+}
+
+/// A node that answers at once. Its managers take themselves for the only ones, so that what one ends the other does not
+/// learn.
+struct TestNode {
+    id: NodeId,
+    clock: Paused,
+    params: ClusterParams,
+    machine: Mutex<ReferenceNode>,
+}
+
+impl Node for TestNode {
+    fn id(&self) -> &NodeId {
+        &self.id
+    }
+
+    fn notifications(&self) -> NotificationSource<'_> {
+        NotificationSource::Local
+    }
+
+    async fn call(self: Arc<Self>, sent_at: RequestTime, request: Arc<Request>) -> NodeResult {
+        let now_us = self.clock.wall_ms() * 1_000;
+        self.machine.lock().apply(now_us, RUN, sent_at, &self.params, &request)
+    }
+}
+
+type Manager = LockManager<TestNode, Paused, SystemEntropy>;
+
+/// Two managers over one node.
+async fn managers() -> [Manager; 2] {
+    #[expect(clippy::disallowed_methods, reason = "paused time")]
+    let clock = Paused(Instant::now());
+    let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
+    let quarantine = quarantine_for(Duration::from_secs(60), lock_delay, guard);
+    let fence_ttl = Duration::from_hours(1);
+    let params = ClusterParams { cluster: "test".into(), guard, lock_delay, quarantine, fence_ttl };
+    let (id, machine) = (NodeId::parse("n1").expect("valid"), Mutex::new(ReferenceNode::new(RUN)));
+    let node = Arc::new(TestNode { id, clock, params: params.clone(), machine });
+    let settings = RedlockSettings {
+        params: Arc::new(params),
+        node_timeout: Duration::from_millis(50),
+        drift_ppm: 10_000,
+        drift_floor: Duration::from_millis(2),
+        min_validity_percent: 10,
+        retry: BackoffRange { first: Duration::from_millis(2), max: Duration::from_millis(100) },
+        poll: Duration::from_secs(1),
+        cleanup_limit: 64,
+    };
+    let limits = WaitLimits { per_resource: 10, total: 10, detects_deadlocks: true };
+    let manager = || {
+        let engine = Redlock::new(vec![Arc::clone(&node)], clock, SystemEntropy, settings.clone());
+        let monitor = NodeMonitor::new(engine.clone());
+        LockManager::new(engine, monitor, limits, Duration::from_secs(2))
+    };
+    let managers = [manager(), manager()];
+    managers[0].shared.monitor.init().await.expect("a new cluster");
+    for manager in &managers {
+        manager.shared.monitor.probe_round().await;
+    }
+    managers
+}
+
+fn request(resource: &str, owner: &str, wait: Duration) -> AcquireRequest {
+    AcquireRequest {
+        resource: ResourceName::parse(resource).expect("valid"),
+        ttl: Ttl::from_ms(60_000).expect("in range"),
+        wait,
+        labels: Labels { owner: owner.to_owned(), ..Labels::default() },
+        token: None,
+        refuses_deadlock: true,
+        principal: None,
+        keep: None,
+    }
+}
+
+const WAIT: Duration = Duration::from_secs(30);
+
+async fn hold(manager: &Manager, resource: &str, owner: &str) -> GrantedLease {
+    let granted = manager.acquire(request(resource, owner, Duration::ZERO)).await;
+    granted.and_then(PendingGrant::commit).expect("it is free")
+}
+
+/// Waits in a task of its own; has asked when this returns.
+async fn wait(manager: &Manager, resource: &str, owner: &str) -> JoinHandle<Result<GrantedLease, AcquireError>> {
+    let (own, request) = (manager.clone(), request(resource, owner, WAIT));
+    let waiting = tokio::task::spawn_local(async move { own.acquire(request).await.and_then(PendingGrant::commit) });
+    manager.clock().sleep(Duration::from_millis(20)).await;
+    waiting
+}
+
+fn run<T>(bug: Option<Mutant>, work: impl Future<Output = T>) -> T {
+    let before = plant(bug, false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    let outcome = runtime.expect("a runtime").block_on(tokio::task::LocalSet::new().run_until(work));
+    restore(before);
+    outcome
+}
+
+/// A grant whose answer is not written is undone, and the next waiter served at once. How long that one waited.
+async fn waited_behind_a_grant_without_an_answer() -> Option<Duration> {
+    let [manager, _] = managers().await;
+    let granted = manager.acquire(request("x", "", Duration::ZERO)).await.ok()?;
+    let next = wait(&manager, "x", "").await;
+    drop(granted);
+    next.await.expect("no panic").ok().map(|lease| lease.waited)
+}
+
+#[test]
+fn a_grant_that_is_not_answered_is_undone_and_the_next_waiter_is_served() {
+    let waited = run(None, waited_behind_a_grant_without_an_answer());
+    assert!(waited.is_some_and(|waited| waited < Duration::from_millis(100)), "{waited:?}");
+    assert_eq!(run(Some(Mutant::GrantUnanswered), waited_behind_a_grant_without_an_answer()), None, "it would be kept");
+}
+
+/// `a` waits for what `b` held; `b` released it elsewhere, which is not known here, and now waits for what `a` holds.
+/// What the waiter of `b` is answered when `a` releases.
+async fn answer_in_a_cycle_that_is_over() -> Result<GrantedLease, AcquireError> {
+    let [here, there] = managers().await;
+    let (x, y) = (hold(&there, "x", "b").await, hold(&here, "y", "a").await);
+    let a = wait(&here, "x", "a").await;
+    assert!(there.release(&x.resource, &x.token).await.is_ok());
+    let b = wait(&here, "y", "b").await;
+    assert!(here.release(&y.resource, &y.token).await.is_ok());
+    a.abort();
+    b.await.expect("no panic")
+}
+
+#[test]
+fn a_cycle_that_the_nodes_do_not_confirm_refuses_nobody() {
+    let answer = run(None, answer_in_a_cycle_that_is_over());
+    assert!(answer.is_ok(), "{answer:?}");
+    let without = run(Some(Mutant::DeadlockUnverified), answer_in_a_cycle_that_is_over());
+    assert!(matches!(without, Err(AcquireError::Deadlock { .. })), "{without:?}");
+}
