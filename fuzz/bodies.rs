@@ -18,7 +18,7 @@ use redlockd::protocol::commands;
 use redlockd::protocol::{
     AcquireArgs, LeaseRecord, ListArgs, NodeInspection, ReleaseArgs, Reply, Request, RevokeArgs, StoredLock, UpdateArgs,
 };
-use redlockd::types::{AttemptId, Fence, ResourceName, Token, Ttl};
+use redlockd::types::{AttemptId, ResourceName, Token, Ttl};
 
 fn text(data: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(data)
@@ -193,7 +193,7 @@ fn requests() -> Vec<Request> {
         Request::Revoke(RevokeArgs { resource: resource(), token }),
         Request::Inspect { resource: resource() },
         Request::List(ListArgs { cursor: 0, count: 10 }),
-        Request::Activate { seed: Fence(1), by_clock: false },
+        Request::Install { view: std::sync::Arc::default() },
         Request::probe(),
     ]
 }

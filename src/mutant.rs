@@ -97,6 +97,24 @@ mutants! {
         /// Who takes its place again is served together with the one that was first meanwhile.
         ReturnedIsSecond,
     }
+    /// The tests of `redlock::membership::heal` find each.
+    FOUND_BY_HEALING {
+        /// A process is filled with a part of what the others know.
+        PartOfPages,
+    }
+    /// The tests of the reference node find each.
+    FOUND_BY_REFERENCE {
+        /// A process takes a view that does not name it.
+        RosterNotCompared,
+        /// A process is filled for a view in which it has voted.
+        SameViewAgain,
+        /// A repair of an extend that was confirmed before the fill takes the place of a block.
+        RepairOfOlderView,
+        /// An extend on a node with a block for the resource counts.
+        BlockedExtendCounts,
+        /// A repair takes the place of a block that ends later.
+        RepairShortensBlock,
+    }
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.
     RARE {
@@ -121,15 +139,46 @@ mutants! {
         /// A process that was a replica and is a master again counts as one that forgot nothing. Would be found when the second
         /// that it lost has the vote of a lease that stands on a bare quorum.
         FailoverUnnoticed,
-        /// One other node's fences are enough for a seed. Found when that node missed the latest fence, and is half of the
-        /// next quorum.
-        SeedFromOne,
+        /// A node answers requests of any view. Found when a lease has a vote of a process that another one replaced meanwhile.
+        ViewsMixed,
+        /// A process is filled with what the others knew before they installed the view. Found when a lease gets its second vote
+        /// in between, and that of the process that forgot was its first.
+        ReadBeforeInstall,
+        /// One less than a quorum of others is enough to fill a process. Found when the one that is not read has the lease.
+        OneReaderLess,
         /// A release is not repeated at the nodes that had not answered when a quorum confirmed it. Would be found when a node
         /// is cut off until its connection is replaced, just before the faults end.
         ReleaseStopsAtQuorum,
         /// A fence is written back regardless of the holder. Found when the lease changes hands between a round and its
         /// write-back.
         WriteBackUnheld,
+    }
+    /// The tests of `redlock::membership::fill_plan` find each.
+    FOUND_BY_FILL_PLAN {
+        /// A copy of what one less than a quorum of others shows.
+        CopiesOfMinority,
+        /// A node that has a block for the resource counts among those that show a lease.
+        CopyBesideBlock,
+        /// What the process that is filled shows itself counts as what another shows.
+        TargetCounts,
+        /// A copy with the smallest TTL of the nodes that show the lease.
+        CopySmallestTtl,
+        /// A block with the smallest TTL.
+        BlockSmallestTtl,
+        /// Blocks of the nodes that were read are left out.
+        BlocksNotListed,
+        /// A revoked lease, which is held until its end, is left out like a released one.
+        RevokedLeftOut,
+        /// A tombstone covers leases that the token got after it.
+        NextLeaseLeftOut,
+        /// A released token is copied or blocked all the same.
+        ReleasedFilled,
+        /// What is left of a lease is given by rates that do not differ.
+        FillWithoutDrift,
+        /// A cancelled attempt's claim stays.
+        CancelledClaims,
+        /// Tombstones come after what they may end.
+        TombstonesLast,
     }
     /// Lists of events find each (`src/waiting/queue_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).

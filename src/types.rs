@@ -332,13 +332,19 @@ impl fmt::Debug for NodeId {
 
 /// Identifies one acquire round with its clean-up, so that a late command of an abandoned round is distinguished from the
 /// round that succeeded. A letter followed by 16 hex digits.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttemptId(Arc<str>);
 
 impl AttemptId {
     /// From 64 random bits.
     pub fn from_random(bits: u64) -> Self {
         Self(format!("a{bits:016x}").into())
+    }
+
+    /// Reads the text in a lock's value or a tombstone's key.
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix('a').filter(|digits| digits.len() == 16)?;
+        digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')).then(|| Self(text.into()))
     }
 
     /// The text in the lock's value.

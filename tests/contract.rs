@@ -7,6 +7,8 @@ mod batches;
 mod comparison;
 #[path = "contract/differential.rs"]
 mod differential;
+#[path = "contract/filling.rs"]
+mod filling;
 #[path = "contract/in_process.rs"]
 mod in_process;
 #[path = "contract/leases.rs"]
@@ -31,7 +33,7 @@ use subject::Subject;
 
 /// A node that votes.
 fn declared<S: Subject>(mut node: S) -> S {
-    node.ask(&Request::Init);
+    node.ask(&Request::init());
     node
 }
 
@@ -93,6 +95,7 @@ macro_rules! server_cases_on {
             another_cluster_gets_no_vote_and_does_not_change_the_nodes_cluster
             another_cluster_lengthens_no_quarantine
             a_longer_quarantine_is_forgotten_when_nobody_asks_for_it
+            views_only_rise_and_name_the_process_that_takes_them
             a_blank_node_belongs_to_nobody_until_it_is_given_a_vote
             an_instance_that_is_alone_in_its_opinion_of_the_time_quarantines_nobody
             a_node_remembers_which_run_was_alive_under_a_name
@@ -104,7 +107,30 @@ macro_rules! server_cases_on {
     };
 }
 
+macro_rules! filling_cases_on {
+    ($start:expr) => {
+        each! { filling on $start;
+            a_resource_with_a_block_gets_no_vote_until_the_block_ends
+            an_update_of_a_resource_with_a_block_is_applied_and_is_no_vote
+            an_edit_of_a_resource_with_a_block_is_no_vote
+            a_release_takes_its_token_out_and_the_last_one_ends_the_block
+            a_cancel_takes_its_claim_out_of_a_block
+            a_revocation_leaves_the_block
+            a_repair_takes_the_place_of_a_block_and_ends_no_earlier
+            a_copy_counts_like_a_vote_of_its_own
+            a_copy_neither_replaces_nor_shortens_what_the_node_has
+            tombstones_leave_out_what_they_ended
+            a_foreign_lock_is_planted_and_blocks
+            pages_are_taken_in_order_and_once_and_only_without_a_vote
+            a_read_shows_leases_foreign_locks_blocks_and_tombstones
+            a_read_has_everything_that_is_there_throughout
+            a_node_without_a_vote_is_not_read
+        }
+    };
+}
+
 mod reference {
+    filling_cases_on!(crate::declared(crate::Reference::start()));
     lease_cases_on!(crate::declared(crate::Reference::start()));
     server_cases_on!(crate::declared(crate::Reference::start()));
     waiter_cases_on!(crate::Reference::start());
@@ -116,6 +142,7 @@ mod embedded {
 }
 
 mod redis {
+    filling_cases_on!(crate::declared(crate::RedisServer::start()));
     lease_cases_on!(crate::declared(crate::RedisServer::start()));
     server_cases_on!(crate::declared(crate::RedisServer::start()));
     waiter_cases_on!(crate::RedisServer::start());

@@ -61,7 +61,7 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
 /// Which right is missing, as the node says to a probe.
 async fn refusal(engine: &ConfiguredRedlock, id: &NodeId) -> String {
     let Some(node) = engine.nodes.iter().find(|node| node.id() == id) else { return String::new() };
-    let probe = Arc::clone(node).call(engine.cluster_clock.request_time(), Arc::new(Request::probe()));
+    let probe = Arc::clone(node).call(engine.cluster_clock.request_time().into(), Arc::new(Request::probe()));
     match tokio::time::timeout(NODES_TIMEOUT, probe).await {
         Ok(Err(error)) => error.detail.to_string(),
         _ => UnreachableKind::Auth.to_string(),

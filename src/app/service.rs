@@ -34,7 +34,7 @@ use crate::nodes::any::AnyNode;
 use crate::nodes::embedded::EmbeddedNode;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
-use crate::redlock::monitor::{NodeMonitor, PROBE_INTERVAL};
+use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::waiting::event::WaitLimits;
 
@@ -296,12 +296,17 @@ async fn close_embedded(embedded: Vec<Arc<EmbeddedNode<SystemClock>>>) {
 
 /// Probes the nodes for ever; shuts the service down where two of them are one server.
 async fn monitor_nodes(monitor: Monitor, shutdown: CancellationToken) {
+    let probes = probe_nodes(monitor.clone(), shutdown);
+    futures_util::future::join(probes, monitor.change_views()).await;
+}
+
+async fn probe_nodes(monitor: Monitor, shutdown: CancellationToken) {
     loop {
         monitor.probe_round().await;
         if let Some((a, b)) = monitor.same_server() {
             tracing::error!(node = %a, also = %b, "two nodes are one and the same server: its vote would count twice");
             shutdown.cancel();
         }
-        SystemClock.sleep(PROBE_INTERVAL).await;
+        monitor.until_next_probe().await;
     }
 }

@@ -25,6 +25,8 @@ pub(super) fn describe(health: &NodeHealth, now: BootTime) -> (String, Option<Du
                     let left = Duration::from_millis(*left_ms).saturating_sub(passed);
                     (Some(left), quarantine_sentence(why))
                 }
+                // Of one resource, so never a node's state.
+                NoVote::Blocked { .. } => (None, String::new()),
                 NoVote::Unseeded { .. } => (
                     None,
                     "its quarantine is over; it votes again when it has read the fences of a quorum of the other nodes"
@@ -37,6 +39,9 @@ pub(super) fn describe(health: &NodeHealth, now: BootTime) -> (String, Option<Du
                     None,
                     "it belongs to instances with another node list, guard, lock delay or key template".to_owned(),
                 ),
+                NoVote::OtherView { .. } | NoVote::OtherProcess { .. } => {
+                    (None, "the instances and the nodes are about to agree on another view".to_owned())
+                }
                 NoVote::NewerProtocol { theirs } => {
                     (None, format!("it belongs to instances of a later release (protocol {theirs}): upgrade this one"))
                 }
@@ -71,6 +76,7 @@ fn quarantine_sentence(why: &str) -> String {
         "restart" => "its server was restarted or replaced and may have forgotten leases",
         "clock" => "its clock ran ahead and came back: leases may have ended early",
         "evicted" => "it evicted keys under memory pressure and may have forgotten leases",
+        "replaced" => "another process took its place, and it is to get the knowledge of the others first",
         "ordered" => "its clock was stepped, or an operator ordered it",
         _ => "it may have forgotten leases",
     };

@@ -295,7 +295,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) fn no_quorum(&self, granted: usize, nodes: Vec<NodeOutcome>) -> NoQuorum {
         self.shared.incidents.count_refusal();
         let left = |n: &NodeOutcome| match n.verdict {
-            Verdict::NoVote(NoVote::Quarantined { left_ms }) => Some(Duration::from_millis(left_ms)),
+            Verdict::NoVote(NoVote::Quarantined { left_ms } | NoVote::Blocked { left_ms }) => {
+                Some(Duration::from_millis(left_ms))
+            }
             _ => None,
         };
         let retry_after = nodes.iter().filter_map(left).min().unwrap_or(RETRY_AFTER).max(RETRY_AFTER);

@@ -13,7 +13,7 @@ use super::*;
 use crate::manager::types::AcquireError;
 use crate::mutant::{Mutant, plant, restore};
 use crate::protocol::reference::ReferenceNode;
-use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, quarantine_for};
+use crate::protocol::{ClusterParams, NodeResult, Request, RequestStamp, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::entropy::SystemEntropy;
@@ -67,9 +67,9 @@ impl Node for TestNode {
         NotificationSource::Local
     }
 
-    async fn call(self: Arc<Self>, sent_at: RequestTime, request: Arc<Request>) -> NodeResult {
+    async fn call(self: Arc<Self>, stamp: RequestStamp, request: Arc<Request>) -> NodeResult {
         let now_us = self.clock.wall_ms() * 1_000;
-        self.machine.lock().apply(now_us, RUN, sent_at, &self.params, &request)
+        self.machine.lock().apply(now_us, RUN, stamp, &self.params, &request)
     }
 }
 

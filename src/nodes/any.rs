@@ -8,7 +8,7 @@ use futures_util::future::Either;
 use super::embedded::EmbeddedNode;
 use super::observer::NodeObserver;
 use super::redis::RedisNode;
-use crate::protocol::{NodeResult, Request, RequestTime};
+use crate::protocol::{NodeResult, Request, RequestStamp};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::node::{Node, NodeDetails, OperatorFinding};
 use crate::redlock::notifications::NotificationSource;
@@ -64,13 +64,13 @@ impl Node for AnyNode {
 
     fn call(
         self: Arc<Self>,
-        sent_at: RequestTime,
+        stamp: RequestStamp,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static {
         match self.as_ref() {
-            Self::Redis(node) => Either::Left(Arc::clone(node).call(sent_at, request)),
+            Self::Redis(node) => Either::Left(Arc::clone(node).call(stamp, request)),
             Self::Embedded(node, observer) => {
-                Either::Right(observed(Arc::clone(node), Arc::clone(observer), sent_at, request))
+                Either::Right(observed(Arc::clone(node), Arc::clone(observer), stamp, request))
             }
         }
     }
@@ -80,11 +80,11 @@ impl Node for AnyNode {
 async fn observed(
     node: Arc<EmbeddedNode<SystemClock>>,
     observer: Arc<dyn NodeObserver>,
-    sent_at: RequestTime,
+    stamp: RequestStamp,
     request: Arc<Request>,
 ) -> NodeResult {
     let (started, operation) = (SystemClock.now(), request.operation());
-    let answer = Arc::clone(&node).call(sent_at, request).await;
+    let answer = Arc::clone(&node).call(stamp, request).await;
     let outcome = answer.as_ref().map(drop).map_err(|e| e.kind);
     observer.call_completed(node.id(), operation, SystemClock.now().since(started), outcome);
     answer

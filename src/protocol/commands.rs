@@ -10,7 +10,9 @@ use super::reply_reader::{Malformed, malformed};
 use super::request::Request;
 use super::script::NodeScript;
 pub use super::script::{ScriptContext, ScriptRef, marker_fingerprint};
-use super::{acquire, admin, delete_foreign, inspect, list, release, restore, revoke, update, waiters};
+use super::{
+    acquire, admin, delete_foreign, fill, inspect, list, membership, read, release, restore, revoke, update, waiters,
+};
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
 pub const BATCH_MAX: usize = 32;
@@ -35,18 +37,21 @@ pub fn batch_kind(request: &Request) -> Option<BatchKind> {
 }
 
 /// Every script, for loading on a new connection.
-pub fn all_scripts() -> [&'static NodeScript; 10] {
+pub fn all_scripts() -> [&'static NodeScript; 13] {
     [
         &acquire::SCRIPT,
         &update::SCRIPT,
         &restore::SCRIPT,
         &inspect::SCRIPT,
         &admin::SCRIPT,
+        &membership::SCRIPT,
         &release::SCRIPT,
         &revoke::SCRIPT,
         &delete_foreign::SCRIPT,
         &list::SCRIPT,
         &waiters::SCRIPT,
+        &read::SCRIPT,
+        &fill::SCRIPT,
     ]
 }
 
@@ -82,8 +87,13 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::Inspect { resource } => inspect::build(context, sent_at, resource, script_ref),
         Request::List(args) => list::build(context, args, script_ref),
         Request::Waiters(args) => waiters::build(args, script_ref),
-        Request::Probe(_) | Request::Init | Request::Quarantine { .. } | Request::Activate { .. } => {
+        Request::Read(args) => read::build(context, sent_at, args, script_ref),
+        Request::Fill(args) => fill::build(context, sent_at, args, script_ref),
+        Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => {
             admin::build(context, sent_at, request, script_ref)
+        }
+        Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => {
+            membership::build(context, sent_at, request, script_ref)
         }
     }
 }
@@ -123,9 +133,10 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::Inspect { .. } => inspect::parse(value),
         Request::List(_) => list::parse(value),
         Request::Waiters(_) => waiters::parse(value),
-        Request::Probe(_) | Request::Init | Request::Quarantine { .. } | Request::Activate { .. } => {
-            admin::parse(value)
-        }
+        Request::Read(_) => read::parse(value),
+        Request::Fill(_) => fill::parse(value),
+        Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => admin::parse(value),
+        Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => membership::parse(value),
     }
 }
 

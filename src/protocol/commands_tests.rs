@@ -10,8 +10,9 @@ use super::*;
 use crate::protocol::keys::KeyTemplate;
 use crate::protocol::list::PAGE_MAX;
 use crate::protocol::{
-    AcquireArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, Found, LeaseRecord, ListArgs, ReleaseArgs,
-    Released, RestoreArgs, RevokeArgs, UpdateArgs,
+    AcquireArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, FillArgs, FillEntry, Found,
+    LeaseRecord, ListArgs, NoVote, ReadArgs, ReadEntry, ReleaseArgs, Released, RestoreArgs, RevokeArgs, Tombstone,
+    UpdateArgs, ViewId,
 };
 use crate::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
 
@@ -35,7 +36,7 @@ fn params() -> ClusterParams {
 
 fn sent(request: &Request, script_ref: ScriptRef) -> Vec<String> {
     let (params, template) = (params(), KeyTemplate::parse("lock:{resource}").expect("valid"));
-    let marker_fingerprint = marker_fingerprint(&params, "beef");
+    let marker_fingerprint = marker_fingerprint(&params, "beef", ViewId::NONE);
     let context = ScriptContext { params: &params, template: &template, marker_fingerprint: &marker_fingerprint };
     words(&build(&context, RequestTime(77), request, script_ref))
 }
@@ -72,7 +73,7 @@ fn an_acquire_names_its_keys_and_arguments_in_order() {
         &token_tombstone,
         &attempt_tombstone,
         "redlockd:fence:a/b",
-        "beef|c1|305000",
+        "beef|c1|00000000000000000000000000000000|305000",
         "500000",
         "3600000",
         "77",
@@ -108,7 +109,7 @@ fn a_release_writes_a_tombstone_for_the_token_and_a_cancel_for_the_attempt() {
 #[test]
 fn a_batch_has_the_keys_and_arguments_of_its_requests_in_order() {
     let (params, template) = (params(), KeyTemplate::parse("lock:{resource}").expect("valid"));
-    let marker_fingerprint = marker_fingerprint(&params, "beef");
+    let marker_fingerprint = marker_fingerprint(&params, "beef", ViewId::NONE);
     let context = ScriptContext { params: &params, template: &template, marker_fingerprint: &marker_fingerprint };
     let release = |name: &str| {
         Request::Release(ReleaseArgs {
@@ -171,6 +172,10 @@ fn requests() -> Vec<Request> {
         Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint: "x".into() }),
         Request::Inspect { resource },
         Request::List(ListArgs { cursor: 0, count: 1 }),
+        Request::Read(ReadArgs { cursor: 0, count: 1 }),
+        Request::Fill(FillArgs { view: Arc::default(), nonce: 1, page: 1, pages: 1, entries: vec![] }),
+        Request::Promise { view: ViewId::NONE },
+        Request::Admit(AdmitArgs { view: Arc::default(), nonce: 1, pages: 1, seed: Fence(1), by_clock: true }),
         Request::probe(),
     ]
 }
@@ -232,7 +237,7 @@ fn a_value_that_is_no_lease_is_held_by_a_foreign_client() {
 
 #[test]
 fn each_request_of_a_batch_gets_its_own_reply_and_an_error_if_their_number_differs() {
-    let [acquire, .., release, _, _, _, _, _] = &requests()[..] else { panic!("requests") };
+    let [acquire, _, _, release, ..] = &requests()[..] else { panic!("requests") };
     let both = list(&[Value::Int(7), list(&[bulk("G"), Value::Int(5), Value::Int(1)])]);
     let granted = |fence, joined| Ok(Reply::Granted { fence: Fence(fence), joined });
     assert_eq!(parse_in_batch(2, 0, acquire, &both), granted(7, false));
@@ -260,11 +265,91 @@ fn a_page_skips_entries_that_are_no_lease_and_ends_at_cursor_zero() {
     assert!(is_protocol(&parse(request, &list(&[bulk("-1")]))));
 }
 
+#[test]
+fn a_page_of_a_read_skips_names_that_no_resource_has() {
+    let read = &requests()[8];
+    let (hash, attempt) = (token(), AttemptId::from_random(5));
+    let gone = format!("{}:a/b#{}", hash.as_str(), attempt.as_str());
+    let block = format!("{}|a0,p,", hash.as_str());
+    let mut items = vec![bulk("R"), bulk("12"), Value::Int(9), Value::Int(77)];
+    for (kind, name, left, value) in [
+        ("L", "a/b", 5, LEASE),
+        ("L", "c d", 5, LEASE),
+        ("L", "e", -1, "theirs"),
+        ("F", "f", 5, ""),
+        ("T", gone.as_str(), 5, "cancelled"),
+        ("T", "short:a/b", 5, "released"),
+        ("B", "a/b", 5, block.as_str()),
+        ("B", "a/b", 5, "*|"),
+    ] {
+        items.extend([bulk(kind), bulk(name), Value::Int(left), bulk(value)]);
+    }
+    let named = |name| ResourceName::parse(name).expect("valid");
+    let record = LeaseRecord::parse(LEASE.as_bytes()).expect("a lease");
+    let entries = vec![
+        ReadEntry::Lease { resource: resource(), record, left_ms: Some(5) },
+        ReadEntry::Foreign { resource: named("e"), value: Some(b"theirs"[..].into()), left_ms: None },
+        ReadEntry::Foreign { resource: named("f"), value: None, left_ms: Some(5) },
+        ReadEntry::Tombstone(Tombstone {
+            resource: resource(),
+            token: hash.clone(),
+            attempt: Some(attempt),
+            reason: EndReason::Cancelled,
+            left_ms: 5,
+        }),
+        ReadEntry::Block { resource: resource(), token: Some(hash), claims: "a0,p,".into(), left_ms: 5 },
+        ReadEntry::Block { resource: resource(), token: None, claims: "".into(), left_ms: 5 },
+    ];
+    let expected = Reply::Knowledge { next: Some(12), high_water: Fence(9), now_us: 77, entries };
+    assert_eq!(parse(read, &list(&items)), Ok(expected));
+    items.pop();
+    assert!(is_protocol(&parse(read, &list(&items))), "an incomplete entry");
+    for bad in ["B", "T", "?"] {
+        let items =
+            [bulk("R"), bulk("0"), Value::Int(0), Value::Int(0), bulk(bad), bulk("a"), Value::Int(1), bulk("x")];
+        assert!(is_protocol(&parse(read, &list(&items))), "{bad}");
+    }
+    let blocked = Ok(Reply::NoVote(NoVote::Blocked { left_ms: 5 }));
+    assert_eq!(parse(&requests()[0], &list(&[list(&[bulk("W"), Value::Int(5)])])), blocked);
+}
+
+#[test]
+fn a_fill_has_five_arguments_for_each_entry() {
+    let (token, record) = (token(), LeaseRecord::parse(LEASE.as_bytes()).expect("a lease"));
+    let tombstone = |attempt| {
+        let (resource, token, reason) = (resource(), token.clone(), EndReason::Released);
+        FillEntry::Tombstone(Tombstone { resource, token, attempt, reason, left_ms: 0 })
+    };
+    let entries = vec![
+        tombstone(None),
+        tombstone(Some(AttemptId::from_random(5))),
+        FillEntry::Copy { resource: resource(), record: record.clone(), left_ms: 7 },
+        FillEntry::Block { resource: resource(), token: token.clone(), claims: "p,".into(), left_ms: u64::MAX },
+        FillEntry::Foreign { resource: resource(), value: Some(b"x"[..].into()), left_ms: 7 },
+        FillEntry::Foreign { resource: resource(), value: None, left_ms: 7 },
+    ];
+    let sent =
+        sent(&Request::Fill(FillArgs { view: Arc::default(), nonce: 3, page: 1, pages: 2, entries }), ScriptRef::Hash);
+    assert_eq!(sent[9..14], ["3", "1", "2", "lock:", ""]);
+    assert_eq!(sent[14..16], [ViewId::NONE.to_string(), ViewId::NONE.to_string()]);
+    let gone = format!("redlockd:gone:{}:a/b", token.as_str());
+    let longest = (1_u64 << 40).to_string();
+    let expected: [[&str; 5]; 6] = [
+        ["t", &gone, "1", "", "released"],
+        ["t", &format!("{gone}#{}", AttemptId::from_random(5).as_str()), "1", "", "released"],
+        ["c", "a/b", "7", record.token.as_str(), LEASE],
+        ["b", "a/b", &longest, token.as_str(), "p,"],
+        ["f", "a/b", "7", "", "x"],
+        ["f", "a/b", "7", "", ""],
+    ];
+    assert_eq!(sent[16..], expected.concat());
+}
+
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         any::<i64>().prop_map(Value::Int),
         any::<Vec<u8>>().prop_map(Value::BulkString),
-        "[GBDXMOFPVIAQSKCN]".prop_map(|code| Value::BulkString(code.into_bytes())),
+        "[GBDXMOFPVIAQSKCNWRTL]".prop_map(|code| Value::BulkString(code.into_bytes())),
         Just(Value::Nil),
         any::<f64>().prop_map(Value::Double),
     ];

@@ -13,6 +13,9 @@ pub const LEASES_KEY: &str = "redlockd:leases";
 pub const WAITERS_KEY: &str = "redlockd:waiters";
 /// Before the name of an instance: the key of the waiters that it published.
 pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
+/// String with a TTL: exists while any resource may have a block, so that a node without one looks at no other key.
+pub const BLOCKS_KEY: &str = "redlockd:blocks";
+const BLOCK_PREFIX: &str = "redlockd:block:";
 const FENCE_PREFIX: &str = "redlockd:fence:";
 const GONE_PREFIX: &str = "redlockd:gone:";
 /// What the channels of all resources begin with.
@@ -21,6 +24,8 @@ pub const FREED_PREFIX: &str = "redlockd:freed:";
 pub const EVENTS_CHANNEL: &str = "redlockd:events";
 /// The channel of incidents, which every instance follows: so few that it need not ask whether anybody does.
 pub const INCIDENTS_CHANNEL: &str = "redlockd:incidents";
+/// Names a foreign client's lock among the tokens of a block.
+pub const FOREIGN_FIELD: &str = "*";
 const PLACEHOLDER: &str = "{resource}";
 /// The longest template, in bytes: with the longest resource name a key stays below 400 bytes.
 pub const TEMPLATE_MAX_BYTES: usize = 128;
@@ -124,6 +129,21 @@ pub fn waiters(instance: &str) -> String {
     [WAITERS_PREFIX, instance].concat()
 }
 
+/// The block of a resource: a hash of token hash, or [`FOREIGN_FIELD`], to `end in ms|claims`.
+pub fn block(resource: &ResourceName) -> String {
+    [BLOCK_PREFIX, resource.as_str()].concat()
+}
+
+/// The name of a tombstone's key behind its prefix, as [`token_tombstone`] and [`attempt_tombstone`] make it.
+pub fn parse_tombstone(name: &str) -> Option<(ResourceName, TokenHash, Option<AttemptId>)> {
+    let (token, rest) = name.split_once(':')?;
+    let (resource, attempt) = match rest.split_once('#') {
+        Some((resource, attempt)) => (resource, Some(AttemptId::parse(attempt)?)),
+        None => (rest, None),
+    };
+    Some((ResourceName::parse(resource).ok()?, TokenHash::parse(token)?, attempt))
+}
+
 /// The channel on which the end of a resource's lease is announced.
 pub fn freed_channel(resource: &ResourceName) -> String {
     [FREED_PREFIX, resource.as_str()].concat()
@@ -138,6 +158,20 @@ pub fn freed_resource(channel: &str) -> Option<&str> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_tombstones_name_is_read_back() {
+        let (resource, token) = (ResourceName::parse("a:b/c").expect("valid"), TokenHash::parse(&"0f".repeat(32)));
+        let (token, attempt) = (token.expect("hex"), AttemptId::from_random(7));
+        let behind = |key: &str| key.strip_prefix(GONE_PREFIX).expect("its prefix").to_owned();
+        let of_token = (resource.clone(), token.clone(), None);
+        assert_eq!(parse_tombstone(&behind(&token_tombstone(&resource, &token))), Some(of_token));
+        let key = behind(&attempt_tombstone(&resource, &token, &attempt));
+        assert_eq!(parse_tombstone(&key), Some((resource, token, Some(attempt))));
+        for other in ["", "a:b", "0f:a", &format!("{key}0"), &key[1..], &key.replace(":a", ": ")] {
+            assert_eq!(parse_tombstone(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn templates_of_other_libraries_are_accepted() {

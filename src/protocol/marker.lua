@@ -1,16 +1,19 @@
 -- Shared beginning of every script that may vote.
 -- KEYS: 1 redlockd:meta
--- ARGV: 1 marker fingerprint: run|cluster|ask (empty run: read it here, for identity = "script"; ask: the quarantine in ms
---       that the sender's longest lease needs), 2 guard_us, 3 fence_ttl_ms, 4 sent_us
--- meta (hash, no TTL): pass (run|cluster while this node votes, else ''), seen (latest time in us at which this clock was
+-- ARGV: 1 marker fingerprint: run|cluster|view|ask (empty run: read it here, for identity = "script"; view: in which the vote
+--       is to count; ask: the quarantine in ms that the sender's longest lease needs), 2 guard_us, 3 fence_ttl_ms, 4 sent_us
+-- meta (hash, no TTL): pass (run|cluster|view while this node votes, else ''), seen (latest time in us at which this clock was
 --   found to be off), hw (highest fence given here), base (>= every fence counter that may have expired), per (period of the
 --   last copy of hw into base), ask (largest quarantine in ms that was asked for in this period), qms (and in the one before:
 --   the length of a quarantine); and, read only if those do not match: run, st ('a' active | 'q' quarantined), cfg (cluster;
---   '' on a node that was blank until somebody gives it a vote), proto (version of the protocol), until (us), owed (us: end
+--   '' on a node that was blank until somebody gives it a vote), proto (version of the protocol), view (installed; none: 32
+--   zeros), promised (no lower view is installed), admitted (view of the last admission), roster (the installed view's record),
+--   fill (view|nonce|pages|pages done), filled (view of the last fill), until (us), owed (us: end
 --   of a quarantine by another clock, see below), roll (us: end of the period of ask), ev (evicted_keys), why, since (us);
 --   and what probes leave: beat (us), fit:INSTANCE (us: its time was right here), peer:NAME (run and us: seen alive)
 -- Each redis.call costs 1 to 2 us here and each closure 0.3 us: a node that votes does not call judge().
-local META, PASS, GUARD, SENT, PROTO = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), 2
+local META, PASS, GUARD, SENT, PROTO = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), 3
+local NONE = '00000000000000000000000000000000'
 local t = redis.call('TIME')
 local NOW = t[1] * 1000000 + t[2] -- microseconds, exact in a double until the year 2255
 if string.byte(PASS) == 124 then -- which process this is: a failover to a replica and back changes the second part alone
@@ -21,22 +24,23 @@ local m = redis.call('HMGET', META, 'pass', 'seen', 'hw', 'base', 'per', 'ask', 
 local hw, Q, cut = tonumber(m[3] or 0), tonumber(m[7] or 0), m[1] and #m[1] or 0
 -- The marker is valid, covers the sender's longest lease, and this clock has not gone back.
 local sound = m[6] and string.sub(PASS, 1, cut) == m[1] and string.byte(PASS, cut + 1) == 124
-  and tonumber(string.sub(PASS, cut + 2)) <= tonumber(m[6]) and NOW >= m[2] - GUARD
+  and (tonumber(string.sub(PASS, cut + 2)) or 1e15) <= tonumber(m[6]) and NOW >= m[2] - GUARD
 local fit = sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD
--- The full check. Returns nil if this node may vote, else the refusal to reply; with an order, the new quarantine.
+-- The full check. Returns nil if this node may vote, else the refusal to reply; with an order, the new quarantine. V: it votes
+-- in another view than the sender's, whose record it replies if that is the higher one.
 local function judge(order)
-  local RUN, CFG, ASK = string.match(PASS, '^(%x*)|(.*)|(%d+)$')
+  local RUN, CFG, VIEW, ASK = string.match(PASS, '^(%x*)|(.*)|(%x+)|(%d+)$')
   ASK = tonumber(ASK)
-  local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'until', 'owed', 'proto', 'ask', 'qms')
+  local x = redis.call('HMGET', META, 'run', 'st', 'cfg', 'until', 'owed', 'proto', 'ask', 'qms', 'view', 'roster')
   local run, st, cfg, till, owed, proto = x[1], x[2], x[3], tonumber(x[4] or 0), tonumber(x[5] or 0), tonumber(x[6] or 1)
   if proto > PROTO then return { 'P', proto } end -- of a later version, whose rules this script does not know: changes nothing
   local seen, ask = tonumber(m[2] or 0), tonumber(x[7] or 0)
   Q = tonumber(x[8] or 0)
   local ours = not cfg or cfg == '' or cfg == CFG
-  if run and proto < PROTO and '2.' .. cfg == CFG then -- of version 1, with the same keys and settings: taken over
-    cfg, ours, proto = CFG, true, PROTO
+  if run and proto < 2 and '2.' .. cfg == CFG then -- of version 1, with the same keys and settings: taken over
+    cfg, ours, proto = CFG, true, 2 -- PROTO with its first view: until then it votes for nobody
     if run == string.sub(RUN, 1, 40) then run = RUN end
-    redis.call('HSET', META, 'cfg', cfg, 'proto', proto, 'run', run, 'pass', st == 'a' and run .. '|' .. cfg or '')
+    redis.call('HSET', META, 'cfg', cfg, 'proto', proto, 'run', run, 'pass', '')
   end
   local lost = order or not run and 'blank' or NOW < seen - GUARD and 'clock' or nil
   if run and run ~= RUN and not order then
@@ -54,7 +58,8 @@ local function judge(order)
     if st == 'q' then owed = math.max(owed, till) end
     if math.abs(NOW - SENT) > GUARD then owed = math.max(owed, SENT + longest * 1000) end
     st, till = 'q', NOW + longest * 1000
-    redis.call('HDEL', META, 'ev') -- may be of another process: the next probe stores it again
+    -- ev may be of another process: the next probe stores it again. A fill gives no vote to a process that lost it since.
+    redis.call('HDEL', META, 'ev', 'fill')
     redis.call('HSET', META, 'pass', '', 'seen', NOW, 'run', RUN, 'st', st, 'cfg', cfg, 'proto', ours and PROTO or proto,
       'until', till, 'owed', owed, 'why', lost, 'since', NOW)
   elseif longest > Q then
@@ -74,5 +79,7 @@ local function judge(order)
     if NOW < owed and NOW >= owed - Q * 1000 then return { 'Q', math.ceil((owed - NOW) / 1000) } end
     return { 'S', hw } -- quarantine served: it needs the other nodes' highest fence
   end
+  local view = x[9] or NONE
+  if view ~= VIEW then return { 'V', view > VIEW and x[10] or view } end
   return nil
 end

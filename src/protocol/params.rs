@@ -3,16 +3,60 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::reply::{NoVote, NodeResult, Reply};
+use super::request::Request;
+use super::view::{View, ViewId};
+use crate::types::NodeId;
+
 /// How long a release is remembered, so that a late duplicate of its acquire cannot take the lease again.
 pub const TOKEN_TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// Why a node votes that was seeded by the clock, see [`Request::Activate`](super::Request::Activate).
+/// Why a node votes that was seeded by the clock, see [`AdmitArgs`](super::AdmitArgs).
 pub(super) const BY_CLOCK: &str = "by-clock";
 
 /// When a request was sent, by the instance's estimate of the nodes' time (`redlock::cluster_clock`):
 /// microseconds since 1970. Also the minimum of the fence that the request may be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestTime(pub u64);
+
+/// What every request carries: the same for all requests of a round, so that all votes of a round are votes of one view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestStamp {
+    /// When the round was begun.
+    pub sent_at: RequestTime,
+    /// In which the votes are to count.
+    pub view: Arc<View>,
+}
+
+impl RequestStamp {
+    /// Why a request is not sent to the process `run` under this name: the view names another one. The empty run: not known.
+    pub fn refusal(&self, name: &NodeId, run: &str, request: &Request) -> Option<NoVote> {
+        let needs_it = matches!(request, Request::Acquire(_) | Request::Read(_));
+        (needs_it && !self.names(name, run)).then(|| NoVote::OtherProcess { run: run.into() })
+    }
+
+    /// What an answer of this process counts for: an update by another one than the view names is no vote.
+    pub fn counted(&self, name: &NodeId, run: &str, answer: NodeResult) -> NodeResult {
+        match answer {
+            Ok(Reply::Updated { .. } | Reply::Missing) if !self.names(name, run) => {
+                Ok(Reply::NoVote(NoVote::OtherProcess { run: run.into() }))
+            }
+            answer => answer,
+        }
+    }
+
+    fn names(&self, name: &NodeId, run: &str) -> bool {
+        let is_unknown = run.is_empty() || self.view.id == ViewId::NONE;
+        is_unknown || self.view.entry(name).is_some_and(|entry| *entry.run == *run)
+    }
+}
+
+/// In no view: for requests that need no vote.
+impl From<RequestTime> for RequestStamp {
+    fn from(sent_at: RequestTime) -> Self {
+        Self { sent_at, view: Arc::default() }
+    }
+}
 
 /// What all instances over one set of nodes must agree on.
 #[derive(Debug, Clone, PartialEq, Eq)]

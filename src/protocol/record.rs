@@ -8,6 +8,8 @@ use crate::types::{Fence, Labels, TokenHash, Ttl};
 pub const MAX_RENEWALS: u32 = 999_999;
 /// The maximum number of attempts that may claim one lease (replays of one `POST`); further ones are refused.
 pub const MAX_CLAIMS: usize = 16;
+/// The longest value of a foreign client's lock that is copied, in bytes. Redlock clients store some 20 to 40.
+pub(super) const FOREIGN_VALUE_MAX: usize = 1_024;
 /// An attempt's id and the comma behind it.
 pub(super) const CLAIM_BYTES: usize = 18;
 /// No attempt is added to claims of this length.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::read::ReadEntry;
 use super::record::LeaseRecord;
+use super::view::{View, ViewId};
 use super::waiters::WaitersPage;
 use crate::types::{Fence, NodeId, ResourceName};
 
@@ -72,8 +74,19 @@ pub enum Reply {
     Page { next: Option<u64>, leases: Vec<ListedLease> },
     /// Reply to an exchange of waiters.
     Waiters(WaitersPage),
+    /// Reply to a read. `next` is `None` on the last page; `high_water` is the highest fence of this node, `now_us` its
+    /// clock in microseconds since 1970.
+    Knowledge { next: Option<u64>, high_water: Fence, now_us: u64, entries: Vec<ReadEntry> },
+    /// The fill has these pages now.
+    Filled { done: u32 },
+    /// The page was not taken: another one is next, after those that are done.
+    FillOutOfOrder { done: u32 },
+    /// The node votes: nothing is filled.
+    FillNotNeeded,
     /// Reply to the operations on the node itself.
     Status(NodeStatus),
+    /// Reply to changes of the view.
+    Member(MemberStatus),
 }
 
 /// What a release found.
@@ -103,11 +116,17 @@ pub enum NoVote {
     Quarantined { left_ms: u64 },
     /// Its quarantine is over; it has not been given the other nodes' highest fence yet.
     Unseeded { high_water: Fence },
+    /// It votes, but not on this resource: it does not know what its former self, or a quorum that it missed, granted there.
+    Blocked { left_ms: u64 },
     /// The request was late, or one of the two clocks is off. `node_us` is the node's time,
     /// microseconds since 1970.
     ClockOff { node_us: u64 },
     /// It belongs to instances with another node list, guard, lock delay or key template.
     OtherCluster { theirs: String },
+    /// It votes in another view, a higher one as its record, or a lower one without a roster.
+    OtherView { view: Arc<View> },
+    /// The process that answers under this name is not the one that the view names. Found by the instance; nothing was sent.
+    OtherProcess { run: Arc<str> },
     /// Its marker is of a later version of the protocol.
     NewerProtocol { theirs: u64 },
 }
@@ -157,19 +176,49 @@ pub struct NodeStatus {
     pub high_water: Fence,
     /// The process that replied: Redis' `run_id`, and its `master_replid`, which a failover changes.
     pub run: String,
-    /// Why it is in its present state: `init`, `blank`, `restart`, `failover`, `clock`, `evicted`, `ordered`, `by-clock`; may be
-    /// empty.
+    /// Why it is in its present state: `init`, `blank`, `restart`, `failover`, `clock`, `evicted`, `ordered`, `replaced`,
+    /// `by-clock`; may be empty.
     pub why: String,
     /// Since when, by the node's clock. Microseconds since 1970, 0 if unknown.
     pub since_us: u64,
     /// End of the last quarantine, by the node's clock. Microseconds since 1970, 0 if there was none.
     pub until_us: u64,
+    /// The view that it has installed last.
+    pub view: Arc<View>,
+    /// It installs no view below this one.
+    pub promised: ViewId,
+    /// The view of its last admission.
+    pub admitted: ViewId,
     /// The run under each node name that an instance's probe noted here within the last 3 s. While the first one is alive, no
     /// other run is noted under its name.
     pub alive: BTreeMap<NodeId, Arc<str>>,
 }
 
+/// Reply to a change of the view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// It was done, now or before.
+    pub is_done: bool,
+    /// Whether it votes, in whatever view.
+    pub vote: Vote,
+    /// The highest fence that it has seen.
+    pub high_water: Fence,
+    /// The process that replied.
+    pub run: Arc<str>,
+    /// The view that it has installed last.
+    pub view: Arc<View>,
+    /// It installs no view below this one.
+    pub promised: ViewId,
+    /// The view of its last admission.
+    pub admitted: ViewId,
+}
+
 impl NodeStatus {
+    /// It votes, in whatever view.
+    pub fn is_sound(&self) -> bool {
+        matches!(self.vote, Vote::Active | Vote::NoVote(NoVote::OtherView { .. }))
+    }
+
     /// The `run_id` in [`Self::run`].
     pub fn run_id(&self) -> &str {
         self.run.get(..RUN_ID_LENGTH).unwrap_or(&self.run)

@@ -1,9 +1,12 @@
 //! Reads the items of a script's reply in order. Trusts nothing: a reply of another shape is [`Malformed`], never a panic,
 //! since anything may answer at a node's address.
 
+use std::sync::Arc;
+
 use deadpool_redis::redis::Value;
 
 use super::reply::{EndReason, Found, NoVote, Released, Reply};
+use super::view::{View, ViewId};
 use crate::types::Fence;
 
 /// Fences and times are below it: a script's numbers are doubles.
@@ -108,11 +111,22 @@ impl<'a> ReplyReader<'a> {
         match code {
             "Q" => Ok(NoVote::Quarantined { left_ms: self.number()? }),
             "S" => Ok(NoVote::Unseeded { high_water: self.fence()? }),
+            "W" => Ok(NoVote::Blocked { left_ms: self.left_ms()?.unwrap_or_default() }),
             "K" => Ok(NoVote::ClockOff { node_us: self.number()? }),
             "C" => Ok(NoVote::OtherCluster { theirs: self.text()?.to_owned() }),
+            "V" => Ok(NoVote::OtherView { view: self.view()? }),
             "P" => Ok(NoVote::NewerProtocol { theirs: self.number()? }),
             _ => malformed("has an unknown code"),
         }
+    }
+
+    /// A view's record; without a roster where only its id was sent.
+    pub(super) fn view(&mut self) -> Result<Arc<View>, Malformed> {
+        View::parse(self.text()?).map(Arc::new).ok_or_else(|| Malformed("has an unreadable view".into()))
+    }
+
+    pub(super) fn view_id(&mut self) -> Result<ViewId, Malformed> {
+        ViewId::parse(self.text()?).ok_or_else(|| Malformed("has an unreadable view".into()))
     }
 
     /// All of [`Reply::Released`].

@@ -5,15 +5,19 @@ use std::sync::Arc;
 use super::acquire::AcquireArgs;
 use super::admin::ProbeArgs;
 use super::delete_foreign::DeleteForeignArgs;
+use super::fill::FillArgs;
 use super::list::ListArgs;
+use super::membership::AdmitArgs;
+use super::read::ReadArgs;
 use super::release::{CancelArgs, ReleaseArgs};
 #[cfg(doc)]
 use super::reply::Reply;
 use super::restore::RestoreArgs;
 use super::revoke::RevokeArgs;
 use super::update::UpdateArgs;
+use super::view::{View, ViewId};
 use super::waiters::WaitersArgs;
-use crate::types::{Fence, ResourceName};
+use crate::types::ResourceName;
 
 /// A request to a node. Each is one atomic script there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,25 +48,47 @@ pub enum Request {
     List(ListArgs),
     /// Publish the waiters of this instance, and read those of the others. Replies: [`Reply::Waiters`].
     Waiters(WaitersArgs),
+    /// Read a page of all that a voting node knows: leases, foreign locks, blocks, tombstones. Replies:
+    /// [`Reply::Knowledge`], [`Reply::NoVote`]. What is there throughout is on at least one page.
+    Read(ReadArgs),
+    /// Fill a node without a vote with a page of what others know. Replies: [`Reply::Filled`],
+    /// [`Reply::FillOutOfOrder`], [`Reply::FillNotNeeded`], [`Reply::NoVote`].
+    Fill(FillArgs),
     /// Read the state of the node itself, and leave notes for other instances. Fails on a node that cannot write.
     /// Replies: [`Reply::Status`].
     Probe(ProbeArgs),
-    /// Declare a node that has never voted since it was blank part of a new cluster. Replies: [`Reply::Status`].
-    Init,
+    /// Declare a node that has never voted since it was blank part of a new cluster, whose first view this is. Replies:
+    /// [`Reply::Status`].
+    Init { view: Arc<View> },
     /// Take the node's vote until every lease that it may have voted for has ended. Changes nothing else: a node keeps
     /// the cluster that it belongs to, since the order may come from an instance of another one.
     /// Refused while another instance than `by` (see [`ProbeArgs`]) has witnessed within 2.5 s that the node's clock is right.
     /// Replies: [`Reply::Status`].
     Quarantine { by: Arc<str> },
-    /// Give the vote back to a node that has served its quarantine; `seed` is the highest fence of the other nodes, or, where
-    /// too few of them have one, of those and the clock. Replies: [`Reply::Status`].
-    Activate { seed: Fence, by_clock: bool },
+    /// Install no view below this one any more. Taken by a process that votes, in whatever view, or has served its
+    /// quarantine. Votes go on in the installed view. Replies: [`Reply::Member`].
+    Promise { view: ViewId },
+    /// Vote in this view from now on, and in no lower one. Taken by a process that votes and that the view names, with its
+    /// last admission. Replies: [`Reply::Member`].
+    Install { view: Arc<View> },
+    /// Give a process that was filled for this view the vote in it. Replies: [`Reply::Member`].
+    Admit(AdmitArgs),
 }
 
 impl Request {
     /// A probe that leaves no note of an instance.
     pub fn probe() -> Self {
         Self::Probe(ProbeArgs::default())
+    }
+
+    /// An `Init` that names nobody: of a node alone, in no view.
+    pub fn init() -> Self {
+        Self::Init { view: Arc::default() }
+    }
+
+    /// Whether its answer is a vote of the process that the request's view names, or stands for one.
+    pub fn needs_vote(&self) -> bool {
+        matches!(self, Self::Acquire(_) | Self::Update(_) | Self::Restore(_) | Self::Inspect { .. } | Self::Read(_))
     }
 
     /// The operation's name in metrics and logs.
@@ -78,10 +104,14 @@ impl Request {
             Self::Inspect { .. } => "inspect",
             Self::List(_) => "list",
             Self::Waiters(_) => "waiters",
+            Self::Read(_) => "read",
+            Self::Fill(_) => "fill",
             Self::Probe(_) => "probe",
-            Self::Init => "init",
+            Self::Init { .. } => "init",
             Self::Quarantine { .. } => "quarantine",
-            Self::Activate { .. } => "activate",
+            Self::Promise { .. } => "promise",
+            Self::Install { .. } => "install",
+            Self::Admit(_) => "admit",
         }
     }
 
@@ -98,16 +128,20 @@ impl Request {
             | Self::Inspect { resource } => Some(resource),
             Self::List(_)
             | Self::Waiters(_)
+            | Self::Read(_)
+            | Self::Fill(_)
             | Self::Probe(_)
-            | Self::Init
+            | Self::Init { .. }
             | Self::Quarantine { .. }
-            | Self::Activate { .. } => None,
+            | Self::Promise { .. }
+            | Self::Install { .. }
+            | Self::Admit(_) => None,
         }
     }
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 14] = [
+pub const OPERATIONS: [&str; 18] = [
     "acquire",
     "update",
     "restore",
@@ -118,10 +152,14 @@ pub const OPERATIONS: [&str; 14] = [
     "inspect",
     "list",
     "waiters",
+    "read",
+    "fill",
     "probe",
     "init",
     "quarantine",
-    "activate",
+    "promise",
+    "install",
+    "admit",
 ];
 
 #[cfg(test)]

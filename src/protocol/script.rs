@@ -7,6 +7,7 @@ use deadpool_redis::redis::{Cmd, Script};
 
 use super::keys::KeyTemplate;
 use super::params::{ClusterParams, RequestTime};
+use super::view::ViewId;
 
 /// The longest lifetime that is sent to a node, 34 years (2^40 ms, as [`crate::types::Ttl`]): a longer one would overflow
 /// the node's own sum.
@@ -78,11 +79,12 @@ pub struct ScriptContext<'a> {
 }
 
 /// What a script compares with the marker of a node that votes: the process that got the vote, and the cluster, in one text,
-/// so that the common case is one comparison; then the quarantine that this instance's longest lease needs. `run` is the
+/// so that the common case is one comparison; then the view in which the vote is to count, and the quarantine that this
+/// instance's longest lease needs. `run` is the
 /// process to which the connection is bound, see [`NodeStatus::run`](super::reply::NodeStatus::run); if it is empty, each
 /// script reads it itself.
-pub fn marker_fingerprint(params: &ClusterParams, run: &str) -> String {
-    format!("{run}|{}|{}", params.cluster, millis(params.quarantine))
+pub fn marker_fingerprint(params: &ClusterParams, run: &str, view: ViewId) -> String {
+    format!("{run}|{}|{view}|{}", params.cluster, millis(params.quarantine))
 }
 
 /// Whole milliseconds in the range that a node can add up.
@@ -121,6 +123,11 @@ impl CommandBuilder {
 
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
         self.0.arg(text);
+        self
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.0.arg(bytes);
         self
     }
 

@@ -68,6 +68,16 @@ pub struct View {
 }
 
 impl View {
+    /// The process that votes under this name, if the view names one.
+    pub fn entry(&self, name: &NodeId) -> Option<&RosterEntry> {
+        self.roster.get(name)
+    }
+
+    /// Whether it names this process, with that last admission, under some name.
+    pub(super) fn names(&self, run: &str, since: ViewId) -> bool {
+        self.roster.values().any(|entry| *entry.run == *run && entry.since == since)
+    }
+
     /// As text: the id, then for each name a line of name, run and `since`.
     pub fn encode(&self) -> String {
         let mut text = self.id.to_string();

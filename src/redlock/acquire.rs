@@ -8,7 +8,7 @@ use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in, quorum_of};
-use super::round::Until;
+use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     AcquireArgs, CancelArgs, EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind,
@@ -137,14 +137,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             ttl: params.ttl,
             labels: labels.encode(),
         });
-        let deadline = started.plus(self.settings.node_timeout);
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. }));
-        let tally = self.round(&self.everyone(), request, started, deadline, Until::Decided, is_yes).await;
+        let (tally, Rounds { joined, took_effect }) = self.acquire_round(request, started, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
         }
         if tally.decision() != Decision::Reached {
-            if tally.answers().iter().all(took_no_effect) {
+            if !took_effect {
                 undo.disarm();
             }
             return Err(self.refusal(&tally));
@@ -157,17 +156,45 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if deadline.since(self.clock.now()) < min_validity {
             return Err(Refusal { kind: RefusalKind::TooSlow, ..self.refusal(&tally) });
         }
-        let joined = tally.received().filter(|(_, a)| matches!(a, Ok(Reply::Granted { joined: true, .. }))).count();
         Ok(Grant {
             engine: self.clone(),
             undo,
             fence,
-            joined: joined >= self.quorum(),
+            joined,
             acquired_at_ms: labels.acquired_at_ms,
             deadline,
             granted: tally.yes(),
             min_validity,
         })
+    }
+
+    /// One round of an attempt, repeated with the same attempt and stamp if the view changed meanwhile.
+    async fn acquire_round(
+        &self,
+        request: Request,
+        started: BootTime,
+        is_yes: impl Fn(&NodeResult) -> bool,
+    ) -> (Tally, Rounds) {
+        let mut deadline = started.plus(self.settings.node_timeout);
+        let mut granted_before = Vec::new();
+        let mut rounds = Rounds { joined: false, took_effect: false };
+        let mut repeats = VIEW_REPEATS;
+        loop {
+            let tally = self.round(&self.everyone(), request.clone(), started, deadline, Until::Decided, &is_yes).await;
+            rounds.took_effect |= !tally.answers().iter().all(took_no_effect);
+            if tally.decision() == Decision::Reached || repeats == 0 || !self.has_moved_on(&tally) {
+                let is_old = |(i, a): &(usize, &NodeResult)| {
+                    matches!(a, Ok(Reply::Granted { joined: true, .. })) && !granted_before.contains(i)
+                };
+                rounds.joined = tally.received().filter(is_old).count() >= self.quorum();
+                return (tally, rounds);
+            }
+            repeats -= 1;
+            // Where it joins what this attempt set before the change.
+            let is_own = |a: &NodeResult| !matches!(a, Ok(Reply::Granted { joined: true, .. } | Reply::NoVote(_)));
+            granted_before.extend(tally.received().filter(|(_, a)| is_own(a)).map(|(i, _)| i));
+            deadline = self.clock.now().plus(self.settings.node_timeout);
+        }
     }
 
     /// Brings one fence to a quorum: the highest that was granted. Where a quorum already granted it,
@@ -230,6 +257,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let voters = tally.received().filter(|(_, a)| is_vote(a)).count();
         let silent = tally.answers().iter().filter(|a| a.is_none()).count();
         let failed = tally.received().filter(|(_, a)| a.is_err()).count();
+        let is_blocked = |a: &NodeResult| matches!(a, Ok(Reply::NoVote(NoVote::Blocked { .. })));
+        let blocked = tally.received().filter(|(_, a)| is_blocked(a)).count();
         let ended = tally.received().find_map(|(_, a)| match a {
             Ok(Reply::Ended { reason }) => Some(*reason),
             _ => None,
@@ -239,12 +268,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             (Some(reason), _) => RefusalKind::Ended(reason),
             _ if tally.received().any(|(_, a)| matches!(a, Ok(Reply::TooManyClaims))) => RefusalKind::TooManyClaims,
             _ if voters + silent < need => RefusalKind::NoQuorum,
-            (None, Some(b)) if b.nodes + silent + failed >= need => RefusalKind::Held,
+            (None, Some(b)) if b.nodes + blocked + silent + failed >= need => RefusalKind::Held,
             _ => RefusalKind::Split,
         };
         let taken = tally.answers().iter().map(|answer| match answer {
             None | Some(Ok(Reply::Granted { .. })) => Some(Duration::ZERO),
             Some(Ok(Reply::Held { left_ms, .. })) => left_ms.map(Duration::from_millis),
+            Some(Ok(Reply::NoVote(NoVote::Blocked { left_ms }))) => Some(Duration::from_millis(*left_ms)),
             Some(_) => None,
         });
         Refusal {
@@ -257,6 +287,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             free_in: quorum_free_in(taken),
         }
     }
+}
+
+/// What the rounds of one attempt came to.
+struct Rounds {
+    /// A quorum had the token's lease before.
+    joined: bool,
+    /// A node may have a key of this attempt, perhaps since a round before a change of the view.
+    took_effect: bool,
 }
 
 /// The node answered, and the answer proves that no key was set there.
@@ -272,9 +310,9 @@ fn took_no_effect(answer: &Option<NodeResult>) -> bool {
 
 fn is_vote(answer: &NodeResult) -> bool {
     match answer {
-        Ok(Reply::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. })) | Ok(Reply::NoVote(_)) | Err(_) => {
-            false
-        }
+        // It votes, and does not know whether the resource is free.
+        Ok(Reply::NoVote(NoVote::Blocked { .. })) => true,
+        Ok(Reply::NoVote(_)) | Err(_) => false,
         Ok(_) => true,
     }
 }

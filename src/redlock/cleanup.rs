@@ -116,7 +116,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
-    use crate::protocol::{ClusterParams, EndReason, Found, NodeResult, ReleaseArgs, Released, Reply, RequestTime};
+    use crate::protocol::{ClusterParams, EndReason, Found, NodeResult, ReleaseArgs, Released, Reply, RequestStamp};
     use crate::redlock::engine::RedlockSettings;
     use crate::redlock::entropy::SystemEntropy;
     use crate::types::{NodeId, ResourceName, TokenHash};
@@ -137,7 +137,11 @@ mod tests {
             self.connected.load(Ordering::Relaxed)
         }
 
-        fn call(self: Arc<Self>, _: RequestTime, _: Arc<Request>) -> impl Future<Output = NodeResult> + Send + 'static {
+        fn call(
+            self: Arc<Self>,
+            _: RequestStamp,
+            _: Arc<Request>,
+        ) -> impl Future<Output = NodeResult> + Send + 'static {
             self.calls.fetch_add(1, Ordering::Relaxed);
             std::future::ready(Ok(Reply::Released(Released { found: Found::Nothing, earlier: None })))
         }

@@ -2,7 +2,7 @@
 //! settings, and the tasks that outlive a request.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -12,6 +12,7 @@ use super::backoff::BackoffRange;
 use super::clock::{BootTime, Clock};
 use super::cluster_clock::ClusterClock;
 use super::entropy::Entropy;
+use super::membership::current::CurrentView;
 use super::node::Node;
 use super::quorum::{self, NodeOutcome, Verdict, quorum_of};
 use crate::mutant::{self, Mutant};
@@ -72,8 +73,8 @@ pub struct Engine<N, C, E> {
     /// Clean-ups, repairs and late calls: awaited at shutdown.
     pub tasks: TaskTracker,
     pub(super) cleanups: Arc<Semaphore>,
-    /// By node index: its name leads to two servers, of which another instance reaches the other one. Set by the node monitor.
-    rivals: Vec<AtomicBool>,
+    /// Which processes vote.
+    pub(super) views: CurrentView,
     counts: Counts,
 }
 
@@ -91,8 +92,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let cluster_clock = ClusterClock::new(clock.clone());
         let cleanups = Arc::new(Semaphore::new(settings.cleanup_limit));
         let (tasks, counts) = (TaskTracker::new(), Counts::default());
-        let rivals = nodes.iter().map(|_| AtomicBool::new(false)).collect();
-        Self(Arc::new(Engine { nodes, clock, entropy, cluster_clock, settings, tasks, cleanups, rivals, counts }))
+        let views = CurrentView::default();
+        Self(Arc::new(Engine { nodes, clock, entropy, cluster_clock, settings, tasks, cleanups, views, counts }))
     }
 }
 
@@ -100,18 +101,6 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
     /// Number of nodes that must agree.
     pub fn quorum(&self) -> usize {
         quorum_of(self.nodes.len())
-    }
-
-    /// Whether a node's name leads to two servers: its votes do not count here.
-    pub(super) fn has_rival(&self, node: usize) -> bool {
-        self.rivals.get(node).is_some_and(|rival| rival.load(Ordering::Relaxed))
-    }
-
-    /// See [`Self::has_rival`].
-    pub(super) fn set_rival(&self, node: usize, has_rival: bool) {
-        if let Some(rival) = self.rivals.get(node) {
-            rival.store(has_rival, Ordering::Relaxed);
-        }
     }
 
     /// End of the validity: `started` + TTL - drift.

@@ -10,10 +10,10 @@ use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally};
-use super::round::Until;
+use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    EndReason, LeaseRecord, NoVote, NodeResult, ReleaseArgs, Reply, Request, RestoreArgs, UpdateArgs,
+    EndReason, LeaseRecord, NoVote, NodeResult, ReleaseArgs, Reply, Request, RestoreArgs, UpdateArgs, View,
 };
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
@@ -71,6 +71,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub async fn extend(&self, extension: &ExtendParams) -> Result<ConfirmedExtension, ExtendRefusal> {
         let mut fence = extension.fence;
         let mut renewal = true;
+        let mut repeats = VIEW_REPEATS;
         loop {
             let request = Request::Update(UpdateArgs {
                 resource: extension.resource.clone(),
@@ -89,6 +90,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             };
             let tally = self.round(&self.everyone(), request, started, deadline, Until::Won, is_yes).await;
             let minority = mutant::is(Mutant::ExtendByMinority) && tally.yes() > 0;
+            if tally.decision() != Decision::Reached && repeats > 0 && self.has_moved_on(&tally) {
+                repeats -= 1;
+                continue;
+            }
             if tally.decision() != Decision::Reached && !minority {
                 self.apply_mutants(extension, started, &tally);
                 return Err(self.extend_refusal(&tally, extension.fence));
@@ -125,7 +130,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let missing: Vec<usize> = tally.received().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
         if !missing.is_empty() {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
-            self.repair(extension.resource.clone(), record.clone(), missing, keys_gone);
+            self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
         }
         Ok(ConfirmedExtension { record, ttl, deadline, granted: tally.yes() })
     }
@@ -147,7 +152,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             });
             let missing = tally.received().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
             if let Some(record) = updated {
-                self.repair(resource, record, missing, started.plus(std::time::Duration::from_secs(2)));
+                self.repair(resource, record, missing, started.plus(std::time::Duration::from_secs(2)), tally.view());
             }
         }
     }
@@ -179,17 +184,24 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    /// Restores a confirmed lease on the nodes that miss it, in a tracked and bounded task.
-    fn repair(&self, resource: ResourceName, mut record: LeaseRecord, missing: Vec<usize>, keys_gone: BootTime) {
+    /// Restores a lease that was confirmed in `view` on the nodes that miss it, in a tracked and bounded task.
+    fn repair(
+        &self,
+        resource: ResourceName,
+        mut record: LeaseRecord,
+        missing: Vec<usize>,
+        keys_gone: BootTime,
+        view: &Arc<View>,
+    ) {
         self.count_under_replicated(missing.len());
         let Ok(permit) = self.cleanups.clone().try_acquire_owned() else { return };
-        let engine = self.clone();
+        let (engine, view) = (self.clone(), Arc::clone(view));
         record.claims = "p,".into();
         self.tasks.spawn(async move {
             let now = engine.clock.now();
             let left_ms = u64::try_from(keys_gone.since(now).as_millis()).unwrap_or(0);
             if left_ms > 0 {
-                let request = Request::Restore(RestoreArgs { resource, record, left_ms });
+                let request = Request::Restore(RestoreArgs { resource, record, left_ms }).in_view(&view);
                 let deadline = now.plus(engine.settings.node_timeout);
                 let is_restored = |a: &NodeResult| matches!(a, Ok(Reply::Restored));
                 let tally = engine.round(&missing, request, now, deadline, Until::All, is_restored).await;
@@ -201,7 +213,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 }
 
 fn misses_the_lease(answer: &NodeResult) -> bool {
-    matches!(answer, Ok(Reply::Missing | Reply::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. })))
+    use NoVote::{Blocked, Quarantined, Unseeded};
+    matches!(answer, Ok(Reply::Missing | Reply::NoVote(Quarantined { .. } | Unseeded { .. } | Blocked { .. })))
 }
 
 /// The most common fence of the yes-votes, its number of votes, and the highest fence.

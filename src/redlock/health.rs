@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::clock::BootTime;
 use crate::protocol::{NoVote, NodeStatus, UnreachableKind, Vote};
+use crate::types::NodeId;
 
 /// An older answer does not count as the node's present state.
 pub const HEALTH_MAX_AGE: Duration = Duration::from_secs(5);
@@ -52,7 +53,7 @@ impl NodeHealth {
 
     /// Whether the last probe was answered with a vote, within [`HEALTH_MAX_AGE`].
     pub fn votes(&self, now: BootTime) -> bool {
-        let is_recent = self.rival.is_none() && self.answered_at.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
+        let is_recent = self.answered_at.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
         is_recent && self.error.is_none() && self.status.as_ref().is_some_and(|s| s.vote == Vote::Active)
     }
 }
@@ -61,12 +62,21 @@ impl NodeHealth {
 pub(super) fn vote_kind(vote: &Vote) -> u8 {
     match vote {
         Vote::Active => 0,
-        Vote::NoVote(NoVote::Quarantined { .. }) => 1,
+        Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Blocked { .. }) => 1,
         Vote::NoVote(NoVote::Unseeded { .. }) => 2,
         Vote::NoVote(NoVote::ClockOff { .. }) => 3,
         Vote::NoVote(NoVote::OtherCluster { .. }) => 4,
         Vote::AlreadyInitialised => 5,
         Vote::NoVote(NoVote::NewerProtocol { .. }) => 6,
         Vote::Witnessed => 7,
+        Vote::NoVote(NoVote::OtherView { .. } | NoVote::OtherProcess { .. }) => 8,
     }
+}
+
+/// The run of another process under a node's name, which an instance saw alive within the last seconds: the name leads to two
+/// servers.
+pub(super) fn rival(names: &[NodeId], states: &[Option<NodeStatus>], node: usize) -> Option<Arc<str>> {
+    let (name, own) = (names.get(node)?, states.get(node)?.as_ref()?);
+    let mut seen = states.iter().flatten().filter_map(|s| s.alive.get(name));
+    seen.find(|run| ***run != *own.run).cloned()
 }

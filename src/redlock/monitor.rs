@@ -7,18 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::health::vote_kind;
 pub use super::health::{HEALTH_MAX_AGE, NodeHealth};
-use super::membership::admission::{Admission, Terms, admission, rival};
+use super::health::{rival, vote_kind};
 use super::node::Node;
 use super::quorum::Tally;
-use super::round::Until;
+use super::round::{Posed, Until};
 use crate::mutant::{self, Mutant};
-use crate::protocol::{NoVote, NodeResult, NodeStatus, ProbeArgs, Reply, Request, UnreachableKind, Vote};
+use crate::protocol::{
+    NoVote, NodeResult, NodeStatus, ProbeArgs, Reply, Request, RosterEntry, UnreachableKind, View, ViewId, Vote,
+};
 use crate::types::NodeId;
 
 /// Two processes under one name for less than this are explained by a restart: a note of the former one counts for 3 s on the
@@ -54,7 +56,9 @@ pub enum InitError {
 
 /// The node monitor of one instance. Cheap to clone.
 pub struct NodeMonitor<N, C, E> {
-    engine: Redlock<N, C, E>,
+    pub(super) engine: Redlock<N, C, E>,
+    /// The view is to be changed.
+    pub(super) change_needed: Arc<Notify>,
     /// Names this process in its probes.
     instance: Arc<str>,
     state: Arc<Mutex<MonitorState>>,
@@ -62,12 +66,14 @@ pub struct NodeMonitor<N, C, E> {
 
 impl<N, C, E> Clone for NodeMonitor<N, C, E> {
     fn clone(&self) -> Self {
-        Self { engine: self.engine.clone(), instance: Arc::clone(&self.instance), state: Arc::clone(&self.state) }
+        let (instance, state) = (Arc::clone(&self.instance), Arc::clone(&self.state));
+        Self { engine: self.engine.clone(), change_needed: Arc::clone(&self.change_needed), instance, state }
     }
 }
 
 struct MonitorState {
     nodes: Vec<NodeHealth>,
+    began: BootTime,
     /// Since when the cluster clock follows the nodes. Before that, a step of most nodes' clocks cannot be detected.
     anchored: Option<BootTime>,
     /// Since when a quorum refuses this instance's orders.
@@ -77,6 +83,7 @@ struct MonitorState {
 /// Answers of all nodes, with their times.
 struct ProbeAnswers {
     tally: Tally,
+    asked_in: ViewId,
     sent: BootTime,
     /// By node index; `None` without an answer.
     received: Vec<Option<BootTime>>,
@@ -95,7 +102,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let now = engine.clock.now();
         let nodes = engine.nodes.iter().map(|_| NodeHealth::new(now)).collect();
         let instance = format!("{:016x}", engine.entropy.bits()).into();
-        Self { engine, instance, state: Arc::new(Mutex::new(MonitorState { nodes, anchored: None, refused: None })) }
+        let state = Arc::new(Mutex::new(MonitorState { nodes, began: now, anchored: None, refused: None }));
+        Self { engine, change_needed: Arc::default(), instance, state }
     }
 
     /// What is known of each node, in configured order.
@@ -115,25 +123,50 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         None
     }
 
-    /// Probes for ever. Cancel: nothing is left behind.
+    /// Probes, and changes the view where needed, for ever. Cancel: as of [`Self::change_views`].
     pub async fn watch(self) {
-        loop {
-            self.probe_round().await;
-            self.engine.clock.sleep(PROBE_INTERVAL).await;
+        let probes = async {
+            loop {
+                self.probe_round().await;
+                self.until_next_probe().await;
+            }
+        };
+        futures_util::future::join(probes, self.clone().change_views()).await;
+    }
+
+    /// Resolves when the next probe is due: earlier where the view was changed, since nodes may have to be moved on to it.
+    /// Cancel: nothing is lost.
+    pub async fn until_next_probe(&self) {
+        tokio::select! {
+            biased;
+            () = self.engine.views.changed() => {}
+            () = self.engine.clock.sleep(PROBE_INTERVAL) => {}
         }
     }
 
-    /// Probes all nodes, adjusts the cluster clock, and seeds nodes whose quarantine is over.
+    /// Probes all nodes, adjusts the cluster clock, follows the highest view, and asks for a change of it where one is needed.
     pub async fn probe_round(&self) {
+        let asked_in = self.probe_all().await;
+        self.adjust_cluster_clock().await;
+        if self.follow_views(asked_in).await {
+            self.probe_all().await;
+        }
+        if self.needs_change() {
+            self.change_needed.notify_one();
+        }
+    }
+
+    /// Probes all nodes. Returns the view in which it asked.
+    pub(super) async fn probe_all(&self) -> ViewId {
         let answers = self.send_to_all(self.probe()).await;
         self.record(&answers);
         self.report_rivals();
-        self.adjust_cluster_clock().await;
-        let unseeded = |(i, a): (usize, &NodeResult)| is_unseeded(a).then_some(i);
-        let unseeded: Vec<usize> = answers.tally.received().filter_map(unseeded).collect();
-        if !unseeded.is_empty() {
-            self.seed(&unseeded).await;
-        }
+        answers.asked_in
+    }
+
+    /// Whether this monitor exists for so long.
+    pub(super) fn is_older_than(&self, age: Duration) -> bool {
+        self.engine.clock.now().since(self.state.lock().began) >= age
     }
 
     /// Whether the cluster clock follows the nodes.
@@ -157,8 +190,18 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }) => status.why == "blank",
             _ => false,
         })?;
-        let answers = self.send_to_all(Request::Init).await;
-        self.check_statuses(&answers.tally, |status| status.vote == Vote::Active)
+        let id = ViewId::NONE.above(self.engine.entropy.bits());
+        let entry = |(node, answer): (&Arc<N>, &Option<NodeResult>)| {
+            let run = status_of(answer.as_ref()?)?.run.as_str().into();
+            Some((node.id().clone(), RosterEntry { run, since: id }))
+        };
+        let roster = self.engine.nodes.iter().zip(answers.tally.answers()).filter_map(entry).collect();
+        let view = Arc::new(View { id, roster });
+        let answers = self.send_to_all(Request::Init { view: Arc::clone(&view) }.in_view(&view)).await;
+        self.check_statuses(&answers.tally, |status| status.vote == Vote::Active)?;
+        self.engine.views.take(&view);
+        self.record(&answers);
+        Ok(())
     }
 
     fn check_statuses(&self, tally: &Tally, is_fine: impl Fn(&NodeStatus) -> bool) -> Result<(), InitError> {
@@ -194,12 +237,13 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         Request::Probe(ProbeArgs { instance: Arc::clone(&self.instance), is_witness, alive: alive.collect() })
     }
 
-    async fn send_to_all(&self, request: Request) -> ProbeAnswers {
-        let everyone = self.engine.everyone();
+    async fn send_to_all(&self, request: impl Into<Posed>) -> ProbeAnswers {
+        let (everyone, posed) = (self.engine.everyone(), request.into());
+        let view = posed.view.unwrap_or_else(|| self.engine.views.current());
         let sent = self.engine.clock.now();
         let received = Mutex::new(vec![None; everyone.len()]);
         let rounds = everyone.iter().map(|i| {
-            let (engine, request, received) = (&self.engine, request.clone(), &received);
+            let (engine, request, received) = (&self.engine, posed.request.clone().in_view(&view), &received);
             async move {
                 let (only, until) = ([*i], sent.plus(PROBE_TIMEOUT));
                 let tally = engine.round(&only, request, sent, until, Until::All, Result::is_ok).await;
@@ -216,10 +260,10 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 tally.record(i, answer, yes);
             }
         }
-        ProbeAnswers { tally, sent, received: received.into_inner() }
+        ProbeAnswers { tally, asked_in: view.id, sent, received: received.into_inner() }
     }
 
-    fn record(&self, ProbeAnswers { tally, sent, received }: &ProbeAnswers) {
+    fn record(&self, ProbeAnswers { tally, sent, received, .. }: &ProbeAnswers) {
         let mut state = self.state.lock();
         for ((health, answer), received) in state.nodes.iter_mut().zip(tally.answers()).zip(received) {
             let received = received.unwrap_or(*sent);
@@ -309,7 +353,6 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 let own = health.status.as_ref().map_or("", |s| &s.run);
                 tracing::error!(node = %names[i], %run, reached = own, "this node's name leads to two servers");
             }
-            self.engine.set_rival(i, found.is_some());
             (health.rival, health.has_two_servers) = (found, is_confirmed);
         }
     }
@@ -335,30 +378,6 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let stepped = offsets.into_iter().filter(|(o, _)| is_off(median_us) && is_off(*o)).map(|(_, i)| i).collect();
         Some(Clocks { median_us, stepped })
     }
-
-    /// Gives the nodes in `ready`, whose quarantine was over before this call, the vote back, see [`admission`].
-    async fn seed(&self, ready: &[usize]) {
-        let engine = &self.engine;
-        let tally = self.send_to_all(self.probe()).await.tally;
-        let states: Vec<_> = tally.answers().iter().map(|a| a.as_ref().and_then(status_of).cloned()).collect();
-        let names: Vec<NodeId> = engine.nodes.iter().map(|node| node.id().clone()).collect();
-        let terms = Terms { quorum: engine.quorum(), now: engine.cluster_clock.request_time() };
-        let Some(Admission { nodes, seed, by_clock }) = admission(&names, &states, ready, &terms) else { return };
-        let now = engine.clock.now();
-        let request = Request::Activate { seed, by_clock };
-        let tally = engine.round(&nodes, request, now, now.plus(PROBE_TIMEOUT), Until::All, Result::is_ok).await;
-        let mut state = self.state.lock();
-        for (i, answer) in tally.received() {
-            if let Ok(Reply::Status(status)) = answer {
-                state.nodes[i].status = Some(status.clone());
-                state.nodes[i].since = now;
-            }
-        }
-    }
-}
-
-fn is_unseeded(answer: &NodeResult) -> bool {
-    matches!(answer, Ok(Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::Unseeded { .. }), .. })))
 }
 
 fn status_of(answer: &NodeResult) -> Option<&NodeStatus> {

@@ -5,7 +5,9 @@ use std::future::Future;
 use std::sync::Arc;
 
 use super::notifications::NotificationSource;
-use crate::protocol::{NodeResult, Request, RequestTime};
+#[cfg(doc)]
+use crate::protocol::NoVote;
+use crate::protocol::{NodeResult, Request, RequestStamp};
 use crate::types::NodeId;
 
 /// What is known of a node's server.
@@ -51,7 +53,8 @@ pub trait Node: Send + Sync + 'static {
         NotificationSource::PollOnly
     }
 
-    /// Sends the request once, without retries. From the first poll on the request may take effect,
+    /// Sends the request once, without retries. A request that needs a vote is answered at once, unsent, where the process that
+    /// answers under this name is not the one that the stamp's view names ([`NoVote::OtherProcess`]). From the first poll on the request may take effect,
     /// even if the future is dropped.
     ///
     /// Errors: [`Unreachable`](crate::protocol::Unreachable); at once where there is no connection. The per-node deadline is the
@@ -60,7 +63,7 @@ pub trait Node: Send + Sync + 'static {
     /// [`Request::Cancel`] or [`Request::Release`], which travel behind it.
     fn call(
         self: Arc<Self>,
-        sent_at: RequestTime,
+        stamp: RequestStamp,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static;
 }

@@ -2,10 +2,11 @@
 //!
 //! Source: the Redis manual's distributed-locks page.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::mutant::{self, Mutant};
-use crate::protocol::{EndReason, Found, NoVote, NodeResult, Released, Reply, UnreachableKind};
+use crate::protocol::{EndReason, Found, NoVote, NodeResult, Released, Reply, UnreachableKind, View};
 use crate::types::{Fence, NodeId, TokenHash, Ttl};
 
 /// The quorum: N/2 + 1 of the *configured* nodes, whether or not they can be reached.
@@ -49,12 +50,23 @@ pub(crate) struct Tally {
     answers: Vec<Option<NodeResult>>,
     yes: usize,
     no: usize,
+    view: Arc<View>,
 }
 
 impl Tally {
     /// For a round over `nodes` nodes.
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { answers: vec![None; nodes], yes: 0, no: 0 }
+        Self { answers: vec![None; nodes], yes: 0, no: 0, view: Arc::default() }
+    }
+
+    /// The view of which these are votes.
+    pub(crate) fn set_view(&mut self, view: &Arc<View>) {
+        self.view = Arc::clone(view);
+    }
+
+    /// See [`Self::set_view`].
+    pub(crate) fn view(&self) -> &Arc<View> {
+        &self.view
     }
 
     /// Records one node's answer; only its first one counts.
@@ -178,8 +190,11 @@ impl Verdict {
             Self::Refused => "refused",
             Self::NoVote(NoVote::Quarantined { .. }) => "quarantined",
             Self::NoVote(NoVote::Unseeded { .. }) => "awaiting-seed",
+            Self::NoVote(NoVote::Blocked { .. }) => "blocked",
             Self::NoVote(NoVote::ClockOff { .. }) => "clock-off",
             Self::NoVote(NoVote::OtherCluster { .. }) => "other-cluster",
+            Self::NoVote(NoVote::OtherView { .. }) => "other-view",
+            Self::NoVote(NoVote::OtherProcess { .. }) => "other-process",
             Self::NoVote(NoVote::NewerProtocol { .. }) => "newer-protocol",
             Self::Unreachable(kind) => kind.as_str(),
             Self::NotAwaited => "not-awaited",

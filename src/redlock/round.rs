@@ -14,7 +14,7 @@ use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, Tally};
-use crate::protocol::{NodeResult, Request, Unreachable, UnreachableKind};
+use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind, View, ViewId};
 
 /// When a round may end before all nodes have answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(super) enum Until {
     All,
 }
 
+/// How often a round is repeated that straddled a change of the view.
+pub(super) const VIEW_REPEATS: usize = 3;
 /// Minimum extra time after a decision, see [`Until`].
 const GRACE: Duration = Duration::from_millis(2);
 
@@ -37,36 +39,31 @@ const GRACE: Duration = Duration::from_millis(2);
 /// to the nodes that failed or did not answer.
 pub(super) type LateCalls = Pin<Box<dyn Future<Output = Vec<usize>> + Send>>;
 
-/// What becomes of a call to a node whose name leads to two servers: another instance may reach the other one.
-#[derive(Debug, Clone, Copy, Default)]
-enum RivalRule {
-    /// It is no vote.
-    #[default]
-    Send,
-    /// An acquire: nothing is sent.
-    Refuse,
-    /// An update: it takes effect and does not count.
-    Discount,
+/// A request, and the view in which its answers are to count; `None`: the instance's present one.
+pub(in crate::redlock) struct Posed {
+    pub(super) request: Request,
+    pub(super) view: Option<Arc<View>>,
 }
 
-impl RivalRule {
-    fn of(request: &Request) -> Self {
-        match request {
-            Request::Acquire(_) => Self::Refuse,
-            Request::Update(_) => Self::Discount,
-            _ => Self::Send,
-        }
+impl From<Request> for Posed {
+    fn from(request: Request) -> Self {
+        Self { request, view: None }
     }
 }
 
-/// Polls `call` once in its first poll, unless it is refused: requests keep their order.
-async fn call_by(rule: RivalRule, call: impl Future<Output = NodeResult>) -> NodeResult {
-    let uncounted = || Err(Unreachable::new(UnreachableKind::Unsuitable, "the node's name leads to two servers"));
-    match rule {
-        RivalRule::Send => call.await,
-        RivalRule::Refuse => uncounted(),
-        RivalRule::Discount => call.await.and_then(|_| uncounted()),
+impl Request {
+    /// To be answered in this view.
+    pub(in crate::redlock) fn in_view(self, view: &Arc<View>) -> Posed {
+        Posed { request: self, view: Some(Arc::clone(view)) }
     }
+}
+
+/// Polls `call` once in its first poll, unless no view is known in which its answer could count.
+async fn call_if(is_known: bool, call: impl Future<Output = NodeResult>) -> NodeResult {
+    if is_known {
+        return call.await;
+    }
+    Err(Unreachable::new(UnreachableKind::Disconnected, "it is not known yet which processes vote"))
 }
 
 /// The calls of a round that are still in flight.
@@ -94,7 +91,7 @@ impl<F: Future<Output = NodeResult>> Fanout<F> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// Sends `request` to `targets` (node indexes) and counts the answers that satisfy `is_yes`. Nodes
+    /// Sends `request` to `targets` (node indexes) and counts the answers that satisfy `is_yes`. All answers count in one view. Nodes
     /// without an answer at `deadline` are recorded as timed out. Calls still in flight at an earlier
     /// end are awaited in a tracked task until the deadline, so that their latency and errors are counted.
     ///
@@ -102,7 +99,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub(super) async fn round(
         &self,
         targets: &[usize],
-        request: Request,
+        request: impl Into<Posed>,
         started: BootTime,
         deadline: BootTime,
         until: Until,
@@ -119,18 +116,22 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub(super) async fn round_and_late_calls(
         &self,
         targets: &[usize],
-        request: Request,
+        request: impl Into<Posed>,
         started: BootTime,
         deadline: BootTime,
         until: Until,
         is_yes: impl Fn(&NodeResult) -> bool,
     ) -> (Tally, Option<LateCalls>) {
         let mut tally = Tally::new(self.nodes.len());
-        let (sent_at, request) = (self.cluster_clock.request_time_at(started), Arc::new(request));
+        let Posed { request, view } = request.into();
+        let view = view.unwrap_or_else(|| self.views.current());
+        let (request, is_known) = (Arc::new(request), view.id != ViewId::NONE);
+        let may_send = is_known || !request.needs_vote();
+        let stamp = RequestStamp { sent_at: self.cluster_clock.request_time_at(started), view };
+        tally.set_view(&stamp.view);
         let call = |i: &usize| {
-            let call = Arc::clone(&self.nodes[*i]).call(sent_at, Arc::clone(&request));
-            let rule = if self.has_rival(*i) { RivalRule::of(&request) } else { RivalRule::default() };
-            (*i, Box::pin(call_by(rule, call)))
+            let call = Arc::clone(&self.nodes[*i]).call(stamp.clone(), Arc::clone(&request));
+            (*i, Box::pin(call_if(may_send, call)))
         };
         let mut fanout = Fanout { calls: targets.iter().map(call).collect(), ready: VecDeque::new() };
         let mut ends = deadline;
@@ -142,6 +143,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 () = &mut timer => break,
             };
             let Some((index, answer)) = next else { break };
+            self.views.see(&answer);
             let yes = is_yes(&answer);
             tally.record(index, answer, yes);
             match (until, tally.decision()) {
@@ -157,6 +159,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             }
         }
         while let Some((index, answer)) = fanout.ready.pop_front() {
+            self.views.see(&answer);
             let yes = is_yes(&answer);
             tally.record(index, answer, yes);
         }
@@ -170,6 +173,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let timer = self.clock.sleep_until(deadline);
         let late = (!fanout.calls.is_empty()).then(|| Box::pin(await_late(fanout, timer)) as LateCalls);
         (tally, late)
+    }
+
+    /// Whether a higher view than that of this round was seen: the round may be repeated in it.
+    pub(super) fn has_moved_on(&self, tally: &Tally) -> bool {
+        self.views.current().id > tally.view().id
     }
 
     /// Indexes of all nodes.

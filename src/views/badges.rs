@@ -54,6 +54,7 @@ pub(crate) fn node_badge(report: &NodeSummary) -> Badge {
         "awaiting-seed" => badge("waiting for fence seed", Severity::Warn),
         "clock-off" => badge("clock off", Severity::Bad),
         "other-cluster" => badge("other cluster", Severity::Bad),
+        "other-view" => badge("other view", Severity::Warn),
         "newer-protocol" => badge("newer protocol", Severity::Bad),
         other => badge(other, Severity::Warn),
     }

@@ -128,9 +128,15 @@ fn verdict(verdict: &Verdict) -> Badge {
             let left = format::time(std::time::Duration::from_millis(*left_ms));
             badge(&format!("in quarantine for another {left}"), Severity::Warn)
         }
+        Verdict::NoVote(NoVote::Blocked { left_ms }) => {
+            let left = format::time(std::time::Duration::from_millis(*left_ms));
+            badge(&format!("does not know this resource for another {left}"), Severity::Neutral)
+        }
         Verdict::NoVote(NoVote::Unseeded { .. }) => badge("waiting for fence seed", Severity::Warn),
         Verdict::NoVote(NoVote::ClockOff { .. }) => badge("clock off", Severity::Bad),
         Verdict::NoVote(NoVote::OtherCluster { .. }) => badge("other cluster", Severity::Bad),
+        Verdict::NoVote(NoVote::OtherView { .. }) => badge("other view", Severity::Warn),
+        Verdict::NoVote(NoVote::OtherProcess { .. }) => badge("another server", Severity::Bad),
         Verdict::NoVote(NoVote::NewerProtocol { .. }) => badge("newer protocol", Severity::Bad),
         Verdict::Unreachable(kind) => badge(&format!("no answer: {}", kind.as_str()), Severity::Bad),
         Verdict::NotAwaited => badge("not needed", Severity::Neutral),

@@ -112,7 +112,7 @@ impl Both {
         self.sent_at = self.sent_at.max(self.apart.now_us());
         let sent_at = RequestTime(self.sent_at);
         for server in [&mut self.apart, &mut self.together] {
-            server.ask_with(sent_at, &params(), &Request::Init).expect("an answer");
+            server.ask_with(sent_at, &params(), &Request::init()).expect("an answer");
         }
     }
 

@@ -1,9 +1,10 @@
 //! Compares the replies of two nodes, which must be equal except for readings of their clocks.
 
-use redlockd::protocol::{NoVote, NodeInspection, NodeResult, Reply, StoredLock, Vote};
+use redlockd::protocol::{NoVote, NodeInspection, NodeResult, ReadEntry, Reply, StoredLock, Vote};
 
 /// Kinds of replies that the sequences must have produced, or the test proves too little.
-pub const EXPECTED_KINDS: [&str; 45] = [
+pub const EXPECTED_KINDS: [&str; 60] = [
+    "acquire NoVote Blocked",
     "acquire NoVote ClockOff",
     "acquire NoVote OtherCluster",
     "acquire NoVote Quarantined",
@@ -17,14 +18,23 @@ pub const EXPECTED_KINDS: [&str; 45] = [
     "acquire Held false false",
     "acquire Held true false",
     "acquire Held true true",
-    "activate Active",
-    "activate NoVote Quarantined",
+    "acquire NoVote OtherView",
+    "admit Done",
+    "admit Not Done",
+    "install Done",
+    "install Not Done",
+    "probe NoVote OtherView",
+    "promise Done",
+    "promise Not Done",
+    "restore NoVote OtherView",
+    "update NoVote OtherView",
     "cancel Match",
     "cancel Nothing",
     "cancel Other",
     "delete_foreign Match",
     "delete_foreign Nothing",
     "delete_foreign Other",
+    "update NoVote Blocked",
     "update NoVote Quarantined",
     "update Ended Revoked",
     "update Ok FenceTooFarAhead",
@@ -32,10 +42,15 @@ pub const EXPECTED_KINDS: [&str; 45] = [
     "update Ok Missing",
     "update Other false",
     "update Other true",
+    "fill Ok FillNotNeeded",
+    "fill Ok FillOutOfOrder",
+    "fill Ok Filled",
     "init AlreadyInitialised",
     "inspect Foreign",
     "inspect Free",
     "inspect Lease",
+    "read NoVote Quarantined",
+    "read Ok Knowledge",
     "restore Ended Released",
     "restore Ok FenceTooFarAhead",
     "restore Ok Restored",
@@ -69,6 +84,7 @@ pub fn kind_of(answer: &NodeResult) -> String {
     let text = match answer {
         Ok(Reply::NoVote(no_vote)) => format!("NoVote {no_vote:?}"),
         Ok(Reply::Status(status)) => format!("{:?}", status.vote).replacen('(', " ", 1),
+        Ok(Reply::Member(member)) => if member.is_done { "Done" } else { "Not Done" }.to_owned(),
         Ok(Reply::Ended { reason }) => format!("Ended {reason:?}"),
         Ok(Reply::Released(released)) => format!("{:?}", released.found),
         Ok(Reply::Granted { joined, .. }) => format!("Granted {joined}"),
@@ -81,6 +97,16 @@ pub fn kind_of(answer: &NodeResult) -> String {
     text.chars().take_while(|c| !matches!(c, '{' | '(' | ')')).collect::<String>().trim_end().to_owned()
 }
 
+/// Removes an entry's remaining milliseconds, if it has any, and returns them.
+fn left_of(entry: &mut ReadEntry) -> u64 {
+    match entry {
+        ReadEntry::Lease { left_ms, .. } | ReadEntry::Foreign { left_ms, .. } => left_ms.as_mut().map(std::mem::take),
+        ReadEntry::Block { left_ms, .. } => Some(std::mem::take(left_ms)),
+        ReadEntry::Tombstone(tombstone) => Some(std::mem::take(&mut tombstone.left_ms)),
+    }
+    .unwrap_or_default()
+}
+
 /// Removes every clock reading and remaining TTL from the reply and returns them, in microseconds.
 fn clocks_of(reply: &mut Reply) -> Vec<u64> {
     fn ms(of: &mut u64) -> u64 {
@@ -88,9 +114,9 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
     }
     fn no_vote(of: &mut NoVote) -> Vec<u64> {
         match of {
-            NoVote::Quarantined { left_ms } => vec![ms(left_ms)],
+            NoVote::Quarantined { left_ms } | NoVote::Blocked { left_ms } => vec![ms(left_ms)],
             NoVote::ClockOff { node_us } => vec![std::mem::take(node_us)],
-            NoVote::Unseeded { .. } | NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. } => vec![],
+            _ => vec![],
         }
     }
     match reply {
@@ -111,6 +137,22 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
             }
             clocks
         }
+        Reply::Knowledge { now_us, entries, .. } => {
+            // Each node has an order of its own.
+            let without_time = |entry: &ReadEntry| {
+                let mut entry = entry.clone();
+                let left_ms = left_of(&mut entry);
+                (format!("{entry:?}"), left_ms)
+            };
+            entries.sort_by_cached_key(without_time);
+            let mut clocks: Vec<u64> = entries.iter_mut().map(|entry| left_of(entry).saturating_mul(1_000)).collect();
+            clocks.push(std::mem::take(now_us));
+            clocks
+        }
+        Reply::Member(member) => match &mut member.vote {
+            Vote::NoVote(of) => no_vote(of),
+            _ => vec![],
+        },
         Reply::Status(status) => {
             let mut clocks = match &mut status.vote {
                 Vote::NoVote(of) => no_vote(of),

@@ -9,22 +9,26 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
-    AcquireArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, InstanceName, LeaseRecord, ListArgs,
-    ListedLease, NoVote, NodeInspection, ProbeArgs, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, RevokeArgs,
-    StoredLock, UpdateArgs, WaitersArgs,
+    AcquireArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, FillArgs, FillEntry, InstanceName,
+    LeaseRecord, ListArgs, ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request,
+    RequestStamp, RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId,
+    WaitersArgs,
 };
 use redlockd::types::{Fence, NodeId, ResourceName};
 
 use super::comparison::{EXPECTED_KINDS, agree, kind_of};
 use super::redis_server::RedisServer;
-use super::steps::{Ask, FOREIGN, FenceKind, RESOURCES, SentAtKind, Step, Who, seeded_runner, steps};
-use super::subject::{Server, Subject, attempt, name, token, ttl};
+use super::steps::{
+    Ask, FOREIGN, FenceKind, Filled, FilledKind, MemberKind, RESOURCES, SentAtKind, Step, Who, seeded_runner, steps,
+};
+use super::subject::{Server, Subject, attempt, name, token, ttl, view_id};
 
 /// The number of sequences, and the maximum number of steps of one: a few thousand steps in some seconds.
 const SEQUENCES: u32 = 150;
@@ -60,6 +64,9 @@ struct Pair<'a> {
     /// Of the last exchange of waiters.
     last_cursor: u64,
     restarts: u32,
+    installed: ViewId,
+    promised: ViewId,
+    admitted: ViewId,
     was_evicted: bool,
     /// By how much the two may differ by now, in microseconds.
     slack_us: u64,
@@ -71,6 +78,7 @@ impl<'a> Pair<'a> {
     fn new(real: &'a mut RedisServer, is_brief: bool) -> Self {
         real.flush_all();
         real.run = run_id(0);
+        real.view = Arc::default();
         let reference = ReferenceNode::new(&run_id(0));
         let params = ours(is_brief);
         let slack_us = ROUNDING_MS * 1_000;
@@ -82,6 +90,9 @@ impl<'a> Pair<'a> {
             last_print: String::new(),
             last_cursor: 0,
             restarts: 0,
+            installed: ViewId::NONE,
+            promised: ViewId::NONE,
+            admitted: ViewId::NONE,
             was_evicted: false,
             slack_us,
             met: BTreeMap::new(),
@@ -154,16 +165,69 @@ impl<'a> Pair<'a> {
                 ttl: self.params.fence_ttl.min(Duration::from_secs(20)),
                 cursor: if *from_start { 0 } else { self.last_cursor },
             }),
+            Ask::Read => Request::Read(ReadArgs { cursor: 0, count: 500 }),
+            Ask::Fill { nonce, page, entries } => {
+                let entries: Vec<_> = entries.iter().map(|entry| self.entry(entry)).collect();
+                // One without entries may come for a view that is not above the node's, or names another process.
+                let view = self.view_above(u64::from(!entries.is_empty()), *page < 3, true);
+                Request::Fill(FillArgs { view, nonce: *nonce, page: *page, pages: 3, entries })
+            }
             Ask::Probe { instance, is_witness, alive } => {
                 let node = |i: &usize| NodeId::parse(["n1", "n2/b"][*i]).expect("valid");
                 let alive = alive.iter().map(|(name, run)| (node(name), ["0a", "0b"][*run].into())).collect();
                 Request::Probe(ProbeArgs { instance: INSTANCES[*instance].into(), is_witness: *is_witness, alive })
             }
-            Ask::Init => Request::Init,
+            Ask::Init => Request::init(),
             Ask::Quarantine { instance } => Request::Quarantine { by: INSTANCES[*instance].into() },
-            Ask::Activate { fence } => {
-                let seed = Fence(self.fence(*fence));
-                Request::Activate { seed, by_clock: seed.0.is_multiple_of(2) }
+            Ask::Member { what, by, is_named, fence } => {
+                let view = self.view_above(*by, *is_named, matches!(what, MemberKind::Admit));
+                match what {
+                    MemberKind::Promise => Request::Promise { view: view.id },
+                    MemberKind::Install => Request::Install { view },
+                    MemberKind::Admit => {
+                        let seed = Fence(self.fence(*fence));
+                        let by_clock = seed.0.is_multiple_of(2);
+                        Request::Admit(AdmitArgs { view, nonce: 9, pages: 1, seed, by_clock })
+                    }
+                }
+            }
+        }
+    }
+
+    /// A view so much above the one that the node has, which names it, with its last admission or as admitted in it.
+    fn view_above(&mut self, by: u64, is_named: bool, is_admission: bool) -> Arc<View> {
+        let id = view_id(self.installed.number().max(self.promised.number()) + by);
+        let run = if is_named { self.real.run.as_str().into() } else { "00".into() };
+        let since = if is_admission { id } else { self.admitted };
+        Arc::new(View { id, roster: [(NodeId::parse("n").expect("valid"), RosterEntry { run, since })].into() })
+    }
+
+    fn entry(&mut self, of: &Filled) -> FillEntry {
+        let Filled { kind, resource, token: t, attempts, ms, fence } = of;
+        let at = |a: &u64| attempt(u64::try_from(*resource).expect("small") * 100 + t * 10 + a);
+        let (left_ms, fence, first) = (*ms, Fence(self.fence(*fence)), at(&attempts[0]));
+        let claims: String = attempts.iter().map(|a| format!("{},", at(a).as_str())).collect();
+        let (resource, token, claims) = (name(RESOURCES[*resource]), token(*t), claims.into());
+        let tombstone = |attempt, reason| {
+            let (resource, token) = (resource.clone(), token.clone());
+            FillEntry::Tombstone(Tombstone { resource, token, attempt, reason, left_ms })
+        };
+        match kind {
+            FilledKind::Released => tombstone(None, EndReason::Released),
+            FilledKind::Revoked => tombstone(None, EndReason::Revoked),
+            FilledKind::Cancelled => tombstone(Some(first), EndReason::Cancelled),
+            FilledKind::Foreign { value } => {
+                let value = FOREIGN.get(*value).map(|value| (*value).into());
+                FillEntry::Foreign { resource, value, left_ms }
+            }
+            FilledKind::Block => FillEntry::Block { resource, token, claims, left_ms },
+            FilledKind::Copy => {
+                let (renewals, ttl, labels) = (7, ttl(*ms), "{\"n\":\"|\"}".into());
+                FillEntry::Copy {
+                    resource,
+                    record: LeaseRecord { token, renewals, ttl, fence, claims, labels },
+                    left_ms,
+                }
             }
         }
     }
@@ -183,6 +247,8 @@ impl<'a> Pair<'a> {
                     Who::Us => {}
                     Who::OtherCluster => params.cluster = "two".into(),
                     Who::LongerTtl => params.quarantine *= 2,
+                    Who::LowerView => self.real.view = of_id(view_id(self.installed.number().saturating_sub(1))),
+                    Who::HigherView => self.real.view = of_id(view_id(self.installed.number() + 1)),
                 }
                 if let Ask::DeleteForeign { resource, sees: true } = what {
                     self.ask(
@@ -224,10 +290,34 @@ impl<'a> Pair<'a> {
             Step::ResetStatistics => self.reset_statistics(now)?,
             Step::Restart { keeps_memory } => self.restart(*keeps_memory),
             Step::ClockWasAhead => self.clock_was_ahead(now),
+            Step::Heal { entries } => self.heal(entries)?,
             Step::Wait => self.real.pass(Duration::from_millis(2 * BRIEF_MS + 5)),
         }
         // Commands other than scripts may have taken until now.
-        self.slack_us += if matches!(step, Step::Ask { .. } | Step::Wait) { 0 } else { self.real.now_us() - now };
+        self.slack_us += if matches!(step, Step::Ask { .. } | Step::Heal { .. } | Step::Wait) {
+            0
+        } else {
+            self.real.now_us() - now
+        };
+        Ok(())
+    }
+
+    /// The end of the quarantine is set by hand on both.
+    fn heal(&mut self, entries: &[Filled]) -> Result<(), TestCaseError> {
+        let entries = entries.iter().map(|entry| self.entry(entry)).collect();
+        let view = self.view_above(1, true, true);
+        let fill = Request::Fill(FillArgs { view: Arc::clone(&view), nonce: 9, page: 1, pages: 1, entries });
+        let seed = Fence(self.fence(FenceKind::Last));
+        let admit = Request::Admit(AdmitArgs { view, nonce: 9, pages: 1, seed, by_clock: false });
+        let quarantine = Request::Quarantine { by: INSTANCES[0].into() };
+        for request in [quarantine, fill, Request::probe(), admit] {
+            let (sent_at, params) = (RequestTime(self.clear_of_ends()), self.params.clone());
+            if matches!(request, Request::Probe(_)) {
+                self.real.serve_quarantine();
+                self.reference.serve_quarantine();
+            }
+            self.ask(sent_at, &params, &request)?;
+        }
         Ok(())
     }
 
@@ -305,10 +395,11 @@ impl<'a> Pair<'a> {
     fn ask(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> Result<(), TestCaseError> {
         let (before, real, after) = self.real.bracketed(sent_at, params, request);
         self.slack_us += after - before;
+        let stamp = RequestStamp { sent_at, view: Arc::clone(&self.real.view) };
         let mut later = self.reference.clone();
-        let expected = self.reference.apply(before, "", sent_at, params, request);
+        let expected = self.reference.apply(before, "", stamp.clone(), params, request);
         if !agree(&real, &expected, self.slack_us) {
-            let at_the_end = later.apply(after, "", sent_at, params, request);
+            let at_the_end = later.apply(after, "", stamp, params, request);
             prop_assert!(
                 agree(&real, &at_the_end, self.slack_us),
                 "{request:?} at {before}\n  redis:   {real:?}\n  reference: {expected:?}"
@@ -324,8 +415,15 @@ impl<'a> Pair<'a> {
                 self.last_print = fingerprint.to_string();
             }
             Ok(Reply::Waiters(page)) => self.last_cursor = page.cursor,
+            Ok(Reply::Member(member)) => {
+                (self.installed, self.promised, self.admitted) = (member.view.id, member.promised, member.admitted);
+            }
+            Ok(Reply::Status(status)) => {
+                (self.installed, self.promised, self.admitted) = (status.view.id, status.promised, status.admitted);
+            }
             _ => {}
         }
+        self.real.view = of_id(self.installed);
         Ok(())
     }
 
@@ -336,6 +434,8 @@ impl<'a> Pair<'a> {
             let params = self.params.clone();
             self.ask(sent_at, &params, &Request::Inspect { resource: name(resource) })?;
         }
+        let (sent_at, params) = (RequestTime(self.clear_of_ends()), self.params.clone());
+        self.ask(sent_at, &params, &Request::Read(ReadArgs { cursor: 0, count: 500 }))?;
         let (mut real, mut cursor) = (Vec::new(), 0);
         let now = self.clear_of_ends();
         for _ in 0..MAX_PAGES {
@@ -403,6 +503,11 @@ impl<'a> Pair<'a> {
     }
 }
 
+/// A view of nobody.
+fn of_id(id: ViewId) -> Arc<View> {
+    Arc::new(View { id, ..View::default() })
+}
+
 /// In hex, as Redis' own.
 fn run_id(process: u32) -> String {
     format!("{process:040x}")
@@ -417,7 +522,7 @@ fn the_reference_and_redis_give_the_same_replies_to_random_sequences() {
         let mut pair = Pair::new(&mut real, is_brief);
         if is_initialised {
             let sent_at = RequestTime(pair.real.now_us());
-            pair.ask(sent_at, &pair.params.clone(), &Request::Init)?;
+            pair.ask(sent_at, &pair.params.clone(), &Request::init())?;
         }
         for step in &steps {
             pair.step(step)?;

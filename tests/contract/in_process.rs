@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redlockd::nodes::embedded::{BootId, EmbeddedConfig, EmbeddedNode};
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
-use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime};
+use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestStamp, RequestTime, View};
 use redlockd::redlock::clock::{BootTime, Clock};
 use redlockd::redlock::node::Node;
 use redlockd::types::{NodeId, ResourceName};
@@ -21,11 +21,12 @@ pub struct Reference {
     node: ReferenceNode,
     now_us: u64,
     restarts: u32,
+    view: Arc<View>,
 }
 
 impl Reference {
     pub fn start() -> Self {
-        Self { node: ReferenceNode::new("run 0"), now_us: START_US, restarts: 0 }
+        Self { node: ReferenceNode::new("run0"), now_us: START_US, restarts: 0, view: Arc::default() }
     }
 }
 
@@ -35,7 +36,16 @@ impl Subject for Reference {
     }
 
     fn ask_with(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult {
-        self.node.apply(self.now_us, "", sent_at, params, request)
+        let stamp = RequestStamp { sent_at, view: Arc::clone(&self.view) };
+        self.node.apply(self.now_us, "", stamp, params, request)
+    }
+
+    fn set_view(&mut self, view: &Arc<View>) {
+        self.view = Arc::clone(view);
+    }
+
+    fn run(&mut self) -> String {
+        self.node.run().to_owned()
     }
 
     fn pass(&mut self, span: Duration) {
@@ -68,6 +78,10 @@ impl Server for Reference {
         self.node.flush_all();
     }
 
+    fn serve_quarantine(&mut self) {
+        self.node.serve_quarantine();
+    }
+
     fn evict_something(&mut self) {
         self.node.evict(self.now_us, &EvictedKey::Counter(name("junk")));
     }
@@ -78,7 +92,7 @@ impl Server for Reference {
 
     fn restart_empty(&mut self) {
         self.restarts += 1;
-        self.node.restart_empty(&format!("run {}", self.restarts));
+        self.node.restart_empty(&format!("run{}", self.restarts));
     }
 }
 
@@ -105,6 +119,7 @@ pub struct Embedded {
     node: Arc<EmbeddedNode<StoppedClock>>,
     clock: StoppedClock,
     runtime: tokio::runtime::Runtime,
+    view: Arc<View>,
     _dir: tempfile::TempDir,
 }
 
@@ -116,7 +131,7 @@ impl Embedded {
         let config = EmbeddedConfig { id, dir: dir.path().to_owned(), params: params(), clock: clock.clone() };
         let node = EmbeddedNode::open_in(config, BootId::named("boot")).expect("opens");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        Self { node, clock, runtime, _dir: dir }
+        Self { node, clock, runtime, view: Arc::default(), _dir: dir }
     }
 }
 
@@ -127,7 +142,19 @@ impl Subject for Embedded {
 
     fn ask_with(&mut self, sent_at: RequestTime, asked: &ClusterParams, request: &Request) -> NodeResult {
         assert_eq!(*asked, params(), "an embedded node has one instance and one set of parameters");
-        self.runtime.block_on(self.node.clone().call(sent_at, Arc::new(request.clone())))
+        let stamp = RequestStamp { sent_at, view: Arc::clone(&self.view) };
+        self.runtime.block_on(self.node.clone().call(stamp, Arc::new(request.clone())))
+    }
+
+    fn set_view(&mut self, view: &Arc<View>) {
+        self.view = Arc::clone(view);
+    }
+
+    fn run(&mut self) -> String {
+        match self.ask(&Request::probe()) {
+            redlockd::protocol::Reply::Status(status) => status.run,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn pass(&mut self, span: Duration) {

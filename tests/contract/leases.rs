@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use redlockd::protocol::{
-    EndReason, Found, LeaseRecord, ListArgs, MAX_CLAIMS, NoVote, ReleaseArgs, Released, Reply, Request, RequestTime,
-    RestoreArgs, StoredLock, UpdateArgs, Vote,
+    AdmitArgs, EndReason, Found, LeaseRecord, ListArgs, MAX_CLAIMS, NoVote, ReleaseArgs, Released, Reply, Request,
+    RequestTime, RestoreArgs, StoredLock, UpdateArgs, Vote,
 };
 use redlockd::types::{Fence, Labels};
 
 use super::subject::{
-    GUARD, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, revoke, token, ttl,
+    GUARD, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, revoke, token, ttl, view,
 };
 
 fn granted(node: &mut impl Subject, request: &Request) -> Fence {
@@ -320,13 +320,14 @@ pub fn an_ordered_quarantine_takes_the_vote_but_not_the_leases(node: &mut impl S
         assert!(matches!(node.ask(&request), Reply::NoVote(NoVote::Quarantined { .. })));
     }
     assert!(left_ms(node, "a") > 30_000, "it was extended all the same");
-    let too_early = node.ask(&Request::Activate { seed: fence, by_clock: false });
-    assert!(matches!(too_early, Reply::Status(s) if matches!(s.vote, Vote::NoVote(NoVote::Quarantined { .. }))));
+    let view = view(1, &node.run());
+    let unfilled = AdmitArgs { view, nonce: 1, pages: 1, seed: fence, by_clock: false };
+    assert!(matches!(node.ask(&Request::Admit(unfilled)), Reply::Member(m) if !m.is_done && m.vote != Vote::Active));
     assert!(is_match(&node.ask(&release("a", 1))));
 }
 
 pub fn a_node_is_initialised_once(node: &mut impl Subject) {
-    match node.ask(&Request::Init) {
+    match node.ask(&Request::init()) {
         Reply::Status(status) => assert_eq!(status.vote, Vote::AlreadyInitialised),
         other => panic!("{other:?}"),
     }

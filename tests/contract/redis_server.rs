@@ -2,12 +2,13 @@
 //! which adds connections and time-outs.
 
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::redis::{self, Connection, FromRedisValue, Value};
 use redlockd::protocol::commands::{self, ScriptContext, ScriptRef};
 use redlockd::protocol::keys::KeyTemplate;
-use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
+use redlockd::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind, View};
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::types::ResourceName;
 
@@ -24,13 +25,14 @@ pub struct RedisServer {
     connection: Connection,
     /// The process to which the connection is bound; a test may set another one.
     pub run: String,
+    pub view: Arc<View>,
 }
 
 impl RedisServer {
     pub fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let (child, connection, run) = launch(&dir);
-        Self { dir, child, connection, run }
+        Self { dir, child, connection, run, view: Arc::default() }
     }
 
     /// Any command.
@@ -50,7 +52,7 @@ impl RedisServer {
         request: &Request,
     ) -> (u64, NodeResult, u64) {
         let template = KeyTemplate::default();
-        let marker_fingerprint = commands::marker_fingerprint(params, &self.run);
+        let marker_fingerprint = commands::marker_fingerprint(params, &self.run, self.view.id);
         let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
         let call = commands::build(&context, sent_at, request, ScriptRef::Body);
         let mut pipe = redis::pipe();
@@ -71,7 +73,7 @@ impl RedisServer {
     /// Sends several requests in one command.
     pub fn ask_batch(&mut self, params: &ClusterParams, asked: &[(RequestTime, Request)]) -> Vec<NodeResult> {
         let template = KeyTemplate::default();
-        let marker_fingerprint = commands::marker_fingerprint(params, &self.run);
+        let marker_fingerprint = commands::marker_fingerprint(params, &self.run, self.view.id);
         let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
         let list: Vec<(RequestTime, &Request)> = asked.iter().map(|(sent_at, request)| (*sent_at, request)).collect();
         let value = commands::build_batch(&context, &list, ScriptRef::Body).query::<Value>(&mut self.connection);
@@ -125,6 +127,14 @@ impl Subject for RedisServer {
         self.bracketed(sent_at, params, request).1
     }
 
+    fn set_view(&mut self, view: &Arc<View>) {
+        self.view = Arc::clone(view);
+    }
+
+    fn run(&mut self) -> String {
+        self.run.clone()
+    }
+
     fn pass(&mut self, span: Duration) {
         let until = self.now_us() + u64::try_from(span.as_micros()).expect("short");
         while self.now_us() < until {
@@ -174,6 +184,10 @@ impl Server for RedisServer {
 
     fn flush_all(&mut self) {
         self.command::<()>(&[b"FLUSHALL"]);
+    }
+
+    fn serve_quarantine(&mut self) {
+        self.command::<()>(&[b"HSET", b"redlockd:meta", b"until", b"0", b"owed", b"0"]);
     }
 
     /// Sets a key that expires before all others, then lowers the memory limit below what is used.

@@ -1,14 +1,15 @@
 //! Cases about events on a server: foreign clients, lost memory, other clusters, evictions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
-    ClusterParams, DeleteForeignArgs, Found, NoVote, NodeStatus, ProbeArgs, Released, Reply, Request, RequestTime,
-    StoredLock, Vote,
+    AdmitArgs, ClusterParams, DeleteForeignArgs, FillArgs, Found, NoVote, NodeStatus, ProbeArgs, Released, Reply,
+    Request, RequestTime, RosterEntry, StoredLock, View, Vote,
 };
 use redlockd::types::{Fence, NodeId};
 
-use super::subject::{Server, acquire, extend, inspect, name, params, release};
+use super::subject::{Server, acquire, extend, inspect, name, params, release, view, view_id};
 
 fn status(node: &mut impl Server, params: &ClusterParams, request: &Request) -> NodeStatus {
     let sent_at = RequestTime(node.now_us());
@@ -16,6 +17,52 @@ fn status(node: &mut impl Server, params: &ClusterParams, request: &Request) -> 
         Ok(Reply::Status(status)) => status,
         other => panic!("{other:?}"),
     }
+}
+
+/// Fills the node with nothing and gives it the vote in the first view.
+fn admit(node: &mut impl Server, params: &ClusterParams, seed: Fence, by_clock: bool) {
+    let view = view(1, &node.run());
+    let fill = FillArgs { view: Arc::clone(&view), nonce: 1, page: 1, pages: 1, entries: vec![] };
+    let sent_at = RequestTime(node.now_us());
+    assert_eq!(node.ask_with(sent_at, params, &Request::Fill(fill)), Ok(Reply::Filled { done: 1 }));
+    let args = AdmitArgs { view: Arc::clone(&view), nonce: 1, pages: 1, seed, by_clock };
+    let admitted = node.ask_with(sent_at, params, &Request::Admit(args)).expect("an answer");
+    assert!(matches!(admitted, Reply::Member(m) if m.is_done && m.high_water == seed));
+    node.set_view(&view);
+}
+
+/// A promise lets the votes go on; an installed view ends those in lower ones; neither goes back.
+pub fn views_only_rise_and_name_the_process_that_takes_them(node: &mut impl Server) {
+    let member = |node: &mut dyn FnMut(&Request) -> Reply, request: Request| match node(&request) {
+        Reply::Member(member) => member,
+        other => panic!("{other:?}"),
+    };
+    let mut ask = |request: Request| member(&mut |r| node.ask(r), request);
+    assert!(ask(Request::Promise { view: view_id(5) }).is_done);
+    assert!(!ask(Request::Promise { view: view_id(5) }).is_done, "promised already");
+    let run = node.run();
+    // Named with its last admission, which was in no view.
+    let named = |number, since| {
+        let name = NodeId::parse("n").expect("valid");
+        let roster = [(name, RosterEntry { run: run.as_str().into(), since: view_id(since) })].into();
+        Arc::new(View { id: view_id(number), roster })
+    };
+    fence_of(&node.ask(&acquire("a", 1, 1, 20_000)));
+    let mut install = |view| member(&mut |r| node.ask(r), Request::Install { view });
+    assert!(!install(named(4, 0)).is_done, "below what it promised");
+    assert!(!install(named(6, 1)).is_done, "it names another life of this process");
+    assert!(!install(view(6, "00")).is_done, "it names another process");
+    assert!(install(named(6, 0)).is_done);
+    assert!(install(named(6, 0)).is_done, "a repeated request");
+    assert!(!install(named(5, 0)).is_done, "a lower one");
+    let refused = node.ask(&acquire("b", 2, 2, 1_000));
+    assert_eq!(refused, Reply::NoVote(NoVote::OtherView { view: named(6, 0) }), "with the record of the higher view");
+    assert!(matches!(node.ask(&extend("a", 1, None, None)), Reply::NoVote(NoVote::OtherView { .. })));
+    node.set_view(&named(6, 0));
+    fence_of(&node.ask(&acquire("b", 2, 2, 1_000)));
+    node.set_view(&named(7, 0));
+    let only_id = Arc::new(View { id: view_id(6), ..View::default() });
+    assert_eq!(node.ask(&acquire("c", 3, 3, 1_000)), Reply::NoVote(NoVote::OtherView { view: only_id }));
 }
 
 fn fence_of(reply: &Reply) -> Fence {
@@ -118,8 +165,8 @@ pub fn a_node_that_lost_its_memory_has_no_vote(node: &mut impl Server) {
     assert!(matches!(node.ask(&acquire("a", 2, 2, 1_000)), Reply::NoVote(NoVote::Quarantined { .. })));
     assert!(matches!(node.ask(&extend("a", 1, None, None)), Reply::NoVote(NoVote::Quarantined { .. })));
     // Nothing has voted since it was blank: an operator may say that it is new, once.
-    assert_eq!(status(node, &params(), &Request::Init).vote, Vote::Active);
-    assert_eq!(status(node, &params(), &Request::Init).vote, Vote::AlreadyInitialised);
+    assert_eq!(status(node, &params(), &Request::init()).vote, Vote::Active);
+    assert_eq!(status(node, &params(), &Request::init()).vote, Vote::AlreadyInitialised);
 }
 
 pub fn a_node_whose_probe_finds_an_eviction_has_no_vote(node: &mut impl Server) {
@@ -157,7 +204,7 @@ pub fn a_longer_quarantine_is_forgotten_when_nobody_asks_for_it(node: &mut impl 
     let brief = ClusterParams { quarantine: Duration::from_millis(20), ..params() };
     let longer = ClusterParams { quarantine: Duration::from_millis(60), ..params() };
     node.flush_all();
-    assert_eq!(status(node, &brief, &Request::Init).vote, Vote::Active);
+    assert_eq!(status(node, &brief, &Request::init()).vote, Vote::Active);
     let sent_at = RequestTime(node.now_us());
     fence_of(&node.ask_with(sent_at, &longer, &acquire("a", 1, 1, 1)).expect("an answer"));
     // The first period ends 60 ms after the larger one was asked for, the second after as long.
@@ -178,11 +225,10 @@ pub fn a_blank_node_belongs_to_nobody_until_it_is_given_a_vote(node: &mut impl S
     assert!(matches!(status(node, &brief, &Request::probe()).vote, Vote::NoVote(NoVote::Quarantined { .. })));
     node.pass(Duration::from_millis(41));
     assert!(matches!(status(node, &other, &Request::probe()).vote, Vote::NoVote(NoVote::Unseeded { .. })));
-    let activate = Request::Activate { seed: Fence(1), by_clock: true };
-    let active = status(node, &brief, &activate);
-    assert_eq!((active.vote, active.why.as_str()), (Vote::Active, "by-clock"));
+    admit(node, &brief, Fence(1), true);
+    assert_eq!(status(node, &brief, &Request::probe()).why, "by-clock");
     let theirs = "cluster one".into();
-    assert_eq!(status(node, &other, &activate).vote, Vote::NoVote(NoVote::OtherCluster { theirs }));
+    assert_eq!(status(node, &other, &Request::probe()).vote, Vote::NoVote(NoVote::OtherCluster { theirs }));
 }
 
 /// F3.
@@ -244,7 +290,8 @@ pub fn a_served_quarantine_ends_with_a_seed_above_all_fences(node: &mut impl Ser
     let high_water = Fence(0);
     assert_eq!(status(node, &brief, &Request::probe()).vote, Vote::NoVote(NoVote::Unseeded { high_water }));
     let seed = Fence(node.now_us() + 400_000);
-    let active = status(node, &brief, &Request::Activate { seed, by_clock: false });
+    admit(node, &brief, seed, false);
+    let active = status(node, &brief, &Request::probe());
     assert_eq!((active.vote, active.high_water), (Vote::Active, seed));
     let sent_at = RequestTime(node.now_us());
     let granted = node.ask_with(sent_at, &brief, &acquire("a", 1, 1, 10)).expect("an answer");

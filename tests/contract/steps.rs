@@ -38,6 +38,10 @@ pub enum Step {
     },
     /// The server's clock was ahead, and went back.
     ClockWasAhead,
+    /// The node loses its vote, is filled with this, and gets it again.
+    Heal {
+        entries: Vec<Filled>,
+    },
     /// Wait until the shortest TTLs and quarantines have ended.
     Wait,
 }
@@ -90,6 +94,12 @@ pub enum Ask {
         publishes: bool,
         from_start: bool,
     },
+    Read,
+    Fill {
+        nonce: u64,
+        page: u32,
+        entries: Vec<Filled>,
+    },
     /// Of an instance, perhaps a witness, which sees a run of another node alive.
     Probe {
         instance: usize,
@@ -100,9 +110,20 @@ pub enum Ask {
     Quarantine {
         instance: usize,
     },
-    Activate {
+    /// A change of the view, by so much above the present one.
+    Member {
+        what: MemberKind,
+        by: u64,
+        is_named: bool,
         fence: FenceKind,
     },
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum MemberKind {
+    Promise,
+    Install,
+    Admit,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -119,6 +140,30 @@ pub enum Who {
     Us,
     OtherCluster,
     LongerTtl,
+    /// Ours, in a view that is by one lower, or higher.
+    LowerView,
+    HigherView,
+}
+
+/// An entry of a fill.
+#[derive(Debug, Clone)]
+pub struct Filled {
+    pub kind: FilledKind,
+    pub resource: usize,
+    pub token: u64,
+    pub attempts: Vec<u64>,
+    pub ms: u64,
+    pub fence: FenceKind,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum FilledKind {
+    Copy,
+    Block,
+    Foreign { value: usize },
+    Released,
+    Revoked,
+    Cancelled,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -144,6 +189,21 @@ fn fences() -> impl Strategy<Value = FenceKind> {
     prop_oneof![4 => Just(Last), 2 => Just(OneMore), 1 => Just(OneLess), 2 => Just(Any), 1 => Just(Ahead), 1 => Just(TooFarAhead)]
 }
 
+fn filled() -> impl Strategy<Value = Filled> {
+    use FilledKind::{Block, Cancelled, Copy, Foreign, Released, Revoked};
+    let kind = prop_oneof![
+        6 => Just(Copy),
+        6 => Just(Block),
+        1 => (0..=FOREIGN.len()).prop_map(|value| Foreign { value }),
+        1 => Just(Released),
+        1 => Just(Revoked),
+        1 => Just(Cancelled),
+    ];
+    let attempts = prop::collection::vec(0..4_u64, 1..3);
+    (kind, 0..RESOURCES.len(), 0..2_u64, attempts, lease_ms(), fences())
+        .prop_map(|(kind, resource, token, attempts, ms, fence)| Filled { kind, resource, token, attempts, ms, fence })
+}
+
 fn asks() -> impl Strategy<Value = Ask> {
     let (r, t, a) = (0..RESOURCES.len(), 0..2_u64, 0..4_u64);
     let labels = prop_oneof![3 => Just(None), 1 => Just(Some("")), 1 => Just(Some("{\"n\":\"x|y\"}"))];
@@ -161,11 +221,15 @@ fn asks() -> impl Strategy<Value = Ask> {
         12 => r.prop_map(|resource| Ask::Inspect { resource }),
         12 => (0..3_usize, any::<bool>(), any::<bool>())
             .prop_map(|(instance, publishes, from_start)| Ask::Waiters { instance, publishes, from_start }),
+        4 => Just(Ask::Read),
+        10 => (0..2_u64, prop_oneof![3 => Just(1), 1 => 2..4_u32], prop::collection::vec(filled(), 0..4))
+            .prop_map(|(nonce, page, entries)| Ask::Fill { nonce, page, entries }),
         10 => (0..2_usize, any::<bool>(), prop::option::of((0..2_usize, 0..2_usize)))
             .prop_map(|(instance, is_witness, alive)| Ask::Probe { instance, is_witness, alive }),
         1 => Just(Ask::Init),
         2 => (0..2_usize).prop_map(|instance| Ask::Quarantine { instance }),
-        8 => fences().prop_map(|fence| Ask::Activate { fence }),
+        12 => (prop_oneof![Just(MemberKind::Promise), Just(MemberKind::Install), Just(MemberKind::Admit)], 0..3_u64, prop::bool::weighted(0.8), fences())
+            .prop_map(|(what, by, is_named, fence)| Ask::Member { what, by, is_named, fence }),
     ]
 }
 
@@ -176,7 +240,7 @@ pub fn steps() -> impl Strategy<Value = Step> {
         1 => Just(SentAtKind::Late),
         1 => Just(SentAtKind::Early),
     ];
-    let who = prop_oneof![60 => Just(Who::Us), 1 => Just(Who::OtherCluster), 1 => Just(Who::LongerTtl)];
+    let who = prop_oneof![60 => Just(Who::Us), 1 => Just(Who::OtherCluster), 1 => Just(Who::LongerTtl), 3 => Just(Who::LowerView), 3 => Just(Who::HigherView)];
     let resource = 0..RESOURCES.len();
     let foreign_ttl = prop_oneof![1 => Just(None), 1 => (1..20_u64).prop_map(Some), 1 => Just(Some(30_000))];
     prop_oneof![
@@ -190,6 +254,7 @@ pub fn steps() -> impl Strategy<Value = Step> {
         1 => Just(Step::ResetStatistics),
         1 => any::<bool>().prop_map(|keeps_memory| Step::Restart { keeps_memory }),
         1 => Just(Step::ClockWasAhead),
+        8 => prop::collection::vec(filled(), 1..4).prop_map(|entries| Step::Heal { entries }),
         5 => Just(Step::Wait),
     ]
 }

@@ -1,12 +1,24 @@
 //! The nodes under test as traits, so that each case is written once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redlockd::protocol::{
     AcquireArgs, CancelArgs, ClusterParams, EndReason, NodeResult, ReleaseArgs, Reply, Request, RequestTime,
-    RevokeArgs, UpdateArgs,
+    RevokeArgs, RosterEntry, UpdateArgs, View, ViewId,
 };
-use redlockd::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
+use redlockd::types::{AttemptId, Fence, NodeId, ResourceName, Token, TokenHash, Ttl};
+
+/// The view with this number, in which this process is admitted.
+pub fn view(number: u64, run: &str) -> Arc<View> {
+    let id = view_id(number);
+    let name = NodeId::parse("n").expect("a valid name");
+    Arc::new(View { id, roster: [(name, RosterEntry { run: run.into(), since: id })].into() })
+}
+
+pub fn view_id(number: u64) -> ViewId {
+    (0..number).fold(ViewId::NONE, |id, _| id.above(7))
+}
 
 pub const GUARD: Duration = Duration::from_millis(500);
 
@@ -24,7 +36,12 @@ pub fn params() -> ClusterParams {
 pub trait Subject {
     /// The node's clock, microseconds since 1970.
     fn now_us(&mut self) -> u64;
+    /// In the subject's view.
     fn ask_with(&mut self, sent_at: RequestTime, params: &ClusterParams, request: &Request) -> NodeResult;
+    /// In which later requests ask for votes; none at first.
+    fn set_view(&mut self, view: &Arc<View>);
+    /// Which process it is.
+    fn run(&mut self) -> String;
     /// Returns when the node's clock has advanced by at least `span`.
     fn pass(&mut self, span: Duration);
 
@@ -42,6 +59,8 @@ pub trait Server: Subject {
     fn foreign_expire(&mut self, resource: &ResourceName, ttl_ms: Option<u64>) -> bool;
     fn foreign_delete(&mut self, resource: &ResourceName) -> bool;
     fn flush_all(&mut self);
+    /// Its quarantine is over now.
+    fn serve_quarantine(&mut self);
     /// Memory is full for a moment; a key that is no lease is evicted.
     fn evict_something(&mut self);
     /// `CONFIG RESETSTAT`.

@@ -31,7 +31,7 @@ fn a_node_of_version_1_is_taken_over_with_its_leases() {
     let info: String = node.command(&[b"INFO", b"replication"]);
     let replid = info.lines().find_map(|line| line.strip_prefix("master_replid:")).expect("a replication id").trim();
     node.run.push_str(replid);
-    assert!(matches!(ask(&mut node, "2.one", &Request::Init), Reply::Status(s) if s.vote == Vote::Active));
+    assert!(matches!(ask(&mut node, "2.one", &Request::init()), Reply::Status(s) if s.vote == Vote::Active));
     let Reply::Granted { fence, .. } = ask(&mut node, "2.one", &acquire("a", 1, 1, 20_000)) else {
         panic!("not granted")
     };
@@ -49,7 +49,7 @@ fn a_node_of_version_1_is_taken_over_with_its_leases() {
 #[test]
 fn a_node_of_version_1_with_other_settings_is_another_cluster() {
     let mut node = RedisServer::start();
-    ask(&mut node, "2.one", &Request::Init);
+    ask(&mut node, "2.one", &Request::init());
     make_version_1(&mut node);
     let theirs = "one".to_owned();
     assert_eq!(ask(&mut node, "2.two", &acquire("a", 1, 1, 1_000)), Reply::NoVote(NoVote::OtherCluster { theirs }));
@@ -59,12 +59,12 @@ fn a_node_of_version_1_with_other_settings_is_another_cluster() {
 #[test]
 fn a_node_of_a_later_version_is_left_as_it_is() {
     let mut node = RedisServer::start();
-    ask(&mut node, "2.one", &Request::Init);
-    node.command::<()>(&[b"HSET", META, b"proto", b"3", b"pass", b"in another form"]);
+    ask(&mut node, "2.one", &Request::init());
+    node.command::<()>(&[b"HSET", META, b"proto", b"4", b"pass", b"in another form"]);
     let mut before: Vec<String> = node.command(&[b"HGETALL", META]);
-    let newer = NoVote::NewerProtocol { theirs: 3 };
+    let newer = NoVote::NewerProtocol { theirs: 4 };
     assert_eq!(ask(&mut node, "2.one", &acquire("a", 1, 1, 1_000)), Reply::NoVote(newer.clone()));
-    for request in [Request::probe(), Request::Init, Request::Quarantine { by: "".into() }] {
+    for request in [Request::probe(), Request::init(), Request::Quarantine { by: "".into() }] {
         match ask(&mut node, "2.one", &request) {
             Reply::Status(NodeStatus { vote: Vote::NoVote(no_vote), .. }) => assert_eq!(no_vote, newer),
             other => panic!("{other:?}"),
@@ -80,7 +80,7 @@ fn a_node_of_a_later_version_is_left_as_it_is() {
 #[test]
 fn f2_a_server_that_was_a_replica_meanwhile_has_no_vote() {
     let mut node = RedisServer::start();
-    ask(&mut node, "2.one", &Request::Init);
+    ask(&mut node, "2.one", &Request::init());
     // The marker comes from the replica, as it was before; the connection's hand-shake is as old.
     node.run.push_str(&"0".repeat(40));
     let (run, pass) = (node.run.clone(), format!("{}|2.one", node.run));

@@ -63,6 +63,17 @@ async fn f1_a_second_server_under_a_name_gets_no_vote_while_the_first_is_reached
     // The first instance, and its connections to the old server, are gone: now the new one is the node.
     first.kill();
     all_vote(second.client()).await;
+    // The view names the new one: an instance that still reaches the old one gets two votes of three, and not the old one's.
+    let third = Service::start(&first_args).await;
+    let displaced = poll::until("the old server is not named", || async {
+        let node = node(third.client(), "n1").await;
+        node["why"].as_str().is_some_and(|why| why.contains("two servers")).then_some(node)
+    })
+    .await;
+    assert_eq!(displaced["votes"], false, "{displaced}");
+    let held = second.client().acquired("job", &[("ttl", "2s")]).await;
+    second.client().extend("job", &held.token(), &[]).await.expect_status(200);
+    third.client().acquire("job", &[("ttl", "2s")]).await.expect_status(423);
 }
 
 #[tokio::test]

@@ -160,7 +160,11 @@ impl Inst {
             cluster: cluster.into(),
             guard,
             lock_delay,
-            quarantine: quarantine_for(Duration::from_millis(max_ttl_ms), lock_delay, guard),
+            quarantine: if profile.heals_only {
+                Duration::from_hours(1)
+            } else {
+                quarantine_for(Duration::from_millis(max_ttl_ms), lock_delay, guard)
+            },
             fence_ttl: FENCE_TTL,
         };
         let hours = if profile.one_host { 0 } else { r.pick(&[0, 0, 1, -5]) };

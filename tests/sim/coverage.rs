@@ -14,8 +14,10 @@ pub(super) enum HardState {
     ClockOff,
     QuarantineLeft,
     QuarantineOrdered,
-    SeededByQuorum,
+    Healed,
     SeededByClock,
+    ViewStraddled,
+    ChangeDisplaced,
     ClockRanBack,
     LateAcquireMetTombstone,
     LateAcquireMetGuard,
@@ -49,7 +51,7 @@ pub(super) enum HardState {
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 42] = {
+pub(super) const ALL: [HardState; 44] = {
     use HardState::*;
     [
         Granted,
@@ -62,8 +64,10 @@ pub(super) const ALL: [HardState; 42] = {
         ClockOff,
         QuarantineLeft,
         QuarantineOrdered,
-        SeededByQuorum,
+        Healed,
         SeededByClock,
+        ViewStraddled,
+        ChangeDisplaced,
         ClockRanBack,
         LateAcquireMetTombstone,
         LateAcquireMetGuard,

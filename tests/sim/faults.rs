@@ -1,7 +1,7 @@
 //! Faults, and how they heal. They happen at random times until the calm; each heals by itself, and the
 //! calm heals all.
 
-use super::actors::{Inst, run_id};
+use super::actors::{Inst, Server, run_id};
 use super::coverage::HardState;
 use super::profile::Fault;
 use super::world::{Event, MS, SEC, Todo, Us, World};
@@ -64,8 +64,12 @@ impl World {
         let quarantine = self.quarantine_ms() * MS;
         let (now, least) = (self.now, self.profile.nodes / 2 + 1);
         let in_doubt = |at: Option<Us>| at.is_some_and(|at| at + quarantine + SEC > now);
-        let others = self.servers.iter().enumerate().filter(|(i, s)| *i != node && s.up && !in_doubt(s.doubted));
-        others.count() >= least || self.fault_rng.chance(12)
+        // One that votes in a lower view may not be named by the highest.
+        let highest = self.servers.iter().map(|s| s.machine.view().id).max();
+        let votes = |s: &Server| s.machine.is_active() && Some(s.machine.view().id) == highest;
+        let is_sure = |s: &Server| if self.profile.heals_only { votes(s) } else { !in_doubt(s.doubted) };
+        let others = self.servers.iter().enumerate().filter(|(i, s)| *i != node && s.up && is_sure(s)).count();
+        others >= least || !self.profile.heals_only && self.fault_rng.chance(12)
     }
 
     fn next_fault(&mut self) {

@@ -98,7 +98,7 @@ impl Host {
             let entropy = SimEntropy::new(Rng::new(seed, 1_000 + inst as u64 * 1_000 + life));
             let list = w.profile.list_of(inst);
             drop(w);
-            let nodes: Vec<_> = list.map(|node| Arc::new(SimNode::new(world, inst, node))).collect();
+            let nodes: Vec<_> = list.into_iter().map(|node| Arc::new(SimNode::new(world, inst, node))).collect();
             let clock = SimClock { world: Arc::clone(world), inst };
             for node in &nodes {
                 let (node, channel) = node.feed();

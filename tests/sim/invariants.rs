@@ -142,6 +142,8 @@ impl InvariantChecker {
             // A write-back belongs to the round of its attempt.
             Some(round) if round.attempt.is_some() && attempt.is_none() => {}
             Some(round) if round.sent_at == sent_at && round.attempt.as_deref() == attempt => {}
+            // Repeated in another view.
+            Some(round) if attempt.is_some() && round.attempt.as_deref() == attempt => {}
             Some(round) => {
                 round.given_up.extend(round.attempt.take());
                 (round.at, round.sent_at, round.attempt) = (at, sent_at, attempt.map(str::to_owned));
@@ -298,7 +300,7 @@ impl World {
             let has = has.is_some_and(|(record, left)| record.token == request.token && left >= left_ms);
             has || self.servers[*node].disturbed.is_some_and(|at| at + 10 * MS >= sent) || !self.servers[*node].up
         };
-        let holding = self.profile.list_of(request.inst).filter(holds).count();
+        let holding = self.profile.list_of(request.inst).iter().filter(|node| holds(node)).count();
         if holding <= self.profile.nodes / 2 && promise.at == self.now {
             let text = format!("{what} of {:?} promises {left_ms} ms, but only {holding} nodes hold it", request.token);
             self.fail(text);

@@ -54,13 +54,19 @@ impl World {
         self.liveness[resource].req = req;
     }
 
-    /// Instances that share a node list.
+    /// Instances that share a node list, and the servers of it.
     pub(super) fn good_insts(&self) -> usize {
-        self.insts.len() - usize::from(self.profile.variant == Variant::OtherCluster)
+        let is_alone = matches!(self.profile.variant, Variant::OtherCluster | Variant::SecondServer);
+        self.insts.len() - usize::from(is_alone)
     }
 
     /// The next step of a resource's check.
     pub(super) fn check_liveness(&mut self, resource: usize) {
+        if self.profile.variant == Variant::SecondServer {
+            // While instances reach two servers under a name, neither may be admitted where too few others vote.
+            self.done = true;
+            return;
+        }
         if !self.checker.taken_by_other.is_empty() {
             // Both clusters lost a majority, and one of them was first, which an operator has to resolve.
             self.done = true;

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use super::actors::Call;
 use super::notices::Feed;
 use super::world::{Event, MS, SEC, Shared, Todo, Us, World, lock};
-use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
+use crate::protocol::{ClusterParams, NodeResult, Reply, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationSource;
 use crate::redlock::subscriptions::Subscriptions;
@@ -45,7 +45,7 @@ pub(super) struct Packet {
     generation: u32,
     epoch: u32,
     call: u64,
-    pub(super) sent_at: RequestTime,
+    pub(super) stamp: RequestStamp,
     pub(super) request: Arc<Request>,
     params: Arc<ClusterParams>,
     run: Arc<str>,
@@ -64,7 +64,7 @@ pub(super) struct SimNode {
 impl SimNode {
     /// The node with this index.
     pub(super) fn new(world: &Shared, inst: usize, node: usize) -> Self {
-        let id = NodeId::parse(&format!("n{node}")).expect("valid");
+        let id = lock(world).profile.name_of(node);
         let subscriptions = Arc::new(Subscriptions::default());
         lock(world).insts[inst].feeds.insert(node, Feed::new(&subscriptions));
         Self { world: Arc::clone(world), inst, node, id, subscriptions }
@@ -87,16 +87,16 @@ impl Node for SimNode {
 
     fn call(
         self: Arc<Self>,
-        sent_at: RequestTime,
+        stamp: RequestStamp,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static {
-        PendingCall { node: self, sent_at, request, call: None }
+        PendingCall { node: self, stamp, request, call: None }
     }
 }
 
 struct PendingCall {
     node: Arc<SimNode>,
-    sent_at: RequestTime,
+    stamp: RequestStamp,
     request: Arc<Request>,
     call: Option<u64>,
 }
@@ -108,12 +108,12 @@ impl Future for PendingCall {
         let (node, inst) = (Arc::clone(&self.node), self.node.inst);
         let mut world = lock(&node.world);
         let Some(id) = self.call else {
-            return match world.send(inst, node.node, self.sent_at, &self.request, cx.waker()) {
+            return match world.send(&node, &self.stamp, &self.request, cx.waker()) {
                 Ok(id) => {
                     self.call = Some(id);
                     Poll::Pending
                 }
-                Err(kind) => Poll::Ready(Err(Unreachable::new(kind, "simulated"))),
+                Err(answer) => Poll::Ready(answer),
             };
         };
         let Some(call) = world.insts[inst].calls.get_mut(&id) else { return Poll::Pending };
@@ -152,20 +152,24 @@ impl World {
     /// Hands a request to the connection.
     fn send(
         &mut self,
-        inst: usize,
-        node: usize,
-        sent_at: RequestTime,
+        to: &SimNode,
+        stamp: &RequestStamp,
         request: &Arc<Request>,
         waker: &Waker,
-    ) -> Result<u64, UnreachableKind> {
+    ) -> Result<u64, NodeResult> {
+        let (inst, node) = (to.inst, to.node);
         self.stall(inst);
         let connection = self.connection_of(request);
         if !self.insts[inst].alive || !self.insts[inst].links[node][connection].up {
-            return Err(UnreachableKind::Disconnected);
+            return Err(Err(Unreachable::new(UnreachableKind::Disconnected, "simulated")));
         }
         let (sent, call) = (self.local(inst), self.id());
         let lat = self.latency(node);
         let identity_script = self.profile.identity_script;
+        let run = if identity_script { "".into() } else { Arc::clone(&self.insts[inst].links[node][connection].run) };
+        if let Some(no_vote) = stamp.refusal(&to.id, &run, request) {
+            return Err(Ok(Reply::NoVote(no_vote)));
+        }
         let i = &mut self.insts[inst];
         let link = &mut i.links[node][connection];
         let arrives = (sent + lat).max(link.last_out + 1);
@@ -178,15 +182,15 @@ impl World {
             generation: link.generation,
             epoch: link.epoch,
             call,
-            sent_at,
+            stamp: stamp.clone(),
             request: Arc::clone(request),
             params: Arc::clone(&i.params),
-            run: if identity_script { "".into() } else { Arc::clone(&link.run) },
+            run,
             is_late: false,
         };
         i.calls.insert(call, Call { node, connection, waker: waker.clone(), answer: None });
         self.at(arrives, Event::Packet(Box::new(packet)));
-        self.checker.was_sent(request, sent_at, sent);
+        self.checker.was_sent(request, stamp.sent_at, sent);
         Ok(call)
     }
 
@@ -223,8 +227,9 @@ impl World {
         let clock = self.node_clock(node);
         let may_end = self.may_end(&packet);
         let server = &mut self.servers[node];
-        let answer = server.machine.apply(clock, &packet.run, packet.sent_at, &packet.params, &packet.request);
+        let answer = server.machine.apply(clock, &packet.run, packet.stamp.clone(), &packet.params, &packet.request);
         self.observe(&packet, &answer);
+        let answer = packet.stamp.counted(&self.profile.name_of(node), &packet.run, answer);
         if may_end {
             self.publish_end(&packet);
         }

@@ -6,8 +6,8 @@ use super::network::Packet;
 use super::profile::Variant;
 use super::world::{MS, Us, World};
 use crate::protocol::{
-    AcquireArgs, CancelArgs, EndReason, NoVote, NodeResult, NodeStatus, ReleaseArgs, Reply, Request, RestoreArgs,
-    UpdateArgs, Vote,
+    AcquireArgs, CancelArgs, EndReason, MemberStatus, NoVote, NodeResult, NodeStatus, ReleaseArgs, Reply, Request,
+    RestoreArgs, UpdateArgs, Vote,
 };
 
 /// Shorter than a note counts, by as much as clocks may be apart and be stepped within the guard.
@@ -18,7 +18,7 @@ impl World {
     pub(super) fn observe(&mut self, packet: &Packet, answer: &NodeResult) {
         let (node, request) = (packet.node, &*packet.request);
         let code = answer_code(answer);
-        self.mix(&[node as u64, packet.inst as u64, packet.sent_at.0, code.0, code.1]);
+        self.mix(&[node as u64, packet.inst as u64, packet.stamp.sent_at.0, code.0, code.1]);
         self.trace(|| {
             let late = if packet.is_late { " LATE" } else { "" };
             format!("n{node} <- i{}{late} {} => {}", packet.inst, brief(request), brief_answer(answer))
@@ -34,13 +34,14 @@ impl World {
                 }
                 NoVote::Quarantined { .. } => HardState::Quarantined,
                 NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. } => HardState::OtherClusterRefused,
+                NoVote::OtherView { .. } | NoVote::OtherProcess { .. } => HardState::ViewStraddled,
                 NoVote::ClockOff { .. } if packet.is_late => HardState::LateAcquireMetGuard,
                 NoVote::ClockOff { .. } => HardState::ClockOff,
-                NoVote::Unseeded { .. } => HardState::Unseeded,
+                NoVote::Unseeded { .. } | NoVote::Blocked { .. } => HardState::Unseeded,
             };
             self.coverage.count(what);
             // A refusal of another cluster says nothing about the clock.
-            let shows_the_clock = !matches!(no_vote, NoVote::OtherCluster { .. });
+            let shows_the_clock = !matches!(no_vote, NoVote::OtherCluster { .. } | NoVote::OtherView { .. });
             self.servers[node].noticed += u32::from(shows_the_clock);
         }
         self.observe_membership(packet, answer);
@@ -49,8 +50,11 @@ impl World {
 
     /// Orders, witnesses, and whose a node is.
     fn observe_membership(&mut self, packet: &Packet, answer: &NodeResult) {
-        let Ok(Reply::Status(status)) = answer else { return };
         let (node, inst, now) = (packet.node, packet.inst, self.now);
+        if let Ok(Reply::Member(member)) = answer {
+            return self.observe_change(packet, member);
+        }
+        let Ok(Reply::Status(status)) = answer else { return };
         let is_clock_off = matches!(status.vote, Vote::NoVote(NoVote::ClockOff { .. }));
         let is_other = |inst: usize| self.profile.variant == Variant::OtherCluster && inst + 1 == self.insts.len();
         match &*packet.request {
@@ -62,9 +66,6 @@ impl World {
                 if is_foreign && !is_other(inst) && !self.checker.taken_by_other.contains(&node) {
                     self.fail(format!("node {node} was claimed by another cluster at a look"));
                 }
-            }
-            Request::Activate { .. } if status.vote == Vote::Active && is_other(inst) => {
-                self.checker.taken_by_other.insert(node);
             }
             Request::Quarantine { .. } if status.vote == Vote::Witnessed => {
                 self.coverage.count(HardState::OrderRefused);
@@ -83,6 +84,24 @@ impl World {
                     self.servers[node].disturb(now);
                     self.unnoticed.remove(&node);
                 }
+            }
+            _ => {}
+        }
+    }
+
+    /// Views, and who is admitted to them.
+    fn observe_change(&mut self, packet: &Packet, member: &MemberStatus) {
+        let is_other = self.profile.variant == Variant::OtherCluster && packet.inst + 1 == self.insts.len();
+        match &*packet.request {
+            Request::Admit(args) if member.is_done => {
+                if is_other {
+                    self.checker.taken_by_other.insert(packet.node);
+                }
+                self.coverage.count(HardState::QuarantineLeft);
+                self.coverage.count(if args.by_clock { HardState::SeededByClock } else { HardState::Healed });
+            }
+            Request::Promise { .. } | Request::Install { .. } if !member.is_done => {
+                self.coverage.count(HardState::ChangeDisplaced);
             }
             _ => {}
         }
@@ -118,10 +137,6 @@ impl World {
                 self.coverage.count(HardState::FenceWrittenBack);
             }
             (Request::Restore(_), Ok(Reply::Restored)) => self.coverage.count(HardState::LeaseRestored),
-            (Request::Activate { by_clock, .. }, Ok(Reply::Status(status))) if status.vote == Vote::Active => {
-                self.coverage.count(HardState::QuarantineLeft);
-                self.coverage.count(if *by_clock { HardState::SeededByClock } else { HardState::SeededByQuorum });
-            }
             (_, Ok(Reply::Status(status))) if status.why == "clock" => self.coverage.count(HardState::ClockRanBack),
             _ => {}
         }
@@ -141,6 +156,7 @@ fn answer_code(answer: &NodeResult) -> (u64, u64) {
         Ok(Reply::Released(released)) => (9, released.found as u64),
         Ok(Reply::NoVote(_)) => (10, 0),
         Ok(Reply::Status(status)) => (11, status.high_water.0),
+        Ok(Reply::Member(member)) => (14, member.view.id.number() ^ member.high_water.0),
         Ok(_) => (12, 0),
         Err(error) => (13, error.kind as u64),
     }

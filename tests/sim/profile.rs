@@ -2,6 +2,7 @@
 //! profile or not (swarm testing), so that common ones do not hide rare ones.
 
 use super::rng::Rng;
+use crate::types::NodeId;
 
 /// Clock offset, or age of a request, beyond which a node does not vote: the shipped default.
 pub(super) const GUARD_MS: u64 = 500;
@@ -88,6 +89,8 @@ pub(super) enum Variant {
     OtherCluster,
     /// Twice the longest TTL, so a longer quarantine.
     LongerTtl,
+    /// The name of the first node leads it to another server, which is blank.
+    SecondServer,
 }
 
 /// The world of one seed.
@@ -137,18 +140,31 @@ pub(super) struct Profile {
     pub(super) waits: u64,
     /// Share of notices that are lost before the calm. Percent.
     pub(super) lost_notices: u64,
+    /// Quarantines outlast the run: only what the other nodes know lets a node vote again.
+    pub(super) heals_only: bool,
 }
 
 impl Profile {
     /// How many servers there are: the nodes, and one more where an instance has another list.
     pub(super) fn servers(&self) -> usize {
-        self.nodes + usize::from(self.variant == Variant::OtherCluster)
+        self.nodes + usize::from(matches!(self.variant, Variant::OtherCluster | Variant::SecondServer))
     }
 
     /// The servers on an instance's node list.
-    pub(super) fn list_of(&self, inst: usize) -> std::ops::Range<usize> {
-        let is_other = self.variant == Variant::OtherCluster && inst + 1 == self.instances;
-        if is_other { 1..self.nodes + 1 } else { 0..self.nodes }
+    pub(super) fn list_of(&self, inst: usize) -> Vec<usize> {
+        match self.variant {
+            Variant::OtherCluster if inst + 1 == self.instances => (1..self.nodes + 1).collect(),
+            Variant::SecondServer if inst + 1 == self.instances => {
+                std::iter::once(self.nodes).chain(1..self.nodes).collect()
+            }
+            _ => (0..self.nodes).collect(),
+        }
+    }
+
+    /// What instances call a server.
+    pub(super) fn name_of(&self, server: usize) -> NodeId {
+        let is_second = self.variant == Variant::SecondServer && server == self.nodes;
+        NodeId::parse(&format!("n{}", if is_second { 0 } else { server })).expect("valid")
     }
 
     /// Draws the profile of `seed`.
@@ -196,8 +212,18 @@ impl Profile {
             calm_ms: r.range(6_000, 14_000),
             waits: r.pick(&[10, 50, 90]),
             lost_notices: r.pick(&[0, 0, 10, 50]),
+            heals_only: false,
             faults,
         };
+        profile.heals_only = r.chance(30) && profile.initialised && profile.variant != Variant::OtherCluster;
+        if profile.heals_only {
+            // A majority that forgets waits, also one that an instance quarantines at its word alone.
+            use Fault::{BootStops, JointStep, NodeStep, RestartAll};
+            profile.faults.retain(|f| !matches!(f, RestartAll | JointStep | NodeStep | BootStops));
+        }
+        if profile.variant == Variant::No && profile.nodes > 1 && profile.initialised && r.chance(12) {
+            profile.variant = Variant::SecondServer;
+        }
         if profile.nodes == 1 && profile.variant == Variant::OtherCluster {
             profile.variant = Variant::No; // two lists of one node have none in common
         }

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::Duration;
 
 use super::actors::{Inst, Server};
 use super::clients::{Answer, Client, ClientRequest};
@@ -30,6 +31,8 @@ pub(super) const MS: Us = 1_000;
 pub(super) const SEC: Us = 1_000_000;
 /// What honest wall clocks read when the world begins, microseconds since 1970.
 const EPOCH_US: u64 = 1_700_000_000_000_000;
+/// At most so long does a node wait that the others fill: its predecessor's notes run out, and changes displace each other.
+const HEALING: Duration = Duration::from_secs(12);
 /// What boot clocks read then.
 const UPTIME_US: u64 = 1_000 * SEC;
 
@@ -216,8 +219,9 @@ impl World {
 
     fn begin(&mut self) {
         for inst in 0..self.insts.len() {
-            // An instance with another node list starts after the cluster was initialised.
-            let is_other = self.profile.variant == Variant::OtherCluster && inst + 1 == self.insts.len();
+            // An instance with another node list, or another server under a name, starts after the cluster was initialised.
+            let is_variant = matches!(self.profile.variant, Variant::OtherCluster | Variant::SecondServer);
+            let is_other = is_variant && inst + 1 == self.insts.len();
             let at = if is_other { FAULTS_BEGIN_MS * MS } else { 0 };
             self.at(at, Event::Start { inst });
         }
@@ -232,9 +236,10 @@ impl World {
         self.at(SEC, Event::Fsync);
     }
 
-    /// The longest quarantine of any instance.
+    /// The longest quarantine of any instance; or how long a healing may take.
     pub(super) fn quarantine_ms(&self) -> u64 {
         let longest = self.insts.iter().map(|i| i.params.quarantine).max().unwrap_or_default();
+        let longest = if self.profile.heals_only { HEALING } else { longest };
         u64::try_from(longest.as_millis()).expect("short")
     }
 

@@ -68,7 +68,7 @@ pub(crate) fn node_outcome(outcome: &NodeOutcome) -> api::NodeVote {
         _ => (None, None),
     };
     let seconds_left = match &outcome.verdict {
-        Verdict::NoVote(NoVote::Quarantined { left_ms }) => Some(left_ms.div_ceil(1_000)),
+        Verdict::NoVote(NoVote::Quarantined { left_ms } | NoVote::Blocked { left_ms }) => Some(left_ms.div_ceil(1_000)),
         _ => None,
     };
     let (node, word) = (outcome.node.to_string(), outcome.verdict.as_str().to_owned());

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use super::state::{BootId, OpenError, Record, StateFile};
 use super::write_bound::WriteBound;
 use crate::protocol::reference::{KeyCounts, ReferenceNode, Resumed};
-use crate::protocol::{ClusterParams, NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
+use crate::protocol::{ClusterParams, NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationSource;
@@ -203,7 +203,7 @@ impl<C: Clock> EmbeddedNode<C> {
     }
 
     /// Executes the request if no write is required first. `is_in_turn`: it has waited in the queue.
-    fn step(self: &Arc<Self>, sent_at: RequestTime, request: &Request, is_in_turn: bool) -> Step {
+    fn step(self: &Arc<Self>, stamp: &RequestStamp, request: &Request, is_in_turn: bool) -> Step {
         let mut inner = self.inner.lock();
         if inner.is_closed {
             return Step::Done(Err(Unreachable::new(UnreachableKind::Disconnected, "the node is closed")));
@@ -214,7 +214,7 @@ impl<C: Clock> EmbeddedNode<C> {
         }
         let now = self.clock.now();
         let now_us = now.as_micros().saturating_add(self.offset_us);
-        let bound = inner.reference.effect_bound(now_us, sent_at, &self.params, request);
+        let bound = inner.reference.effect_bound(now_us, stamp.sent_at, &self.params, request);
         let changes_no_bound = bound.end_us.is_none() && bound.fence <= inner.reference.highest_fence();
         let until_boot_us = bound.end_us.map_or(0, |end| end.saturating_sub(self.offset_us));
         let required = WriteBound { until_boot_us, fence: bound.fence };
@@ -227,7 +227,7 @@ impl<C: Clock> EmbeddedNode<C> {
             }
             return Step::Wait(Some(required));
         }
-        let answer = inner.reference.apply(now_us, "", sent_at, &self.params, request);
+        let answer = inner.reference.apply(now_us, "", stamp.clone(), &self.params, request);
         if inner.written.is_short_for(required) && inner.still_failing(now).is_none() {
             self.start_write(inner, required);
         }
@@ -235,12 +235,12 @@ impl<C: Clock> EmbeddedNode<C> {
     }
 
     /// Executes the request in the order of the queue, after a write of the file.
-    async fn step_in_turn(self: &Arc<Self>, sent_at: RequestTime, request: &Request) -> NodeResult {
+    async fn step_in_turn(self: &Arc<Self>, stamp: &RequestStamp, request: &Request) -> NodeResult {
         let _queued = QueuedGuard(self); // counted by `step`
         let _turn = self.turns.lock().await;
         for _ in 0..WRITES_PER_REQUEST {
             let mut written = self.written.subscribe();
-            match self.step(sent_at, request, true) {
+            match self.step(stamp, request, true) {
                 Step::Done(answer) => return answer,
                 Step::Wait(required) => self.start_write(self.inner.lock(), required.unwrap_or_default()),
             }
@@ -248,7 +248,7 @@ impl<C: Clock> EmbeddedNode<C> {
                 break;
             }
         }
-        match self.step(sent_at, request, true) {
+        match self.step(stamp, request, true) {
             Step::Done(answer) => answer,
             Step::Wait(_) => Err(full("writing the state file takes longer than the written bounds last")),
         }
@@ -341,10 +341,10 @@ impl<C: Clock> Node for EmbeddedNode<C> {
     ///
     /// Errors: `Full` where the state file cannot be written (releases still succeed), `Disconnected`
     /// after [`EmbeddedNode::close`].
-    async fn call(self: Arc<Self>, sent_at: RequestTime, request: Arc<Request>) -> NodeResult {
-        match self.step(sent_at, &request, false) {
+    async fn call(self: Arc<Self>, stamp: RequestStamp, request: Arc<Request>) -> NodeResult {
+        match self.step(&stamp, &request, false) {
             Step::Done(answer) => answer,
-            Step::Wait(_) => self.step_in_turn(sent_at, &request).await,
+            Step::Wait(_) => self.step_in_turn(&stamp, &request).await,
         }
     }
 }

@@ -114,7 +114,7 @@ fn release(i: u64, by: u64) -> Request {
 
 async fn status(node: &TestNode) -> crate::protocol::NodeStatus {
     // A probe is answered whatever its time; the next requests take its clock.
-    match node.clone().call(RequestTime(0), Arc::new(Request::probe())).await {
+    match node.clone().call(RequestTime(0).into(), Arc::new(Request::probe())).await {
         Ok(Reply::Status(status)) => status,
         other => panic!("{other:?}"),
     }
@@ -122,7 +122,7 @@ async fn status(node: &TestNode) -> crate::protocol::NodeStatus {
 
 async fn ask(node: &TestNode, request: Request) -> NodeResult {
     let sent_at = RequestTime(status(node).await.now_us);
-    node.clone().call(sent_at, Arc::new(request)).await
+    node.clone().call(sent_at.into(), Arc::new(request)).await
 }
 
 async fn granted(node: &TestNode, request: Request) -> Fence {
@@ -217,7 +217,7 @@ async fn after_a_clean_stop_it_waits_only_for_leases_that_are_held() {
     let mut last = granted(&node, acquire(1, 1, TTL)).await;
     node.close().expect("written");
     node.close().expect("a second time does nothing");
-    let refused = node.clone().call(RequestTime(0), Arc::new(release(1, 1))).await;
+    let refused = node.clone().call(RequestTime(0).into(), Arc::new(release(1, 1))).await;
     assert_eq!(refused.map_err(|e| e.kind), Err(UnreachableKind::Disconnected));
     crash(node).await;
 
@@ -381,7 +381,7 @@ async fn requests_during_a_write_keep_their_order() {
     let (dir, clock) = (tempfile::tempdir().expect("a directory"), ManualClock::new());
     let node = start(&dir, &clock);
     let sent_at = RequestTime(status(&node).await.now_us);
-    let call = |request| node.clone().call(sent_at, Arc::new(request));
+    let call = |request| node.clone().call(sent_at.into(), Arc::new(request));
     let answers = futures_util::future::join4(
         call(acquire(1, 1, TTL)),
         call(acquire(1, 2, TTL)),
@@ -402,7 +402,8 @@ async fn a_request_dropped_during_a_write_blocks_no_other() {
     let node = start(&dir, &clock);
     let sent_at = RequestTime(status(&node).await.now_us);
     for by in 0..50 {
-        let mut gone = Box::pin(node.clone().call(sent_at, Arc::new(acquire(1, by, Duration::from_secs(20 + by)))));
+        let mut gone =
+            Box::pin(node.clone().call(sent_at.into(), Arc::new(acquire(1, by, Duration::from_secs(20 + by)))));
         let first_poll = futures_util::future::poll_immediate(&mut gone).await;
         drop(gone);
         if first_poll.is_none() {

@@ -14,14 +14,16 @@ use std::task::Poll;
 use deadpool_redis::redis::{RedisError, Value};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::connection::{ActiveConnection, ConnectionSlot, NodeConnections, PendingRequest};
 use super::errors;
 use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
 use crate::protocol::keys::{KeyTemplate, LEASES_KEY, META_KEY};
-use crate::protocol::{ClusterParams, NodeResult, Reply, Request, RequestTime, Unreachable, UnreachableKind};
+use crate::protocol::{ClusterParams, NodeResult, Reply, Request, RequestTime, Unreachable, UnreachableKind, ViewId};
 use crate::redlock::clock::{Clock, SystemClock};
+use crate::types::NodeId;
 
 /// Maximum number of commands on a connection that are not yet answered. Beyond it requests stay in the
 /// queue, so that a node that does not answer is not sent what nobody will wait for. The driver's own
@@ -35,6 +37,35 @@ pub(super) struct CommandContext {
     pub params: Arc<ClusterParams>,
     /// Names of lock keys.
     pub template: KeyTemplate,
+    /// The node's name.
+    id: NodeId,
+    /// The last fingerprint: a connection has one until the view changes.
+    fingerprint: Arc<Mutex<Option<Fingerprint>>>,
+}
+
+/// What scripts compare with the marker, of a process in a view.
+#[derive(Debug)]
+struct Fingerprint {
+    run: Arc<str>,
+    view: ViewId,
+    text: Arc<str>,
+}
+
+impl CommandContext {
+    /// For the commands to one node.
+    pub(super) fn new(id: NodeId, params: Arc<ClusterParams>, template: KeyTemplate) -> Self {
+        Self { params, template, id, fingerprint: Arc::default() }
+    }
+
+    fn fingerprint(&self, run: &Arc<str>, view: ViewId) -> Arc<str> {
+        let mut last = self.fingerprint.lock();
+        if let Some(known) = last.as_ref().filter(|known| known.view == view && known.run == *run) {
+            return Arc::clone(&known.text);
+        }
+        let text: Arc<str> = commands::marker_fingerprint(&self.params, run, view).into();
+        *last = Some(Fingerprint { run: Arc::clone(run), view, text: Arc::clone(&text) });
+        text
+    }
 }
 
 /// Sends the requests of one connection until dropped. Cancel: what was sent may take effect; its
@@ -56,6 +87,7 @@ pub(super) async fn run_batcher(
             Some(done) = in_flight.next(), if !in_flight.is_empty() => complete(&connections, slot, done, clock),
             () = slot.enqueued(), if capacity > 0 => {
                 let Some((active, requests)) = slot.drain_batch(capacity) else { continue };
+                let requests = sendable(&context.id, &active.run, requests);
                 for batch in batches(requests, &hashing) {
                     let mut sending = Box::pin(send_batch(Arc::clone(&context), active.clone(), batch));
                     // The first poll hands the command to the driver: here, so that commands keep their order.
@@ -72,7 +104,8 @@ pub(super) async fn run_batcher(
 /// A command that was answered, or failed.
 struct CompletedBatch {
     generation: u64,
-    marker_fingerprint: Arc<str>,
+    run: Arc<str>,
+    id: NodeId,
     batch: Vec<PendingRequest>,
     outcome: Result<Value, RedisError>,
 }
@@ -90,13 +123,12 @@ async fn send_batch(
     mut active: ActiveConnection,
     batch: Vec<PendingRequest>,
 ) -> CompletedBatch {
+    let view = batch.first().map_or(ViewId::NONE, |p| p.stamp.view.id);
+    let marker_fingerprint = context.fingerprint(&active.run, view);
     let command = |script_ref: ScriptRef| {
-        let requests: Vec<(RequestTime, &_)> = batch.iter().map(|p| (p.sent_at, &*p.request)).collect();
-        let context = ScriptContext {
-            params: &context.params,
-            template: &context.template,
-            marker_fingerprint: &active.marker_fingerprint,
-        };
+        let requests: Vec<(RequestTime, &_)> = batch.iter().map(|p| (p.stamp.sent_at, &*p.request)).collect();
+        let (params, template) = (&*context.params, &context.template);
+        let context = ScriptContext { params, template, marker_fingerprint: &marker_fingerprint };
         commands::build_batch(&context, &requests, script_ref)
     };
     let by_hash = command(ScriptRef::Hash);
@@ -107,20 +139,21 @@ async fn send_batch(
         }
         outcome => outcome,
     };
-    let ActiveConnection { generation, marker_fingerprint, .. } = active;
-    CompletedBatch { generation, marker_fingerprint, batch, outcome }
+    let ActiveConnection { generation, run, .. } = active;
+    CompletedBatch { generation, run, id: context.id.clone(), batch, outcome }
 }
 
 fn complete(connections: &NodeConnections, slot: &ConnectionSlot, done: CompletedBatch, clock: SystemClock) {
-    let CompletedBatch { generation, marker_fingerprint, batch, outcome } = done;
+    let CompletedBatch { generation, run, id, batch, outcome } = done;
     let count = batch.len();
     match outcome {
         Ok(value) => {
             for (index, pending) in batch.into_iter().enumerate() {
                 let answer = commands::parse_in_batch(count, index, &pending.request, &value);
-                if matches!(&answer, Ok(Reply::Status(status)) if is_outdated(&marker_fingerprint, &status.run)) {
+                if matches!(&answer, Ok(Reply::Status(status)) if is_outdated(&run, &status.run)) {
                     connections.close(slot, Some(generation), clock.now());
                 }
+                let answer = pending.stamp.counted(&id, &run, answer);
                 pending.answer(answer);
             }
         }
@@ -140,9 +173,21 @@ fn complete(connections: &NodeConnections, slot: &ConnectionSlot, done: Complete
 }
 
 /// Whether the server became another run since the connection's hand-shake, as by a failover to a replica and back.
-fn is_outdated(marker_fingerprint: &str, run: &str) -> bool {
-    let bound = marker_fingerprint.split('|').next().unwrap_or("");
+fn is_outdated(bound: &str, run: &str) -> bool {
     !bound.is_empty() && bound != run
+}
+
+/// Answers the requests that the process at the other end may not get: their view names another one.
+fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>) -> Vec<PendingRequest> {
+    let refused = |pending: &PendingRequest| pending.stamp.refusal(id, run, &pending.request);
+    let mut sent = Vec::with_capacity(requests.len());
+    for pending in requests {
+        match refused(&pending) {
+            Some(no_vote) => pending.answer(Ok(Reply::NoVote(no_vote))),
+            None => sent.push(pending),
+        }
+    }
+    sent
 }
 
 /// Groups requests into commands, in the order in which these are to be sent.
@@ -159,7 +204,12 @@ fn batches(requests: Vec<PendingRequest>, hashing: &RandomState) -> Vec<Vec<Pend
             BatchKind::Acquire => 0,
             BatchKind::Release => 1,
         });
-        let fits = |index: &usize| last.get(&key).is_none_or(|last| last < index) && batches[*index].len() < BATCH_MAX;
+        let is_of_view =
+            |batch: &[PendingRequest]| batch.first().is_some_and(|p| p.stamp.view.id == pending.stamp.view.id);
+        let fits = |index: &usize| {
+            let batch = &batches[*index];
+            last.get(&key).is_none_or(|last| last < index) && batch.len() < BATCH_MAX && is_of_view(batch)
+        };
         let index = match kind.and_then(|kind| open[kind]).filter(fits) {
             Some(index) => index,
             None => {
@@ -240,7 +290,7 @@ mod tests {
         let mut pending = Vec::new();
         for entry in requests {
             let (gone, entry) = (entry.starts_with('!'), entry.trim_start_matches('!'));
-            let (one, caller) = PendingRequest::new(RequestTime(1), Arc::new(request(entry)));
+            let (one, caller) = PendingRequest::new(RequestTime(1).into(), Arc::new(request(entry)));
             pending.push(one);
             if !gone {
                 callers.push(caller);

@@ -17,7 +17,7 @@ use super::errors;
 use super::server_checks::{self, ServerInfo};
 use super::stream::Target;
 use super::url::{NodeTls, NodeUrl};
-use crate::protocol::{ClusterParams, Unreachable, UnreachableKind, commands};
+use crate::protocol::{Unreachable, UnreachableKind, commands};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::types::Invalid;
 
@@ -87,7 +87,6 @@ pub(super) struct Connector {
     /// User, password, database.
     settings: RedisConnectionInfo,
     limits: Limits,
-    params: Arc<ClusterParams>,
     bind_run: bool,
     allow_replicas: bool,
 }
@@ -107,14 +106,13 @@ impl Connector {
         url: &NodeUrl,
         tls: Option<&NodeTls>,
         limits: Limits,
-        params: Arc<ClusterParams>,
         bind_run: bool,
         allow_replicas: bool,
     ) -> Result<Self, Invalid> {
         let client = url.client(tls)?;
         let info = client.get_connection_info();
         let (target, settings) = (Target::new(info, tls)?, info.redis_settings().clone());
-        Ok(Self { target, settings, limits, params, bind_run, allow_replicas })
+        Ok(Self { target, settings, limits, bind_run, allow_replicas })
     }
 
     /// The pool of a slot's connection, still empty.
@@ -146,7 +144,7 @@ impl Connector {
             return Err(Unreachable::new(UnreachableKind::Protocol, why));
         }
         let run_id = if self.bind_run { &server.run_id } else { "" };
-        let marker_fingerprint = commands::marker_fingerprint(&self.params, run_id).into();
+        let run = run_id.into();
         let refusal = (!server.is_master()).then(|| errors::of_call(&errors::not_master(&server.role)));
         connections.record_server(server);
         // A replica may be promoted on this connection, without what it was never sent (F2).
@@ -154,7 +152,7 @@ impl Connector {
             Some(refusal) => Err(refusal),
             None => {
                 let generation = connections.next_generation();
-                Ok(ActiveConnection { connection, marker_fingerprint, generation, _driver: driver })
+                Ok(ActiveConnection { connection, run, generation, _driver: driver })
             }
         }
     }

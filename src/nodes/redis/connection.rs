@@ -11,7 +11,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
 use super::server_checks::ServerInfo;
-use crate::protocol::{NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
+use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::clock::BootTime;
 
 /// A connection that has passed its hand-shake.
@@ -19,8 +19,8 @@ use crate::redlock::clock::BootTime;
 pub(super) struct ActiveConnection {
     /// Where commands are sent.
     pub connection: MultiplexedConnection,
-    /// What scripts compare with the node's marker, see [`crate::protocol::commands::marker_fingerprint`].
-    pub marker_fingerprint: Arc<str>,
+    /// The process to which it is bound; empty: not known, each script reads it.
+    pub run: Arc<str>,
     /// Distinguishes the connections that a slot has had.
     pub generation: u64,
     pub(super) _driver: DriverTask,
@@ -32,8 +32,8 @@ pub(super) type DriverTask = Arc<JoinSet<()>>;
 /// A request that is not yet answered.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
-    /// When its round began.
-    pub sent_at: RequestTime,
+    /// When its round began, and in which view.
+    pub stamp: RequestStamp,
     /// What is requested.
     pub request: Arc<Request>,
     caller: oneshot::Sender<NodeResult>,
@@ -41,9 +41,9 @@ pub(super) struct PendingRequest {
 
 impl PendingRequest {
     /// The request, and the receiver of its answer.
-    pub(super) fn new(sent_at: RequestTime, request: Arc<Request>) -> (Self, oneshot::Receiver<NodeResult>) {
+    pub(super) fn new(stamp: RequestStamp, request: Arc<Request>) -> (Self, oneshot::Receiver<NodeResult>) {
         let (caller, answer) = oneshot::channel();
-        (Self { sent_at, request, caller }, answer)
+        (Self { stamp, request, caller }, answer)
     }
 
     /// The caller no longer waits for the answer.
@@ -93,7 +93,7 @@ impl ConnectionSlot {
     /// Errors: [`EnqueueError`]; then nothing is sent.
     pub(super) fn enqueue(
         &self,
-        sent_at: RequestTime,
+        stamp: RequestStamp,
         request: Arc<Request>,
         limit: usize,
     ) -> Result<oneshot::Receiver<NodeResult>, EnqueueError> {
@@ -109,7 +109,7 @@ impl ConnectionSlot {
         if queue.len() >= limit {
             return Err(EnqueueError::QueueFull);
         }
-        let (pending, answer) = PendingRequest::new(sent_at, request);
+        let (pending, answer) = PendingRequest::new(stamp, request);
         queue.push(pending);
         if queue.len() == 1 {
             self.enqueued.notify_one();
@@ -333,6 +333,7 @@ impl Drop for CallPermit<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::RequestTime;
 
     #[test]
     fn each_key_has_one_connection_and_keys_are_spread_over_all() {
@@ -346,7 +347,7 @@ mod tests {
     #[test]
     fn requests_are_refused_without_a_connection() {
         let slot = ConnectionSlot::default();
-        let refused = slot.enqueue(RequestTime(1), Arc::new(Request::probe()), 8).err();
+        let refused = slot.enqueue(RequestTime(1).into(), Arc::new(Request::probe()), 8).err();
         assert_eq!(refused, Some(EnqueueError::NotConnected));
         assert!(slot.drain_batch(8).is_none());
     }

@@ -14,7 +14,7 @@ use super::connection::{EnqueueError, NodeConnections};
 use super::server_checks::ServerFinding;
 use super::{subscriber, supervisor};
 use crate::nodes::observer::NodeObserver;
-use crate::protocol::{NodeResult, Request, RequestTime, Unreachable, UnreachableKind};
+use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
@@ -87,8 +87,8 @@ impl RedisNode {
         let check = config.node_timeout.saturating_mul(CHECK_NODE_TIMEOUTS).max(CHECK_TIMEOUT_MIN);
         let (limit, limits) = (config.connect_timeout, Limits { connect: config.connect_timeout, check });
         let bind_run = config.identity == Identity::Handshake;
-        let (params, tls) = (Arc::clone(&config.params), config.tls.as_ref());
-        let connector = Connector::new(&config.url, tls, limits, params, bind_run, config.allow_replicas)?;
+        let tls = config.tls.as_ref();
+        let connector = Connector::new(&config.url, tls, limits, bind_run, config.allow_replicas)?;
         let connections = Arc::new(NodeConnections::new(config.connections, clock.now()));
         let subscriptions = Arc::new(Subscriptions::default());
         let (id, subscribed, supervised) = (config.id.clone(), Arc::clone(&subscriptions), Arc::clone(&connections));
@@ -97,7 +97,7 @@ impl RedisNode {
         let pools =
             (0..config.connections).map(|slot| connector.pool(&connections, slot, clock)).collect::<Result<_, _>>()?;
         let supervisor = supervisor::supervise(id, Arc::clone(&connections), (connector, pools), clock, entropy);
-        let context = CommandContext { params: config.params, template: config.key_template };
+        let context = CommandContext::new(config.id.clone(), config.params, config.key_template);
         let tasks = async move {
             // Tasks of their own, so that their frequent wake-ups do not poll the others. Dropping the
             // set ends them with this future.
@@ -141,7 +141,7 @@ impl RedisNode {
         }
     }
 
-    async fn send(&self, sent_at: RequestTime, request: &Arc<Request>) -> NodeResult {
+    async fn send(&self, stamp: RequestStamp, request: &Arc<Request>) -> NodeResult {
         let Some(_permit) = self.connections.begin_call(self.max_in_flight) else {
             return Err(Unreachable::new(UnreachableKind::Overloaded, "too many requests are in flight"));
         };
@@ -149,7 +149,7 @@ impl RedisNode {
             return Err(Unreachable::new(UnreachableKind::Unsuitable, "findings about the server remove its vote"));
         }
         let slot = self.connections.slot_of_key(ordering_key(request));
-        match slot.enqueue(sent_at, Arc::clone(request), self.max_in_flight) {
+        match slot.enqueue(stamp, Arc::clone(request), self.max_in_flight) {
             Ok(answer) => answer_of(answer).await,
             Err(EnqueueError::NotConnected) => Err(self.not_connected()),
             Err(EnqueueError::QueueFull) => {
@@ -193,7 +193,7 @@ impl Node for RedisNode {
 
     fn call(
         self: Arc<Self>,
-        sent_at: RequestTime,
+        stamp: RequestStamp,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static {
         // The first poll enqueues the request, so requests keep the order of their first polls.
@@ -201,7 +201,7 @@ impl Node for RedisNode {
         tokio::task::unconstrained(async move {
             let (operation, started) = (request.operation(), self.clock.now());
             let mut guard = CallGuard { node: &self, operation, started, is_answered: false };
-            let answer = self.send(sent_at, &request).await;
+            let answer = self.send(stamp, &request).await;
             guard.is_answered = true;
             self.completed(operation, started, &answer);
             answer

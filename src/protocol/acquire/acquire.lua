@@ -4,21 +4,24 @@
 --       labels, resource
 -- value: token hash (64 hex) | renewals (6 digits) | ttl_ms | fence | attempt,attempt, | labels
 -- Reply: for each, in order: its fence (a number: granted), or a list: G fence 1 (joined) | B pttl value |
---        D reason | X | K C P Q S
+--        D reason | X | W left (the resource has a block) | K C P Q S
 local NOW_MS, FENCE_TTL = math.floor(NOW / 1000), ARGV[3]
-local found = redis.call('MGET', unpack(KEYS, 3))
+local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 3)) -- the first: whether any resource has a block
 local base, per = tonumber(m[4] or 0), math.floor(NOW_MS / FENCE_TTL)
 local out, new, top, k, at = {}, {}, hw, 2, 3
-for i = 1, #found / 4 do
+for i = 1, (#found - 1) / 4 do
   SENT = tonumber(ARGV[at + 1])
-  local v, ended = found[k - 1], found[k]
+  local v, ended = found[k], found[k + 1]
   local no = not (sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD) and judge() or nil
+  local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. ARGV[at + 7]) or -2
   if no then
     out[i] = no
   elseif ended then
     out[i] = { 'D', ended } -- this token was released
-  elseif found[k + 1] then
+  elseif found[k + 2] then
     out[i] = { 'D', 'cancelled' } -- this attempt was cancelled before it arrived
+  elseif block ~= -2 then
+    out[i] = { 'W', block } -- even to the token that has the key: the block may stand for another lease
   elseif not v then
     local fence, digits = SENT, ARGV[at + 1]
     -- Fence counters may expire: base, a periodic copy of hw, is at least as high as every expired one.
@@ -26,7 +29,7 @@ for i = 1, #found / 4 do
       base, m[5] = math.max(base, top), per
       redis.call('HSET', META, 'base', base, 'per', per)
     end
-    local c = tonumber(found[k + 2]) or 0
+    local c = tonumber(found[k + 3]) or 0
     if SENT <= top or SENT <= c then -- otherwise SENT is above all of them, since base <= hw
       fence = math.max(SENT, base + 1, c + 1)
       digits = string.format('%.0f', fence)

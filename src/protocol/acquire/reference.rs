@@ -5,7 +5,7 @@ use crate::protocol::record::CLAIMS_MAX_BYTES;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, Reply};
+use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply};
 use crate::types::{Fence, ResourceName};
 
 /// Runs one acquire.
@@ -17,8 +17,12 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if let Some(reason) = memory.tombstone(context, resource, &args.token) {
         return Reply::Ended { reason };
     }
-    if memory.cancelled.get(&(resource.clone(), args.attempt.clone()), now_ms).is_some() {
+    if memory.cancelled.get(&(resource.clone(), args.token.clone(), args.attempt.clone()), now_ms).is_some() {
         return Reply::Ended { reason: EndReason::Cancelled };
+    }
+    // Even to the token that has the key: the block may stand for another lease.
+    if let Some(left_ms) = memory.blocks.left_ms(resource, now_ms) {
+        return Reply::NoVote(NoVote::Blocked { left_ms });
     }
     match memory.locks.get(resource, now_ms) {
         Some(LockValue::Lease(record)) if record.token == args.token => join(memory, context, args),

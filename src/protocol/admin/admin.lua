@@ -1,10 +1,10 @@
--- The node's own state: probe, init, quarantine, activate. KEYS: 1 meta, 2 index
--- ARGV: as in marker.lua, 5 operation (probe | init | quarantine | activate), 6 seed fence, 7 key head, 8 key tail, 9 sweep count,
---       10 why (activate: '' keeps it), 11 instance, 12 '1' (a probe: it is a witness), then for each node that it sees alive: name, run
--- Replies: {code, number, hw, now_us, run, why, since_us, until_us, name, run, ...}, the last for each node that any instance
---   saw alive within 3 s; code: A, K, C, P, Q, S, or N (init: has a marker already), W (quarantine: refused, as another
+-- The node's own state: probe, init, quarantine. KEYS: 1 meta, 2 index
+-- ARGV: as in marker.lua, 5 operation (probe | init | quarantine), 6 record (init: of the sender's view), 7 key head, 8 key
+--       tail, 9 sweep count, 10 instance, 11 '1' (a probe: it is a witness), then for each node that it sees alive: name, run
+-- Replies: {code, number, hw, now_us, run, why, since_us, until_us, record, promised, admitted, name, run, ...}, the last for
+--   each node that any instance saw alive within 3 s; code: A, K, C, P, Q, S, V, or N (init: has a marker already), W (quarantine: refused, as another
 --   instance's time was right here within 2.5 s)
-local operation, seed, instance, ASK = ARGV[5], tonumber(ARGV[6]), ARGV[11], tonumber(string.match(PASS, '%d+$'))
+local operation, instance, ASK = ARGV[5], ARGV[10], tonumber(string.match(PASS, '%d+$'))
 local ALIVE, WITNESS, FORGET = 3000000, 2500000, 60000000 -- us
 local RUN = string.match(PASS, '^%x*')
 -- The connection was made before this process became a replica and a master again: what it knows may be from elsewhere.
@@ -18,8 +18,9 @@ local x = redis.call('HMGET', META, 'run', 'ev')
 local all, notes = redis.call('HGETALL', META), {}
 for i = 1, #all, 2 do notes[all[i]] = all[i + 1] end
 local function answer(code, n)
-  local y = redis.call('HMGET', META, 'why', 'since', 'until', 'hw')
-  local out = { code, n, tonumber(y[4] or 0), NOW, RUN, y[1] or '', tonumber(y[2] or 0), tonumber(y[3] or 0) }
+  local y = redis.call('HMGET', META, 'why', 'since', 'until', 'hw', 'roster', 'promised', 'admitted')
+  local out = { code, n, tonumber(y[4] or 0), NOW, RUN, y[1] or '', tonumber(y[2] or 0), tonumber(y[3] or 0), y[5] or NONE,
+    y[6] or NONE, y[7] or NONE }
   for i = 1, #all, 2 do
     local run, at = string.match(all[i + 1], '^(%w+) (%d+)$')
     if string.sub(all[i], 1, 5) == 'peer:' and run and math.abs(NOW - at) <= ALIVE then
@@ -33,10 +34,12 @@ if operation == 'init' then -- only on a node that has never voted since it was 
   if tonumber(y[3] or 0) > PROTO then return answer('P', tonumber(y[3])) end
   if x[1] and (y[1] ~= 'q' or y[2] ~= 'blank') then return answer('N', NOW) end
   if math.abs(NOW - SENT) > GUARD then return answer('K', NOW) end -- its fences would start at a wrong time
-  local cfg, longest = string.match(PASS, '^%x*|(.*)|%d+$'), math.max(ASK, Q)
+  local cfg, view = string.match(PASS, '^%x*|(.*)|(%x+)|%d+$')
+  local longest = math.max(ASK, Q)
   hw = math.max(hw, SENT)
-  redis.call('HSET', META, 'pass', RUN .. '|' .. cfg, 'seen', NOW, 'hw', hw, 'base', hw, 'per', 0, 'run', RUN, 'st', 'a',
-    'cfg', cfg, 'proto', PROTO, 'ask', math.max(ASK, tonumber(y[4] or 0)), 'qms', longest, 'roll', NOW + longest * 1000,
+  redis.call('HSET', META, 'view', view, 'promised', view, 'admitted', view, 'roster', ARGV[6])
+  redis.call('HSET', META, 'pass', RUN .. '|' .. cfg .. '|' .. view, 'seen', NOW, 'hw', hw, 'base', hw, 'per', 0, 'run', RUN,
+    'st', 'a', 'cfg', cfg, 'proto', PROTO, 'ask', math.max(ASK, tonumber(y[4] or 0)), 'qms', longest, 'roll', NOW + longest * 1000,
     'until', 0, 'owed', 0, 'ev', ev, 'why', 'init', 'since', NOW)
   return answer('A', 0)
 end
@@ -49,22 +52,15 @@ if operation == 'quarantine' then
   if no[1] == 'Q' then redis.call('HSET', META, 'ev', ev) end
   return answer(no[1], no[2])
 end
-local no = not fit and judge() or nil
+local no, other = not fit and judge() or nil, nil
+if no and no[1] == 'V' then no, other = nil, no end -- it votes, in another view
 if not no or no[1] == 'Q' or no[1] == 'S' then
   if x[2] and x[2] ~= ev and x[1] == RUN then -- keys were evicted under memory pressure, or the statistics were reset
     local memory = tonumber(ev) < tonumber(x[2]) and redis.call('INFO', 'memory') or nil
     local never = memory and (string.find(memory, 'maxmemory:0\r', 1, true) or string.find(memory, 'maxmemory_policy:noeviction', 1, true))
-    if not never then no = judge('evicted') end
+    if not never then no, other = judge('evicted'), nil end
   end
   if x[2] ~= ev or not fit then redis.call('HSET', META, 'ev', ev) end
-end
-if operation == 'activate' and no and no[1] == 'S' then
-  local y = redis.call('HMGET', META, 'base', 'why')
-  local cfg = string.match(PASS, '^%x*|(.*)|%d+$')
-  hw = math.max(hw, seed)
-  redis.call('HSET', META, 'st', 'a', 'owed', 0, 'base', math.max(tonumber(y[1] or 0), hw), 'hw', hw, 'since', NOW,
-    'cfg', cfg, 'pass', RUN .. '|' .. cfg, 'why', ARGV[10] ~= '' and ARGV[10] or y[2])
-  no = nil
 end
 -- Another cluster's template may name other keys, and a script of another version changes nothing.
 if no and (no[1] == 'C' or no[1] == 'P') then return answer(no[1], no[2]) end
@@ -79,8 +75,8 @@ if operation == 'probe' and not (no and no[1] == 'K') then
     if string.sub(field, 1, 4) == 'fit:' and math.abs(NOW - at) > FORGET then redis.call('HDEL', META, field) end
   end
   local left = { 'beat', NOW } -- a node that cannot write has no vote to give: this fails where it is full
-  if ARGV[12] == '1' then left[3], left[4] = 'fit:' .. instance, NOW end
-  for i = 13, #ARGV, 2 do -- a note stays until the process that it names was silent for 3 s
+  if ARGV[11] == '1' then left[3], left[4] = 'fit:' .. instance, NOW end
+  for i = 12, #ARGV, 2 do -- a note stays until the process that it names was silent for 3 s
     local field = 'peer:' .. ARGV[i]
     local run, at = string.match(notes[field] or '', '^(%w+) (%d+)$')
     if run == ARGV[i + 1] or not run or math.abs(NOW - at) > ALIVE then
@@ -99,5 +95,6 @@ for _, resource in ipairs(late) do
     redis.call('ZREM', KEYS[2], resource)
   end
 end
+no = no or other
 if no then return answer(no[1], no[2]) end
 return answer('A', 0)

@@ -1,4 +1,4 @@
-//! Admin: the operations on the node itself (probe, init, quarantine, activate), which share a script.
+//! Admin: the operations on the node itself (probe, init, quarantine), which share a script.
 
 pub(super) mod reference;
 
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use deadpool_redis::redis::{Cmd, Value};
 
 use super::keys;
-use super::params::{BY_CLOCK, RequestTime};
+use super::params::RequestTime;
 use super::reply::{NodeStatus, Reply, Vote};
 use super::reply_reader::{Malformed, ReplyReader};
 use super::request::Request;
@@ -43,12 +43,9 @@ pub(super) fn build(
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, 1);
     command.keys([keys::META_KEY, keys::LEASES_KEY]);
     command.marker_args(context, sent_at);
-    let (seed, why) = match request {
-        Request::Activate { seed, by_clock } => (seed.0, if *by_clock { BY_CLOCK } else { "" }),
-        _ => (0, ""),
-    };
-    command.text(request.operation()).number(seed);
-    command.text(context.template.head()).text(context.template.tail()).number(SWEEP_MAX.into()).text(why);
+    let record = if let Request::Init { view } = request { view.encode() } else { String::new() };
+    command.text(request.operation()).text(&record);
+    command.text(context.template.head()).text(context.template.tail()).number(SWEEP_MAX.into());
     match request {
         Request::Probe(ProbeArgs { instance, is_witness, alive }) => {
             command.text(instance).number(u64::from(*is_witness && !instance.is_empty()));
@@ -92,6 +89,9 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         why: reply.text()?.to_owned(),
         since_us: reply.number()?,
         until_us: reply.number()?,
+        view: reply.view()?,
+        promised: reply.view_id()?,
+        admitted: reply.view_id()?,
         alive: BTreeMap::new(),
     };
     while reply.remaining() > 0 {

@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
-use crate::protocol::params::BY_CLOCK;
 use crate::protocol::reference::marker::Notes;
 use crate::protocol::reference::marker::{CallContext, MarkerKey, MarkerRecord};
-use crate::protocol::{NoVote, NodeStatus, ProbeArgs, Reply, Vote};
+use crate::protocol::{NoVote, NodeStatus, ProbeArgs, Reply, View, ViewId, Vote};
 use crate::types::{Fence, NodeId};
 
 /// As in `admin.lua`. Microseconds.
@@ -16,7 +15,12 @@ const WITNESS_US: u64 = 2_500_000;
 const FORGET_US: u64 = 60_000_000;
 
 /// `init`: only on a node that has never voted since it was blank.
-pub(in crate::protocol) fn init(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Reply {
+pub(in crate::protocol) fn init(
+    marker: &mut MarkerKey,
+    context: &CallContext<'_>,
+    evicted: u64,
+    view: &Arc<View>,
+) -> Reply {
     if marker.0.as_ref().is_some_and(|m| m.active || m.why != "blank" || mutant::is(Mutant::InitBlocked)) {
         return status(marker, context, Vote::AlreadyInitialised);
     }
@@ -25,6 +29,11 @@ pub(in crate::protocol) fn init(marker: &mut MarkerKey, context: &CallContext<'_
         return status(marker, context, Vote::NoVote(NoVote::ClockOff { node_us: context.now_us }));
     }
     declare(marker, context, evicted, context.sent_at.0.max(marker.high_water()));
+    if let Some(m) = &mut marker.0 {
+        // The request is sent in it.
+        let id = context.view;
+        (m.view, m.promised, m.admitted) = (Arc::new(View { id, roster: view.roster.clone() }), id, id);
+    }
     status(marker, context, Vote::Active)
 }
 
@@ -47,6 +56,11 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
         high_water: minimum,
         base: minimum,
         period: None,
+        view: Arc::default(),
+        promised: ViewId::NONE,
+        admitted: ViewId::NONE,
+        filled: ViewId::NONE,
+        fill: None,
         why: "init",
         since_us: context.now_us,
     });
@@ -73,13 +87,6 @@ pub(in crate::protocol) fn order_quarantine(
     status(marker, context, Vote::NoVote(NoVote::Quarantined { left_ms }))
 }
 
-/// Who gets the vote back, and why.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::protocol) struct Activation {
-    pub(in crate::protocol) seed: Fence,
-    pub(in crate::protocol) by_clock: bool,
-}
-
 /// `probe`: answers the node's state, and leaves the instance's notes.
 pub(in crate::protocol) fn probe(
     marker: &mut MarkerKey,
@@ -88,13 +95,11 @@ pub(in crate::protocol) fn probe(
     args: &ProbeArgs,
 ) -> Reply {
     let alive = alive(&marker.1, context);
-    let reply = activate(marker, context, evicted, None);
-    if let Reply::Status(NodeStatus { vote, .. }) = &reply
-        && !matches!(vote, Vote::NoVote(NoVote::OtherCluster { .. } | NoVote::ClockOff { .. }))
-    {
+    let no_vote = check(marker, context, evicted);
+    if !matches!(no_vote, Some(NoVote::OtherCluster { .. } | NoVote::ClockOff { .. })) {
         leave_notes(&mut marker.1, context, args);
     }
-    match reply {
+    match status(marker, context, no_vote.map_or(Vote::Active, Vote::NoVote)) {
         Reply::Status(status) => Reply::Status(NodeStatus { alive, ..status }),
         other => other,
     }
@@ -121,17 +126,13 @@ fn alive(notes: &Notes, context: &CallContext<'_>) -> BTreeMap<NodeId, Arc<str>>
     fresh.map(|(name, (run, _))| (name.clone(), Arc::clone(run))).collect()
 }
 
-/// `activate`; without a seed, only the check of the vote.
-pub(in crate::protocol) fn activate(
-    marker: &mut MarkerKey,
-    context: &CallContext<'_>,
-    evicted: u64,
-    activation: Option<Activation>,
-) -> Reply {
+/// Whether it votes, with what only a probe looks at.
+fn check(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Option<NoVote> {
     let was_same_run = marker.0.as_ref().is_some_and(|m| &*m.run == context.run);
     let known = marker.0.as_ref().and_then(|m| m.evicted);
     let mut no_vote = marker.check_vote(context);
-    if matches!(no_vote, None | Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. })) {
+    let is_sound = |no_vote: &Option<NoVote>| matches!(no_vote, None | Some(NoVote::OtherView { .. }));
+    if is_sound(&no_vote) || matches!(no_vote, Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. })) {
         if was_same_run && known.is_some_and(|n| n < evicted) {
             // Keys were evicted under memory pressure. Fewer than before: the statistics were reset.
             let left_ms = marker.quarantine(context, "evicted");
@@ -141,23 +142,10 @@ pub(in crate::protocol) fn activate(
             m.evicted = Some(evicted);
         }
     }
-    if let (Some(Activation { seed, by_clock }), Some(NoVote::Unseeded { .. }), Some(m)) =
-        (activation, &no_vote, &mut marker.0)
-    {
-        (m.active, m.owed_us, m.cluster) = (true, 0, context.params.cluster.clone());
-        if by_clock {
-            m.why = BY_CLOCK;
-        }
-        let seed = if mutant::is(Mutant::NoSeed) { Fence(0) } else { seed };
-        m.base = m.base.max(m.high_water).max(seed.0);
-        m.high_water = m.high_water.max(seed.0);
-        m.since_us = context.now_us;
-        no_vote = None;
-    }
-    if no_vote.is_none() {
+    if is_sound(&no_vote) {
         marker.end_period(context);
     }
-    status(marker, context, no_vote.map_or(Vote::Active, Vote::NoVote))
+    no_vote
 }
 
 fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote) -> Reply {
@@ -170,6 +158,9 @@ fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote) -> Reply {
         why: m.map_or("", |m| m.why).to_owned(),
         since_us: m.map_or(0, |m| m.since_us),
         until_us: m.map_or(0, |m| m.until_us),
+        view: m.map(|m| Arc::clone(&m.view)).unwrap_or_default(),
+        promised: m.map_or(ViewId::NONE, |m| m.promised),
+        admitted: m.map_or(ViewId::NONE, |m| m.admitted),
         alive: alive(&marker.1, context),
     })
 }

@@ -1,10 +1,15 @@
 -- Forced release of a foreign client's lock, only if it still has the value that the operator saw.
--- KEYS: 1 lock   ARGV: 1 fingerprint, 2 channel
+-- KEYS: 1 lock, 2 block   ARGV: 1 fingerprint, 2 channel
 -- Replies: R | M | O
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'none' then return { 'M', '' } end
 local fingerprint = kind == 'string' and redis.sha1hex(redis.call('GET', KEYS[1])) or 'type:' .. kind
 if fingerprint ~= ARGV[1] then return { 'O', '' } end
 redis.call('DEL', KEYS[1])
+if redis.call('HDEL', KEYS[2], '*') == 1 then -- the block that stands for this lock; others keep theirs
+  local others, longest, t = redis.call('HGETALL', KEYS[2]), 0, redis.call('TIME')
+  for n = 2, #others, 2 do longest = math.max(longest, string.match(others[n], '^%d+')) end
+  if longest > 0 then redis.call('PEXPIRE', KEYS[2], math.max(longest - math.floor(t[1] * 1000 + t[2] / 1000), 0)) end
+end
 redis.pcall('PUBLISH', ARGV[2], '') -- a user without the right to the channel deletes all the same
 return { 'R', '' }

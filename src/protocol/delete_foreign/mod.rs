@@ -25,8 +25,8 @@ pub struct DeleteForeignArgs {
 
 /// The command for the deletion.
 pub(super) fn build(context: &ScriptContext<'_>, args: &DeleteForeignArgs, script_ref: ScriptRef) -> Cmd {
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1, 1);
-    command.keys([&context.template.lock(&args.resource)]);
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, 1);
+    command.keys([&context.template.lock(&args.resource), &keys::block(&args.resource)]);
     command.text(&args.fingerprint).text(&keys::freed_channel(&args.resource));
     command.build()
 }

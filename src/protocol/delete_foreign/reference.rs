@@ -13,6 +13,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     };
     if found == Found::Match {
         memory.locks.remove(&args.resource, context.now_ms());
+        memory.blocks.take_out(&args.resource, None, None, context.now_ms());
     }
     Reply::Released(Released { found, earlier: None })
 }

@@ -1,7 +1,11 @@
--- This node's vote and what it holds for one resource. KEYS: 1 meta, 2 lock, 3 fence counter   ARGV: as in marker.lua
+-- This node's vote and what it holds for one resource. KEYS: 1 meta, 2 lock, 3 fence counter, 4 block   ARGV: as in marker.lua
 -- Replies: I vote n kind pttl value fence; vote: A, or the code of the refusal and n its number; kind: free | ours | foreign;
 -- value: of our own lease in full, of a foreign lock its fingerprint; fence: the counter, 0 if there is none
-local no = not fit and judge() or { 'A', 0 }
+local no = not fit and judge() or nil
+if not no then
+  local left = redis.call('PTTL', KEYS[4])
+  no = left == -2 and { 'A', 0 } or { 'W', left }
+end
 local kind, fence = redis.call('TYPE', KEYS[2]).ok, tonumber(redis.call('MGET', KEYS[3])[1]) or 0
 if kind == 'none' then return { 'I', no[1], no[2], 'free', 0, '', fence } end
 local left = redis.call('PTTL', KEYS[2])

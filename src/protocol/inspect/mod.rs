@@ -21,8 +21,8 @@ pub(super) fn build(
     resource: &ResourceName,
     script_ref: ScriptRef,
 ) -> Cmd {
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 3, 1);
-    command.keys([keys::META_KEY, &context.template.lock(resource), &keys::fence(resource)]);
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 4, 1);
+    command.keys([keys::META_KEY, &context.template.lock(resource), &keys::fence(resource), &keys::block(resource)]);
     command.marker_args(context, sent_at);
     command.build()
 }

@@ -3,12 +3,13 @@
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::{NodeInspection, Reply, StoredLock};
+use crate::protocol::{NoVote, NodeInspection, Reply, StoredLock};
 use crate::types::{Fence, ResourceName};
 
 /// Runs one inspection.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, resource: &ResourceName) -> Reply {
-    let no_vote = memory.marker.check_vote(context);
+    let block = memory.blocks.left_ms(resource, context.now_ms());
+    let no_vote = memory.marker.check_vote(context).or(block.map(|left_ms| NoVote::Blocked { left_ms }));
     let left_ms = memory.locks.left_ms(resource, context.now_ms()).flatten();
     let lock = match memory.locks.get(resource, context.now_ms()) {
         None => StoredLock::Free,

@@ -112,6 +112,14 @@ impl Locks {
         self.keys.left_ms(resource, now_ms)
     }
 
+    /// Every key, in no order, with its value and remaining milliseconds.
+    pub(in crate::protocol) fn iter(
+        &self,
+        now_ms: u64,
+    ) -> impl Iterator<Item = (&ResourceName, &LockValue, Option<u64>)> {
+        self.keys.iter(now_ms).map(|(resource, lock, left_ms)| (resource, &lock.value, left_ms))
+    }
+
     /// Redis' `SET`, with the index entry of a lease.
     pub(in crate::protocol) fn put(&mut self, resource: &ResourceName, value: LockValue, end_ms: Option<u64>) {
         let mut place = 0;

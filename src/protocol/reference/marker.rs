@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
 use crate::protocol::reply::RUN_ID_LENGTH;
-use crate::protocol::{ClusterParams, NoVote, RequestTime};
+use crate::protocol::{ClusterParams, NoVote, RequestTime, View, ViewId};
 use crate::types::{Fence, NodeId, Ttl};
 
 /// What a script knows beside its own arguments.
@@ -18,6 +18,8 @@ pub(in crate::protocol) struct CallContext<'a> {
     pub(in crate::protocol) run: &'a str,
     /// When the request was sent, by the caller's clock.
     pub(in crate::protocol) sent_at: RequestTime,
+    /// In which view its vote is to count.
+    pub(in crate::protocol) view: ViewId,
     /// The caller's parameters.
     pub(in crate::protocol) params: &'a ClusterParams,
 }
@@ -103,10 +105,33 @@ pub(in crate::protocol) struct MarkerRecord {
     pub(in crate::protocol) base: u64,
     /// When `high_water` was last copied into `base`.
     pub(in crate::protocol) period: Option<u64>,
+    /// The view that was installed last.
+    pub(in crate::protocol) view: Arc<View>,
+    /// No view below it is installed.
+    pub(in crate::protocol) promised: ViewId,
+    /// The view of the last admission.
+    pub(in crate::protocol) admitted: ViewId,
+    /// The view of the last fill.
+    pub(in crate::protocol) filled: ViewId,
+    /// How far it was filled since it lost its vote.
+    pub(in crate::protocol) fill: Option<FillProgress>,
     /// Why it is in its present state.
     pub(in crate::protocol) why: &'static str,
     /// Since when. Microseconds since 1970.
     pub(in crate::protocol) since_us: u64,
+}
+
+/// Pages of a fill that were applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::protocol) struct FillProgress {
+    /// For which view.
+    pub(in crate::protocol) view: ViewId,
+    /// Which fill.
+    pub(in crate::protocol) nonce: u64,
+    /// How many pages it has.
+    pub(in crate::protocol) pages: u32,
+    /// How many were applied.
+    pub(in crate::protocol) done: u32,
 }
 
 /// The key `redlockd:meta`; empty on a blank node.
@@ -162,10 +187,15 @@ impl MarkerKey {
             asked_ms: old.as_ref().map_or(context.quarantine_ms(), |m| m.asked_ms),
             quarantine_ms: longest_ms,
             period_ends_us: same_period.unwrap_or_else(|| context.in_ms(longest_ms)),
-            cluster: old.map_or_else(|| claimed_at_first_look(context), |m| m.cluster),
+            cluster: old.as_ref().map_or_else(|| claimed_at_first_look(context), |m| Arc::clone(&m.cluster)),
+            view: old.as_ref().map(|m| Arc::clone(&m.view)).unwrap_or_default(),
+            promised: old.as_ref().map_or(ViewId::NONE, |m| m.promised),
+            admitted: old.as_ref().map_or(ViewId::NONE, |m| m.admitted),
+            filled: old.as_ref().map_or(ViewId::NONE, |m| m.filled),
             high_water,
             base,
             period,
+            fill: None,
             why,
             since_us: context.now_us,
         });
@@ -196,8 +226,9 @@ impl MarkerKey {
         }
         self.ask(context, longest_ms);
         let m = self.0.as_mut()?;
-        if mutant::is(Mutant::NoQuarantine) {
+        if mutant::is(Mutant::NoQuarantine) && !m.active {
             m.active = true;
+            (m.view, m.admitted) = (Arc::new(View { id: context.view, ..View::default() }), context.view);
         }
         m.check_state(context)
     }
@@ -256,12 +287,22 @@ impl MarkerRecord {
         self.cluster.is_empty() || self.cluster == context.params.cluster
     }
 
+    /// It votes in another view than the sender's, which it sends if it is the higher one.
+    fn other_view(&self, context: &CallContext<'_>) -> Option<NoVote> {
+        if self.view.id == context.view || mutant::is(Mutant::ViewsMixed) {
+            return None;
+        }
+        let is_higher = self.view.id > context.view;
+        let only_id = || Arc::new(View { id: self.view.id, ..View::default() });
+        Some(NoVote::OtherView { view: if is_higher { Arc::clone(&self.view) } else { only_id() } })
+    }
+
     fn check_state(&mut self, context: &CallContext<'_>) -> Option<NoVote> {
         if !self.is_of(context) && !mutant::is(Mutant::NoFingerprint) {
             return Some(NoVote::OtherCluster { theirs: self.cluster.to_string() });
         }
         if self.active {
-            return None;
+            return self.other_view(context);
         }
         if context.now_us < self.until_us {
             return Some(NoVote::Quarantined { left_ms: (self.until_us - context.now_us).div_ceil(1_000) });
@@ -273,7 +314,7 @@ impl MarkerRecord {
         if self.recalls_fences {
             (self.active, self.owed_us) = (true, 0);
             self.since_us = context.now_us;
-            return None;
+            return self.other_view(context);
         }
         Some(NoVote::Unseeded { high_water: Fence(self.high_water) })
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::blocks::Blocks;
 use super::locks::{LockValue, Locks};
 use super::marker::{CallContext, MarkerKey, millis};
 use super::store::Expiring;
@@ -20,12 +21,14 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) marker: MarkerKey,
     /// Lock keys and their index.
     pub(in crate::protocol) locks: Locks,
+    /// `redlockd:block:*`.
+    pub(in crate::protocol) blocks: Blocks,
     /// Fence counters.
     pub(in crate::protocol) counters: Expiring<ResourceName, Fence>,
     /// Tombstones of tokens, per resource.
     pub(in crate::protocol) ended: Expiring<(ResourceName, TokenHash), EndReason>,
     /// Tombstones of attempts.
-    pub(in crate::protocol) cancelled: Expiring<(ResourceName, AttemptId), EndReason>,
+    pub(in crate::protocol) cancelled: Expiring<(ResourceName, TokenHash, AttemptId), EndReason>,
     /// What instances have published of their waiters.
     pub(in crate::protocol) waiters: WaitersKeys,
 }
@@ -34,6 +37,7 @@ impl Memory {
     /// Drops up to `limit` expired keys of each kind.
     pub(super) fn purge(&mut self, now_ms: u64, limit: usize) {
         self.locks.purge(now_ms, limit);
+        self.blocks.purge(now_ms, limit);
         self.counters.purge(now_ms, limit, |_, _| {});
         self.ended.purge(now_ms, limit, |_, _| {});
         self.cancelled.purge(now_ms, limit, |_, _| {});

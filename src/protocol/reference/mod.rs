@@ -6,6 +6,7 @@
 //! is removed with its lease instead of by a sweep; a node that knows its fences from elsewhere (see
 //! [`ReferenceNode::resume`]) needs no seed.
 
+pub(in crate::protocol) mod blocks;
 pub(in crate::protocol) mod locks;
 pub(in crate::protocol) mod marker;
 pub(in crate::protocol) mod memory;

@@ -6,11 +6,11 @@ use super::locks::LockValue;
 use super::marker::CallContext;
 use super::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
-use crate::protocol::admin::reference::Activation;
 use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
-    AcquireArgs, ClusterParams, NodeResult, Request, RequestTime, RestoreArgs, UpdateArgs, acquire, admin,
-    delete_foreign, inspect, list, release, restore, revoke, update, waiters,
+    AcquireArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request, RequestStamp, RequestTime,
+    RestoreArgs, UpdateArgs, ViewId, acquire, admin, delete_foreign, fill, inspect, list, membership, read, release,
+    restore, revoke, update, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -33,6 +33,8 @@ pub struct KeyCounts {
     pub counters: usize,
     /// Tombstones of tokens and attempts.
     pub tombstones: usize,
+    /// Blocks.
+    pub blocks: usize,
 }
 
 /// The maximum effect of a request on a node.
@@ -74,13 +76,14 @@ impl ReferenceNode {
         &mut self,
         now_us: u64,
         run: &str,
-        sent_at: RequestTime,
+        stamp: impl Into<RequestStamp>,
         params: &ClusterParams,
         request: &Request,
     ) -> NodeResult {
+        let RequestStamp { sent_at, view } = stamp.into();
         let own = Arc::clone(&self.run);
         let run = if run.is_empty() { &*own } else { run };
-        let context = &CallContext { now_us, run, sent_at, params };
+        let context = &CallContext { now_us, run, sent_at, view: view.id, params };
         let present = &CallContext { run: present_run(run, &own), ..*context };
         let memory = &mut self.memory;
         memory.purge(context.now_ms(), memory::PURGE_PER_REQUEST);
@@ -95,15 +98,16 @@ impl ReferenceNode {
             Request::Inspect { resource } => inspect::reference::apply(memory, context, resource),
             Request::List(args) => list::reference::apply(memory, context, args),
             Request::Waiters(args) => waiters::reference::apply(memory, context, args),
+            Request::Read(args) => read::reference::apply(memory, context, args),
+            Request::Fill(args) => fill::reference::apply(memory, context, args),
             Request::Probe(args) => admin::reference::probe(&mut memory.marker, present, self.evicted, args),
-            Request::Init => admin::reference::init(&mut memory.marker, present, self.evicted),
+            Request::Init { view } => admin::reference::init(&mut memory.marker, present, self.evicted, view),
             Request::Quarantine { by } => {
                 admin::reference::order_quarantine(&mut memory.marker, present, self.evicted, by)
             }
-            Request::Activate { seed, by_clock } => {
-                let activation = Activation { seed: *seed, by_clock: *by_clock };
-                admin::reference::activate(&mut memory.marker, present, self.evicted, Some(activation))
-            }
+            Request::Promise { view } => membership::reference::promise(&mut memory.marker, present, *view),
+            Request::Install { view } => membership::reference::install(&mut memory.marker, present, view),
+            Request::Admit(args) => membership::reference::admit(&mut memory.marker, present, args),
         })
     }
 
@@ -111,7 +115,7 @@ impl ReferenceNode {
     /// `resumed.until_us`, and then votes without a seed. Its keys are lost.
     pub fn resume(&mut self, now_us: u64, params: &ClusterParams, resumed: Resumed) {
         let own = Arc::clone(&self.run);
-        let context = &CallContext { now_us, run: &own, sent_at: RequestTime(now_us), params };
+        let context = &CallContext { now_us, run: &own, sent_at: RequestTime(now_us), view: ViewId::NONE, params };
         self.memory = Memory::default();
         admin::reference::declare(&mut self.memory.marker, context, self.evicted, resumed.fence);
         if let Some(marker) = &mut self.memory.marker.0 {
@@ -130,7 +134,8 @@ impl ReferenceNode {
         params: &ClusterParams,
         request: &Request,
     ) -> EffectBound {
-        let context = &CallContext { now_us, run: &self.run, sent_at, params };
+        let view = self.memory.marker.0.as_ref().map_or(ViewId::NONE, |m| m.view.id);
+        let context = &CallContext { now_us, run: &self.run, sent_at, view, params };
         let known = self.memory.marker.high_water().max(self.memory.marker.base());
         // Times of sending beyond this, and written-back fences beyond the highest plausible one, are refused.
         let soon = now_us.saturating_add(context.guard_us());
@@ -155,12 +160,16 @@ impl ReferenceNode {
                 let end = end_us(context.now_ms().saturating_add((*left_ms).max(1)));
                 EffectBound { end_us: Some(end), fence: known.max(record.fence.0.min(highest)) }
             }
+            Request::Fill(FillArgs { entries, .. }) => {
+                let longest_ms = entries.iter().map(FillEntry::left_ms).max().unwrap_or(0);
+                EffectBound { end_us: Some(end_us(context.now_ms().saturating_add(longest_ms.max(1)))), fence: known }
+            }
             Request::Quarantine { .. } => {
                 let longest_ms = self.memory.marker.longest_quarantine_ms(context);
                 EffectBound { end_us: Some(end_us(context.now_ms().saturating_add(longest_ms))), fence: known }
             }
-            Request::Init => EffectBound { end_us: None, fence: known.max(sent_at.0.min(soon)) },
-            Request::Activate { seed, .. } => EffectBound { end_us: None, fence: known.max(seed.0) },
+            Request::Init { .. } => EffectBound { end_us: None, fence: known.max(sent_at.0.min(soon)) },
+            Request::Admit(AdmitArgs { seed, .. }) => EffectBound { end_us: None, fence: known.max(seed.0) },
             _ => nothing,
         }
     }
@@ -174,19 +183,21 @@ impl ReferenceNode {
         is_free_or_own && self.memory.marker.clone().check_vote(context).is_none()
     }
 
-    /// When the last lock key will have expired; 0 if there is none. Microseconds on the node's clock.
+    /// When the last lock key and block will have expired; 0 if there is none. Microseconds on the node's clock.
     pub fn last_lease_end_us(&self) -> u64 {
-        self.memory.locks.latest_end_ms().map_or(0, end_us)
+        self.memory.locks.latest_end_ms().max(self.memory.blocks.latest_end_ms()).map_or(0, end_us)
     }
 
     /// The next time after `now_us` at which a key or the quarantine ends. Microseconds on the node's clock.
     pub fn next_end_us(&self, now_us: u64) -> Option<u64> {
         let (m, from_ms) = (&self.memory, now_us / 1_000);
         let keys = [m.locks.next_end_ms(from_ms), m.counters.next_end_ms(from_ms)];
+        let keys = keys.into_iter().chain([m.blocks.next_end_ms(from_ms)]);
         let tombstones = [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms)];
         let ends =
             keys.into_iter().chain(tombstones).chain([m.waiters.entries.next_end_ms(from_ms)]).flatten().map(end_us);
-        ends.chain(self.quarantined_until_us().filter(|until| *until > now_us)).min()
+        let owed_us = m.marker.0.as_ref().filter(|m| !m.active).map(|m| m.owed_us);
+        ends.chain(self.quarantined_until_us()).chain(owed_us).filter(|end_us| *end_us > now_us).min()
     }
 
     /// Until when it has no vote; `None` if it votes or has no marker. Microseconds on the node's clock.
@@ -206,6 +217,7 @@ impl ReferenceNode {
             index: self.memory.locks.index_len(),
             counters: self.memory.counters.len(),
             tombstones: self.memory.ended.len() + self.memory.cancelled.len(),
+            blocks: self.memory.blocks.len(),
         }
     }
 }

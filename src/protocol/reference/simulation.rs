@@ -72,6 +72,13 @@ impl ReferenceNode {
         self.memory = Memory::default();
     }
 
+    /// The quarantine's end is set to the past.
+    pub fn serve_quarantine(&mut self) {
+        if let Some(marker) = &mut self.memory.marker.0 {
+            (marker.until_us, marker.owed_us) = (0, 0);
+        }
+    }
+
     /// The server runs out of memory and evicts one key, which it counts, as in `INFO`.
     pub fn evict(&mut self, now_us: u64, key: &EvictedKey) {
         match key {
@@ -122,6 +129,16 @@ impl ReferenceNode {
             LockValue::Lease(record) => Some((record, self.memory.locks.left_ms(resource, now_ms)??)),
             _ => None,
         }
+    }
+
+    /// The view that it has installed last.
+    pub(crate) fn view(&self) -> std::sync::Arc<crate::protocol::View> {
+        self.memory.marker.0.as_ref().map(|m| std::sync::Arc::clone(&m.view)).unwrap_or_default()
+    }
+
+    /// This process has a vote, or had it when it was asked last.
+    pub(crate) fn is_active(&self) -> bool {
+        self.memory.marker.0.as_ref().is_some_and(|m| m.active && m.run == self.run)
     }
 
     /// Drops every expired key, as Redis does by itself many times a second.

@@ -50,6 +50,12 @@ impl<K: Clone + Eq + Hash, V> Expiring<K, V> {
         Some(slot.end_ms.map(|end| end - now_ms))
     }
 
+    /// Every key that exists at `now_ms`, in no order, with its value and remaining milliseconds.
+    pub(in crate::protocol) fn iter(&self, now_ms: u64) -> impl Iterator<Item = (&K, &V, Option<u64>)> {
+        let live = self.slots.iter().filter(move |(_, slot)| slot.is_live(now_ms));
+        live.map(move |(key, slot)| (key, &slot.value, slot.end_ms.map(|end| end - now_ms)))
+    }
+
     /// Redis' `SET`: replaces value and end. Returns the old value, even an expired one.
     pub(in crate::protocol) fn put(&mut self, key: K, value: V, end_ms: Option<u64>) -> Option<V> {
         let serial = self.next_serial;

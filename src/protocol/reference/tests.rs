@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use super::*;
-use crate::protocol::{AcquireArgs, CancelArgs, EndReason, NoVote, ReleaseArgs, Reply, UpdateArgs, Vote};
-use crate::types::{AttemptId, Fence, Token};
+use crate::mutant::{self, FOUND_BY_REFERENCE};
+use crate::protocol::{
+    AcquireArgs, CancelArgs, EndReason, LeaseRecord, NoVote, ReleaseArgs, Reply, RosterEntry, UpdateArgs, View, Vote,
+};
+use crate::types::{AttemptId, Fence, NodeId, Token};
 
 const NOW_US: u64 = 1_700_000_000_000_000;
 
@@ -38,12 +41,29 @@ fn acquire(i: u64, ttl_ms: u64) -> Request {
 
 fn active() -> ReferenceNode {
     let mut node = ReferenceNode::new("run1");
-    node.apply(NOW_US, "", RequestTime(NOW_US), &params(), &Request::Init).expect("a reply");
+    node.apply(NOW_US, "", RequestTime(NOW_US), &params(), &Request::init()).expect("a reply");
     node
 }
 
+/// In the view that the node has installed.
 fn call(node: &mut ReferenceNode, now_us: u64, request: &Request) -> Reply {
-    node.apply(now_us, "", RequestTime(now_us), &params(), request).expect("a reply")
+    let stamp = RequestStamp { sent_at: RequestTime(now_us), view: node.view() };
+    node.apply(now_us, "", stamp, &params(), request).expect("a reply")
+}
+
+fn call_in(node: &mut ReferenceNode, now_us: u64, number: u64, request: &Request) -> Reply {
+    let stamp = RequestStamp { sent_at: RequestTime(now_us), view: view(number) };
+    node.apply(now_us, "", stamp, &params(), request).expect("a reply")
+}
+
+fn id(number: u64) -> ViewId {
+    (0..number).fold(ViewId::NONE, |id, _| id.above(7))
+}
+
+/// It admits the only process.
+fn view(number: u64) -> Arc<View> {
+    let (id, name) = (id(number), NodeId::parse("n").expect("valid"));
+    Arc::new(View { id, roster: [(name, RosterEntry { run: "run1".into(), since: id })].into() })
 }
 
 #[test]
@@ -58,7 +78,10 @@ fn expired_keys_are_dropped_by_later_requests() {
         });
         call(&mut node, NOW_US, &cancel);
     }
-    assert_eq!(node.key_counts(), KeyCounts { locks: 1_000, index: 1_000, counters: 1_000, tombstones: 1_000 });
+    assert_eq!(
+        node.key_counts(),
+        KeyCounts { locks: 1_000, index: 1_000, counters: 1_000, tombstones: 1_000, blocks: 0 }
+    );
     let later = NOW_US + 1_000_000_000;
     let requests = 1_000 / memory::PURGE_PER_REQUEST + 1;
     for _ in 0..requests {
@@ -109,6 +132,76 @@ fn no_request_exceeds_its_effect_bound() {
         call(&mut node, now, &request);
         assert!(node.last_lease_end_us() <= before.max(bound.end_us.unwrap_or(0)), "{request:?}");
         assert!(node.highest_fence() <= bound.fence, "{request:?}: {} > {bound:?}", node.highest_fence());
+    }
+}
+
+fn record(i: u64) -> LeaseRecord {
+    let (token, ttl) = (token(i), Ttl::from_ms(30_000).expect("valid"));
+    LeaseRecord { token, renewals: 0, ttl, fence: Fence(NOW_US), claims: "p,".into(), labels: "{}".into() }
+}
+
+fn fill(node: &mut ReferenceNode, now_us: u64, nonce: u64, entries: Vec<FillEntry>) {
+    fill_for(node, now_us, 1, nonce, entries);
+}
+
+fn fill_for(node: &mut ReferenceNode, now_us: u64, number: u64, nonce: u64, entries: Vec<FillEntry>) {
+    let request = Request::Fill(FillArgs { view: view(number), ..fill_of(nonce, &entries) });
+    let bound = node.effect_bound(now_us, RequestTime(now_us), &params(), &request);
+    let before = node.last_lease_end_us();
+    assert_eq!(call(node, now_us, &request), Reply::Filled { done: 1 });
+    assert!(node.last_lease_end_us() <= before.max(bound.end_us.unwrap_or(0)) && node.highest_fence() <= bound.fence);
+}
+
+fn fill_of(nonce: u64, entries: &[FillEntry]) -> FillArgs {
+    FillArgs { view: view(1), nonce, page: 1, pages: 1, entries: entries.to_vec() }
+}
+
+/// A node has a key of one token and a block for another, as after its clock's quarantine. The first that is broken.
+fn blocks_stand() -> Result<(), &'static str> {
+    let (mut node, served_us) = (active(), NOW_US + 305_000_000);
+    call(&mut node, NOW_US, &Request::Quarantine { by: "".into() });
+    let copy = |i, record| FillEntry::Copy { resource: name(i), record, left_ms: 400_000 };
+    let block = |i| FillEntry::Block { resource: name(i), token: token(9), claims: "p,".into(), left_ms: 500_000 };
+    fill(&mut node, NOW_US, 1, vec![copy(1, record(1)), block(1), block(2), block(3)]);
+    let admit = AdmitArgs { view: view(1), nonce: 1, pages: 1, seed: Fence(NOW_US), by_clock: false };
+    call(&mut node, served_us, &Request::Admit(admit));
+    let older = RestoreArgs { resource: name(3), record: record(1), left_ms: 1_000 };
+    call(&mut node, NOW_US, &Request::Quarantine { by: "".into() });
+    call_in(&mut node, NOW_US, 0, &Request::Restore(older));
+    if node.key_counts().blocks < 3 {
+        return Err("a repair of an older view took the place of a block");
+    }
+    let again = Request::Fill(fill_of(2, &[block(4)]));
+    if call(&mut node, NOW_US, &again) != Reply::FillNotNeeded {
+        return Err("it is filled for a view in which it has voted");
+    }
+    fill_for(&mut node, NOW_US, 2, 3, vec![]);
+    let admit = AdmitArgs { view: view(2), nonce: 3, pages: 1, seed: Fence(NOW_US), by_clock: false };
+    call(&mut node, served_us, &Request::Admit(admit));
+    let others = Arc::new(View { id: id(3), ..View::default() });
+    if matches!(call(&mut node, served_us, &Request::Install { view: others }), Reply::Member(m) if m.is_done) {
+        return Err("it takes a view that does not name it");
+    }
+    let update = UpdateArgs { resource: name(1), token: token(1), ttl: None, fence: None, renewal: true, labels: None };
+    if matches!(call(&mut node, served_us, &Request::Update(update)), Reply::Updated { .. }) {
+        return Err("an extend of a blocked resource counts");
+    }
+    let restore = RestoreArgs { resource: name(2), record: record(1), left_ms: 1_000 };
+    assert_eq!(call(&mut node, served_us, &Request::Restore(restore)), Reply::Restored);
+    match call(&mut node, served_us + 2_000_000, &acquire(2, 1_000)) {
+        Reply::Held { .. } => Ok(()),
+        _ => Err("a repair ended before the block whose place it took"),
+    }
+}
+
+#[test]
+fn blocks_stand_beside_a_key_and_as_long_as_a_repair_that_takes_their_place() {
+    assert_eq!(blocks_stand(), Ok(()));
+    for mutant in FOUND_BY_REFERENCE {
+        let before = mutant::plant(Some(*mutant), false);
+        let found = blocks_stand();
+        mutant::restore(before);
+        assert!(found.is_err(), "{mutant:?} is not found");
     }
 }
 

@@ -8,9 +8,12 @@ use crate::protocol::{CancelArgs, EndReason, Found, ReleaseArgs, Released, Reply
 /// A release, for which the script gets an empty attempt: the lease ends for good.
 pub(in crate::protocol) fn release(memory: &mut Memory, context: &CallContext<'_>, args: &ReleaseArgs) -> Reply {
     let earlier = memory.tombstone(context, &args.resource, &args.token);
-    let found = memory.find(context, &args.resource, &args.token);
+    let mut found = memory.find(context, &args.resource, &args.token);
     if found == Found::Match {
         memory.locks.remove(&args.resource, context.now_ms());
+    }
+    if memory.blocks.take_out(&args.resource, Some(&args.token), None, context.now_ms()).is_some() {
+        found = Found::Match;
     }
     if leaves_tombstone(earlier) {
         let key = (args.resource.clone(), args.token.clone());
@@ -22,7 +25,7 @@ pub(in crate::protocol) fn release(memory: &mut Memory, context: &CallContext<'_
 /// A cancel: the attempt's claim is withdrawn, and the lease ends with its last claim.
 pub(in crate::protocol) fn cancel(memory: &mut Memory, context: &CallContext<'_>, args: &CancelArgs) -> Reply {
     let now_ms = context.now_ms();
-    let key = (args.resource.clone(), args.attempt.clone());
+    let key = (args.resource.clone(), args.token.clone(), args.attempt.clone());
     let earlier = memory.cancelled.get(&key, now_ms).copied();
     let mut found = memory.find(context, &args.resource, &args.token);
     if found == Found::Match {
@@ -36,6 +39,9 @@ pub(in crate::protocol) fn cancel(memory: &mut Memory, context: &CallContext<'_>
         } else if let Some(record) = record {
             record.claims = rest.into();
         }
+    }
+    if memory.blocks.take_out(&args.resource, Some(&args.token), Some(&args.attempt), now_ms).is_some() {
+        found = Found::Match;
     }
     if leaves_tombstone(earlier) {
         let end = end_ms(context, context.params.attempt_tombstone());

@@ -2,13 +2,14 @@
 -- the only one. Does not read the marker: ending a lease is always allowed.
 -- KEYS: 1 index, then for each: lock, tombstone (of the token, or of the attempt)
 -- ARGV: for each: token hash, attempt ('' = the lease ends for good), tombstone_ms, reason, channel, resource
+-- A resource with a block: the token, or its last claim, is taken out of the block too, and that counts as released.
 -- Reply: for each, in order: 1 (released, no earlier tombstone), or a list: R released | M no such key | O another's,
 --        then the reason in an earlier tombstone, or ''
-local found = redis.call('MGET', unpack(KEYS, 2))
-local out, deleted, unlisted, notices, k, at = {}, {}, {}, {}, 1, 0
-for i = 1, #found / 2 do
-  local v, before, code, last = found[k], found[k + 1], 'M', false
-  local LOCK, TOKEN, AT = KEYS[k + 1], ARGV[at + 1], ARGV[at + 2]
+local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 2)) -- the first: whether any resource has a block
+local out, deleted, unlisted, notices, k, at = {}, {}, {}, {}, 2, 0
+for i = 1, (#found - 1) / 2 do
+  local v, before, code, last, ended = found[k], found[k + 1], 'M', false, false
+  local LOCK, TOKEN, AT = KEYS[k], ARGV[at + 1], ARGV[at + 2]
   if not v then
     if redis.call('EXISTS', LOCK) == 1 then code = 'O' end -- of another type
   elseif string.sub(v, 1, 65) ~= TOKEN .. '|' then
@@ -26,8 +27,30 @@ for i = 1, #found / 2 do
       if not last then redis.pcall('SET', LOCK, TOKEN .. '|' .. head .. rest .. tail, 'KEEPTTL') end
     end
   end
-  if last then
-    deleted[#deleted + 1], unlisted[#unlisted + 1] = LOCK, ARGV[at + 6]
+  if found[1] then
+    local BLOCK, rest = 'redlockd:block:' .. ARGV[at + 6], ''
+    local ends, claims = string.match(redis.call('HMGET', BLOCK, TOKEN)[1] or '', '^(%d+)|(.*)$')
+    if ends and AT ~= '' then
+      local a, b = string.find(claims, AT .. ',', 1, true)
+      rest = a and string.sub(claims, 1, a - 1) .. string.sub(claims, b + 1) or claims
+    end
+    if ends and (AT == '' or rest ~= claims) then
+      ended = code == 'M' and rest == ''
+      code = 'R'
+      if rest ~= '' then
+        redis.call('HSET', BLOCK, TOKEN, ends .. '|' .. rest)
+      else
+        redis.call('HDEL', BLOCK, TOKEN)
+        local others, longest, t = redis.call('HGETALL', BLOCK), 0, redis.call('TIME')
+        for n = 2, #others, 2 do longest = math.max(longest, string.match(others[n], '^%d+')) end
+        local left = longest - math.floor(t[1] * 1000 + t[2] / 1000)
+        if longest > 0 then redis.call('PEXPIRE', BLOCK, math.max(left, 0)) end -- 0: the key is deleted
+        ended = ended and left <= 0
+      end
+    end
+  end
+  if last then deleted[#deleted + 1], unlisted[#unlisted + 1] = LOCK, ARGV[at + 6] end
+  if last or ended then
     -- 'c': a cancelled attempt usually had no quorum; waiters must not wake each other by cancelling.
     notices[#notices + 1], notices[#notices + 2] = ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8)
   end
@@ -35,19 +58,18 @@ for i = 1, #found / 2 do
   k, at = k + 2, at + 6
 end
 if #deleted > 0 then redis.call('DEL', unpack(deleted)) end
-k, at = 1, 0
+k, at = 2, 0
 for i = 1, #out do
   -- The first reason stays, except that a release replaces a revocation.
   local before = found[k + 1]
   if not before or before == 'revoked' then
-    local done = redis.pcall('SET', KEYS[k + 2], ARGV[at + 4], 'PX', ARGV[at + 3])
+    local done = redis.pcall('SET', KEYS[k + 1], ARGV[at + 4], 'PX', ARGV[at + 3])
     if done.err and not string.find(done.err, 'OOM', 1, true) then return done end -- a full node must still release
   end
   k, at = k + 2, at + 6
 end
-if #deleted > 0 then -- last: if these are forbidden, the leases are deleted and tombstoned anyway
-  redis.call('ZREM', KEYS[1], unpack(unlisted))
-  -- pcall: a Redis user without the right to the channel can still release.
-  for n = 1, #notices, 2 do redis.pcall('PUBLISH', notices[n], notices[n + 1]) end
-end
+-- Last: if these are forbidden, the leases are deleted and tombstoned anyway.
+if #deleted > 0 then redis.call('ZREM', KEYS[1], unpack(unlisted)) end
+-- pcall: a Redis user without the right to the channel can still release.
+for n = 1, #notices, 2 do redis.pcall('PUBLISH', notices[n], notices[n + 1]) end
 return out

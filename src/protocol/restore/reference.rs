@@ -1,15 +1,17 @@
 //! The reference of `restore.lua`.
 
+use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::{Reply, RestoreArgs};
+use crate::protocol::{NoVote, Reply, RestoreArgs, ViewId};
 
 /// Runs one restore.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &RestoreArgs) -> Reply {
     let RestoreArgs { resource, record, left_ms } = args;
     let no_vote = memory.marker.check_vote(context);
-    if refuses_updates(no_vote.as_ref()) {
+    // A process that votes takes a repair only in the view in which its extend was confirmed.
+    if refuses_updates(no_vote.as_ref()) || matches!(no_vote, Some(NoVote::OtherView { .. })) {
         return no_vote.map_or(Reply::Restored, Reply::NoVote);
     }
     if let Some(reason) = memory.tombstone(context, resource, &record.token) {
@@ -18,10 +20,28 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if record.fence.0 > memory.marker.highest_plausible_fence(context) {
         return Reply::FenceTooFarAhead;
     }
-    if memory.locks.get(resource, context.now_ms()).is_some() {
-        return Reply::Other { fence: None };
+    let (now_ms, mut left_ms) = (context.now_ms(), (*left_ms).max(1)); // Redis refuses a TTL of 0
+    let block_ms = memory.blocks.left_ms(resource, now_ms);
+    match memory.locks.get(resource, now_ms) {
+        None => {}
+        Some(LockValue::Lease(own)) if block_ms.is_some() && own.token == record.token && own.fence <= record.fence => {
+            left_ms = left_ms.max(memory.locks.left_ms(resource, now_ms).flatten().unwrap_or(0));
+        }
+        Some(_) => return Reply::Other { fence: None },
     }
-    let end = context.now_ms().saturating_add((*left_ms).max(1)); // Redis refuses a TTL of 0
+    if let Some(block_ms) = block_ms {
+        // An older extend's repair would take away a block that stands for another lease.
+        let filled = memory.marker.0.as_ref().map_or(ViewId::NONE, |m| m.filled);
+        if context.view < filled && !mutant::is(Mutant::RepairOfOlderView) {
+            return Reply::Other { fence: None };
+        }
+        // The lease takes the place of the block, which may stand for other leases too: it ends no earlier.
+        if !mutant::is(Mutant::RepairShortensBlock) {
+            left_ms = left_ms.max(block_ms);
+        }
+        memory.blocks.remove(resource);
+    }
+    let end = now_ms.saturating_add(left_ms);
     memory.locks.put(resource, LockValue::from_bytes(record.encode().as_bytes()), Some(end));
     let counter = memory.counter(context, resource);
     memory.store_fence(context, resource, record.fence.0.max(counter));

@@ -1,15 +1,35 @@
 -- Repair: put a lease back after a quorum confirmed its extend. Never a vote.
 -- KEYS: 1 meta, 2 lock, 3 fence counter, 4 token tombstone, 5 index
 -- ARGV: as in marker.lua, 5 px_ms, 6 fence, 7 value, 8 resource
--- Replies: P | D reason | O 0 | F | K C P
+-- The sender's view is that in which the extend was confirmed: a process that votes takes it in that view only.
+-- Replies: P | D reason | O 0 | F | K C P V
 local no = not fit and judge() or nil
 if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end
-local fence = tonumber(ARGV[6])
-local r = redis.call('MGET', KEYS[4], KEYS[3])
+local LOCK, VALUE, fence, px = KEYS[2], ARGV[7], tonumber(ARGV[6]), tonumber(ARGV[5])
+local r = redis.call('MGET', KEYS[4], KEYS[3], LOCK, 'redlockd:blocks')
 if r[1] then return { 'D', r[1] } end
 if fence > math.max(NOW, hw) + GUARD then return { 'F' } end
-if not redis.call('SET', KEYS[2], ARGV[7], 'NX', 'PX', ARGV[5]) then return { 'O', 0 } end
+local BLOCK = 'redlockd:block:' .. ARGV[8]
+local left = r[4] and redis.call('PTTL', BLOCK) or -2
+if left == -2 then
+  if not redis.call('SET', LOCK, VALUE, 'NX', 'PX', px) then return { 'O', 0 } end
+else
+  -- An older extend's repair would take away a block that stands for another lease.
+  local filled = redis.call('HMGET', META, 'filled')[1] or NONE
+  if string.match(PASS, '|(%x+)|%d+$') < filled then return { 'O', 0 } end
+  -- The lease takes the place of the block, which may stand for other leases too: it ends no earlier
+  if r[3] then
+    local had = string.sub(r[3], 1, 65) == string.sub(VALUE, 1, 65) and string.match(r[3], '^%d+|%d+|(%d+)|', 66)
+    if not had or tonumber(had) > fence then return { 'O', 0 } end -- another token's, or this token's next lease
+    left = math.max(left, redis.call('PTTL', LOCK))
+  elseif redis.call('EXISTS', LOCK) == 1 then
+    return { 'O', 0 } -- of another type
+  end
+  px = math.max(px, left)
+  redis.call('SET', LOCK, VALUE, 'PX', px)
+  redis.call('DEL', BLOCK)
+end
 redis.call('SET', KEYS[3], math.max(fence, tonumber(r[2]) or 0), 'PX', ARGV[3])
 if fence > hw then redis.call('HSET', META, 'hw', fence) end
-redis.call('ZADD', KEYS[5], math.floor(NOW / 1000) + ARGV[5], ARGV[8])
+redis.call('ZADD', KEYS[5], math.floor(NOW / 1000) + px, ARGV[8])
 return { 'P' }

@@ -25,8 +25,8 @@ pub struct RevokeArgs {
 /// The command for a revocation.
 pub(super) fn build(context: &ScriptContext<'_>, args: &RevokeArgs, script_ref: ScriptRef) -> Cmd {
     let RevokeArgs { resource, token } = args;
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, 1);
-    command.keys([&context.template.lock(resource), &keys::token_tombstone(resource, token)]);
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 3, 1);
+    command.keys([&context.template.lock(resource), &keys::token_tombstone(resource, token), &keys::block(resource)]);
     command.text(token.as_str()).number(millis(TOKEN_TOMBSTONE));
     command.build()
 }

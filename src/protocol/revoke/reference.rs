@@ -7,14 +7,17 @@ use crate::protocol::{EndReason, Found, Reply, RevokeArgs, TOKEN_TOMBSTONE};
 /// Runs one revocation.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &RevokeArgs) -> Reply {
     let RevokeArgs { resource, token } = args;
-    match memory.find(context, resource, token) {
-        Found::Nothing => Reply::Missing,
-        Found::Other => Reply::Other { fence: None },
-        Found::Match => {
-            let left_ms = memory.locks.left_ms(resource, context.now_ms()).flatten().unwrap_or(0);
-            let end = end_ms(context, TOKEN_TOMBSTONE).saturating_add(left_ms);
-            memory.ended.put((resource.clone(), token.clone()), EndReason::Revoked, Some(end));
-            Reply::Revoked { left_ms }
-        }
-    }
+    let now_ms = context.now_ms();
+    let blocked_ms = memory.blocks.left_ms(resource, now_ms).filter(|_| memory.blocks.names(resource, token, now_ms));
+    let held_ms = memory.locks.left_ms(resource, now_ms).flatten();
+    // The token stays in the resource's block: until its end the lease is held.
+    let left_ms = match (memory.find(context, resource, token), blocked_ms) {
+        (Found::Match, _) => held_ms.max(blocked_ms).unwrap_or(0),
+        (_, Some(left_ms)) => left_ms,
+        (Found::Nothing, None) => return Reply::Missing,
+        (Found::Other, None) => return Reply::Other { fence: None },
+    };
+    let end = end_ms(context, TOKEN_TOMBSTONE).saturating_add(left_ms);
+    memory.ended.put((resource.clone(), token.clone()), EndReason::Revoked, Some(end));
+    Reply::Revoked { left_ms }
 }

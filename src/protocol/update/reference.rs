@@ -4,22 +4,26 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
 use crate::protocol::reference::memory::Memory;
-use crate::protocol::{LeaseRecord, MAX_RENEWALS, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs};
+use crate::protocol::{LeaseRecord, MAX_RENEWALS, NoVote, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs};
 use crate::types::Fence;
 
 /// Runs one update.
 ///
 /// Errors: `Protocol` where the value begins with this token but is no lease: the script fails on it.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs) -> NodeResult {
-    let no_vote = memory.marker.check_vote(context);
+    let mut no_vote = memory.marker.check_vote(context);
     if refuses_updates(no_vote.as_ref()) {
         return Ok(no_vote.map_or(Reply::Missing, Reply::NoVote));
     }
-    // A node in quarantine updates the lease, but does not vote.
-    let reply = |reply: Reply| Ok(no_vote.clone().map_or(reply, Reply::NoVote));
     if let Some(reason) = memory.tombstone(context, &args.resource, &args.token) {
-        return reply(Reply::Ended { reason });
+        return Ok(no_vote.map_or(Reply::Ended { reason }, Reply::NoVote));
     }
+    // A node in quarantine, or with a block for the resource, updates the lease, but does not vote.
+    if !mutant::is(Mutant::BlockedExtendCounts) {
+        let block = memory.blocks.left_ms(&args.resource, context.now_ms());
+        no_vote = no_vote.or(block.map(|left_ms| NoVote::Blocked { left_ms }));
+    }
+    let reply = |reply: Reply| Ok(no_vote.clone().map_or(reply, Reply::NoVote));
     if let Some(reply) = mutant_reply(memory, context, args) {
         return Ok(reply);
     }

@@ -2,13 +2,17 @@
 -- KEYS: 1 meta, 2 lock, 3 fence counter, 4 token tombstone
 -- ARGV: as in marker.lua, 5 token hash, 6 ttl_ms (0 = the lease's own), 7 lock_delay_ms, 8 fence (0 = any),
 --       9 '1' counts a renewal, 10 labels ('' = keep)
--- Replies: G value pttl_before | M | O fence | D reason | F | K C P Q S
+-- Replies: G value pttl_before | M | O fence | D reason | F | W left (the resource has a block) | K C P Q S
 local no = not fit and judge() or nil
--- A quarantined node still extends, but does not vote.
-if no and no[1] ~= 'Q' and no[1] ~= 'S' then return no end
+-- A quarantined node, or one in another view, still extends, but does not vote.
+if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 local LOCK, TOKEN, want = KEYS[2], ARGV[5], tonumber(ARGV[8])
-local r = redis.call('MGET', LOCK, KEYS[4], KEYS[3])
+local r = redis.call('MGET', LOCK, KEYS[4], KEYS[3], 'redlockd:blocks')
 if r[2] then return no or { 'D', r[2] } end -- released, forced, or revoked: no further renewals
+if r[4] and not no then -- a resource with a block is updated as in quarantine: without a vote
+  local left = redis.call('PTTL', 'redlockd:block:' .. string.sub(KEYS[3], 16))
+  no = left ~= -2 and { 'W', left } or nil
+end
 local v = r[1]
 if not v then return no or redis.call('EXISTS', LOCK) == 0 and { 'M' } or { 'O', 0 } end
 if string.sub(v, 1, 65) ~= TOKEN .. '|' then return no or { 'O', 0 } end

@@ -1,3 +1,8 @@
-//! Who may vote: which nodes get a vote back that they lost. Pure rules; the node monitor carries them out.
+//! Which process votes under each name, and what a process that forgot is filled with (`docs/views.md`).
 
-pub(super) mod admission;
+mod change;
+pub(crate) mod current;
+mod derive;
+mod fill_plan;
+mod heal;
+pub(super) mod watch;

@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_millis(50);
 
 /// Asks with a caller's deadline; `None` where it passed.
 async fn within_deadline(node: &TestNode, request: Request) -> Option<NodeResult> {
-    tokio::time::timeout(DEADLINE, Arc::clone(&node.redis).call(now(), Arc::new(request))).await.ok()
+    tokio::time::timeout(DEADLINE, Arc::clone(&node.redis).call(now().into(), Arc::new(request))).await.ok()
 }
 
 async fn is_free(node: &TestNode, who: &Holder) -> bool {
@@ -37,7 +37,7 @@ async fn voting_behind(proxy: &ChaosProxy) -> TestNode {
     let mut config = config(&format!("redis://{}", proxy.address()));
     (config.connect_timeout, config.node_timeout) = (Duration::from_millis(300), DEADLINE);
     let node = TestNode::connected(config).await;
-    node.reply(Request::Init).await;
+    node.reply(Request::init()).await;
     node
 }
 
@@ -204,7 +204,7 @@ async fn calls_fail_at_once_while_no_server_listens() {
     assert_eq!(node.error(Holder::of("r").release()).await, UnreachableKind::Disconnected);
     server.restart().await;
     node.until_connected().await;
-    node.reply(Request::Init).await;
+    node.reply(Request::init()).await;
 }
 
 #[tokio::test]
@@ -282,7 +282,7 @@ async fn calls_beyond_the_limit_are_refused_until_others_end() {
     let node = TestNode::connected(config).await;
     server.freeze();
     let mut pending: Vec<_> = (0..2)
-        .map(|i| Box::pin(Arc::clone(&node.redis).call(now(), Arc::new(Holder::of(&format!("r{i}")).inspect()))))
+        .map(|i| Box::pin(Arc::clone(&node.redis).call(now().into(), Arc::new(Holder::of(&format!("r{i}")).inspect()))))
         .collect();
     for call in &mut pending {
         assert!(futures_util::poll!(call).is_pending());
@@ -301,13 +301,13 @@ async fn requests_for_a_resource_take_effect_in_the_order_of_their_first_poll() 
         let mut config = config(&server.url());
         config.connections = connections;
         let node = TestNode::connected(config).await;
-        node.reply(Request::Init).await;
+        node.reply(Request::init()).await;
         let mut calls: Vec<std::pin::Pin<Box<dyn Future<Output = NodeResult> + Send>>> = Vec::new();
         // More than the driver's buffer takes at once, so that the later ones wait.
         let holders: Vec<Holder> = (0..900).map(|i| Holder::of(&format!("r{}", i % 7))).collect();
         for who in &holders {
             for request in [who.acquire(60_000), who.release()] {
-                let mut call = Box::pin(Arc::clone(&node.redis).call(now(), Arc::new(request)));
+                let mut call = Box::pin(Arc::clone(&node.redis).call(now().into(), Arc::new(request)));
                 assert!(futures_util::poll!(&mut call).is_pending());
                 calls.push(call);
             }
@@ -361,11 +361,11 @@ async fn the_observer_is_notified_of_each_call_and_a_dropped_supervisor_closes_a
         (clients().await == 4 + 1 + 1).then_some(())
     })
     .await;
-    let probe = Arc::clone(&node).call(now(), Arc::new(Request::probe())).await;
+    let probe = Arc::clone(&node).call(now().into(), Arc::new(Request::probe())).await;
     assert!(probe.is_ok(), "{probe:?}");
     supervisor.abort();
     poll::until("all connections are closed", || async { (clients().await == 1).then_some(()) }).await;
-    let gone = Arc::clone(&node).call(now(), Arc::new(Holder::of("r").inspect())).await;
+    let gone = Arc::clone(&node).call(now().into(), Arc::new(Holder::of("r").inspect())).await;
     assert_eq!(gone.map_err(|e| e.kind), Err(UnreachableKind::Disconnected));
     assert_eq!((seen.good.load(Ordering::Relaxed), seen.bad.load(Ordering::Relaxed)), (1, 1));
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use redlockd::nodes::redis::Identity;
 use redlockd::protocol::{
-    ClusterParams, NoVote, NodeInspection, NodeStatus, Reply, Request, RequestTime, StoredLock, Vote,
+    AdmitArgs, ClusterParams, FillArgs, NoVote, NodeInspection, NodeStatus, Reply, Request, RequestStamp, RequestTime,
+    RosterEntry, StoredLock, View, ViewId, Vote,
 };
+use redlockd::redlock::node::Node;
 use redlockd::types::Fence;
 
 use super::{Holder, TestNode, config, now, params};
@@ -28,13 +30,25 @@ fn brief() -> Arc<ClusterParams> {
     Arc::new(ClusterParams { quarantine: Duration::from_millis(1), ..params() })
 }
 
+/// Fills the node with nothing and gives it the vote in the first view.
+async fn admitted(node: &TestNode, seed: Fence) -> Arc<View> {
+    let (id, run) = (ViewId::NONE.above(7), status(node, Request::probe()).await.run.into());
+    let roster = [(node.redis.id().clone(), RosterEntry { run, since: id })].into();
+    let view = Arc::new(View { id, roster });
+    let fill = FillArgs { view: Arc::clone(&view), nonce: 1, page: 1, pages: 1, entries: vec![] };
+    assert_eq!(node.reply(Request::Fill(fill)).await, Reply::Filled { done: 1 });
+    let args = AdmitArgs { view: Arc::clone(&view), nonce: 1, pages: 1, seed, by_clock: false };
+    assert!(matches!(node.reply(Request::Admit(args)).await, Reply::Member(m) if m.is_done));
+    view
+}
+
 #[tokio::test]
 async fn a_blank_node_has_no_vote_until_init() {
     let server = RedisServer::start().await;
     let node = TestNode::connected(config(&server.url())).await;
-    let init = status(&node, Request::Init).await;
+    let init = status(&node, Request::init()).await;
     assert_eq!((init.vote, init.why.as_str()), (Vote::Active, "init"));
-    assert_eq!(status(&node, Request::Init).await.vote, Vote::AlreadyInitialised);
+    assert_eq!(status(&node, Request::init()).await.vote, Vote::AlreadyInitialised);
     assert_eq!(status(&node, Request::probe()).await.vote, Vote::Active);
     assert_eq!(node.redis.report().run_id, init.run);
     server.ask::<()>(&["FLUSHALL"]).await;
@@ -54,12 +68,12 @@ async fn requests_an_hour_early_or_late_are_refused_except_releases() {
     let hour = Duration::from_hours(1).as_micros() as u64;
     let early = RequestTime(now().0 - hour);
     for sent_at in [early, RequestTime(now().0 + hour)] {
-        let Ok(Reply::Status(status)) = node.ask_at(sent_at, Request::Init).await else { panic!("no status") };
+        let Ok(Reply::Status(status)) = node.ask_at(sent_at, Request::init()).await else { panic!("no status") };
         assert!(
             matches!(status.vote, Vote::NoVote(NoVote::ClockOff { node_us }) if node_us.abs_diff(now().0) < hour / 2)
         );
     }
-    node.reply(Request::Init).await;
+    node.reply(Request::init()).await;
     let a = Holder::of("r");
     for sent_at in [early, RequestTime(now().0 + hour)] {
         let answer = node.ask_at(sent_at, a.acquire(1_000)).await;
@@ -93,7 +107,7 @@ async fn a_restarted_node_has_no_vote_until_its_quarantine_ends_and_it_is_seeded
     let mut brief_config = config(&server.url());
     brief_config.params = brief();
     let node = TestNode::connected(brief_config).await;
-    let before = status(&node, Request::Init).await;
+    let before = status(&node, Request::init()).await;
     let a = Holder::of("r");
     node.granted(&a, 60_000).await;
     server.kill();
@@ -119,9 +133,21 @@ async fn a_restarted_node_has_no_vote_until_its_quarantine_ends_and_it_is_seeded
         "extended, without a vote"
     );
     let seed = Fence(served.0.0 + 5_000_000);
-    assert_eq!(status(&node, Request::Activate { seed, by_clock: false }).await.vote, Vote::Active);
-    assert_eq!(node.granted(&Holder::of("s"), 1_000).await, Fence(seed.0 + 1));
-    assert!(matches!(node.reply(a.extend(None)).await, Reply::Updated { .. }));
+    let view = admitted(&node, seed).await;
+    let stamp = || RequestStamp { sent_at: now(), view: Arc::clone(&view) };
+    let granted = node.ask_in(stamp(), Holder::of("s").acquire(1_000)).await;
+    assert_eq!(granted, Ok(Reply::Granted { fence: Fence(seed.0 + 1), joined: false }));
+    assert!(matches!(node.ask_in(stamp(), a.extend(None)).await, Ok(Reply::Updated { .. })));
+    let other = View {
+        id: view.id,
+        roster: [(node.redis.id().clone(), RosterEntry { run: before.run.into(), since: view.id })].into(),
+    };
+    let stamp = RequestStamp { sent_at: now(), view: Arc::new(other) };
+    let refused = node.ask_in(stamp, Holder::of("t").acquire(1_000)).await;
+    assert!(
+        matches!(refused, Ok(Reply::NoVote(NoVote::OtherProcess { .. }))),
+        "the view names its predecessor: {refused:?}"
+    );
 }
 
 #[tokio::test]
@@ -157,7 +183,7 @@ async fn a_replaced_quarantine_still_applies_if_the_clock_returns() {
         vote => panic!("{vote:?}"),
     };
     let seed = Fence(high_water.0 + 1);
-    assert_eq!(status(&node, Request::Activate { seed, by_clock: false }).await.vote, Vote::Active);
+    admitted(&node, seed).await;
     assert_eq!(server.ask::<u64>(&["HGET", meta, "owed"]).await, 0, "all is served");
 }
 

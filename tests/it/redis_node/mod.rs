@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use redlockd::nodes::redis::{NodeUrl, RedisNode, RedisNodeConfig};
 use redlockd::protocol::{
-    AcquireArgs, CancelArgs, ClusterParams, EndReason, NodeResult, ReleaseArgs, Reply, Request, RequestTime,
-    RevokeArgs, Unreachable, UnreachableKind, UpdateArgs, quarantine_for,
+    AcquireArgs, CancelArgs, ClusterParams, EndReason, NodeResult, ReleaseArgs, Reply, Request, RequestStamp,
+    RequestTime, RevokeArgs, Unreachable, UnreachableKind, UpdateArgs, quarantine_for,
 };
 use redlockd::redlock::clock::{Clock, SystemClock};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
@@ -72,7 +72,7 @@ impl TestNode {
     /// A connected node that votes.
     pub async fn voting(server: &RedisServer) -> Self {
         let node = Self::connected(config(&server.url())).await;
-        node.reply(Request::Init).await;
+        node.reply(Request::init()).await;
         node
     }
 
@@ -85,7 +85,11 @@ impl TestNode {
     }
 
     pub async fn ask_at(&self, sent_at: RequestTime, request: Request) -> NodeResult {
-        let call = Arc::clone(&self.redis).call(sent_at, Arc::new(request));
+        self.ask_in(sent_at.into(), request).await
+    }
+
+    pub async fn ask_in(&self, stamp: RequestStamp, request: Request) -> NodeResult {
+        let call = Arc::clone(&self.redis).call(stamp, Arc::new(request));
         tokio::time::timeout(poll::PATIENCE, call).await.expect("no call hangs")
     }
 

@@ -11,7 +11,7 @@ use crate::support::redis_server::{Options, RedisServer};
 /// Acquires, extends, lists and releases.
 async fn works(node: &TestNode) {
     node.until_connected().await;
-    node.reply(Request::Init).await;
+    node.reply(Request::init()).await;
     let a = Holder::of("r");
     node.granted(&a, 10_000).await;
     assert!(matches!(node.reply(a.extend(None)).await, Reply::Updated { .. }));

@@ -1,0 +1,103 @@
+-- One page of what a process that lost its vote is filled with. It only adds: nothing here ends a lease, a block or a
+-- tombstone, and none is shortened. KEYS: 1 meta, 2 index
+-- ARGV: as in marker.lua, 5 nonce, 6 page (from 1), 7 pages, 8 key head, 9 key tail, 10 view, 11 its record, then for
+--       each entry:
+--       kind, resource, px_ms, token, value
+-- kinds: t tombstone (resource: its whole key; value: the reason) | c copy of a lease (value: the lock's) |
+--        b block (value: the token's claims) | f foreign lock (value: the lock's, '' = not known)
+-- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or names another process)
+--   | K C P
+-- meta's field fill: view|nonce|pages|pages done; gone after each loss of the vote.
+local no, V = judge(), ARGV[10]
+if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
+-- A view in which this process has voted would not know its own votes; it must name this very process; and one below a
+-- promise admits nobody.
+local x, RUN = redis.call('HMGET', META, 'view', 'fill', 'filled', 'promised'), string.match(PASS, '^%x*')
+if V <= (x[1] or NONE) or V < (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
+if not no or no[1] == 'V' then -- it votes in a view that the new one replaces
+  judge('replaced')
+  x[2] = nil
+end
+local NOW_MS, page, head, tail = math.floor(NOW / 1000), tonumber(ARGV[6]), ARGV[8], ARGV[9]
+local this = V .. '|' .. ARGV[5] .. '|' .. ARGV[7]
+local begun, done = string.match(x[2] or '', '^(.*)|(%d+)$')
+done = begun == this and tonumber(done) or 0
+if page <= done then return { 'F', done } end
+if page ~= done + 1 then return { 'X', done } end
+local longest, index = 0, {}
+local function union(claims, more)
+  for claim in string.gmatch(more, '[^,]+,') do
+    if not string.find(claims, claim, 1, true) then claims = claims .. claim end
+  end
+  return claims
+end
+local function block(resource, token, claims, px)
+  local BLOCK, ends = 'redlockd:block:' .. resource, NOW_MS + px
+  local e, c = string.match(redis.call('HMGET', BLOCK, token)[1] or '', '^(%d+)|(.*)$')
+  ends, claims = math.max(ends, e or 0), union(c or '', claims)
+  redis.call('HSET', BLOCK, token, string.format('%.0f', ends) .. '|' .. claims)
+  local left = ends - NOW_MS
+  if redis.call('PTTL', BLOCK) < left then redis.call('PEXPIRE', BLOCK, left) end
+  longest = math.max(longest, left)
+end
+-- The reason in this token's tombstone here, and its claims without attempts that were cancelled here.
+local function ended(resource, token, claims)
+  local GONE, attempts = 'redlockd:gone:' .. token .. ':' .. resource, {}
+  local keys = { GONE }
+  for attempt in string.gmatch(claims, '(a%x+),') do
+    attempts[#attempts + 1], keys[#keys + 1] = attempt .. ',', GONE .. '#' .. attempt
+  end
+  local found = redis.call('MGET', unpack(keys))
+  for n = 1, #attempts do
+    if found[n + 1] then
+      local a, b = string.find(claims, attempts[n], 1, true)
+      claims = string.sub(claims, 1, a - 1) .. string.sub(claims, b + 1)
+    end
+  end
+  return found[1], claims
+end
+local function copy(resource, token, px, value, claims)
+  local LOCK = head .. resource .. tail
+  local v = redis.call('MGET', LOCK)[1]
+  local renewals, ttl, fence, _, labels = string.match(value, '^(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$', 66)
+  if v then
+    local r, f, c = string.match(v, '^(%d+)|%d+|(%d+)|([^|]*)|', 66)
+    if string.sub(v, 1, 65) ~= token .. '|' or not r then return false end
+    claims, px = union(c, claims), math.max(px, redis.call('PTTL', LOCK))
+    if tonumber(f) > tonumber(fence) then fence = f end
+    if tonumber(r) > tonumber(renewals) then renewals = r end
+  elseif redis.call('EXISTS', LOCK) == 1 then
+    return false -- of another type
+  end
+  redis.call('SET', LOCK, table.concat({ token, renewals, ttl, fence, claims, labels }, '|'), 'PX', px)
+  index[#index + 1], index[#index + 2] = NOW_MS + px, resource
+  return true
+end
+for at = 12, #ARGV, 5 do
+  local kind, resource, px, token, value = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
+  if kind == 't' then
+    local before, left = redis.call('MGET', resource)[1], redis.call('PTTL', resource)
+    if not before or before == 'revoked' and value ~= 'revoked' then -- the first reason stays, but for a revocation
+      redis.call('SET', resource, value, 'PX', math.max(px, left))
+    elseif left < px then
+      redis.call('PEXPIRE', resource, px)
+    end
+  elseif kind == 'f' then
+    block(resource, '*', '', px)
+    if value ~= '' then redis.call('SET', head .. resource .. tail, value, 'NX', 'PX', px) end
+  else
+    local had = kind == 'b' and value or string.match(value, '^%d+|%d+|%d+|([^|]*)|', 66)
+    local reason, claims = ended(resource, token, had)
+    -- A revoked lease is held until its end, and is never copied: a copy would be a vote.
+    if (not reason or reason == 'revoked') and claims ~= '' then
+      local copied = kind == 'c' and not reason and copy(resource, token, px, value, claims)
+      if not copied then block(resource, token, claims, px) end
+    end
+  end
+end
+if longest > math.max(redis.call('PTTL', 'redlockd:blocks'), 0) then
+  redis.call('SET', 'redlockd:blocks', '1', 'PX', longest)
+end
+if #index > 0 then redis.call('ZADD', KEYS[2], unpack(index)) end
+redis.call('HSET', META, 'fill', this .. '|' .. page, 'filled', V > (x[3] or NONE) and V or x[3])
+return { 'F', page }

@@ -1,0 +1,137 @@
+//! The reference of `fill.lua`.
+
+use std::sync::Arc;
+
+use crate::mutant::{self, Mutant};
+use crate::protocol::reference::blocks::union;
+use crate::protocol::reference::locks::LockValue;
+use crate::protocol::reference::marker::{CallContext, FillProgress};
+use crate::protocol::reference::memory::Memory;
+use crate::protocol::{EndReason, FillArgs, FillEntry, LeaseRecord, NoVote, Reply, Tombstone};
+use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
+
+/// Runs one page of a fill.
+pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &FillArgs) -> Reply {
+    let no_vote = memory.marker.check_vote(context);
+    let votes = match no_vote {
+        None | Some(NoVote::OtherView { .. }) => true,
+        Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }) => false,
+        Some(no_vote) => return Reply::NoVote(no_vote),
+    };
+    // A view in which this process has voted would not know its own votes; it must name this very process; and one below a
+    // promise admits nobody.
+    let view = args.view.id;
+    let (own, promised) = memory.marker.0.as_ref().map_or_else(Default::default, |m| (m.view.id, m.promised));
+    let is_above = view > own && view >= promised || mutant::is(Mutant::SameViewAgain);
+    if !is_above || !args.view.names(context.run, view) {
+        return Reply::FillNotNeeded;
+    }
+    if votes {
+        // In a view that the new one replaces.
+        memory.marker.quarantine(context, "replaced");
+    }
+    let begun = memory.marker.0.as_ref().and_then(|m| m.fill);
+    let is_this = |fill: &FillProgress| (fill.view, fill.nonce, fill.pages) == (view, args.nonce, args.pages);
+    let done = begun.filter(is_this).map_or(0, |fill| fill.done);
+    if args.page <= done {
+        return Reply::Filled { done };
+    }
+    if args.page != done + 1 {
+        return Reply::FillOutOfOrder { done };
+    }
+    for entry in &args.entries {
+        fill(memory, context, entry);
+    }
+    if let Some(marker) = &mut memory.marker.0 {
+        marker.fill = Some(FillProgress { view, nonce: args.nonce, pages: args.pages, done: args.page });
+        marker.filled = marker.filled.max(view);
+    }
+    Reply::Filled { done: args.page }
+}
+
+fn fill(memory: &mut Memory, context: &CallContext<'_>, entry: &FillEntry) {
+    let now_ms = context.now_ms();
+    match entry {
+        FillEntry::Tombstone(tombstone) => add_tombstone(memory, now_ms, tombstone),
+        FillEntry::Foreign { resource, value, left_ms } => {
+            memory.blocks.add(resource, None, "", (*left_ms).max(1), now_ms);
+            let value = value.as_ref().filter(|value| !value.is_empty());
+            if let (Some(value), None) = (value, memory.locks.get(resource, now_ms)) {
+                let end_ms = now_ms.saturating_add((*left_ms).max(1));
+                memory.locks.put(resource, LockValue::from_bytes(value), Some(end_ms));
+            }
+        }
+        FillEntry::Copy { resource, record, left_ms } => {
+            let Some((claims, is_revoked)) = standing(memory, context, resource, &record.token, &record.claims) else {
+                return;
+            };
+            let record = LeaseRecord { claims, ..record.clone() };
+            // A revoked lease is held until its end, and is never copied: a copy would be a vote.
+            if is_revoked || !copy(memory, now_ms, resource, &record, *left_ms) {
+                memory.blocks.add(resource, Some(record.token), &record.claims, (*left_ms).max(1), now_ms);
+            }
+        }
+        FillEntry::Block { resource, token, claims, left_ms } => {
+            if let Some((claims, _)) = standing(memory, context, resource, token, claims) {
+                memory.blocks.add(resource, Some(token.clone()), &claims, (*left_ms).max(1), now_ms);
+            }
+        }
+    }
+}
+
+/// The first reason stays, except that any other replaces a revocation. No tombstone is shortened.
+fn add_tombstone(memory: &mut Memory, now_ms: u64, tombstone: &Tombstone) {
+    let Tombstone { resource, token, attempt, reason, left_ms } = tombstone;
+    let replaces = |before: EndReason| if before == EndReason::Revoked { *reason } else { before };
+    let end_ms = |left: Option<Option<u64>>| now_ms.saturating_add((*left_ms).max(1).max(left.flatten().unwrap_or(0)));
+    if let Some(attempt) = attempt {
+        let key = (resource.clone(), token.clone(), attempt.clone());
+        let before = memory.cancelled.get(&key, now_ms).copied();
+        let end_ms = end_ms(memory.cancelled.left_ms(&key, now_ms));
+        memory.cancelled.put(key, before.map_or(*reason, replaces), Some(end_ms));
+    } else {
+        let key = (resource.clone(), token.clone());
+        let before = memory.ended.get(&key, now_ms).copied();
+        let end_ms = end_ms(memory.ended.left_ms(&key, now_ms));
+        memory.ended.put(key, before.map_or(*reason, replaces), Some(end_ms));
+    }
+}
+
+/// The claims of this token whose attempts were not cancelled here, and whether it was revoked here. `None`: nothing
+/// stands for it any more.
+fn standing(
+    memory: &Memory,
+    context: &CallContext<'_>,
+    resource: &ResourceName,
+    token: &TokenHash,
+    claims: &str,
+) -> Option<(Arc<str>, bool)> {
+    let reason = memory.tombstone(context, resource, token);
+    let is_cancelled = |claim: &&str| {
+        let attempt = AttemptId::parse(claim.trim_end_matches(','));
+        attempt.is_some_and(|attempt| {
+            memory.cancelled.get(&(resource.clone(), token.clone(), attempt), context.now_ms()).is_some()
+        })
+    };
+    let claims: String = claims.split_inclusive(',').filter(|claim| !is_cancelled(claim)).collect();
+    let is_revoked = reason == Some(EndReason::Revoked);
+    ((reason.is_none() || is_revoked) && !claims.is_empty()).then(|| (claims.into(), is_revoked))
+}
+
+/// `false`: there is another key.
+fn copy(memory: &mut Memory, now_ms: u64, resource: &ResourceName, record: &LeaseRecord, left_ms: u64) -> bool {
+    let mut record = record.clone();
+    match memory.locks.get(resource, now_ms) {
+        None => {}
+        Some(LockValue::Lease(own)) if own.token == record.token => {
+            record.claims = union(&own.claims, &record.claims);
+            record.fence = Fence(record.fence.0.max(own.fence.0));
+            record.renewals = record.renewals.max(own.renewals);
+        }
+        Some(_) => return false,
+    }
+    let own_left_ms = memory.locks.left_ms(resource, now_ms).flatten().unwrap_or(0);
+    let end_ms = now_ms.saturating_add(left_ms.max(1).max(own_left_ms));
+    memory.locks.put(resource, LockValue::Lease(record), Some(end_ms));
+    true
+}

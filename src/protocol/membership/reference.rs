@@ -1,0 +1,83 @@
+//! The reference of `membership.lua`.
+
+use std::sync::Arc;
+
+use crate::mutant::{self, Mutant};
+use crate::protocol::params::BY_CLOCK;
+use crate::protocol::reference::marker::{CallContext, FillProgress, MarkerKey, MarkerRecord};
+use crate::protocol::{AdmitArgs, MemberStatus, NoVote, Reply, View, ViewId, Vote};
+use crate::types::Fence;
+
+/// `promise`: by a process that votes, or that has served its quarantine.
+pub(in crate::protocol) fn promise(marker: &mut MarkerKey, context: &CallContext<'_>, view: ViewId) -> Reply {
+    let no_vote = marker.check_vote(context);
+    let may = is_sound(no_vote.as_ref()) || matches!(no_vote, Some(NoVote::Unseeded { .. }));
+    let found = marker.0.as_mut().filter(|m| may && view > m.view.id && view > m.promised);
+    let is_done = found.map(|m| m.promised = view).is_some();
+    status(marker, context, no_vote, is_done)
+}
+
+/// `install`: by a process that votes and that the view names, with its last admission.
+pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext<'_>, view: &Arc<View>) -> Reply {
+    let no_vote = marker.check_vote(context);
+    let sound = marker.0.as_mut().filter(|_| is_sound(no_vote.as_ref()));
+    let is_done = sound.is_some_and(|m| {
+        let is_named = view.names(context.run, m.admitted) || mutant::is(Mutant::RosterNotCompared);
+        if view.id > m.view.id && view.id >= m.promised && is_named {
+            (m.view, m.promised) = (Arc::clone(view), view.id);
+        }
+        m.view.id == view.id
+    });
+    status(marker, context, no_vote, is_done)
+}
+
+/// `admit`: a process that has the whole fill for this view.
+pub(in crate::protocol) fn admit(marker: &mut MarkerKey, context: &CallContext<'_>, args: &AdmitArgs) -> Reply {
+    let no_vote = marker.check_vote(context);
+    let waits = matches!(no_vote, Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }));
+    let is_done = match &mut marker.0 {
+        Some(m) if is_sound(no_vote.as_ref()) => m.admitted == args.view.id,
+        Some(m) if waits && may_be_admitted(m, context, args) => {
+            give_vote(m, context, args);
+            return status(marker, context, None, true);
+        }
+        _ => false,
+    };
+    status(marker, context, no_vote, is_done)
+}
+
+fn may_be_admitted(m: &MarkerRecord, context: &CallContext<'_>, args: &AdmitArgs) -> bool {
+    let id = args.view.id;
+    let complete = FillProgress { view: id, nonce: args.nonce, pages: args.pages, done: args.pages };
+    id > m.view.id && id >= m.promised && args.view.names(context.run, id) && m.fill == Some(complete)
+}
+
+fn give_vote(m: &mut MarkerRecord, context: &CallContext<'_>, args: &AdmitArgs) {
+    let seed = if mutant::is(Mutant::NoSeed) { Fence(0) } else { args.seed };
+    (m.active, m.owed_us, m.fill, m.cluster) = (true, 0, None, context.params.cluster.clone());
+    (m.view, m.promised, m.admitted) = (Arc::clone(&args.view), args.view.id, args.view.id);
+    m.base = m.base.max(m.high_water).max(seed.0);
+    m.high_water = m.high_water.max(seed.0);
+    m.since_us = context.now_us;
+    if args.by_clock {
+        m.why = BY_CLOCK;
+    }
+}
+
+/// It votes, in whatever view.
+fn is_sound(no_vote: Option<&NoVote>) -> bool {
+    matches!(no_vote, None | Some(NoVote::OtherView { .. }))
+}
+
+fn status(marker: &MarkerKey, context: &CallContext<'_>, no_vote: Option<NoVote>, is_done: bool) -> Reply {
+    let m = marker.0.as_ref();
+    Reply::Member(MemberStatus {
+        is_done,
+        vote: no_vote.filter(|no_vote| !is_sound(Some(no_vote))).map_or(Vote::Active, Vote::NoVote),
+        high_water: Fence(marker.high_water()),
+        run: context.run.into(),
+        view: m.map(|m| Arc::clone(&m.view)).unwrap_or_default(),
+        promised: m.map_or(ViewId::NONE, |m| m.promised),
+        admitted: m.map_or(ViewId::NONE, |m| m.admitted),
+    })
+}

@@ -1,0 +1,46 @@
+-- One page of what a node that votes knows: locks, blocks, tombstones. By SCAN, which returns at least once what is there
+-- throughout, and not by the index, which others may change. KEYS: 1 meta
+-- ARGV: as in marker.lua, 5 cursor (0 at first), 6 count, 7 key head, 8 key tail, 9 the longest foreign value in bytes
+-- Replies: R next cursor ('0' = end), hw, now_us, then for each: kind, name, pttl, value | K C Q S
+-- kinds: L lock | F a foreign lock whose value is not shown: of another type, or too long | T tombstone (the name is the key
+--        behind its prefix, the value its reason) | B a block's token (the value is token|claims, its own remaining time)
+local no = not fit and judge() or nil
+if no then return no end
+local scan, head, tail, CHUNK = redis.call('SCAN', ARGV[5], 'COUNT', ARGV[6]), ARGV[7], ARGV[8], 1000
+local out, kinds, names, keys, n = { 'R', scan[1], hw, NOW }, {}, {}, {}, 4
+for _, key in ipairs(scan[2]) do
+  local kind, name
+  if string.sub(key, 1, 9) ~= 'redlockd:' then
+    if #key > #head + #tail and string.sub(key, 1, #head) == head and string.sub(key, #key - #tail + 1) == tail then
+      kind, name = 'L', string.sub(key, #head + 1, #key - #tail)
+    end
+  elseif string.sub(key, 10, 14) == 'gone:' then
+    kind, name = 'T', string.sub(key, 15)
+  elseif string.sub(key, 10, 15) == 'block:' then
+    local tokens = redis.call('HGETALL', key)
+    for i = 1, #tokens, 2 do
+      local ends, claims = string.match(tokens[i + 1], '^(%d+)|(.*)$')
+      local left = ends - math.floor(NOW / 1000)
+      if left >= 0 then
+        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = 'B', string.sub(key, 16), left, tokens[i] .. '|' .. claims
+        n = n + 4
+      end
+    end
+  end
+  if kind then keys[#keys + 1], kinds[#kinds + 1], names[#names + 1] = key, kind, name end
+end
+for first = 1, #keys, CHUNK do -- more than one chunk only where SCAN returns more than COUNT
+  local values = redis.call('MGET', unpack(keys, first, math.min(#keys, first + CHUNK - 1)))
+  for i = 1, #values do
+    local at, value = first + i - 1, values[i]
+    local kind, left = kinds[at], redis.call('PTTL', keys[at])
+    if kind == 'L' and (not value or #value > tonumber(ARGV[9]) and string.byte(value, 65) ~= 124) then
+      kind, value = 'F', ''
+    end
+    if left ~= -2 and value then
+      out[n + 1], out[n + 2], out[n + 3], out[n + 4] = kind, names[at], left, value
+      n = n + 4
+    end
+  end
+end
+return out

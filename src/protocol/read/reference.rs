@@ -1,0 +1,67 @@
+//! The reference of `read.lua`. Its pages follow hashes of the keys: any order that is the same for every page will do.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::protocol::record::FOREIGN_VALUE_MAX;
+use crate::protocol::reference::locks::LockValue;
+use crate::protocol::reference::marker::CallContext;
+use crate::protocol::reference::memory::Memory;
+use crate::protocol::{ReadArgs, ReadEntry, Reply, Tombstone};
+use crate::types::Fence;
+
+/// Runs one read.
+pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &ReadArgs) -> Reply {
+    if let Some(no_vote) = memory.marker.check_vote(context) {
+        return Reply::NoVote(no_vote);
+    }
+    let count = usize::try_from(args.count.max(1)).unwrap_or(usize::MAX);
+    let mut entries = everything(memory, context.now_ms());
+    entries.retain(|(place, _)| *place >= args.cursor);
+    entries.sort_by_key(|(place, _)| *place);
+    let next = entries.get(count).map(|(place, _)| *place);
+    if let Some(next) = next {
+        entries.retain(|(place, _)| *place < next);
+    }
+    let entries = entries.into_iter().map(|(_, entry)| entry).collect();
+    Reply::Knowledge { next, high_water: Fence(memory.marker.high_water()), now_us: context.now_us, entries }
+}
+
+/// The place of a key; never 0, which is where a listing begins.
+fn place(key: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish().max(1)
+}
+
+fn everything(memory: &Memory, now_ms: u64) -> Vec<(u64, ReadEntry)> {
+    let mut all = Vec::new();
+    for (resource, value, left_ms) in memory.locks.iter(now_ms) {
+        let name = resource.clone();
+        let foreign = |value| ReadEntry::Foreign { resource: name.clone(), value, left_ms };
+        let entry = match value {
+            LockValue::Lease(record) => ReadEntry::Lease { resource: name.clone(), record: record.clone(), left_ms },
+            LockValue::Bytes(bytes) if bytes.len() <= FOREIGN_VALUE_MAX => foreign(Some(bytes.clone())),
+            LockValue::Bytes(_) | LockValue::OtherType(_) => foreign(None),
+        };
+        all.push((place(("lock", resource)), entry));
+    }
+    for (resource, tokens) in memory.blocks.iter(now_ms) {
+        for (token, of) in tokens.iter().filter(|(_, of)| of.end_ms >= now_ms) {
+            let (token, claims, left_ms) = (token.clone(), of.claims.clone(), of.end_ms - now_ms);
+            // A token at a time: a page has at least as many of them as keys.
+            let at = place(("block", resource, &token));
+            all.push((at, ReadEntry::Block { resource: resource.clone(), token, claims, left_ms }));
+        }
+    }
+    for ((resource, token), reason, left_ms) in memory.ended.iter(now_ms) {
+        let (resource, token, left_ms) = (resource.clone(), token.clone(), left_ms.unwrap_or(0));
+        let tombstone = Tombstone { resource, token, attempt: None, reason: *reason, left_ms };
+        all.push((place(("ended", &tombstone.resource, &tombstone.token)), ReadEntry::Tombstone(tombstone)));
+    }
+    for ((resource, token, attempt), reason, left_ms) in memory.cancelled.iter(now_ms) {
+        let (resource, token, left_ms) = (resource.clone(), token.clone(), left_ms.unwrap_or(0));
+        let tombstone = Tombstone { resource, token, attempt: Some(attempt.clone()), reason: *reason, left_ms };
+        all.push((place(("cancelled", attempt)), ReadEntry::Tombstone(tombstone)));
+    }
+    all
+}

@@ -1,0 +1,142 @@
+//! From which view a new one is made, and whom it names: pure rules (`docs/views.md`, *Changing the view*, steps 2 and 3).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::mutant::{self, Mutant};
+use crate::protocol::{MemberStatus, NoVote, NodeStatus, RosterEntry, View, ViewId, Vote};
+use crate::types::NodeId;
+
+/// What a process says of itself.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    /// It votes, in whatever view.
+    pub(crate) is_sound: bool,
+    /// It has served its quarantine, and waits for a vote.
+    pub(crate) is_served: bool,
+    /// It could be filled: it is not of another cluster, and its clock is right.
+    pub(crate) is_fillable: bool,
+    /// Which process it is.
+    pub(crate) run: Arc<str>,
+    /// The view that it has installed.
+    pub(crate) view: Arc<View>,
+    /// It installs no lower view.
+    pub(crate) promised: ViewId,
+    /// Its last admission.
+    pub(crate) admitted: ViewId,
+}
+
+impl Member {
+    fn new(vote: &Vote, run: &str, view: &Arc<View>, promised: ViewId, admitted: ViewId) -> Self {
+        let is_sound = matches!(vote, Vote::Active | Vote::NoVote(NoVote::OtherView { .. }));
+        let is_served = matches!(vote, Vote::NoVote(NoVote::Unseeded { .. }));
+        let waits = matches!(vote, Vote::NoVote(NoVote::Quarantined { .. }));
+        let is_fillable = is_sound || is_served || waits;
+        Self { is_sound, is_served, is_fillable, run: run.into(), view: Arc::clone(view), promised, admitted }
+    }
+}
+
+impl From<&NodeStatus> for Member {
+    fn from(status: &NodeStatus) -> Self {
+        Self::new(&status.vote, &status.run, &status.view, status.promised, status.admitted)
+    }
+}
+
+impl From<&MemberStatus> for Member {
+    fn from(status: &MemberStatus) -> Self {
+        Self::new(&status.vote, &status.run, &status.view, status.promised, status.admitted)
+    }
+}
+
+/// The nodes, as far as they answered, and who stands in the way.
+#[derive(Debug)]
+pub(crate) struct Known<'a> {
+    /// By node index.
+    pub(crate) names: &'a [NodeId],
+    /// By node index; `None` without an answer.
+    pub(crate) members: &'a [Option<Member>],
+    /// By node index: another process under this name was seen alive just now.
+    pub(crate) rivals: &'a [bool],
+    /// How many votes are needed.
+    pub(crate) quorum: usize,
+}
+
+/// A new view.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// Its record.
+    pub(crate) view: Arc<View>,
+    /// The nodes that vote, and are to install it.
+    pub(crate) sound: Vec<usize>,
+    /// Those that it admits, once they are filled.
+    pub(crate) targets: Vec<usize>,
+    /// Too few vote: everybody answered that it votes or has served its quarantine.
+    pub(crate) by_clock: bool,
+}
+
+impl Known<'_> {
+    /// The highest view in which a process votes, and the nodes that vote in it or in a lower one that names them alike.
+    pub(crate) fn base(&self) -> (Arc<View>, Vec<usize>) {
+        let sound =
+            || self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.is_sound)?)));
+        let highest = sound().map(|(_, m)| &m.view).max_by_key(|view| view.id).cloned().unwrap_or_default();
+        let is_named = |(i, m): &(usize, &Member)| match highest.entry(&self.names[*i]) {
+            Some(entry) => entry.run == m.run && entry.since == m.admitted,
+            None => highest.id == ViewId::NONE,
+        };
+        let named = sound().filter(is_named).map(|(i, _)| i).collect();
+        (highest, named)
+    }
+
+    /// The highest number that anybody knows.
+    pub(crate) fn highest(&self) -> ViewId {
+        self.members.iter().flatten().map(|m| m.promised.max(m.view.id)).max().unwrap_or(ViewId::NONE)
+    }
+
+    /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none.
+    pub(crate) fn to_heal(&self) -> Vec<usize> {
+        let (_, named) = self.base();
+        let is_other = |i: &usize| !named.contains(i) && !self.rivals[*i];
+        let fillable = |i: &usize| self.members[*i].as_ref().is_some_and(|m| m.is_fillable);
+        let others = (0..self.names.len()).filter(|i| is_other(i) && fillable(i));
+        if named.len() >= self.quorum { others.collect() } else { Vec::new() }
+    }
+
+    /// Whether too few vote, and every other process of the list has served its quarantine. Where one stays away, two clusters
+    /// whose lists overlap could each get a quorum: it may vote for the other one (seed 1544 of the simulation).
+    pub(crate) fn is_cold(&self) -> bool {
+        let (_, named) = self.base();
+        let waits = |i: usize| !self.rivals[i] && self.members[i].as_ref().is_some_and(|m| m.is_served);
+        named.len() < self.quorum && (0..self.names.len()).all(|i| named.contains(&i) || waits(i))
+    }
+
+    /// The view `id`, after these nodes promised it. It admits one node that forgot, drawn by `pick`; where too few vote, all of
+    /// them. `None`: a quorum neither votes, nor has everybody else waited.
+    pub(crate) fn derive(&self, id: ViewId, pick: usize) -> Option<Change> {
+        let (base, sound) = self.base();
+        let entry = |i: usize, since: ViewId| {
+            let run = Arc::clone(&self.members.get(i)?.as_ref()?.run);
+            Some((self.names[i].clone(), RosterEntry { run, since }))
+        };
+        let kept = |i: &usize| entry(*i, self.members[*i].as_ref()?.admitted);
+        let mut roster: BTreeMap<NodeId, RosterEntry> = base.roster.clone();
+        roster.retain(|name, _| self.names.contains(name));
+        roster.extend(sound.iter().filter_map(kept));
+        let is_cold = self.is_cold();
+        let required = if mutant::is(Mutant::OneReaderLess) { self.quorum - 1 } else { self.quorum };
+        let targets: Vec<usize> = if is_cold {
+            (0..self.names.len()).filter(|i| !sound.contains(i)).collect()
+        } else if sound.len() < required {
+            return None;
+        } else {
+            let ready = self.to_heal();
+            ready.get(pick % ready.len().max(1)).copied().into_iter().collect()
+        };
+        roster.extend(targets.iter().filter_map(|i| entry(*i, id)));
+        Some(Change { view: Arc::new(View { id, roster }), sound, targets, by_clock: is_cold })
+    }
+}
+
+#[cfg(test)]
+#[path = "derive_tests.rs"]
+mod tests;

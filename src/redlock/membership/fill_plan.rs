@@ -1,0 +1,316 @@
+//! What a process that forgot is filled with: a pure function of what the others show (`docs/views.md`, *What is filled*).
+//! It never gives more than they support: a copy counts like a vote, so a quorum of others must show the lease itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::mutant::{self, Mutant};
+use crate::protocol::{EndReason, FillEntry, LeaseRecord, ReadEntry, TOKEN_TOMBSTONE, Tombstone};
+use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
+
+/// Entries of one page: it occupies the process that is filled for two milliseconds at most.
+const PAGE_ENTRIES_MAX: usize = 250;
+/// Bytes of the values in one page, beyond which the next one begins.
+const PAGE_BYTES_MAX: usize = 128 * 1024;
+/// Allowance for clock rates: a node may count slower by one part in this many, and by the milliseconds below.
+const DRIFT_PART: u64 = 100;
+const DRIFT_FLOOR_MS: u64 = 2;
+/// By how much a lease's fence, which is at least the time of its request, must lie before a tombstone for the tombstone
+/// to be that lease's: more than clocks that vote differ, and than a minute's rates. A token may be used again when its
+/// tombstones are over, and they do not end everywhere at once.
+const TOMBSTONE_MARGIN: Duration = Duration::from_secs(3);
+
+/// What was read so far. Nodes are numbered as in the list.
+#[derive(Debug)]
+pub(crate) struct FillPlan {
+    quorum: usize,
+    /// How many others must be read completely.
+    least: usize,
+    target: usize,
+    without_ttl_ms: u64,
+    seed: Fence,
+    complete: BTreeSet<usize>,
+    ended: BTreeMap<(ResourceName, TokenHash), Ended>,
+    cancelled: BTreeMap<(ResourceName, TokenHash, AttemptId), u64>,
+    resources: BTreeMap<ResourceName, Shown>,
+}
+
+/// The tombstone of a token.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    reason: EndReason,
+    left_ms: u64,
+    /// When the latest was made, by the clock of its node. Microseconds since 1970.
+    made_us: u64,
+}
+
+/// A complete fill.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fill {
+    /// Every fence of the process must be above it: the highest of those that were read.
+    pub(crate) seed: Fence,
+    /// At least one page.
+    pub(crate) pages: Vec<Vec<FillEntry>>,
+}
+
+/// What the nodes show for one resource.
+#[derive(Debug, Default)]
+struct Shown {
+    tokens: BTreeMap<TokenHash, ShownToken>,
+    /// Nodes that have a block.
+    blocked: BTreeSet<usize>,
+    foreign: Option<(Option<Arc<[u8]>>, u64)>,
+}
+
+/// What the nodes show for one token. Lifetimes in milliseconds, by the clock of the node that was read.
+#[derive(Debug, Default)]
+struct ShownToken {
+    /// The lock's value by node.
+    keys: BTreeMap<usize, LeaseRecord>,
+    /// Claims in blocks.
+    claims: Vec<Arc<str>>,
+    /// All lifetimes of keys and blocks.
+    lefts_ms: Vec<u64>,
+}
+
+impl FillPlan {
+    /// For filling the node `target` from `quorum` others. A key without a TTL counts as if it lasted for `without_ttl`.
+    pub(crate) fn new(quorum: usize, target: usize, without_ttl: Duration) -> Self {
+        Self {
+            quorum,
+            least: quorum,
+            target,
+            without_ttl_ms: u64::try_from(without_ttl.as_millis()).unwrap_or(u64::MAX),
+            seed: Fence(0),
+            complete: BTreeSet::new(),
+            ended: BTreeMap::new(),
+            cancelled: BTreeMap::new(),
+            resources: BTreeMap::new(),
+        }
+    }
+
+    /// Where fewer than a quorum vote, those few are all that is to be read. A copy needs a quorum all the same.
+    pub(crate) fn of_at_least(mut self, least: usize) -> Self {
+        self.least = least;
+        self
+    }
+
+    /// Adds a page that `node` answered after it installed the view, with its highest fence and its clock (microseconds
+    /// since 1970). What the target shows counts for nothing. A node may show a key on two pages.
+    pub(crate) fn add(&mut self, node: usize, high_water: Fence, now_us: u64, page: Vec<ReadEntry>) {
+        if node == self.target && !mutant::is(Mutant::TargetCounts) {
+            return;
+        }
+        self.seed = self.seed.max(high_water);
+        for entry in page {
+            self.add_entry(node, now_us, entry);
+        }
+    }
+
+    fn add_entry(&mut self, node: usize, now_us: u64, entry: ReadEntry) {
+        match entry {
+            ReadEntry::Lease { resource, record, left_ms } => {
+                let token = self.resources.entry(resource).or_default().tokens.entry(record.token.clone()).or_default();
+                token.lefts_ms.push(left_ms.unwrap_or(self.without_ttl_ms));
+                token.keys.insert(node, record);
+            }
+            ReadEntry::Foreign { resource, value, left_ms } => {
+                let left_ms = left_ms.unwrap_or(self.without_ttl_ms);
+                let shown = self.resources.entry(resource).or_default();
+                shown.add_foreign(value, left_ms);
+            }
+            ReadEntry::Block { .. } if mutant::is(Mutant::BlocksNotListed) => {}
+            ReadEntry::Block { resource, token, claims, left_ms } => {
+                let shown = self.resources.entry(resource).or_default();
+                shown.blocked.insert(node);
+                match token {
+                    None => shown.add_foreign(None, left_ms),
+                    Some(token) => {
+                        let token = shown.tokens.entry(token).or_default();
+                        token.lefts_ms.push(left_ms);
+                        token.claims.push(claims);
+                    }
+                }
+            }
+            ReadEntry::Tombstone(Tombstone { resource, token, attempt: Some(attempt), left_ms, .. }) => {
+                let longest_ms = self.cancelled.entry((resource, token, attempt)).or_default();
+                *longest_ms = left_ms.max(*longest_ms);
+            }
+            ReadEntry::Tombstone(Tombstone { resource, token, attempt: None, reason, left_ms }) => {
+                let lasts = u64::try_from(TOKEN_TOMBSTONE.as_millis()).unwrap_or(u64::MAX);
+                let made_us = now_us.saturating_sub(lasts.saturating_sub(left_ms).saturating_mul(1_000));
+                let new = Ended { reason, left_ms, made_us };
+                let known = self.ended.entry((resource, token)).or_insert(new);
+                // What one node knows to be revoked, and another to be released, is released.
+                match (known.reason, reason) {
+                    (EndReason::Revoked, _) if reason != EndReason::Revoked => *known = new,
+                    (EndReason::Revoked, _) | (_, EndReason::Revoked) => known.left_ms = known.left_ms.max(left_ms),
+                    _ => (known.left_ms, known.made_us) = (known.left_ms.max(left_ms), known.made_us.max(made_us)),
+                }
+            }
+        }
+    }
+
+    /// Every page of `node` was added.
+    pub(crate) fn complete(&mut self, node: usize) {
+        self.complete.insert(node);
+    }
+
+    /// The fill; `None` where too few others were read completely.
+    pub(crate) fn finish(self) -> Option<Fill> {
+        if self.complete.iter().filter(|node| **node != self.target).count() < self.least {
+            return None;
+        }
+        let mut entries: Vec<FillEntry> = Vec::new();
+        for (resource, shown) in &self.resources {
+            self.fill_resource(resource, shown, &mut entries);
+        }
+        // Before what they may end: the process checks each entry against its own tombstones.
+        let place = if mutant::is(Mutant::TombstonesLast) { entries.len() } else { 0 };
+        entries.splice(place..place, self.tombstones());
+        Some(Fill { seed: self.seed, pages: pages(entries) })
+    }
+
+    fn tombstones(&self) -> Vec<FillEntry> {
+        // Not where something stands for the token all the same: the process would refuse that.
+        let is_copied = |((resource, token), of): &(&(ResourceName, TokenHash), &Ended)| {
+            let shown = self.resources.get(resource).and_then(|shown| shown.tokens.get(token));
+            of.reason == EndReason::Revoked || shown.is_none_or(|shown| self.is_ended(resource, token, shown))
+        };
+        let ended = self.ended.iter().filter(is_copied).map(|((resource, token), of)| {
+            let (resource, token) = (resource.clone(), token.clone());
+            Tombstone { resource, token, attempt: None, reason: of.reason, left_ms: of.left_ms }
+        });
+        let cancelled = self.cancelled.iter().map(|((resource, token, attempt), left_ms)| {
+            let (resource, token, attempt) = (resource.clone(), token.clone(), Some(attempt.clone()));
+            Tombstone { resource, token, attempt, reason: EndReason::Cancelled, left_ms: *left_ms }
+        });
+        ended.chain(cancelled).map(FillEntry::Tombstone).collect()
+    }
+
+    fn fill_resource(&self, resource: &ResourceName, shown: &Shown, entries: &mut Vec<FillEntry>) {
+        let standing = |token: &TokenHash, of: &ShownToken| {
+            let claims = of.keys.values().map(|record| &record.claims).chain(&of.claims);
+            let claims = self.standing_claims(resource, token, claims);
+            (!claims.is_empty() && !self.is_ended(resource, token, of)).then_some(claims)
+        };
+        let live: Vec<_> =
+            shown.tokens.iter().filter_map(|(token, of)| Some((token, of, standing(token, of)?))).collect();
+        let mut supported = live.iter().filter(|(token, of, _)| self.is_supported(resource, shown, token, of));
+        // Two are never supported at one moment; pages are read at many.
+        if let (Some((_, of, claims)), None) = (supported.next(), supported.next()) {
+            let smallest = mutant::is(Mutant::CopySmallestTtl);
+            if let Some(record) = of.keys.values().max_by_key(|record| (record.fence, record.renewals)) {
+                let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
+                entries.push(FillEntry::Copy { resource: resource.clone(), record, left_ms: of.left_ms(smallest) });
+                return;
+            }
+        }
+        for (token, of, claims) in live {
+            let (token, claims) = (token.clone(), claims.into());
+            let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
+            entries.push(FillEntry::Block { resource: resource.clone(), token, claims, left_ms });
+        }
+        if let Some((value, left_ms)) = &shown.foreign {
+            let (value, left_ms) = (value.clone(), padded(*left_ms));
+            entries.push(FillEntry::Foreign { resource: resource.clone(), value, left_ms });
+        }
+    }
+
+    /// At least a quorum of others show the key with this token, none of which has a block for the resource, and none
+    /// shows a tombstone: a lease that was revoked is held until its end, and gets no further votes.
+    fn is_supported(&self, resource: &ResourceName, shown: &Shown, token: &TokenHash, of: &ShownToken) -> bool {
+        let shows = |(node, record): &(&usize, &LeaseRecord)| {
+            let counts = !shown.blocked.contains(node) || mutant::is(Mutant::CopyBesideBlock);
+            counts && !self.standing_claims(resource, token, [&record.claims]).is_empty()
+        };
+        let least = self.quorum - usize::from(mutant::is(Mutant::CopiesOfMinority));
+        let has_tombstone = self.ended.contains_key(&(resource.clone(), token.clone()));
+        of.keys.iter().filter(shows).count() >= least && !has_tombstone
+    }
+
+    /// Everything that is shown for the token was ended for good. Not what was revoked, which is held until its end; not
+    /// what the token got after its tombstone; and not what blocks stand for, which do not say since when.
+    fn is_ended(&self, resource: &ResourceName, token: &TokenHash, of: &ShownToken) -> bool {
+        let Some(ended) = self.ended.get(&(resource.clone(), token.clone())) else { return false };
+        if ended.reason == EndReason::Revoked || mutant::is(Mutant::ReleasedFilled) {
+            return mutant::is(Mutant::RevokedLeftOut);
+        }
+        let margin_us = u64::try_from(TOMBSTONE_MARGIN.as_micros()).unwrap_or(u64::MAX);
+        let is_before = |record: &LeaseRecord| record.fence.0.saturating_add(margin_us) < ended.made_us;
+        mutant::is(Mutant::NextLeaseLeftOut) || (of.claims.is_empty() && of.keys.values().all(is_before))
+    }
+
+    /// All these claims, each once, without those of attempts that were cancelled.
+    fn standing_claims<'a>(
+        &self,
+        resource: &ResourceName,
+        token: &TokenHash,
+        claims: impl IntoIterator<Item = &'a Arc<str>>,
+    ) -> String {
+        let mut all = String::new();
+        for claim in claims.into_iter().flat_map(|claims| claims.split_inclusive(',')) {
+            let attempt = AttemptId::parse(claim.trim_end_matches(','));
+            let is_cancelled = attempt
+                .is_some_and(|attempt| self.cancelled.contains_key(&(resource.clone(), token.clone(), attempt)))
+                && !mutant::is(Mutant::CancelledClaims);
+            if !is_cancelled && !all.contains(claim) {
+                all.push_str(claim);
+            }
+        }
+        all
+    }
+}
+
+impl Shown {
+    fn add_foreign(&mut self, value: Option<Arc<[u8]>>, left_ms: u64) {
+        let (known, longest_ms) = self.foreign.get_or_insert((None, 0));
+        *known = known.take().or(value);
+        *longest_ms = left_ms.max(*longest_ms);
+    }
+}
+
+impl ShownToken {
+    /// The largest lifetime that a node shows, for another clock.
+    fn left_ms(&self, smallest: bool) -> u64 {
+        let lefts = self.lefts_ms.iter().copied();
+        padded(if smallest { lefts.min() } else { lefts.max() }.unwrap_or(0))
+    }
+}
+
+/// left · 1.01, rounded up, + 2 ms: at least `left_ms` by any clock whose rate differs by less than 1 %.
+fn padded(left_ms: u64) -> u64 {
+    if mutant::is(Mutant::FillWithoutDrift) {
+        return left_ms;
+    }
+    left_ms.saturating_add(left_ms.div_ceil(DRIFT_PART)).saturating_add(DRIFT_FLOOR_MS)
+}
+
+/// In pages of bounded size, in this order.
+fn pages(entries: Vec<FillEntry>) -> Vec<Vec<FillEntry>> {
+    let mut pages: Vec<Vec<FillEntry>> = vec![Vec::new()];
+    let mut bytes = 0;
+    for entry in entries {
+        let size = match &entry {
+            FillEntry::Copy { record, .. } => record.labels.len() + record.claims.len(),
+            FillEntry::Block { claims, .. } => claims.len(),
+            FillEntry::Foreign { value, .. } => value.as_ref().map_or(0, |value| value.len()),
+            FillEntry::Tombstone(_) => 0,
+        };
+        let is_full = pages.last().is_some_and(|page| page.len() >= PAGE_ENTRIES_MAX) || bytes + size > PAGE_BYTES_MAX;
+        if is_full {
+            pages.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += size;
+        if let Some(page) = pages.last_mut() {
+            page.push(entry);
+        }
+    }
+    pages
+}
+
+#[cfg(test)]
+#[path = "fill_plan_tests.rs"]
+mod tests;

@@ -1,0 +1,350 @@
+//! The rules of `docs/views.md`, *What is filled*, as properties of arbitrary pages, and each rule's mutant by name.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
+
+use super::*;
+use crate::mutant::{FOUND_BY_FILL_PLAN, plant, restore};
+use crate::types::{Token, Ttl};
+
+/// Every mutant is found within them.
+const CASES: u32 = 4_000;
+const NOW_US: u64 = 1_700_000_000_000_000;
+const QUORUM: usize = 3;
+/// Of five nodes, the others are read.
+const TARGET: usize = 4;
+const WITHOUT_TTL_MS: u64 = 305_000;
+
+fn resource(i: u8) -> ResourceName {
+    ResourceName::parse(&format!("r{i}")).expect("valid")
+}
+
+fn token(i: u8) -> TokenHash {
+    Token::parse(&format!("token-{i:016}")).expect("valid").hash()
+}
+
+/// Each token and resource has attempts of its own.
+fn attempt(of: u8, by: u8, i: u8) -> AttemptId {
+    AttemptId::from_random(u64::from(of) * 100 + u64::from(by) * 10 + u64::from(i))
+}
+
+fn claims(of: u8, by: u8, bits: u8) -> Arc<str> {
+    let attempts = (0..2).filter(|i| bits >> i & 1 == 1).map(|i| format!("{},", attempt(of, by, i).as_str()));
+    attempts.chain((bits & 4 > 0).then(|| "p,".to_owned())).collect::<String>().into()
+}
+
+fn record(of: u8, by: u8, bits: u8, age_s: u64) -> LeaseRecord {
+    LeaseRecord {
+        token: token(by),
+        renewals: u32::from(bits),
+        ttl: Ttl::from_ms(30_000).expect("valid"),
+        fence: Fence(NOW_US - age_s * 1_000_000),
+        claims: claims(of, by, bits),
+        labels: "{}".into(),
+    }
+}
+
+/// What one node shows: a key and a block for each of two resources, and tombstones.
+#[derive(Debug, Clone)]
+struct Node {
+    keys: [Key; 2],
+    /// By resource: a token of three (3: a foreign client), its claims, its milliseconds.
+    blocks: [Option<(u8, u8, u64)>; 2],
+    /// Resource, token, attempt (2: the token), revoked instead of released, milliseconds.
+    tombstones: Vec<(u8, u8, u8, bool, u64)>,
+}
+
+#[derive(Debug, Clone)]
+enum Key {
+    Nothing,
+    /// Token, claims, milliseconds, and the seconds since it was granted.
+    Lease(u8, u8, Option<u64>, u64),
+    Foreign(Option<u64>),
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    let left = || prop_oneof![1 => Just(None), 9 => (0..300_000_u64).prop_map(Some)];
+    prop_oneof![
+        2 => Just(Key::Nothing),
+        12 => (prop_oneof![6 => Just(0_u8), 1 => Just(1), 1 => Just(2)], 1..8_u8, left(), 0..100_u64)
+            .prop_map(|(by, bits, left, age)| Key::Lease(by, bits, left, age)),
+        1 => left().prop_map(Key::Foreign),
+    ]
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    let block = || prop_oneof![5 => Just(None), 2 => (0..4_u8, 1..8_u8, 0..300_000_u64).prop_map(Some)];
+    let tombstone = (0..2_u8, 0..3_u8, 0..3_u8, prop::bool::weighted(0.3), 0..60_000_u64);
+    (([key(), key()]), [block(), block()], prop::collection::vec(tombstone, 0..2))
+        .prop_map(|(keys, blocks, tombstones)| Node { keys, blocks, tombstones })
+}
+
+fn page(node: &Node) -> Vec<ReadEntry> {
+    let mut page = Vec::new();
+    for (of, key) in (0..).zip(&node.keys) {
+        match key {
+            Key::Nothing => {}
+            Key::Lease(by, bits, left_ms, age_s) => page.push(ReadEntry::Lease {
+                resource: resource(of),
+                record: record(of, *by, *bits, *age_s),
+                left_ms: *left_ms,
+            }),
+            Key::Foreign(left_ms) => page.push(ReadEntry::Foreign {
+                resource: resource(of),
+                value: Some(b"theirs"[..].into()),
+                left_ms: *left_ms,
+            }),
+        }
+    }
+    for (of, block) in (0..).zip(&node.blocks) {
+        if let Some((by, bits, left_ms)) = *block {
+            let token = (by < 3).then(|| token(by));
+            let claims = if by < 3 { claims(of, by, bits) } else { "".into() };
+            page.push(ReadEntry::Block { resource: resource(of), token, claims, left_ms });
+        }
+    }
+    for (of, by, which, is_revoked, left_ms) in &node.tombstones {
+        let attempt = (*which < 2).then(|| attempt(*of, *by, *which));
+        let reason = match (&attempt, is_revoked) {
+            (Some(_), _) => EndReason::Cancelled,
+            (None, true) => EndReason::Revoked,
+            (None, false) => EndReason::Released,
+        };
+        let (resource, token, left_ms) = (resource(*of), token(*by), *left_ms);
+        page.push(ReadEntry::Tombstone(Tombstone { resource, token, attempt, reason, left_ms }));
+    }
+    page
+}
+
+fn plan(nodes: &[Node]) -> FillPlan {
+    let mut plan = FillPlan::new(QUORUM, TARGET, Duration::from_millis(WITHOUT_TTL_MS));
+    for (index, node) in nodes.iter().enumerate() {
+        plan.add(index, Fence(index as u64), NOW_US, page(node));
+        plan.complete(index);
+    }
+    plan
+}
+
+/// One more than what the others show, by any clock that is 1 % slower.
+fn is_long_enough(given_ms: u64, shown_ms: u64) -> bool {
+    given_ms > shown_ms && (given_ms - shown_ms) * 100 >= shown_ms
+}
+
+/// What the nodes show of one token of one resource, counted without the plan.
+struct Seen {
+    /// Claims that were not cancelled, and lifetimes, of keys and of blocks.
+    keys: Vec<(usize, u8, u64, u64)>,
+    blocks: Vec<(u8, u64)>,
+    released: Option<u64>,
+    is_revoked: bool,
+}
+
+fn seen(nodes: &[Node], of: u8, by: u8) -> Seen {
+    let tombstones = || nodes.iter().flat_map(|n| &n.tombstones).filter(|t| (t.0, t.1) == (of, by));
+    let cancelled = tombstones().filter(|t| t.2 < 2).fold(0, |bits, t| bits | 1 << t.2);
+    let at = usize::from(of);
+    let key = |(node, shown): (usize, &Node)| match shown.keys[at] {
+        Key::Lease(token, bits, left, age) if token == by => {
+            Some((node, bits & !cancelled, left.unwrap_or(WITHOUT_TTL_MS), age))
+        }
+        _ => None,
+    };
+    let block = |(token, bits, left): (u8, u8, u64)| (token == by).then_some((bits & !cancelled, left));
+    Seen {
+        keys: nodes.iter().enumerate().filter(|(n, _)| *n != TARGET).filter_map(key).collect(),
+        blocks: nodes[..TARGET.min(nodes.len())].iter().filter_map(|n| n.blocks[at].and_then(block)).collect(),
+        released: tombstones().filter(|t| t.2 == 2 && !t.3).map(|t| 60_000 - t.4).min(),
+        is_revoked: tombstones().any(|t| t.2 == 2 && t.3),
+    }
+}
+
+impl Seen {
+    fn claims(&self) -> u8 {
+        self.keys.iter().map(|k| k.1).chain(self.blocks.iter().map(|b| b.0)).fold(0, |all, bits| all | bits)
+    }
+
+    fn longest_ms(&self) -> u64 {
+        self.keys.iter().map(|k| k.2).chain(self.blocks.iter().map(|b| b.1)).max().unwrap_or(0)
+    }
+
+    /// All that is shown was granted well before the token was released.
+    fn is_released(&self) -> bool {
+        self.released
+            .is_some_and(|ago_ms| self.blocks.is_empty() && self.keys.iter().all(|k| k.3 * 1_000 > ago_ms + 3_000))
+    }
+
+    fn stands(&self) -> bool {
+        self.claims() > 0 && !self.is_released()
+    }
+}
+
+/// Every rule; the first that is broken.
+fn check(nodes: &[Node], entries: &[FillEntry]) -> Result<(), String> {
+    let first_other = entries.iter().position(|e| !matches!(e, FillEntry::Tombstone(_))).unwrap_or(entries.len());
+    if entries[first_other..].iter().any(|e| matches!(e, FillEntry::Tombstone(_))) {
+        return Err("a tombstone comes after what it may end".into());
+    }
+    for of in 0..2 {
+        let name = resource(of);
+        let copy = entries.iter().find_map(|e| match e {
+            FillEntry::Copy { resource, record, left_ms } if *resource == name => Some((record, *left_ms)),
+            _ => None,
+        });
+        for by in 0..3 {
+            check_token(nodes, entries, of, by, copy)?;
+        }
+        let foreign_ms = nodes[..TARGET].iter().filter_map(|n| {
+            let key = match n.keys[usize::from(of)] {
+                Key::Foreign(left_ms) => Some(left_ms.unwrap_or(WITHOUT_TTL_MS)),
+                _ => None,
+            };
+            let block = n.blocks[usize::from(of)].filter(|b| b.0 == 3).map(|b| b.2);
+            key.max(block)
+        });
+        let given = entries.iter().find_map(|e| match e {
+            FillEntry::Foreign { resource, left_ms, .. } if *resource == name => Some(*left_ms),
+            _ => None,
+        });
+        match (foreign_ms.max(), given, copy) {
+            (Some(shown), Some(given), None) if is_long_enough(given, shown) => {}
+            (None, None, _) | (_, None, Some(_)) => {}
+            other => return Err(format!("foreign lock: {other:?}")),
+        }
+    }
+    Ok(())
+}
+
+fn check_token(
+    nodes: &[Node],
+    entries: &[FillEntry],
+    of: u8,
+    by: u8,
+    copy: Option<(&LeaseRecord, u64)>,
+) -> Result<(), String> {
+    let (name, token, seen) = (resource(of), token(by), seen(nodes, of, by));
+    let block = entries.iter().find_map(|e| match e {
+        FillEntry::Block { resource, token: t, claims, left_ms } if (resource, t) == (&name, &token) => {
+            Some((claims.clone(), *left_ms))
+        }
+        _ => None,
+    });
+    let own_copy = copy.filter(|(record, _)| record.token == token);
+    let what = format!("r{of}, token {by}");
+    if !seen.stands() && (block.is_some() || own_copy.is_some()) {
+        return Err(format!("{what}: nothing stands for it, but it is filled"));
+    }
+    if seen.stands() && copy.is_none() && block.is_none() {
+        return Err(format!("{what}: it is not filled"));
+    }
+    if copy.is_some() && block.is_some() {
+        return Err(format!("{what}: a copy and a block"));
+    }
+    let given = own_copy.map(|(record, left_ms)| (record.claims.clone(), left_ms)).or(block);
+    if let Some((given_claims, left_ms)) = given {
+        if !is_long_enough(left_ms, seen.longest_ms()) {
+            return Err(format!("{what}: {left_ms} ms for {}", seen.longest_ms()));
+        }
+        let (mut given, wanted) = (given_claims.split(',').collect::<Vec<_>>(), claims(of, by, seen.claims()));
+        let mut wanted: Vec<_> = wanted.split(',').collect();
+        given.sort_unstable();
+        wanted.sort_unstable();
+        if given != wanted {
+            return Err(format!("{what}: claimed by {given:?}, not {wanted:?}"));
+        }
+    }
+    if let Some((record, _)) = own_copy {
+        let is_free = |node: &usize| nodes[*node].blocks[usize::from(of)].is_none();
+        let support = seen.keys.iter().filter(|k| k.1 > 0 && is_free(&k.0)).count();
+        if support < QUORUM || seen.released.is_some() || seen.is_revoked {
+            return Err(format!("{what}: copied with the support of {support}"));
+        }
+        let ages = seen.keys.iter().map(|k| k.3);
+        if Some(record.fence) != ages.min().map(|age_s| Fence(NOW_US - age_s * 1_000_000)) {
+            return Err(format!("{what}: copied with the fence {}", record.fence));
+        }
+    }
+    let tombstone = entries.iter().any(|e| match e {
+        FillEntry::Tombstone(t) => {
+            (&t.resource, &t.token, &t.attempt) == (&name, &token, &None) && t.reason == EndReason::Released
+        }
+        _ => false,
+    });
+    let is_shown = !seen.keys.is_empty() || !seen.blocks.is_empty();
+    let expected = seen.released.is_some() && (!is_shown || seen.is_released());
+    if tombstone != expected {
+        return Err(format!("{what}: tombstone {tombstone}, not {expected}"));
+    }
+    Ok(())
+}
+
+/// Fixed seeds, so that every run tests the same.
+fn outcome(cases: u32) -> Result<(), TestError<Vec<Node>>> {
+    let config = ProptestConfig { cases, max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() };
+    let seed = TestRng::from_seed(RngAlgorithm::ChaCha, b"redlockd plans of fills, seed 01");
+    // Five nodes, of which the last is the one to be filled: what it shows counts for nothing.
+    TestRunner::new_with_rng(config, seed).run(&prop::collection::vec(node(), 5), |nodes| {
+        let fill = plan(&nodes).finish().expect("all were read");
+        let entries: Vec<FillEntry> = fill.pages.into_iter().flatten().collect();
+        check(&without_tombstones_of_target(&nodes), &entries).map_err(TestCaseError::fail)
+    })
+}
+
+fn without_tombstones_of_target(nodes: &[Node]) -> Vec<Node> {
+    let mut nodes = nodes.to_vec();
+    nodes[TARGET].tombstones.clear();
+    nodes
+}
+
+#[test]
+fn a_fill_is_what_the_others_support() {
+    if let Err(failure) = outcome(CASES) {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn every_mutant_of_a_rule_is_found() {
+    for mutant in FOUND_BY_FILL_PLAN {
+        let before = plant(Some(*mutant), false);
+        let outcome = outcome(CASES);
+        restore(before);
+        assert!(outcome.is_err(), "{mutant:?} is not found");
+    }
+}
+
+#[test]
+fn fewer_than_a_quorum_of_others_give_no_fill() {
+    let mut plan = FillPlan::new(2, 2, Duration::ZERO);
+    for node in [0, 2] {
+        plan.add(node, Fence(9), NOW_US, vec![]);
+        plan.complete(node);
+    }
+    assert_eq!(plan.finish(), None, "the process itself does not count");
+    let mut plan = FillPlan::new(2, 2, Duration::ZERO);
+    plan.add(1, Fence(7), NOW_US, vec![]);
+    plan.add(0, Fence(9), NOW_US, vec![]);
+    plan.complete(0);
+    plan.complete(1);
+    assert_eq!(plan.finish(), Some(Fill { seed: Fence(9), pages: vec![vec![]] }), "an empty fill has a page too");
+}
+
+#[test]
+fn pages_are_bounded_by_entries_and_by_bytes() {
+    let lease = |i: u64, labels: usize| {
+        let mut record = record(0, 0, 1, 0);
+        record.labels = "x".repeat(labels).into();
+        ReadEntry::Lease { resource: ResourceName::parse(&format!("r{i}")).expect("valid"), record, left_ms: Some(1) }
+    };
+    for (labels, least) in [(2, 4), (PAGE_BYTES_MAX / 10, 100)] {
+        let mut plan = FillPlan::new(2, 2, Duration::ZERO);
+        for node in [0, 1] {
+            plan.add(node, Fence(0), NOW_US, (0..1_000).map(|i| lease(i, labels)).collect());
+            plan.complete(node);
+        }
+        let pages = plan.finish().expect("both were read").pages;
+        assert!(pages.len() >= least && pages.iter().all(|page| page.len() <= PAGE_ENTRIES_MAX));
+        assert_eq!(pages.iter().map(Vec::len).sum::<usize>(), 1_000);
+    }
+}
