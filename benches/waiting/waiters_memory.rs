@@ -103,8 +103,6 @@ fn queue_memory(waiters: usize, names: usize) -> Result<f64, Failure> {
             until: SystemClock.now().plus(Duration::from_secs(300)),
             admission: Admission::Queued,
             refuses_deadlock: false,
-            principal: None,
-            keep: None,
         };
         let waiter = u64::try_from(i)?;
         drop(queue.handle(SystemClock.now(), waiter, Event::Enqueue(waiter, request)));

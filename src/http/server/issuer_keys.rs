@@ -74,7 +74,7 @@ pub(crate) async fn keep(authenticator: Arc<Authenticator>) {
         if !due.is_empty() {
             lacks_key = false;
         }
-        let read = join_all(due.into_iter().map(async |source| {
+        let read = join_all(due.into_iter().map(|source| async move {
             let keys = read(&source).await;
             (source, keys)
         }));
