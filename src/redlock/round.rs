@@ -14,7 +14,9 @@ use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, Tally};
-use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind, View, ViewId};
+use crate::protocol::{
+    NodeInspection, NodeResult, Reply, Request, RequestStamp, Unreachable, UnreachableKind, View, ViewId,
+};
 
 /// When a round may end before all nodes have answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,12 +60,24 @@ impl Request {
     }
 }
 
-/// Polls `call` once in its first poll, unless no view is known in which its answer could count.
-async fn call_if(is_known: bool, call: impl Future<Output = NodeResult>) -> NodeResult {
-    if is_known {
-        return call.await;
+/// What a node was sent.
+#[derive(Clone, Copy)]
+enum Sent {
+    Request,
+    /// Instead of the request, why it has no vote: no view is known in which a vote could count.
+    Question,
+    /// The same, and that was the request.
+    Inspection,
+}
+
+/// The answer to a request.
+async fn answer_of(sent: Sent, call: impl Future<Output = NodeResult>) -> NodeResult {
+    match (call.await?, sent) {
+        (reply, Sent::Request) => Ok(reply),
+        (Reply::Inspected(found), Sent::Inspection) if found.no_vote.is_some() => Ok(Reply::Inspected(found)),
+        (Reply::Inspected(NodeInspection { no_vote: Some(why), .. }), Sent::Question) => Ok(Reply::NoVote(why)),
+        _ => Err(Unreachable::new(UnreachableKind::Disconnected, "it is not known yet which processes vote")),
     }
-    Err(Unreachable::new(UnreachableKind::Disconnected, "it is not known yet which processes vote"))
 }
 
 /// The calls of a round that are still in flight.
@@ -125,13 +139,18 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut tally = Tally::new(self.nodes.len());
         let Posed { request, view } = request.into();
         let view = view.unwrap_or_else(|| self.views.current());
-        let (request, is_known) = (Arc::new(request), view.id != ViewId::NONE);
-        let may_send = is_known || !request.needs_vote();
+        let request = Arc::new(request);
+        let (sent, request) = match request.resource() {
+            _ if view.id != ViewId::NONE || !request.needs_vote() => (Sent::Request, request),
+            Some(_) if matches!(*request, Request::Inspect { .. }) => (Sent::Inspection, request),
+            Some(resource) => (Sent::Question, Arc::new(Request::Inspect { resource: resource.clone() })),
+            None => (Sent::Question, request),
+        };
         let stamp = RequestStamp { sent_at: self.cluster_clock.request_time_at(started), view };
         tally.set_view(&stamp.view);
         let call = |i: &usize| {
             let call = Arc::clone(&self.nodes[*i]).call(stamp.clone(), Arc::clone(&request));
-            (*i, Box::pin(call_if(may_send, call)))
+            (*i, Box::pin(answer_of(sent, call)))
         };
         let mut fanout = Fanout { calls: targets.iter().map(call).collect(), ready: VecDeque::new() };
         let mut ends = deadline;

@@ -214,6 +214,14 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         }
     }
 
+    /// Who waits with this token of its own keeps no place: it gives up.
+    pub(crate) fn forget_places(&self, resource: &ResourceName, token: &TokenHash) {
+        let mut state = self.0.state.lock();
+        for waiter in state.places.forget(resource, token) {
+            self.0.handle_in(&mut state, Event::Cancel(waiter));
+        }
+    }
+
     /// What counts the waiter of a kept place in quotas.
     pub(crate) fn permit(&self, key: &PlaceKey) -> Option<Permit> {
         self.0.state.lock().places.permit(key)

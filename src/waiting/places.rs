@@ -136,6 +136,19 @@ impl Places {
         expired
     }
 
+    /// Forgets the places of requests with this token of their own. Returns the waiters whose callers are away; those who
+    /// are there leave with their connections.
+    pub(super) fn forget(&mut self, resource: &ResourceName, token: &TokenHash) -> Vec<WaiterId> {
+        let mut forgotten = Vec::new();
+        self.kept.retain(|key, place| {
+            let is_named = key.resource == *resource && place.terms.token.as_ref() == Some(token);
+            forgotten.extend((is_named && place.absent_since.is_some()).then_some(place.waiter));
+            !is_named
+        });
+        self.absent -= forgotten.len();
+        forgotten
+    }
+
     /// What counts the waiter of this place.
     pub(super) fn permit(&self, key: &PlaceKey) -> Option<Permit> {
         self.kept.get(key)?.permit.clone()

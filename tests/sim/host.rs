@@ -269,7 +269,8 @@ async fn acquire(
     let wanted =
         WaitRequest { resources, mode: Mode::Exclusive, party: None, token, until, admission, refuses_deadlock: false };
     let keep = (wait_ms > 0 && keeps_place(&request.token)).then(|| keep_place(request, &params));
-    lock(world).begins_to_wait(inst, request, wait_ms, engine.clock.now());
+    let now = engine.clock.now();
+    lock(world).begins_to_wait(inst, request, wait_ms, now);
     let began = Mutex::new(None);
     let outcome = waiting
         .acquire(&params, wanted, keep, |_| true, |begun, _| *began.lock().expect("no panic here") = Some(begun))
