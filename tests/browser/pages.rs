@@ -4,7 +4,8 @@ use super::driver::{Browser, Look};
 use super::fixture;
 use crate::support::cluster::{Cluster, SILENT};
 use crate::support::poll;
-use crate::support::redis_server::RedisServer;
+use crate::support::redis_server::{Options, RedisServer};
+use crate::support::service::SHORT_TIMES;
 
 const PAGES: [(&str, &str); 11] = [
     ("locks", "/ui/"),
@@ -58,10 +59,13 @@ async fn every_page_passes_on_a_narrow_screen() {
     check_every_page(Look::Narrow).await;
 }
 
-/// Five Redis nodes, one frozen and one in quarantine: the pages show it and remain accessible.
+/// Five Redis nodes, one frozen and one in quarantine: the pages show it and remain accessible. The service may not read the
+/// others' keys, so the quarantine has to be waited for.
 #[tokio::test]
 async fn failed_nodes_are_shown_on_every_page_that_depends_on_them() {
-    let mut cluster = Cluster::start(5).await;
+    let unread = Options { users: vec!["default on nopass ~* &* +@all -scan"], ..Options::default() };
+    let mut cluster = Cluster::blank_with(vec![unread; 5]).await;
+    cluster.declare(&SHORT_TIMES);
     let over = cluster.service_with(&["--set", "list_refresh=100ms"]).await;
     let client = over.client();
     fixture::past(client).await;
