@@ -188,8 +188,9 @@ mod tests {
             poll: ms(1_000),
             cleanup_limit: 8,
         };
-        let engine =
-            Redlock::new(vec![Arc::clone(&node)], PausedClock(tokio::time::Instant::now()), SystemEntropy, settings);
+        #[expect(clippy::disallowed_methods, reason = "paused time")]
+        let clock = PausedClock(tokio::time::Instant::now());
+        let engine = Redlock::new(vec![Arc::clone(&node)], clock, SystemEntropy, settings);
         let resource = ResourceName::parse("job").expect("valid");
         let request = Request::Release(ReleaseArgs {
             resource,

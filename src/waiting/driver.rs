@@ -120,7 +120,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         on_round: impl Fn(BootTime, &Result<Grant<N, C, E>, Refusal>),
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
-        let place = self.enter(request, keep)?;
+        let place = self.enter(request, keep).map_err(WaitError::Differs)?;
         let (mut granted, mut last, mut tries) = (None, None::<Refusal>, 0_u32);
         let entered = engine.clock.now();
         loop {
@@ -182,14 +182,14 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         }
     }
 
-    /// The place that the request names, or else a new one at the end of its queues.
-    fn enter(&self, request: WaitRequest, keep: Option<KeepPlace>) -> Result<Place<N, C, E>, WaitError> {
+    /// The place that the request names, or else a new one at the end of its queues. Errors: the field in which it differs.
+    fn enter(&self, request: WaitRequest, keep: Option<KeepPlace>) -> Result<Place<N, C, E>, &'static str> {
         let next = Mutex::new((None, BootTime::from_nanos(u64::MAX)));
         let (slot, key) = (Arc::new(Slot { next, changed: Notify::new() }), keep.as_ref().map(|keep| keep.key.clone()));
         let state = &mut *self.0.state.lock();
         let State { queue, places, .. } = state;
         let kept = keep.as_ref().map(|keep| places.take(keep, |waiter| queue.is_queued(waiter)));
-        let waiter = if let Some(waiter) = kept.transpose().map_err(WaitError::Differs)?.flatten() {
+        let waiter = if let Some(waiter) = kept.transpose()?.flatten() {
             // The connection before may seem to be there still.
             state.step(waiter, Step::Replaced);
             state.slots.insert(waiter, Arc::clone(&slot));

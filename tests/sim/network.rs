@@ -113,7 +113,7 @@ impl Future for PendingCall {
                     self.call = Some(id);
                     Poll::Pending
                 }
-                Err(answer) => Poll::Ready(answer),
+                Err(answer) => Poll::Ready(*answer),
             };
         };
         let Some(call) = world.insts[inst].calls.get_mut(&id) else { return Poll::Pending };
@@ -156,19 +156,19 @@ impl World {
         stamp: &RequestStamp,
         request: &Arc<Request>,
         waker: &Waker,
-    ) -> Result<u64, NodeResult> {
+    ) -> Result<u64, Box<NodeResult>> {
         let (inst, node) = (to.inst, to.node);
         self.stall(inst);
         let connection = self.connection_of(request);
         if !self.insts[inst].alive || !self.insts[inst].links[node][connection].up {
-            return Err(Err(Unreachable::new(UnreachableKind::Disconnected, "simulated")));
+            return Err(Box::new(Err(Unreachable::new(UnreachableKind::Disconnected, "simulated"))));
         }
         let (sent, call) = (self.local(inst), self.id());
         let lat = self.latency(node);
         let identity_script = self.profile.identity_script;
         let run = if identity_script { "".into() } else { Arc::clone(&self.insts[inst].links[node][connection].run) };
         if let Some(no_vote) = stamp.refusal(&to.id, &run, request) {
-            return Err(Ok(Reply::NoVote(no_vote)));
+            return Err(Box::new(Ok(Reply::NoVote(no_vote))));
         }
         let i = &mut self.insts[inst];
         let link = &mut i.links[node][connection];

@@ -17,7 +17,7 @@ use crate::types::Fence;
 
 node_script!(with_marker "membership.lua");
 
-/// Arguments of [`Request::Admit`](super::request::Request::Admit).
+/// Arguments of [`Request::Admit`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmitArgs {
     /// The view that names the process as admitted in it.
