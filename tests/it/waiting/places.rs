@@ -116,9 +116,9 @@ async fn the_client_takes_its_place_again_when_a_proxy_cuts_the_line() {
         until_connected(&here, 2).await;
         assert_eq!(here.waiting().await, 2);
         assert_eq!(here.release("x", &held).await, 204);
-        behind
+        (behind,)
     };
-    let (granted, behind) = tokio::join!(waiting, script);
+    let (granted, (behind,)) = tokio::join!(waiting, script);
     assert_eq!(granted.expect("granted").lease.owner.as_deref(), Some("cut"));
     assert!(!behind.is_finished());
     behind.abort();
