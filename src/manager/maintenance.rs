@@ -56,7 +56,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (mut lapsed, mut detector) = (VecDeque::new(), ClockJumpDetector::default());
         loop {
             self.clock().sleep(INTERVAL).await;
-            self.shared.waiting.expire_places();
+            self.shared.waiting.give_up_places(None);
             let now = self.now();
             let lock_delay = self.engine().settings.params.lock_delay;
             for lease in self.shared.own_leases.sweep(now) {

@@ -108,7 +108,6 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
 
     /// Acquires, waiting as `request` says; its only resource is that of `params`. It is refused only for a
     /// deadlock of which it `may_know` each resource. `on_round` is called after each attempt, with when it began.
-    ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
     /// stays for [`super::places::PLACE_KEPT`], for the next request with this key.
     pub(crate) async fn acquire(
@@ -206,18 +205,11 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         Ok(Place { driver: self.clone(), waiter, slot, key })
     }
 
-    /// Gives up the places whose callers did not come back. To be called about once a second.
-    pub(crate) fn expire_places(&self) {
+    /// Gives up the places that are over by then, and those of requests with this token of their own.
+    pub(crate) fn give_up_places(&self, named: Option<(&ResourceName, &TokenHash)>) {
         let (mut state, now) = (self.0.state.lock(), self.0.engine.clock.now());
-        for waiter in state.places.expire(now) {
-            self.0.handle_in(&mut state, Event::Cancel(waiter));
-        }
-    }
-
-    /// Who waits with this token of its own keeps no place: it gives up.
-    pub(crate) fn forget_places(&self, resource: &ResourceName, token: &TokenHash) {
-        let mut state = self.0.state.lock();
-        for waiter in state.places.forget(resource, token) {
+        let named = named.map(|(resource, token)| state.places.forget(resource, token));
+        for waiter in named.into_iter().flatten().chain(state.places.expire(now)) {
             self.0.handle_in(&mut state, Event::Cancel(waiter));
         }
     }

@@ -149,7 +149,7 @@ impl Host {
 
     /// Begins to serve a request.
     pub(super) fn serve(&mut self, request: ClientRequest) {
-        self.waiting.expire_places();
+        self.waiting.give_up_places(None);
         self.handlers.retain(|_, task| !task.is_finished());
         let (engine, waiting, req) = (self.engine.clone(), self.waiting.clone(), request.req);
         let work = async move {
