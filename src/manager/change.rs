@@ -112,7 +112,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel (drop): the release goes on in the background.
     pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<Option<Duration>, ReleaseError> {
         let hash = token.hash();
-        self.shared.waiting.give_up_places(Some((resource, &hash)));
         match self.end_lease(resource, &hash, LeaseOutcome::Released).await {
             (ReleaseOutcome::Released, held) => Ok(held),
             (ReleaseOutcome::NotHolder, _) => Err(ReleaseError::NotHolder),

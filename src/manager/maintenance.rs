@@ -14,6 +14,7 @@ use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
+use crate::waiting::places::Places;
 use crate::waiting::queue::Queue;
 
 /// Time between two passes.
@@ -56,7 +57,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (mut lapsed, mut detector) = (VecDeque::new(), ClockJumpDetector::default());
         loop {
             self.clock().sleep(INTERVAL).await;
-            self.shared.waiting.give_up_places(None);
+            self.shared.waiting.give_up_places(Places::expire);
             let now = self.now();
             let lock_delay = self.engine().settings.params.lock_delay;
             for lease in self.shared.own_leases.sweep(now) {

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::*;
 use crate::manager::types::AcquireError;
@@ -15,45 +14,19 @@ use crate::mutant::{Mutant, plant, restore};
 use crate::protocol::reference::ReferenceNode;
 use crate::protocol::{ClusterParams, NodeResult, Request, RequestStamp, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
+use crate::redlock::clock::PausedClock;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::entropy::SystemEntropy;
 use crate::redlock::notifications::NotificationSource;
 use crate::types::{Labels, NodeId, Ttl};
 
 const RUN: &str = "0000000000000000000000000000000000000001";
-const EPOCH_MS: u64 = 1_700_000_000_000;
-const UPTIME: Duration = Duration::from_secs(1_000);
-
-/// tokio's clock, which stands still while anybody has something to do.
-#[derive(Clone, Copy)]
-struct Paused(Instant);
-
-impl Paused {
-    #[expect(clippy::disallowed_methods, reason = "paused time")]
-    fn elapsed(self) -> Duration {
-        Instant::now().duration_since(self.0)
-    }
-}
-
-impl Clock for Paused {
-    fn now(&self) -> BootTime {
-        BootTime::default().plus(UPTIME + self.elapsed())
-    }
-
-    fn wall_ms(&self) -> u64 {
-        EPOCH_MS + u64::try_from(self.elapsed().as_millis()).expect("short")
-    }
-
-    fn sleep_until(&self, at: BootTime) -> impl Future<Output = ()> + Send + 'static {
-        tokio::time::sleep(at.since(self.now()))
-    }
-}
 
 /// A node that answers at once. Its managers take themselves for the only ones, so that what one ends the other does not
 /// learn.
 struct TestNode {
     id: NodeId,
-    clock: Paused,
+    clock: PausedClock,
     params: ClusterParams,
     machine: Mutex<ReferenceNode>,
 }
@@ -73,12 +46,11 @@ impl Node for TestNode {
     }
 }
 
-type Manager = LockManager<TestNode, Paused, SystemEntropy>;
+type Manager = LockManager<TestNode, PausedClock, SystemEntropy>;
 
 /// Two managers over one node.
 async fn managers() -> [Manager; 2] {
-    #[expect(clippy::disallowed_methods, reason = "paused time")]
-    let clock = Paused(Instant::now());
+    let clock = PausedClock::start();
     let (guard, lock_delay) = (Duration::from_millis(500), Duration::from_secs(1));
     let quarantine = quarantine_for(Duration::from_secs(60), lock_delay, guard);
     let fence_ttl = Duration::from_hours(1);

@@ -117,6 +117,7 @@ mod tests {
 
     use super::*;
     use crate::protocol::{ClusterParams, EndReason, Found, NodeResult, ReleaseArgs, Released, Reply, RequestStamp};
+    use crate::redlock::clock::PausedClock;
     use crate::redlock::engine::RedlockSettings;
     use crate::redlock::entropy::SystemEntropy;
     use crate::types::{NodeId, ResourceName, TokenHash};
@@ -147,24 +148,6 @@ mod tests {
         }
     }
 
-    /// Tokio's time, which the test moves.
-    #[derive(Clone)]
-    struct PausedClock(tokio::time::Instant);
-
-    impl Clock for PausedClock {
-        fn now(&self) -> BootTime {
-            BootTime::default().plus(self.0.elapsed())
-        }
-
-        fn wall_ms(&self) -> u64 {
-            0
-        }
-
-        fn sleep_until(&self, at: BootTime) -> impl Future<Output = ()> + Send + 'static {
-            tokio::time::sleep(at.since(self.now()))
-        }
-    }
-
     /// A6: a node that is down costs no calls, and gets what it is owed when it is back.
     #[tokio::test(start_paused = true)]
     async fn a6_a_node_that_is_down_is_tried_when_it_is_back() {
@@ -188,8 +171,7 @@ mod tests {
             poll: ms(1_000),
             cleanup_limit: 8,
         };
-        #[expect(clippy::disallowed_methods, reason = "paused time")]
-        let clock = PausedClock(tokio::time::Instant::now());
+        let clock = PausedClock::start();
         let engine = Redlock::new(vec![Arc::clone(&node)], clock, SystemEntropy, settings);
         let resource = ResourceName::parse("job").expect("valid");
         let request = Request::Release(ReleaseArgs {

@@ -108,6 +108,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
 
     /// Acquires, waiting as `request` says; its only resource is that of `params`. It is refused only for a
     /// deadlock of which it `may_know` each resource. `on_round` is called after each attempt, with when it began.
+    ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
     /// stays for [`super::places::PLACE_KEPT`], for the next request with this key.
     pub(crate) async fn acquire(
@@ -205,11 +206,10 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         Ok(Place { driver: self.clone(), waiter, slot, key })
     }
 
-    /// Gives up the places that are over by then, and those of requests with this token of their own.
-    pub(crate) fn give_up_places(&self, named: Option<(&ResourceName, &TokenHash)>) {
+    /// Gives up the places that `which` forgets.
+    pub(crate) fn give_up_places(&self, which: impl FnOnce(&mut Places, BootTime) -> Vec<WaiterId>) {
         let (mut state, now) = (self.0.state.lock(), self.0.engine.clock.now());
-        let named = named.map(|(resource, token)| state.places.forget(resource, token));
-        for waiter in named.into_iter().flatten().chain(state.places.expire(now)) {
+        for waiter in which(&mut state.places, now) {
             self.0.handle_in(&mut state, Event::Cancel(waiter));
         }
     }

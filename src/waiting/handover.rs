@@ -37,6 +37,10 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             ReleaseOutcome::Unknown { .. } => self.lease_may_have_ended(resource),
             _ => {}
         }
+        if !matches!(outcome, ReleaseOutcome::Released) {
+            // Who releases what it does not hold may still wait for it: it gives up.
+            self.give_up_places(|places, _| places.forget(resource, token));
+        }
         outcome
     }
 

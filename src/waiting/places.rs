@@ -82,7 +82,7 @@ struct KeptPlace {
 
 /// The places that are kept, of callers who are there or away.
 #[derive(Default)]
-pub(super) struct Places {
+pub(crate) struct Places {
     kept: HashMap<PlaceKey, KeptPlace>,
     absent: usize,
 }
@@ -123,7 +123,7 @@ impl Places {
     }
 
     /// Forgets the places whose callers have been away for too long; returns their waiters.
-    pub(super) fn expire(&mut self, now: BootTime) -> Vec<WaiterId> {
+    pub(crate) fn expire(&mut self, now: BootTime) -> Vec<WaiterId> {
         let mut expired = Vec::new();
         if self.absent > 0 {
             self.kept.retain(|_, place| {

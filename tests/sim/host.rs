@@ -30,7 +30,7 @@ use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Labels, Ttl, WaitId};
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, Mode, WaitError, WaitLimits, WaitRequest};
-use crate::waiting::places::{KeepPlace, PlaceKey, Terms};
+use crate::waiting::places::{KeepPlace, PlaceKey, Places, Terms};
 
 type Engine = Redlock<SimNode, SimClock, SimEntropy>;
 
@@ -149,7 +149,7 @@ impl Host {
 
     /// Begins to serve a request.
     pub(super) fn serve(&mut self, request: ClientRequest) {
-        self.waiting.give_up_places(None);
+        self.waiting.give_up_places(Places::expire);
         self.handlers.retain(|_, task| !task.is_finished());
         let (engine, waiting, req) = (self.engine.clone(), self.waiting.clone(), request.req);
         let work = async move {
