@@ -31,7 +31,7 @@ pub(crate) struct AcquireFields {
     /// The format of the answer.
     pub format: ResponseFormat,
     /// The `Prefer: wait` that was applied. Seconds.
-    pub applied: Option<u64>,
+    pub applied: Option<u32>,
     /// With `hold=true`: the format of the stream that holds the lease.
     pub hold: Option<StreamFormat>,
 }
@@ -73,16 +73,18 @@ fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
 }
 
 /// The field takes precedence over the preference, which is not refused but limited to the maximum.
-fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u64>) {
+fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u32>) {
+    // At most `max_wait`, an hour.
+    let seconds = |wait: Duration| u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
     match (fields.duration("wait"), extract::preferred_wait(&parts.headers)) {
         (Some(wait), _) if wait > settings.max_wait => {
             fields.wrong("wait", format!("must be at most {}", format_duration(settings.max_wait)));
             (Duration::ZERO, None)
         }
-        (Some(wait), preferred) => (wait, preferred.filter(|p| *p == wait).map(|p| p.as_secs())),
+        (Some(wait), preferred) => (wait, preferred.filter(|p| *p == wait).map(seconds)),
         (None, Some(preferred)) => {
-            let seconds = preferred.min(settings.max_wait).as_secs();
-            (Duration::from_secs(seconds), Some(seconds))
+            let applied = seconds(preferred.min(settings.max_wait));
+            (Duration::from_secs(applied.into()), Some(applied))
         }
         (None, None) => (Duration::ZERO, None),
     }

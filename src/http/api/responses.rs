@@ -104,7 +104,7 @@ pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseF
 }
 
 /// Confirms in an answer, granted or not, that `Prefer: wait` was applied. Units: seconds.
-pub(crate) fn put_preference(response: &mut Response, applied: Option<u64>) {
+pub(crate) fn put_preference(response: &mut Response, applied: Option<u32>) {
     let applied = applied.and_then(|s| HeaderValue::try_from(format!("wait={s}")).ok());
     put(response, PREFERENCE_APPLIED, applied);
 }
