@@ -160,7 +160,7 @@ pub const ROUTES: [Route; 32] = [
     route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),
     route("GET", "/health/live", "/health/live", Operation::Live, &[200]),
-    route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 503]),
+    route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 400, 503]),
     route("GET", "/metrics", "/metrics", Operation::Metrics, &[200, 401, 403, 421, 429]),
     route("GET", "/openapi.yaml", "/openapi.yaml", Operation::OpenApi, &[200]),
     route("GET", PROBLEM, PROBLEM, Operation::ProblemPage, &[200, 404]),

@@ -11,7 +11,6 @@ use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::{ClusterInspection, ResourceState};
 use crate::redlock::node::Node;
-use crate::redlock::quorum::Verdict;
 use crate::types::{Fence, ResourceName, TokenId};
 
 /// What a quorum of nodes know of a fence.
@@ -49,15 +48,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let inspected = self.engine().inspect(resource).await;
         let inspected = inspected.map_err(|answers| self.no_quorum(0, self.engine().outcomes(&answers)))?;
         let (quorum, lock_delay) = (self.engine().quorum(), self.engine().settings.params.lock_delay);
-        judge(&inspected, fence, quorum, lock_delay).ok_or_else(|| {
-            let mut outcomes = self.engine().outcomes(&inspected.answers);
-            for (outcome, answer) in outcomes.iter_mut().zip(&inspected.answers) {
-                if let Some(Ok(Reply::Inspected(NodeInspection { no_vote: Some(no_vote), .. }))) = answer {
-                    outcome.verdict = Verdict::NoVote(no_vote.clone());
-                }
-            }
-            self.no_quorum(0, outcomes)
-        })
+        judge(&inspected, fence, quorum, lock_delay)
+            .ok_or_else(|| self.no_quorum(0, self.engine().outcomes(&inspected.answers)))
     }
 }
 

@@ -331,9 +331,6 @@ fn resource_on_node<N: Node>(node: &N, answer: &Option<NodeResult>) -> ResourceO
         verdict: Verdict::of(answer.as_ref()),
     };
     if let Some(Ok(Reply::Inspected(inspection))) = answer {
-        if let Some(no_vote) = &inspection.no_vote {
-            on_node.verdict = Verdict::NoVote(no_vote.clone());
-        }
         match &inspection.lock {
             StoredLock::Free => {}
             StoredLock::Lease { record, left_ms } => {

@@ -29,31 +29,32 @@ impl Situation {
     ) -> Self {
         let voting = nodes.iter().filter(|node| node.votes).count();
         let ill: Vec<&NodeSummary> = nodes.iter().filter(|node| !node.votes).collect();
-        let reasons = || ill.iter().map(|node| reason(node, wall_ms)).collect::<Vec<_>>().join("; ");
         if ill.is_empty() {
             return Self { state: healthy(nodes, needed), advice: String::new() };
         }
+        let reasons = reasons(&ill, wall_ms);
         match voting.cmp(&needed) {
             Ordering::Less => {
                 let since = loss.map(|loss| format!(" since {}", time_of_day(loss.since_ms))).unwrap_or_default();
-                let refused = loss.filter(|loss| loss.refused > 0);
-                let refused =
-                    refused.map(|loss| format!(" {} requests failed here.", loss.refused)).unwrap_or_default();
+                let refused = match loss.map_or(0, |loss| loss.refused) {
+                    0 => String::new(),
+                    1 => " 1 request failed here.".to_owned(),
+                    some => format!(" {some} requests failed here."),
+                };
                 Self {
                     state: format!(
-                        "No lock can be granted or extended{since}: {voting} of {} nodes vote, {needed} are needed. {}.{refused}",
+                        "No lock can be granted or extended{since}: {voting} of {} nodes vote, {needed} are needed. {reasons}{refused}",
                         nodes.len(),
-                        reasons()
                     ),
                     advice: outage_advice(&ill, needed - voting, ready_in, wall_ms),
                 }
             }
             Ordering::Equal => Self {
-                state: format!("{}. The next failure is an outage.", reasons()),
+                state: format!("{reasons} The next failure is an outage."),
                 advice: degraded_advice(&ill, wall_ms),
             },
             Ordering::Greater => Self {
-                state: format!("{}. {} more may fail.", reasons(), voting - needed),
+                state: format!("{reasons} {} more may fail.", voting - needed),
                 advice: degraded_advice(&ill, wall_ms),
             },
         }
@@ -72,30 +73,74 @@ fn healthy(nodes: &[NodeSummary], needed: usize) -> String {
     }
 }
 
-/// One node without a vote: what, since when, until when.
-fn reason(node: &NodeSummary, wall_ms: u64) -> String {
+/// Why these nodes have no vote: a sentence for all that have the same reason since the same second.
+fn reasons(ill: &[&NodeSummary], wall_ms: u64) -> String {
+    let sentences = grouped(ill, |node| reason(node, wall_ms)).into_iter().map(|(reason, nodes)| {
+        let (subject, verb) = match nodes.len() {
+            1 => (format!("Node {}", nodes[0]), reason.one),
+            _ => (format!("Nodes {}", listed(&nodes, "and")), reason.several),
+        };
+        format!("{subject} {verb} {}.", reason.rest)
+    });
+    sentences.collect::<Vec<_>>().join(" ")
+}
+
+/// `a`, `a and b`, `a, b and c`.
+fn listed(names: &[&str], last: &str) -> String {
+    match names {
+        [] => String::new(),
+        [only] => (*only).to_owned(),
+        [others @ .., end] => format!("{} {last} {end}", others.join(", ")),
+    }
+}
+
+/// The names of these nodes by what `of` says of them, in order of the first.
+fn grouped<'a, K: PartialEq>(nodes: &[&'a NodeSummary], of: impl Fn(&NodeSummary) -> K) -> Vec<(K, Vec<&'a str>)> {
+    let mut groups: Vec<(K, Vec<&str>)> = Vec::new();
+    for node in nodes {
+        let (key, name) = (of(node), node.node.as_str());
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((key, vec![name])),
+        }
+    }
+    groups
+}
+
+/// What a node lacks: the verb for one node and for several, and the rest of the sentence.
+#[derive(PartialEq)]
+struct Reason {
+    one: &'static str,
+    several: &'static str,
+    rest: String,
+}
+
+/// What, since when, until when.
+fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
     let since = time_of_day(wall_ms.saturating_sub(ms(node.since)));
-    let name = &node.node;
+    let has = |rest| Reason { one: "has", several: "have", rest };
     match (node.state.as_str(), node.votes_in) {
         ("quarantined", Some(left)) => {
             let cause = match node.quarantine.as_deref() {
-                Some("restart") => "its server was restarted or replaced",
-                Some("blank") => "it was wiped, or is new",
-                Some("failover") => "its server was a replica",
-                Some("evicted") => "it evicted keys",
-                Some("clock") => "its clock ran ahead and came back",
-                _ => "it may have forgotten leases",
+                Some("restart") => "restarted or replaced",
+                Some("blank") => "wiped, or new",
+                Some("failover") => "a replica meanwhile",
+                Some("evicted") => "evicted keys",
+                Some("clock") => "the clock ran ahead and came back",
+                _ => "leases may be forgotten",
             };
-            format!("Node {name} is in quarantine since {since} until {} ({cause})", end(wall_ms, left))
+            has(format!("been in quarantine since {since}, until {} ({cause})", end(wall_ms, left)))
         }
-        ("down", _) => format!("Node {name} does not answer since {since}"),
-        ("unknown", _) => format!("Node {name} has not answered yet"),
-        ("awaiting-seed", _) => format!("Node {name} waits for the fences of the other nodes since {since}"),
-        ("clock-off", _) => format!("The clock of node {name} is off since {since}"),
-        ("other-cluster", _) => format!("Node {name} is set up with another node list or other settings"),
-        ("newer-protocol", _) => format!("Node {name} is used by instances of a later release"),
-        _ if node.has_two_servers => format!("The name {name} leads to two servers"),
-        (state, _) => format!("Node {name} has no vote since {since} ({state})"),
+        ("down", _) => has(format!("not answered since {since}")),
+        ("unknown", _) => has("not answered yet".to_owned()),
+        ("awaiting-seed", _) => has(format!("waited for the fences of the other nodes since {since}")),
+        ("clock-off", _) => has(format!("had a wrong clock since {since}")),
+        ("other-cluster", _) => has("another node list or other settings".to_owned()),
+        ("newer-protocol", _) => {
+            Reason { one: "is", several: "are", rest: "used by instances of a later release".to_owned() }
+        }
+        _ if node.has_two_servers => has("two servers under one name".to_owned()),
+        (state, _) => has(format!("had no vote since {since} ({state})")),
     }
 }
 
@@ -106,37 +151,45 @@ fn outage_advice(ill: &[&NodeSummary], missing: usize, ready_in: Option<Duration
         let until = end(wall_ms, left);
         return format!("{keep} Do not restart anything: it ends by itself at {until}.");
     }
-    let needs_repair: Vec<String> =
-        ill.iter().filter(|node| node.votes_in.is_none()).map(|node| repair(node)).collect();
     let enough = match missing {
-        _ if needs_repair.len() <= missing => String::new(),
-        1 => " One of these is enough.".to_owned(),
-        some => format!(" {some} of these are enough."),
+        _ if ill.iter().filter(|node| node.votes_in.is_none()).count() <= missing => String::new(),
+        1 => " One of them is enough.".to_owned(),
+        some => format!(" {some} of them are enough."),
     };
-    format!("{keep} {}.{enough} Do not restart the other nodes.", needs_repair.join("; "))
+    format!("{keep} {}{enough} Do not restart the other nodes.", repairs(ill))
 }
 
 /// What to do about nodes without a vote while a quorum votes.
 fn degraded_advice(ill: &[&NodeSummary], wall_ms: u64) -> String {
-    let repairs: Vec<String> = ill.iter().filter(|node| node.votes_in.is_none()).map(|node| repair(node)).collect();
     let last = ill.iter().filter_map(|node| node.votes_in).max();
-    match (repairs.is_empty(), last) {
-        (true, Some(left)) => format!("Do not restart another node before {}.", end(wall_ms, left)),
-        _ => format!("{}. Do not restart another node meanwhile.", repairs.join("; ")),
+    match (repairs(ill), last) {
+        (repairs, Some(left)) if repairs.is_empty() => {
+            format!("Do not restart another node before {}.", end(wall_ms, left))
+        }
+        (repairs, _) => format!("{repairs} Do not restart another node meanwhile."),
     }
 }
 
-fn repair(node: &NodeSummary) -> String {
-    let name = &node.node;
+/// What to do about the nodes whose state does not end by itself: a sentence for all that need the same.
+fn repairs(ill: &[&NodeSummary]) -> String {
+    let needy: Vec<&NodeSummary> = ill.iter().copied().filter(|node| node.votes_in.is_none()).collect();
+    let sentences = grouped(&needy, repair)
+        .into_iter()
+        .map(|((before, after), nodes)| format!("{before}{}{after}.", listed(&nodes, "and")));
+    sentences.collect::<Vec<_>>().join(" ")
+}
+
+/// What is said before and after the names of the nodes.
+fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
     match node.state.as_str() {
-        "down" => format!("Bring back {name}"),
-        "unknown" => format!("Wait for {name}"),
-        "awaiting-seed" => format!("{name} votes when the other nodes answer"),
-        "clock-off" => format!("Repair the NTP of {name}"),
-        "other-cluster" => format!("Compare `redlockd config show` on all instances ({name})"),
-        "newer-protocol" => "Upgrade this instance".to_owned(),
-        _ if node.has_two_servers => format!("Turn off the wrong server of {name}"),
-        _ => format!("See the findings of {name}"),
+        "down" => ("Bring back ", ""),
+        "unknown" => ("Wait for ", ""),
+        "awaiting-seed" => ("Wait until other nodes answer, then these vote: ", ""),
+        "clock-off" => ("Repair the NTP of ", ""),
+        "other-cluster" => ("Compare `redlockd config show` on all instances (", ")"),
+        "newer-protocol" => ("Upgrade this instance (", ")"),
+        _ if node.has_two_servers => ("Turn off the wrong server of ", ""),
+        _ => ("See the findings of ", ""),
     }
 }
 
@@ -187,12 +240,12 @@ mod tests {
         assert_eq!(said(&[up("a")], None), "The node a votes: its failure is an outage.");
         assert_eq!(
             said(&[up("a"), up("b"), node("c", "quarantined", Some(247))], None),
-            "Node c is in quarantine since 10:46:02 until 10:51:07 (its server was restarted or replaced). The next failure \
-             is an outage. Do not restart another node before 10:51:07."
+            "Node c has been in quarantine since 10:46:02, until 10:51:07 (restarted or replaced). The next failure is an outage. \
+             Do not restart another node before 10:51:07."
         );
         assert_eq!(
             said(&[up("a"), up("b"), up("c"), up("d"), node("e", "down", None)], None),
-            "Node e does not answer since 10:46:02. 1 more may fail. Bring back e. Do not restart another node meanwhile."
+            "Node e has not answered since 10:46:02. 1 more may fail. Bring back e. Do not restart another node meanwhile."
         );
         let quarantined = ["a", "b"].map(|name| node(name, "quarantined", Some(248)));
         let [a, b] = quarantined;
@@ -208,12 +261,20 @@ mod tests {
     fn an_outage_that_does_not_end_by_itself_names_the_repairs() {
         let ill = ["down", "clock-off", "other-cluster"].map(|state| node(&state[..2], state, None));
         let text = said(&ill, None);
-        for part in ["Bring back do", "Repair the NTP of cl", "redlockd config show", "2 of these are enough"] {
+        for part in ["Bring back do", "Repair the NTP of cl", "redlockd config show", "2 of them are enough"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = said(&["a", "b", "c"].map(|name| node(name, "down", None)), None);
+        for part in
+            ["Nodes a, b and c have not answered since 10:46:02. 3", "Bring back a, b and c. 2 of them are enough."]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
         let text = said(&[node("a", "awaiting-seed", None), node("b", "down", None), node("c", "up", None)], None);
         assert!(
-            text.contains("a votes when the other nodes answer; Bring back b. One of these is enough. Do not"),
+            text.contains(
+                "Wait until other nodes answer, then these vote: a. Bring back b. One of them is enough. Do not"
+            ),
             "{text}"
         );
     }

@@ -36,7 +36,8 @@ pub enum ResourceState {
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Inspects one resource on all nodes.
     ///
-    /// Errors: `Err` with the answers where fewer than a quorum answered.
+    /// Errors: `Err` with the answers where fewer than a quorum answered, or where the nodes that show nothing may have
+    /// forgotten a lease: too few of them vote.
     pub async fn inspect(&self, resource: &ResourceName) -> Result<ClusterInspection, Vec<Option<NodeResult>>> {
         let request = Request::Inspect { resource: resource.clone() };
         let started = self.clock.now();
@@ -46,11 +47,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if tally.yes() < self.quorum() {
             return Err(answers);
         }
-        let (state, agreeing) = self.majority_state(&tally);
-        Ok(ClusterInspection { state, agreeing, answers })
+        match self.majority_state(&tally) {
+            Some((state, agreeing)) => Ok(ClusterInspection { state, agreeing, answers }),
+            None => Err(answers),
+        }
     }
 
-    fn majority_state(&self, tally: &Tally) -> (ResourceState, usize) {
+    /// With how many nodes report it; `None` where it is not known.
+    fn majority_state(&self, tally: &Tally) -> Option<(ResourceState, usize)> {
         let mut groups: Vec<Group> = Vec::new();
         let mut free = 0;
         for (_, answer) in tally.received() {
@@ -79,11 +83,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let known = free + groups.iter().map(|g| g.left.len()).sum::<usize>();
         let unknown = tally.answers().len() - known;
         let Some(mut group) = groups.into_iter().max_by_key(|g| g.left.len()) else {
-            return (ResourceState::Free, free);
+            return (unknown < quorum).then_some((ResourceState::Free, free));
         };
         let agreeing = group.left.len();
         if agreeing + unknown < quorum {
-            return (ResourceState::Free, free);
+            return Some((ResourceState::Free, free));
         }
         group.left.sort_unstable_by(|a, b| b.cmp(a));
         let left = group.left.get(quorum - 1).or(group.left.last()).copied().unwrap_or_default();
@@ -93,7 +97,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 ResourceState::Foreign { fingerprint, left: (left < Duration::MAX).then_some(left) }
             }
         };
-        (lock, agreeing)
+        Some((lock, agreeing))
     }
 }
 

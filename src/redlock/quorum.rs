@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::mutant::{self, Mutant};
-use crate::protocol::{EndReason, Found, NoVote, NodeResult, Released, Reply, UnreachableKind, View};
+use crate::protocol::{EndReason, Found, NoVote, NodeInspection, NodeResult, Released, Reply, UnreachableKind, View};
 use crate::types::{Fence, NodeId, TokenHash, Ttl};
 
 /// The quorum: N/2 + 1 of the *configured* nodes, whether or not they can be reached.
@@ -171,7 +171,9 @@ impl Verdict {
                 Reply::Other { .. } => Self::Other,
                 Reply::Ended { reason } => Self::Ended(*reason),
                 Reply::TooManyClaims | Reply::FenceTooFarAhead => Self::Refused,
-                Reply::NoVote(no_vote) => Self::NoVote(no_vote.clone()),
+                Reply::NoVote(no_vote) | Reply::Inspected(NodeInspection { no_vote: Some(no_vote), .. }) => {
+                    Self::NoVote(no_vote.clone())
+                }
                 Reply::Released(Released { found: Found::Nothing, .. }) => Self::Missing,
                 Reply::Released(Released { found: Found::Other, .. }) => Self::Other,
                 _ => Self::Granted,

@@ -175,7 +175,7 @@ impl LockRow {
 /// The figures above the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocksSummary {
-    /// Number of active leases in the whole cluster.
+    /// Number of active leases in the whole cluster; it means nothing unless `complete`.
     pub held: usize,
     /// Number of waiters at all instances.
     pub waiting: usize,

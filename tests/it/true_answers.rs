@@ -99,6 +99,12 @@ async fn a_lease_that_no_quorum_confirms_is_unknown_and_promises_nothing() {
     assert_eq!((&list["complete"], &list["items"][0]["holders"][0]["valid_for_ms"]), (&json!(false), &json!(0)));
     let metrics = client.get("/metrics").await.text;
     assert!(metrics.contains("\nredlockd_cluster_locks_held NaN\n"), "{metrics}");
+    let home = client.get("/ui/").await.text;
+    assert!(home.contains("id=\"figure-held\" data-live>unknown<"), "{home}");
+    // Two nodes may have forgotten that somebody has it.
+    let free = client.inspect("y").await.expect_problem(503, "quorum-unavailable").json();
+    let nodes = free["nodes"].as_array().expect("nodes");
+    assert_eq!(nodes.iter().filter(|node| node["outcome"] == "quarantined").count(), 2, "{free}");
 }
 
 #[tokio::test]

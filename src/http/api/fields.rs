@@ -316,6 +316,13 @@ impl Fields {
             };
             self.wrong(&shown(&name), detail);
         }
+        self.finish_with_others()
+    }
+
+    /// Ends the parsing where fields that were not taken are ignored.
+    ///
+    /// Errors: `invalid` with all recorded errors.
+    pub fn finish_with_others(self) -> Result<(), Problem> {
         if self.errors.is_empty() { Ok(()) } else { Err(Problem::invalid(self.errors)) }
     }
 }

@@ -1,10 +1,11 @@
 //! The handlers of `/health/live` and `/health/ready`. Neither calls a node: a probe that did would have the service
-//! restarted for a fault of the nodes. Query fields are ignored, since some probes add their own.
+//! restarted for a fault of the nodes. Other query fields are ignored, since some probes add their own.
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
 
+use super::fields::Fields;
 use super::responses;
 use crate::auth::rule::Right;
 use crate::http::middleware::access::Access;
@@ -20,10 +21,12 @@ pub(crate) async fn live(headers: HeaderMap) -> Response {
 /// 200 if locks can be granted; with `local=true`, as long as this instance is not stopping: for balancers, since without a
 /// quorum every instance gives the same precise answers. Only clients with the right `metrics` learn which node is unavailable.
 ///
-/// Errors: `draining`, `quorum-unavailable`.
+/// Errors: `invalid`, `draining`, `quorum-unavailable`.
 pub(crate) async fn ready(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let format = negotiation::for_problem(request.headers());
-    let is_local = request.uri().query().is_some_and(|query| query.split('&').any(|pair| pair == "local=true"));
+    let mut fields = Fields::of_query(request.uri())?;
+    let is_local = fields.flag("local");
+    fields.finish_with_others()?;
     if is_local && !state.manager.is_stopping() {
         return Ok(responses::health("ready", format));
     }

@@ -74,7 +74,7 @@ impl ServerFinding {
                 "The server has evicted {keys} key(s) since it started; each time that happens the node loses its vote for a while."
             ),
             Self::NoPersistence => {
-                "Neither appendonly nor snapshots are on: after a restart the node sits out its quarantine and knows no fences.".into()
+                "Neither appendonly nor snapshots are on: after a restart the node knows nothing until a majority of the others fills it. If a majority restarts at once, nobody gets a lock for a quarantine.".into()
             }
             Self::Full { bytes } => format!(
                 "The server uses all of its maxmemory ({bytes} bytes) and refuses every acquire: raise it, or remove what else is stored there."

@@ -53,6 +53,10 @@ async fn a_service_is_ready_with_a_quorum_and_alive_without() {
     });
     let unready = unready.await.expect_problem(503, "quorum-unavailable");
     assert_eq!(unready.json()["quorum"]["needed"], 2);
+    client.get("/health/ready?local=true&probe=7").await.expect_status(200);
+    client.get("/health/ready?local=false").await.expect_status(503);
+    let odd = client.get("/health/ready?local=yes").await.expect_problem(400, "invalid");
+    assert_eq!(odd.json()["errors"][0]["field"], "local");
     client.get("/health/live").await.expect_status(200);
     for server in &mut cluster.servers[..2] {
         server.restart_empty().await;
