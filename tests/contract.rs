@@ -96,6 +96,7 @@ macro_rules! server_cases_on {
             another_cluster_lengthens_no_quarantine
             a_longer_quarantine_is_forgotten_when_nobody_asks_for_it
             views_only_rise_and_name_the_process_that_takes_them
+            a_process_that_a_higher_view_does_not_name_loses_its_vote
             a_blank_node_belongs_to_nobody_until_it_is_given_a_vote
             an_instance_that_is_alone_in_its_opinion_of_the_time_quarantines_nobody
             a_node_remembers_which_run_was_alive_under_a_name

@@ -222,7 +222,7 @@ impl App {
             return Ok(());
         }
         if !authenticator.is_open() {
-            self.tasks.spawn(issuer_keys::keep(Arc::clone(authenticator)));
+            self.tasks.spawn(issuer_keys::keep(Arc::clone(authenticator), Arc::clone(&self.state.metrics)));
         }
         let mut hangups = signal(SignalKind::hangup()).map_err(AppError::Runtime)?;
         let requested = Arc::new(Notify::new());

@@ -77,6 +77,7 @@ fn quarantine_sentence(why: &str) -> String {
         "clock" => "its clock ran ahead and came back: leases may have ended early",
         "evicted" => "it evicted keys under memory pressure and may have forgotten leases",
         "replaced" => "another process took its place, and it is to get the knowledge of the others first",
+        "displaced" => "the nodes' view names another process, or another life of this one",
         "ordered" => "its clock was stepped, or an operator ordered it",
         _ => "it may have forgotten leases",
     };

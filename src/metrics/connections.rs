@@ -1,8 +1,10 @@
-//! Metrics of connections, and of files that are read again while the service runs.
+//! Metrics of connections, and of files and keys that are read again while the service runs.
 
-use prometheus::{IntGauge, Registry};
+use std::time::Duration;
 
-use super::register::{gauge, gauges};
+use prometheus::{Gauge, IntGauge, Registry};
+
+use super::register::{gauge, gauges, quantity};
 use super::requests::InFlightGuard;
 
 /// A file that is read again.
@@ -27,11 +29,26 @@ impl ReloadedFile {
     }
 }
 
+/// How many issuers of tokens have which keys in force.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct IssuerCounts {
+    /// Those of the last reading.
+    pub current: usize,
+    /// Older ones, since the last reading failed or had none that can verify.
+    pub outdated: usize,
+    /// None: their tokens are refused.
+    pub without_keys: usize,
+    /// The time since the oldest of these keys were read; zero without any.
+    pub oldest: Duration,
+}
+
 /// The handles.
 pub(super) struct ConnectionMetrics {
     connections: IntGauge,
     connections_limit: IntGauge,
     reloads: [IntGauge; 2],
+    issuers: [IntGauge; 3],
+    issuer_keys_age: Gauge,
 }
 
 impl ConnectionMetrics {
@@ -40,7 +57,13 @@ impl ConnectionMetrics {
         let reloads = gauges(r, "config_last_reload_successful", help, &["kind"]);
         let reloads = ReloadedFile::ALL.map(|kind| reloads.with_label_values(&[kind.as_str()]));
         reloads.iter().for_each(|gauge| gauge.set(1));
+        let help = "Issuers of tokens by their keys in force: of the last reading, older, or none.";
+        let issuers = gauges(r, "issuers", help, &["kind"]);
+        let issuers = ["current", "outdated", "without-keys"].map(|kind| issuers.with_label_values(&[kind]));
+        let help = "Time since the oldest keys of an issuer that are in force were read; 0 without any.";
         Self {
+            issuers,
+            issuer_keys_age: quantity(r, "issuer_keys_age_seconds", help),
             connections: gauge(r, "http_connections", "Open client connections."),
             connections_limit: gauge(r, "http_connections_limit", "Maximum of http_connections."),
             reloads,
@@ -57,5 +80,11 @@ impl ConnectionMetrics {
 
     pub(super) fn reloaded(&self, file: ReloadedFile, is_in_force: bool) {
         self.reloads[file as usize].set(i64::from(is_in_force));
+    }
+
+    pub(super) fn issuers(&self, now: IssuerCounts) {
+        let counts = [now.current, now.outdated, now.without_keys];
+        self.issuers.iter().zip(counts).for_each(|(gauge, count)| gauge.set(i64::try_from(count).unwrap_or(i64::MAX)));
+        self.issuer_keys_age.set(now.oldest.as_secs_f64());
     }
 }

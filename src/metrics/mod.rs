@@ -21,7 +21,7 @@ use crate::manager::types::{
 };
 use crate::protocol::UnreachableKind;
 use crate::types::NodeId;
-use connections::{ConnectionMetrics, ReloadedFile};
+use connections::{ConnectionMetrics, IssuerCounts, ReloadedFile};
 use leases::{AcquireWatch, LeaseMetrics};
 use nodes::NodeMetrics;
 use register::{counter, counters, gauge, gauges, quantity, raise, sum};
@@ -145,6 +145,11 @@ impl Metrics {
     /// A file was read again; `is_in_force`: its new content is valid and in use.
     pub fn reloaded(&self, file: ReloadedFile, is_in_force: bool) {
         self.connections.reloaded(file, is_in_force);
+    }
+
+    /// Sets what is known of the keys of issuers.
+    pub(crate) fn issuers(&self, now: IssuerCounts) {
+        self.connections.issuers(now);
     }
 
     /// Counts an extend.

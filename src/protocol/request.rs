@@ -65,11 +65,12 @@ pub enum Request {
     /// Refused while another instance than `by` (see [`ProbeArgs`]) has witnessed within 2.5 s that the node's clock is right.
     /// Replies: [`Reply::Status`].
     Quarantine { by: Arc<str> },
-    /// Install no view below this one any more. Taken by a process that votes, in whatever view, or has served its
-    /// quarantine. Votes go on in the installed view. Replies: [`Reply::Member`].
+    /// Install no view below this one any more, nor be admitted in one. Taken by a process that votes, in whatever view, or
+    /// waits for a vote. Votes go on in the installed view. Replies: [`Reply::Member`].
     Promise { view: ViewId },
     /// Vote in this view from now on, and in no lower one. Taken by a process that votes and that the view names, with its
-    /// last admission. Replies: [`Reply::Member`].
+    /// last admission. A process that votes in a lower view and that this one does not name so loses its vote, as by
+    /// [`Self::Quarantine`]. Replies: [`Reply::Member`].
     Install { view: Arc<View> },
     /// Give a process that was filled for this view the vote in it. Replies: [`Reply::Member`].
     Admit(AdmitArgs),

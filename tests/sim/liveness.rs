@@ -60,24 +60,10 @@ impl World {
         self.insts.len() - usize::from(is_alone)
     }
 
-    /// Whether a quorum votes under the highest view, so that the others can be filled.
-    fn is_healable(&self) -> bool {
-        let highest =
-            self.servers.iter().filter(|s| s.machine.is_active()).map(|s| s.machine.view()).max_by_key(|v| v.id);
-        let named = |s: &&super::actors::Server| highest.as_ref().is_some_and(|view| s.machine.is_named_by(view));
-        self.servers.iter().filter(named).count() > self.profile.nodes / 2
-    }
-
     /// The next step of a resource's check.
     pub(super) fn check_liveness(&mut self, resource: usize) {
         if self.profile.variant == Variant::SecondServer {
             // While instances reach two servers under a name, neither may be admitted where too few others vote.
-            self.done = true;
-            return;
-        }
-        if self.profile.heals_only && !self.is_healable() {
-            // Two changes of the view at a time left too few processes that the highest one names (seed 1424). Only the clock
-            // could help, and the quarantines of these seeds outlast the run.
             self.done = true;
             return;
         }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::run::run;
-use crate::mutant::{FOUND_BY_SIM, FOUND_IN_QUEUES, Mutant, RARE};
+use crate::mutant::{FOUND_BY_REFERENCE, FOUND_BY_SIM, FOUND_IN_QUEUES, Mutant, RARE};
 
 /// Maximum number of seeds until a mutant is detected.
 const BUDGET: u64 = 3_000;
@@ -20,7 +20,10 @@ struct Found {
 
 /// The mutant of that name.
 pub(super) fn named(name: &str) -> Option<Mutant> {
-    FOUND_BY_SIM.iter().chain(FOUND_IN_QUEUES).chain(RARE).copied().find(|mutant| format!("{mutant:?}") == name)
+    [FOUND_BY_SIM, FOUND_IN_QUEUES, FOUND_BY_REFERENCE, RARE]
+        .concat()
+        .into_iter()
+        .find(|mutant| format!("{mutant:?}") == name)
 }
 
 fn search(mutant: Mutant, budget: u64) -> Found {

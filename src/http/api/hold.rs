@@ -68,6 +68,7 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
         connection.notice_loss_within(request.ttl.as_duration() / LOSS_PARTS_OF_TTL);
     }
     let (resource, waits) = (request.resource.clone(), !request.wait.is_zero());
+    let owner = refusals::asked_owner(&request);
     let mut watch = state.metrics.watch_acquire(waits);
     let manager = state.manager.clone();
     let mut acquiring: Acquiring =
@@ -85,6 +86,9 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
                 Ok(lease) => lease,
                 Err(error) => return refusals::acquire(&resource, error, &access).into_response(),
             };
+            if let Some(problem) = refusals::other_owner(&lease, owner.as_deref()) {
+                return problem.into_response();
+            }
             audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
             (Step::Granted(state.manager.hold(lease, state.settings.max_hold)), DISCONNECTED)
         }
@@ -99,7 +103,7 @@ pub(crate) async fn hold(state: AppState, params: HoldFields) -> Response {
     let held_since = (on_drop == DISCONNECTED).then(|| SystemClock.now());
     let audit = StreamAudit { audit_scope, on_drop: Some(on_drop), held_since };
     let quota = LeaseQuota::Reserved(permit);
-    let mut stream = HoldStream { state, resource, access, format, span, audit, quota, _in_flight: in_flight };
+    let mut stream = HoldStream { state, resource, owner, access, format, span, audit, quota, _in_flight: in_flight };
     if matches!(step, Step::Granted(_)) {
         stream.occupy_quota();
     }
@@ -119,6 +123,8 @@ enum Step {
 struct HoldStream {
     state: AppState,
     resource: ResourceName,
+    /// What [`refusals::asked_owner`] found.
+    owner: Option<Box<str>>,
     access: Access,
     format: StreamFormat,
     span: tracing::Span,
@@ -223,18 +229,19 @@ impl HoldStream {
     }
 
     fn decided(&mut self, outcome: Result<GrantedLease, AcquireError>) -> (io::Result<Bytes>, Step) {
-        match outcome {
-            Ok(lease) => {
-                self.occupy_quota();
-                self.audit.granted(&lease);
-                self.acquired(self.state.manager.hold(lease, self.state.settings.max_hold))
-            }
-            Err(error) => {
-                let problem = refusals::acquire(&self.resource, error, &self.access);
-                self.audit.ended(problem.slug().as_str(), problem.reason());
-                (self.encode(&api::HoldEvent::Refused(problem.body(""))), Step::Broken)
-            }
-        }
+        let problem = match outcome {
+            Ok(lease) => match refusals::other_owner(&lease, self.owner.as_deref()) {
+                None => {
+                    self.occupy_quota();
+                    self.audit.granted(&lease);
+                    return self.acquired(self.state.manager.hold(lease, self.state.settings.max_hold));
+                }
+                Some(problem) => problem,
+            },
+            Err(error) => refusals::acquire(&self.resource, error, &self.access),
+        };
+        self.audit.ended(problem.slug().as_str(), problem.reason());
+        (self.encode(&api::HoldEvent::Refused(problem.body(""))), Step::Broken)
     }
 
     fn acquired(&self, held: Held) -> (io::Result<Bytes>, Step) {

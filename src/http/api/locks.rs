@@ -43,8 +43,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
         Err(answer) => return *answer,
     };
     let resource = request.resource.clone();
-    // Only a token of the client's own can be sent again.
-    let owner = request.token.as_ref().map(|_| request.labels.owner.clone().into_boxed_str()).filter(|o| !o.is_empty());
+    let owner = refusals::asked_owner(&request);
     let watch = state.metrics.watch_acquire(!request.wait.is_zero());
     let outcome = Box::pin(state.manager.acquire(request)).await.and_then(PendingGrant::commit);
     let waited = watch.ended(outcome.as_ref().map(|lease| state.measure(lease)));

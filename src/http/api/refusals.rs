@@ -12,8 +12,8 @@ use crate::http::middleware::access::Access;
 use crate::http::problem::{Problem, RETRY_AFTER_MAX, etag};
 use crate::http::problem_kind::ProblemKind;
 use crate::manager::types::{
-    AcquireError, CycleEdge, ExtendError, ForceError, GoneReason, GrantedLease, HeldReason, HeldRefusal, NoQuorum,
-    ReleaseError,
+    AcquireError, AcquireRequest, CycleEdge, ExtendError, ForceError, GoneReason, GrantedLease, HeldReason,
+    HeldRefusal, NoQuorum, ReleaseError,
 };
 use crate::protocol::EndReason;
 use crate::redlock::quorum::Verdict;
@@ -201,6 +201,12 @@ pub(crate) fn excluded(resource: &ResourceName, current: &str) -> Problem {
         Some(value) => problem.header(header::ETAG, value),
         None => problem,
     }
+}
+
+/// The owner that a request with a token of its client's own asks for: only such a token can be sent again.
+pub(crate) fn asked_owner(request: &AcquireRequest) -> Option<Box<str>> {
+    let owner = Some(request.labels.owner.as_str()).filter(|owner| request.token.is_some() && !owner.is_empty());
+    owner.map(Box::from)
 }
 
 /// A token that was sent again under another owner, whose lease it is not; `None` for any other grant. The lease stays as

@@ -13,6 +13,8 @@ use reqwest::{Certificate, redirect};
 use crate::auth::authenticator::Authenticator;
 use crate::auth::issuer::KeySource;
 use crate::auth::key_set::{KEY_SET_MAX_BYTES, KeySet};
+use crate::metrics::Metrics;
+use crate::metrics::connections::IssuerCounts;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 
 /// The interval of checks whether a set is to be read again.
@@ -57,7 +59,7 @@ impl SourceState {
 /// Reads the keys of all issuers of the access file, for ever.
 ///
 /// Cancel: nothing is left behind; keys that were read stay in force.
-pub(crate) async fn keep(authenticator: Arc<Authenticator>) {
+pub(crate) async fn keep(authenticator: Arc<Authenticator>, metrics: Arc<Metrics>) {
     let mut states: HashMap<KeySource, SourceState> = HashMap::new();
     let mut lacks_key = false;
     loop {
@@ -82,8 +84,24 @@ pub(crate) async fn keep(authenticator: Arc<Authenticator>) {
             let state = states.entry(source.clone()).or_default();
             apply(&authenticator, &source, keys, state, SystemClock.now());
         }
+        let of_issuers = store.issuers().iter().map(|issuer| states.get(&issuer.keys).copied().unwrap_or_default());
+        metrics.issuers(counts(of_issuers, SystemClock.now()));
         SystemClock.sleep(CHECK_INTERVAL).await;
     }
+}
+
+fn counts(of_issuers: impl Iterator<Item = SourceState>, now: BootTime) -> IssuerCounts {
+    let mut counts = IssuerCounts::default();
+    for state in of_issuers {
+        let count = match state {
+            SourceState { read: None, .. } => &mut counts.without_keys,
+            SourceState { has_failed: true, .. } => &mut counts.outdated,
+            _ => &mut counts.current,
+        };
+        *count += 1;
+        counts.oldest = counts.oldest.max(state.read.map_or(Duration::ZERO, |read| now.since(read)));
+    }
+    counts
 }
 
 /// Puts what was read in force, or keeps what was there before. Logs each change once.
@@ -218,11 +236,19 @@ mod tests {
         let keys = || KeySet::parse(text.as_bytes());
         let (authenticator, source) = (Authenticator::open(), KeySource::File("/keys".into()));
         let mut state = SourceState::default();
+        let counted = |state: SourceState, at| {
+            let counts = counts([state].into_iter(), AT(at));
+            ([counts.current, counts.outdated, counts.without_keys], counts.oldest.as_secs())
+        };
+        assert_eq!(counted(state, 99), ([0, 0, 1], 0));
         apply(&authenticator, &source, keys(), &mut state, AT(100));
         let day = 24 * 3_600;
+        assert_eq!(counted(state, 101), ([1, 0, 0], 1));
         for (at, is_known) in [(100 + day - 1, true), (100 + day, false), (100 + day + 1, false)] {
             apply(&authenticator, &source, Err("cannot be fetched".to_owned()), &mut state, AT(at));
             assert_eq!((authenticator.has_keys(&source), state.has_failed), (is_known, true), "{at}");
+            let expected = if is_known { ([0, 1, 0], day - 1) } else { ([0, 0, 1], 0) };
+            assert_eq!(counted(state, at), expected, "{at}");
         }
         apply(&authenticator, &source, keys(), &mut state, AT(100 + day + 2));
         assert!(authenticator.has_keys(&source) && !state.has_failed);

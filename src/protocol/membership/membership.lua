@@ -12,27 +12,29 @@ if #RUN > 40 and string.sub(RUN, 41) ~= replid then
   RUN = string.match(PASS, '^%x*')
 end
 local no = judge()
-local votes, served = not no or no[1] == 'V', no and no[1] == 'S'
+local votes, waits = not no or no[1] == 'V', no and (no[1] == 'Q' or no[1] == 'S')
 local x = redis.call('HMGET', META, 'view', 'promised', 'admitted', 'roster', 'fill', 'base', 'why')
 local view, promised, admitted, done = x[1] or NONE, x[2] or NONE, x[3] or NONE, 0
 local CFG = string.match(PASS, '^%x*|(.*)|%x+|%d+$')
 -- What the record names is this very process, since the view in which it was admitted last, or is to be.
 local function is_named(since) return string.find(record, ' ' .. RUN .. ' ' .. since, 1, true) end
 if operation == 'promise' then
-  if (votes or served) and V > view and V > promised then
+  if (votes or waits) and V > view and V > promised then
     redis.call('HSET', META, 'promised', V)
     promised, done = V, 1
   end
 elseif operation == 'install' then
   if votes and V == view then
     done = 1
-  elseif votes and V > view and V >= promised and is_named(admitted) then
+  elseif votes and V > view and not is_named(admitted) then -- it is to be filled, and votes in no lower view until then
+    no, votes = judge('displaced'), false
+  elseif votes and V > view and V >= promised then
     redis.call('HSET', META, 'view', V, 'promised', V, 'roster', record, 'proto', PROTO, 'pass', RUN .. '|' .. CFG .. '|' .. V)
     view, promised, x[4], done = V, V, record, 1
   end
 elseif votes and V == admitted then
   done = 1
-elseif no and (no[1] == 'Q' or served) and V > view and V >= promised and is_named(V)
+elseif waits and V > view and V >= promised and is_named(V)
   and x[5] == V .. '|' .. ARGV[8] .. '|' .. string.match(ARGV[8], '%d+$') then
   hw = math.max(hw, seed)
   redis.call('HSET', META, 'view', V, 'promised', V, 'admitted', V, 'roster', record, 'proto', PROTO, 'cfg', CFG, 'st', 'a',

@@ -8,36 +8,41 @@ use crate::protocol::reference::marker::{CallContext, FillProgress, MarkerKey, M
 use crate::protocol::{AdmitArgs, MemberStatus, NoVote, Reply, View, ViewId, Vote};
 use crate::types::Fence;
 
-/// `promise`: by a process that votes, or that has served its quarantine.
+/// `promise`: by a process that votes, or waits for a vote. One that waits is admitted in no lower view from then on.
 pub(in crate::protocol) fn promise(marker: &mut MarkerKey, context: &CallContext<'_>, view: ViewId) -> Reply {
     let no_vote = marker.check_vote(context);
-    let may = is_sound(no_vote.as_ref()) || matches!(no_vote, Some(NoVote::Unseeded { .. }));
-    let found = marker.0.as_mut().filter(|m| may && view > m.view.id && view > m.promised);
-    let is_done = found.map(|m| m.promised = view).is_some();
+    let (votes, waits) = (is_sound(no_vote.as_ref()), waits(no_vote.as_ref()));
+    let found = marker.0.as_mut().filter(|m| (votes || waits) && view > m.view.id && view > m.promised);
+    let is_bound = votes || !mutant::is(Mutant::WaitingUnbound);
+    let is_done = found.map(|m| m.promised = if is_bound { view } else { m.promised }).is_some();
     status(marker, context, no_vote, is_done)
 }
 
-/// `install`: by a process that votes and that the view names, with its last admission.
+/// `install`: by a process that votes and that the view names, with its last admission. One that a higher view than its own
+/// does not name loses its vote.
 pub(in crate::protocol) fn install(marker: &mut MarkerKey, context: &CallContext<'_>, view: &Arc<View>) -> Reply {
     let no_vote = marker.check_vote(context);
-    let sound = marker.0.as_mut().filter(|_| is_sound(no_vote.as_ref()));
-    let is_done = sound.is_some_and(|m| {
-        let is_named = view.names(context.run, m.admitted) || mutant::is(Mutant::RosterNotCompared);
-        if view.id > m.view.id && view.id >= m.promised && is_named {
-            (m.view, m.promised) = (Arc::clone(view), view.id);
-        }
-        m.view.id == view.id
-    });
+    let Some(m) = marker.0.as_mut().filter(|_| is_sound(no_vote.as_ref())) else {
+        return status(marker, context, no_vote, false);
+    };
+    let is_named = view.names(context.run, m.admitted) || mutant::is(Mutant::RosterNotCompared);
+    if view.id > m.view.id && !is_named {
+        let left_ms = marker.quarantine(context, "displaced");
+        return status(marker, context, Some(NoVote::Quarantined { left_ms }), false);
+    }
+    if view.id > m.view.id && view.id >= m.promised {
+        (m.view, m.promised) = (Arc::clone(view), view.id);
+    }
+    let is_done = m.view.id == view.id;
     status(marker, context, no_vote, is_done)
 }
 
 /// `admit`: a process that has the whole fill for this view.
 pub(in crate::protocol) fn admit(marker: &mut MarkerKey, context: &CallContext<'_>, args: &AdmitArgs) -> Reply {
     let no_vote = marker.check_vote(context);
-    let waits = matches!(no_vote, Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }));
     let is_done = match &mut marker.0 {
         Some(m) if is_sound(no_vote.as_ref()) => m.admitted == args.view.id,
-        Some(m) if waits && may_be_admitted(m, context, args) => {
+        Some(m) if waits(no_vote.as_ref()) && may_be_admitted(m, context, args) => {
             give_vote(m, context, args);
             return status(marker, context, None, true);
         }
@@ -67,6 +72,11 @@ fn give_vote(m: &mut MarkerRecord, context: &CallContext<'_>, args: &AdmitArgs) 
 /// It votes, in whatever view.
 fn is_sound(no_vote: Option<&NoVote>) -> bool {
     matches!(no_vote, None | Some(NoVote::OtherView { .. }))
+}
+
+/// It is in quarantine, or has served it.
+fn waits(no_vote: Option<&NoVote>) -> bool {
+    matches!(no_vote, Some(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }))
 }
 
 fn status(marker: &MarkerKey, context: &CallContext<'_>, no_vote: Option<NoVote>, is_done: bool) -> Reply {

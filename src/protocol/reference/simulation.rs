@@ -136,12 +136,6 @@ impl ReferenceNode {
         self.memory.marker.0.as_ref().map(|m| std::sync::Arc::clone(&m.view)).unwrap_or_default()
     }
 
-    /// Whether it votes, and the view names it with its last admission.
-    pub(crate) fn is_named_by(&self, view: &crate::protocol::View) -> bool {
-        let admitted = self.memory.marker.0.as_ref().map(|m| m.admitted);
-        self.is_active() && view.roster.values().any(|e| *e.run == *self.run && Some(e.since) == admitted)
-    }
-
     /// This process has a vote, or had it when it was asked last.
     pub(crate) fn is_active(&self) -> bool {
         self.memory.marker.0.as_ref().is_some_and(|m| m.active && m.run == self.run)

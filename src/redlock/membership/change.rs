@@ -41,10 +41,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let members: Vec<Option<Member>> = replies.iter().map(|reply| reply.map(Member::from)).collect();
         let names: Vec<NodeId> = self.nodes.iter().map(|node| node.id().clone()).collect();
         let known = Known { names: &names, members: &members, rivals, quorum: self.quorum() };
-        let refuses = |reply: &&MemberStatus| {
-            let member = Member::from(*reply);
-            !reply.is_done && (member.is_sound || member.is_served)
-        };
+        let refuses = |reply: &&MemberStatus| !reply.is_done && Member::from(*reply).is_fillable;
         if replies.iter().flatten().any(refuses) {
             return Outcome::Displaced;
         }
@@ -54,7 +51,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         self.carry_out(&change, highest).await
     }
 
-    /// Moves nodes that vote in a lower view on to this one.
+    /// Moves nodes that vote in a lower view on to this one. Those that it does not name lose their votes.
     pub(crate) async fn move_on(&self, nodes: &[usize], view: &Arc<View>) {
         self.step(nodes, Request::Install { view: Arc::clone(view) }).await;
     }

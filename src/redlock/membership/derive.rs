@@ -102,6 +102,19 @@ impl Known<'_> {
         if named.len() >= self.quorum { others.collect() } else { Vec::new() }
     }
 
+    /// Processes that vote in a lower view, and that the highest does not name, where too few of those that it names are left
+    /// to fill them. While they keep these votes, which count nowhere, nobody can be admitted: neither by the others nor by the
+    /// clock.
+    pub(crate) fn to_give_up(&self) -> Vec<usize> {
+        let (highest, named) = self.base();
+        let is_outside = |i: &usize| {
+            let sound = self.members[*i].as_ref().filter(|m| m.is_sound);
+            sound.is_some_and(|m| m.view.id < highest.id) && !named.contains(i)
+        };
+        let outside = (0..self.names.len()).filter(is_outside);
+        if named.len() < self.quorum { outside.collect() } else { Vec::new() }
+    }
+
     /// Whether too few vote, and every other process of the list has served its quarantine. Where one stays away, two clusters
     /// whose lists overlap could each get a quorum: it may vote for the other one (seed 1544 of the simulation).
     pub(crate) fn is_cold(&self) -> bool {

@@ -62,6 +62,18 @@ fn a_process_that_the_highest_view_does_not_name_does_not_count() {
 }
 
 #[test]
+fn a_process_outside_the_highest_view_gives_up_its_vote_where_too_few_are_left_to_fill_it() {
+    let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
+    let to_give_up = |members: &[Option<Member>]| {
+        Known { names: &names(), members, rivals: &[false; 3], quorum: 2 }.to_give_up().first().copied()
+    };
+    assert_eq!(to_give_up(&[votes("a1", &high), votes("b1", &low), forgot("c2", true)]), Some(1));
+    assert_eq!(to_give_up(&[votes("a1", &high), votes("b1", &low), votes("c1", &low)]), None, "two can fill it");
+    assert_eq!(to_give_up(&[votes("a1", &high), forgot("b1", true), None]), None);
+    assert_eq!(to_give_up(&[None, votes("b1", &low), None]), None, "no higher view is known");
+}
+
+#[test]
 fn where_too_few_vote_everybody_else_must_have_waited_and_answer() {
     let w = view(1, ["a1", "b1", "c1"]);
     let change = derive(&[votes("a1", &w), forgot("b2", true), forgot("c2", true)], [false; 3]).expect("a change");

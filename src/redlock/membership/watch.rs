@@ -70,7 +70,11 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         if !laggards.is_empty() {
             self.engine.move_on(&laggards, &current).await;
         }
-        !laggards.is_empty() || current.id != asked_in
+        let outside = latest.known(self.engine.quorum()).to_give_up();
+        if !outside.is_empty() {
+            self.engine.move_on(&outside, &base).await;
+        }
+        !laggards.is_empty() || !outside.is_empty() || current.id != asked_in
     }
 
     /// Whether a node can be given the vote by a new view, or has promised one that never came.

@@ -5,6 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::client::send;
+use crate::support::poll;
 use crate::support::service::Service;
 
 /// The answer to raw bytes, until the service closes.
@@ -139,6 +140,42 @@ async fn l11_a_token_that_is_sent_again_under_another_owner_is_refused() {
     // The lease is as before.
     let seen = client.inspect("x").await.expect_status(200).json();
     assert_eq!(seen["holders"][0]["owner"], "ann");
+    client.release("x", &held.token()).await.expect_status(204);
+}
+
+/// Also of a stream, which would release the other owner's lease at its end: at once, and after it has waited.
+#[tokio::test]
+async fn l11_a_stream_does_not_hold_the_lease_of_another_owner() {
+    let service = Service::embedded(&[]).await;
+    let client = service.client();
+    let token = ("token", "a-token-of-my-own-0123456789");
+    let (ann, bob) = ([token, ("ttl", "60s"), ("owner", "ann")], [token, ("ttl", "60s"), ("owner", "bob")]);
+    let held = client.acquired("x", &ann).await;
+    let stream = |fields: &[(&str, &str)]| client.request("POST", "/locks/x?hold=true").form(fields);
+    let body = send(stream(&bob)).await.expect_problem(400, "invalid").json();
+    assert_eq!(body["errors"][0]["field"], "owner");
+    // One that is in the queue before the lease of its token is granted.
+    client.release("x", &held.token()).await.expect_status(204);
+    let token = ("token", "another-of-my-own-0123456789");
+    let (ann, bob) = ([token, ("owner", "ann"), ("wait", "60s")], [token, ("owner", "bob"), ("wait", "60s")]);
+    let before = client.acquired("x", &[("ttl", "60s")]).await;
+    let first = tokio::spawn({
+        let request = client.request("POST", "/locks/x").form(&ann);
+        async move { send(request).await }
+    });
+    poll::until("it waits", || async { (client.waiting("x").await == 1).then_some(()) }).await;
+    let mut second = stream(&bob).send().await.expect("a stream");
+    let queued = second.chunk().await.expect("connected").expect("an event");
+    assert!(queued.starts_with(b"{\"event\":\"queued\""), "{queued:?}");
+    client.release("x", &before.token()).await.expect_status(204);
+    let held = first.await.expect("no panic").expect_status(201);
+    let refused = second.chunk().await.expect("connected").expect("an event");
+    let refused: serde_json::Value = serde_json::from_slice(&refused).expect("an object");
+    assert_eq!((&refused["event"], &refused["errors"][0]["field"]), (&"refused".into(), &"owner".into()), "{refused}");
+    second.chunk().await.expect_err("the body breaks off");
+    // The lease is as before.
+    let seen = client.inspect("x").await.expect_status(200).json();
+    assert_eq!((&seen["holders"][0]["owner"], &seen["holders"][0]["fence"]), (&"ann".into(), &held.fence().into()));
     client.release("x", &held.token()).await.expect_status(204);
 }
 

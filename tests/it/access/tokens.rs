@@ -105,6 +105,17 @@ async fn until_accepted(service: &Service, token: &str) {
     poll::until("the keys are read", || async { (ask().await.status == 200).then_some(()) }).await;
 }
 
+/// Waits until the metrics have the one issuer under this kind, and under no other.
+async fn until_counted(service: &Service, kind: &str) {
+    poll::until(kind, || async {
+        let metrics = send(service.client().request("GET", "/metrics").bearer_auth(key("ann"))).await.text;
+        let counted = |kind: &str| metrics.contains(&format!("\nredlockd_issuers{{kind=\"{kind}\"}} 1\n"));
+        let kinds = ["current", "outdated", "without-keys"].into_iter().filter(|kind| counted(kind));
+        (kinds.collect::<Vec<_>>() == [kind]).then_some(())
+    })
+    .await;
+}
+
 /// Answers each connection in this way, until it is dropped.
 struct Server {
     port: u16,
@@ -224,6 +235,9 @@ async fn keys_in_a_file_are_rotated_while_the_service_runs() {
     let said = || service.output().iter().any(|line| line.contains("are no JWK set") && line.contains("stay in force"));
     poll::until_true("it is reported", said).await;
     acquire(&service, "deploy/a", &new.token(json!({}))).await.expect_status(201);
+    until_counted(&service, "outdated").await;
+    std::fs::write(&file, new.jwks()).expect("writable");
+    until_counted(&service, "current").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -251,6 +265,7 @@ async fn keys_are_fetched_over_tls_of_the_named_authority_only() {
     let said = || service.output().iter().any(|line| line.contains("cannot be fetched"));
     poll::until_true("it is reported", said).await;
     acquire(&service, "deploy/a", &signing.token(json!({}))).await.expect_problem(401, "unauthenticated");
+    until_counted(&service, "without-keys").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
