@@ -26,9 +26,15 @@ pub enum HoldEvent {
         /// Validity: how long the lease can be relied on. Milliseconds.
         valid_for_ms: u64,
     },
+    /// The instance stops. The lease stays to its deadline: the same request with its token continues the hold at another
+    /// instance. The body is aborted.
+    Moved {
+        /// Validity: how long the lease can be relied on. Milliseconds.
+        valid_for_ms: u64,
+    },
     /// The lease has ended; the body is aborted.
     Lost {
-        /// `expired`, `forced`, `quorum`, `draining` or `max_hold`.
+        /// `expired`, `forced`, `quorum` or `max_hold`.
         reason: String,
     },
     /// The request was refused; the body is aborted.
@@ -43,6 +49,7 @@ impl HoldEvent {
             Self::Acquired(_) => "acquired",
             Self::Renewed { .. } => "renewed",
             Self::AtRisk { .. } => "at_risk",
+            Self::Moved { .. } => "moved",
             Self::Lost { .. } => "lost",
             Self::Refused(_) => "refused",
         }

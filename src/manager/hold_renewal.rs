@@ -68,7 +68,7 @@ impl NotificationHandler for HeldLeases {
 }
 
 /// A lease that is renewed for as long as this is polled. Dropped, it is released in the background,
-/// unless it has ended.
+/// unless it has ended or moved.
 pub struct HeldLease<N: Node, C: Clock, E: Entropy> {
     manager: LockManager<N, C, E>,
     lease: GrantedLease,
@@ -107,8 +107,8 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
         &self.lease
     }
 
-    /// Keeps the lease until something happens to it. After [`HeldLeaseEvent::Lost`] and
-    /// [`HeldLeaseEvent::Released`] nothing follows.
+    /// Keeps the lease until something happens to it. After [`HeldLeaseEvent::Lost`], [`HeldLeaseEvent::Released`] and
+    /// [`HeldLeaseEvent::Moved`] nothing follows.
     ///
     /// Cancel: a renewal under way may or may not take effect; call it again.
     pub async fn next(&mut self) -> HeldLeaseEvent {
@@ -133,7 +133,7 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
                 return HeldLeaseEvent::Lost(LostReason::Quorum);
             }
             if now >= self.hold_until {
-                return self.release_as(LostReason::MaxHold).await;
+                return self.release_at_max_hold().await;
             }
             let mut wake_at = self.renew_at.min(self.hold_until);
             if self.is_at_risk {
@@ -141,7 +141,10 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
             }
             tokio::select! {
                 biased;
-                () = draining.cancelled() => return self.release_as(LostReason::Draining).await,
+                () = draining.cancelled() => {
+                    self.is_over = true;
+                    return HeldLeaseEvent::Moved;
+                }
                 () = self.ended.notified() => {}
                 () = self.manager.clock().sleep_until(wake_at) => {
                     let now = self.manager.now();
@@ -194,10 +197,10 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
     }
 
     /// Releases the lease before its loss is reported, so that the next waiter need not wait.
-    async fn release_as(&mut self, reason: LostReason) -> HeldLeaseEvent {
+    async fn release_at_max_hold(&mut self) -> HeldLeaseEvent {
         self.is_over = true;
         self.manager.end_lease(&self.lease.resource, &self.lease.token.hash(), LeaseOutcome::GivenBack).await;
-        HeldLeaseEvent::Lost(reason)
+        HeldLeaseEvent::Lost(LostReason::MaxHold)
     }
 }
 

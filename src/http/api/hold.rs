@@ -257,6 +257,7 @@ impl HoldStream {
         let (event, next) = match change {
             HeldLeaseEvent::Renewed => (api::HoldEvent::Renewed { valid_for_ms }, Step::Holding(held)),
             HeldLeaseEvent::AtRisk => (api::HoldEvent::AtRisk { valid_for_ms }, Step::Holding(held)),
+            HeldLeaseEvent::Moved => (api::HoldEvent::Moved { valid_for_ms }, Step::Broken),
             HeldLeaseEvent::Released => return None,
             HeldLeaseEvent::Lost(reason) => (api::HoldEvent::Lost { reason: reason.as_str().to_owned() }, Step::Broken),
         };
@@ -276,6 +277,7 @@ impl HoldStream {
                 self.audit.ended("lost", Some(reason));
             }
             HeldLeaseEvent::Released => self.audit.ended("released", None),
+            HeldLeaseEvent::Moved => self.audit.ended("moved", None),
         }
     }
 

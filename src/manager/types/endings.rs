@@ -35,6 +35,8 @@ pub enum HeldLeaseEvent {
     Renewed,
     /// A renewal failed; the deadline stands, and the next try follows soon.
     AtRisk,
+    /// The instance stops and renews it no longer. It stays on the nodes to its deadline, for a hold at another instance.
+    Moved,
     /// It may no longer be relied on.
     Lost(LostReason),
     /// It was released with its token.
@@ -50,15 +52,13 @@ pub enum LostReason {
     Forced,
     /// Too few nodes answered until its deadline.
     Quorum,
-    /// The service is shutting down and released it.
-    Draining,
     /// It was held for `max_hold`, and the service released it.
     MaxHold,
 }
 
 impl LostReason {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Expired, Self::Forced, Self::Quorum, Self::Draining, Self::MaxHold];
+    pub const ALL: [Self; 4] = [Self::Expired, Self::Forced, Self::Quorum, Self::MaxHold];
 
     /// As in events.
     pub fn as_str(self) -> &'static str {
@@ -66,7 +66,6 @@ impl LostReason {
             Self::Expired => "expired",
             Self::Forced => "forced",
             Self::Quorum => "quorum",
-            Self::Draining => "draining",
             Self::MaxHold => "max_hold",
         }
     }
