@@ -126,6 +126,12 @@ pub(crate) fn count(n: impl IntoCount, one: &str, many: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{} {many}", number(n)) }
 }
 
+/// Whether a label is a whole address of the web, which a page may link.
+pub(crate) fn is_web_address(text: &str) -> bool {
+    let parsed: Result<axum::http::Uri, _> = text.parse();
+    parsed.is_ok_and(|uri| uri.authority().is_some() && matches!(uri.scheme_str(), Some("http" | "https")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,5 +179,17 @@ mod tests {
     #[test]
     fn values_of_queries_are_percent_encoded() {
         assert_eq!(query("a/b c&d=\"é"), "a/b%20c%26d%3D%22%C3%A9");
+    }
+
+    #[test]
+    fn only_web_addresses_are_links() {
+        for good in ["https://ci.example/job/7?x=1", "http://ci.example"] {
+            assert!(is_web_address(good), "{good}");
+        }
+        for other in
+            ["", "ci.example/job", "javascript:alert(1)", "https://", "https://a b", "data:text/html,x", "//x/y"]
+        {
+            assert!(!is_web_address(other), "{other}");
+        }
     }
 }

@@ -79,6 +79,8 @@ pub(crate) struct LocksQuery {
     pub prefix: String,
     /// Part of the owner label; case is ignored.
     pub owner: String,
+    /// Part of the name, the owner, the note or a value of the metadata; case is ignored.
+    pub find: String,
     /// Only this state. [`ListedState::Waited`]: all resources with waiters, held or not.
     pub state: Option<ListedState>,
     /// The column to sort by.
@@ -100,6 +102,7 @@ impl LocksQuery {
         };
         add("prefix", &self.prefix);
         add("owner", &self.owner);
+        add("find", &self.find);
         add("state", self.state_name());
         add("sort", if sort == Sort::default() { "" } else { sort.as_str() });
         add("dir", if descending { "desc" } else { "" });
@@ -113,7 +116,7 @@ impl LocksQuery {
 
     /// Whether a filter is set.
     pub(crate) fn is_filtered(&self) -> bool {
-        !self.prefix.is_empty() || !self.owner.is_empty() || self.state.is_some()
+        [&self.prefix, &self.owner, &self.find].iter().any(|text| !text.is_empty()) || self.state.is_some()
     }
 }
 
@@ -212,6 +215,18 @@ struct Candidate<'a> {
     waiting: usize,
 }
 
+impl Candidate<'_> {
+    /// Whether this text, in lower case, is part of the name or of what the holder says of itself.
+    fn contains(&self, text: &str) -> bool {
+        let is_in = |whole: &str| whole.to_lowercase().contains(text);
+        is_in(self.name.as_str())
+            || self.lease.is_some_and(|lease| {
+                let labels = lease.record.labels();
+                is_in(&labels.owner) || is_in(&labels.note) || labels.metadata.values().any(|value| is_in(value))
+            })
+    }
+}
+
 /// The snapshot with the present time.
 struct LockList<'a> {
     overview: &'a Overview,
@@ -269,7 +284,7 @@ impl<'a> LockList<'a> {
         let has_listed_lease = |name| leases.get(name).is_some_and(|lease| self.is_listed(lease));
         let waited = waiting.iter().filter(|(name, _)| !has_listed_lease(*name));
         let waited = waited.map(|(name, n)| Candidate { name, lease: None, waiting: *n });
-        let owner = query.owner.to_lowercase();
+        let (owner, find) = (query.owner.to_lowercase(), query.find.to_lowercase());
         let matches = |c: &Candidate<'a>| {
             c.name.as_str().starts_with(&query.prefix)
                 && match query.state {
@@ -278,6 +293,7 @@ impl<'a> LockList<'a> {
                     Some(wanted) => self.state(c) == wanted,
                 }
                 && (owner.is_empty() || self.facts(c).is_some_and(|f| f.owner.to_lowercase().contains(&owner)))
+                && (find.is_empty() || c.contains(&find))
         };
         held.chain(waited).filter(matches).collect()
     }

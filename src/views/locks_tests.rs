@@ -99,6 +99,9 @@ fn the_list_is_filtered_by_prefix_owner_and_state() {
     assert_eq!(with(|q| q.state = Some(ListedState::LockDelay)), "import");
     assert_eq!(with(|q| q.state = Some(ListedState::Waited)), "deploy/prod next");
     assert_eq!(with(|q| q.owner = "nobody".into()), "");
+    assert_eq!(with(|q| q.find = "PROD".into()), "deploy/prod");
+    assert_eq!(with(|q| q.find = "ci-".into()), "deploy/prod deploy/test");
+    assert_eq!(with(|q| q.find = "x".into()), "next");
 }
 
 #[test]

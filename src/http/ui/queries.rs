@@ -34,12 +34,13 @@ pub(super) fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
     let query = locks::LocksQuery {
         prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
         owner: fields.text("owner").unwrap_or_default(),
+        find: fields.text("find").unwrap_or_default().trim().to_owned(),
         state: choice(&mut fields, "state", &states),
         sort: choice(&mut fields, "sort", &locks::Sort::ALL).unwrap_or_default(),
         descending: choice(&mut fields, "dir", &[(true, "desc"), (false, "asc")]).unwrap_or(false),
         page: page(&mut fields),
     };
-    fields.finish(&["prefix", "owner", "state", "sort", "dir", "page"])?;
+    fields.finish(&["prefix", "owner", "find", "state", "sort", "dir", "page"])?;
     Ok(query)
 }
 
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn a_form_with_empty_fields_does_not_filter() {
         assert_eq!(
-            locks(&uri("/ui/?prefix=&owner=&state=&sort=&dir=&page=")).expect("read"),
+            locks(&uri("/ui/?find=&prefix=&owner=&state=&sort=&dir=&page=")).expect("read"),
             locks::LocksQuery { page: 1, ..locks::LocksQuery::default() }
         );
         let query =
