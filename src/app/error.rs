@@ -44,9 +44,9 @@ pub enum AppError {
         #[source]
         source: std::io::Error,
     },
-    /// A node's password cannot be read.
+    /// A node's password, or the secret of the sessions, cannot be read.
     #[error(transparent)]
-    NodePassword(#[from] PasswordFileError),
+    SecretFile(#[from] PasswordFileError),
     /// The access file cannot be read.
     #[error(transparent)]
     Access(#[from] AccessFileError),

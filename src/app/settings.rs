@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::error::AppError;
 use crate::audit::{self, Audit};
-use crate::auth::access_file::{self, AccessFileError};
+use crate::auth::access_file;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::PrincipalLimits;
 use crate::config::Config;
@@ -40,15 +40,19 @@ pub(super) fn warn_of_readable_keys(config: &Config) {
 
 /// Authentication by the access file, or none where there is no file.
 ///
-/// Errors: [`AccessFileError`].
-pub(super) fn authenticator(config: &Config) -> Result<Authenticator, AccessFileError> {
+/// Errors: [`AppError::AccessFile`], [`AppError::SecretFile`].
+pub(super) fn authenticator(config: &Config) -> Result<Authenticator, AppError> {
     let Some(path) = &config.access_file else { return Ok(Authenticator::open()) };
     let limits = PrincipalLimits {
         requests_per_second: Some(config.requests_per_second),
         leases: Some(config.leases_per_principal),
         waiters: Some(config.waiters_per_principal),
     };
-    Ok(Authenticator::with_principals(access_file::read(path)?, limits))
+    let authenticator = Authenticator::with_principals(access_file::read(path)?, limits);
+    Ok(match config.session_secret()? {
+        Some(secret) => authenticator.with_session_secret(secret.reveal().as_bytes()),
+        None => authenticator,
+    })
 }
 
 /// The audit log and its writer; off by default.

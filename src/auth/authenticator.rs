@@ -47,6 +47,12 @@ impl Authenticator {
         Self { store: Some(RwLock::new(Arc::new(store))), default_limits, ..Self::default() }
     }
 
+    /// With sessions that every instance with this secret accepts.
+    #[must_use]
+    pub fn with_session_secret(self, secret: &[u8]) -> Self {
+        Self { sessions: Sessions::with_secret(secret), ..self }
+    }
+
     /// Whether no authentication is configured.
     pub fn is_open(&self) -> bool {
         self.store.is_none()
@@ -152,8 +158,8 @@ impl Authenticator {
     }
 
     /// The principal that this session token belongs to; `None` if the session, its key or its principal is gone.
-    pub fn session(&self, token: &str, now: BootTime, wall_ms: u64) -> Option<Arc<Principal>> {
-        self.sessions.find(token, &self.store(), now, wall_ms)
+    pub fn session(&self, token: &str, wall_ms: u64) -> Option<Arc<Principal>> {
+        self.sessions.find(token, &self.store(), wall_ms)
     }
 
     /// Sessions of the dashboard.

@@ -1,23 +1,26 @@
-//! Sessions of the dashboard: which principal logged in, with which key, until when. Kept in this process
-//! only, by the hash of a random token: a restart ends them, and another instance asks for a login again.
+//! Sessions of the dashboard: who logged in, with which key, until when. All of it stands in the browser's cookie, signed, so
+//! that every instance with the same secret accepts it and a restart does not end it. Only log-outs are kept here.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
+use ring::hmac;
 
-use super::key::{KEY_PREFIX, KeyHash, random_text};
-use super::principal::{KeyEntry, Principal, PrincipalName};
+use super::key::{KeyHash, random_text};
+use super::principal::{KeyEntry, Principal};
 use super::principals::PrincipalStore;
-use crate::redlock::clock::BootTime;
-use crate::redlock::entropy::Entropy;
+use crate::redlock::entropy::{Entropy, SystemEntropy};
 
 /// How long a session lasts: a working day.
 pub(crate) const SESSION_LIFE: Duration = Duration::from_hours(10);
-/// Maximum number of sessions; beyond it the session that ends first is removed.
-pub(crate) const SESSIONS_MAX: usize = 1_000;
+/// Sessions that were ended by a log-out and are remembered until their time is over; beyond it, those that end first are
+/// forgotten, and their cookies would be accepted again.
+pub(crate) const ENDED_SESSIONS_MAX: usize = 10_000;
 
 /// The secret of a session, which the browser has in a cookie. `Debug` hides it.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -36,109 +39,166 @@ impl fmt::Debug for SessionToken {
     }
 }
 
-/// All sessions of this instance. Cheap to clone.
-#[derive(Debug, Clone, Default)]
-pub struct Sessions(Arc<Mutex<HashMap<String, Session>>>);
+/// Begins, finds and ends sessions. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    secret: hmac::Key,
+    /// Signatures of those that were ended, and until when they would last: milliseconds since 1970.
+    ended: Arc<Mutex<HashMap<String, u64>>>,
+}
 
-#[derive(Debug)]
-struct Session {
-    principal: PrincipalName,
-    key: KeyHash,
-    until: BootTime,
+/// With a secret that only this process has.
+impl Default for Sessions {
+    fn default() -> Self {
+        Self::with_secret(random_text(&SystemEntropy).as_bytes())
+    }
+}
+
+/// What the cookie says; signed.
+struct Claims<'a> {
+    principal: &'a str,
+    /// Hash of the key's hash: the cookie has nothing that the access file has.
+    key: String,
+    until_ms: u64,
+    nonce: String,
+}
+
+impl Claims<'_> {
+    fn text(&self) -> String {
+        let Self { principal, key, until_ms, nonce } = self;
+        URL_SAFE_NO_PAD.encode(format!("{until_ms} {key} {nonce} {principal}"))
+    }
 }
 
 impl Sessions {
-    /// Begins a session for a principal that has just logged in with this key.
-    pub fn begin(&self, principal: &Principal, key: KeyHash, now: BootTime, entropy: &impl Entropy) -> SessionToken {
-        let token = SessionToken(random_text(entropy));
-        let mut sessions = self.0.lock();
-        sessions.retain(|_, session| session.until > now);
-        if sessions.len() >= SESSIONS_MAX
-            && let Some(first) = sessions.iter().min_by_key(|(_, s)| s.until).map(|(id, _)| id.clone())
-        {
-            sessions.remove(&first);
-        }
-        let session = Session { principal: principal.name.clone(), key, until: now.plus(SESSION_LIFE) };
-        sessions.insert(id(&token.0), session);
-        token
+    /// With the secret that all instances share.
+    pub fn with_secret(secret: &[u8]) -> Self {
+        Self { secret: hmac::Key::new(hmac::HMAC_SHA256, secret), ended: Arc::default() }
+    }
+
+    /// Begins a session for a principal that has just logged in with this key. Units of `wall_ms`: milliseconds since 1970.
+    pub fn begin(&self, principal: &Principal, key: &KeyHash, wall_ms: u64, entropy: &impl Entropy) -> SessionToken {
+        let life_ms = u64::try_from(SESSION_LIFE.as_millis()).unwrap_or(u64::MAX);
+        let (key, nonce) = (id_of(key), random_text(entropy));
+        let claims =
+            Claims { principal: principal.name.as_str(), key, until_ms: wall_ms.saturating_add(life_ms), nonce };
+        let text = claims.text();
+        let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&self.secret, text.as_bytes()));
+        SessionToken(format!("{text}.{signature}"))
     }
 
     /// The principal of a session, with its present rules. A session ends after [`SESSION_LIFE`], and when the
     /// key that began it expires or is removed.
-    pub fn find(&self, token: &str, store: &PrincipalStore, now: BootTime, wall_ms: u64) -> Option<Arc<Principal>> {
-        // An API key in place of the token is never a session.
-        if token.starts_with(KEY_PREFIX) {
+    pub fn find(&self, token: &str, store: &PrincipalStore, wall_ms: u64) -> Option<Arc<Principal>> {
+        let (text, _) = self.verified(token).filter(|(_, until_ms)| *until_ms > wall_ms)?;
+        if self.ended.lock().get(token).is_some_and(|until_ms| *until_ms > wall_ms) {
             return None;
         }
-        let sessions = self.0.lock();
-        let session = sessions.get(&id(token)).filter(|session| session.until > now)?;
-        let principal = store.find(&session.principal)?;
-        let is_live = |k: &KeyEntry| k.hash == session.key && !k.has_expired(wall_ms);
+        let mut parts = text.splitn(4, ' ').skip(1);
+        let (key, _nonce, principal) = (parts.next()?, parts.next()?, parts.next()?);
+        let principal = store.principals().iter().find(|known| known.name.as_str() == principal)?;
+        let is_live = |k: &KeyEntry| id_of(&k.hash) == key && !k.has_expired(wall_ms);
         principal.keys.iter().any(is_live).then(|| Arc::clone(principal))
     }
 
-    /// Ends a session.
-    pub fn end(&self, token: &str) {
-        self.0.lock().remove(&id(token));
+    /// Ends a session at this instance; elsewhere its cookie would be accepted until its time is over. Units of `wall_ms`:
+    /// milliseconds since 1970.
+    pub fn end(&self, token: &str, wall_ms: u64) {
+        let Some((_, until_ms)) = self.verified(token) else { return };
+        let mut ended = self.ended.lock();
+        ended.retain(|_, until_ms| *until_ms > wall_ms);
+        if ended.len() >= ENDED_SESSIONS_MAX
+            && let Some(first) = ended.iter().min_by_key(|(_, until_ms)| **until_ms).map(|(token, _)| token.clone())
+        {
+            ended.remove(&first);
+        }
+        ended.insert(token.to_owned(), until_ms);
+    }
+
+    /// What a token says and when it ends, if this secret signed it.
+    fn verified(&self, token: &str) -> Option<(String, u64)> {
+        let (text, signature) = token.split_once('.')?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
+        hmac::verify(&self.secret, text.as_bytes(), &signature).ok()?;
+        let text = String::from_utf8(URL_SAFE_NO_PAD.decode(text).ok()?).ok()?;
+        let until_ms = text.split_once(' ')?.0.parse().ok()?;
+        Some((text, until_ms))
     }
 }
 
-/// The key of the map: with a hash, the time of a look-up reveals nothing of a token.
-fn id(token: &str) -> String {
-    KeyHash::of(token.as_bytes()).hex()
+fn id_of(key: &KeyHash) -> String {
+    KeyHash::of(key.hex().as_bytes()).hex()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::access_file::parse;
     use super::*;
-    use crate::redlock::entropy::SystemEntropy;
+
+    const HOUR_MS: u64 = 3_600_000;
 
     fn store(expires: &str) -> PrincipalStore {
         let hash = KeyHash::of(b"k").hex();
         parse(&format!("[[principal]]\nname = \"ann\"\nkeys = [{{ sha256 = \"{hash}\"{expires} }}]")).expect("good")
     }
 
-    fn at(s: u64) -> BootTime {
-        BootTime::from_nanos(s * 1_000_000_000)
+    fn begin(sessions: &Sessions, principals: &PrincipalStore, wall_ms: u64) -> SessionToken {
+        sessions.begin(&principals.principals()[0], &KeyHash::of(b"k"), wall_ms, &SystemEntropy)
     }
 
     #[test]
     fn a_session_ends_with_its_lifetime_its_key_its_principal_and_on_logout() {
         let (sessions, mut principals) = (Sessions::default(), store(""));
-        let ann = principals.principals()[0].clone();
-        let begin = || sessions.begin(&ann, KeyHash::of(b"k"), at(1), &SystemEntropy);
-        let (token, other) = (begin(), begin());
+        let (token, other) = (begin(&sessions, &principals, 1), begin(&sessions, &principals, 1));
         assert!(token != other && !format!("{token:?}").contains(token.reveal()));
-        let found = |token: &SessionToken, s, principals: &PrincipalStore| {
-            sessions.find(token.reveal(), principals, at(s), 1_000).is_some()
+        let found = |token: &SessionToken, wall_ms, principals: &PrincipalStore| {
+            sessions.find(token.reveal(), principals, wall_ms).is_some()
         };
-        let life = SESSION_LIFE.as_secs();
-        assert!(found(&token, 2, &principals) && found(&token, life, &principals));
-        assert!(!found(&token, life + 1, &principals));
-        sessions.end(token.reveal());
+        assert!(found(&token, 2, &principals) && found(&token, 10 * HOUR_MS, &principals));
+        assert!(!found(&token, 10 * HOUR_MS + 1, &principals));
+        sessions.end(token.reveal(), 2);
         assert!(!found(&token, 2, &principals) && found(&other, 2, &principals));
-        for wrong in ["", "k", "rlk_x", &token.reveal()[1..], &KeyHash::of(other.reveal().as_bytes()).hex()] {
-            assert!(sessions.find(wrong, &principals, at(2), 0).is_none(), "{wrong}");
-        }
         principals = store(", expires = 1970-01-01T00:00:01Z");
-        assert!(!found(&other, 2, &principals), "its key has expired");
+        assert!(found(&other, 999, &principals) && !found(&other, 1_000, &principals), "its key has expired");
         principals = store("");
         assert!(found(&other, 2, &principals));
         principals = parse("").expect("an empty file");
         assert!(!found(&other, 2, &principals), "its principal is gone");
+        let key = KeyHash::of(b"another").hex();
+        principals = parse(&format!("[[principal]]\nname = \"ann\"\nkeys = [{{ sha256 = \"{key}\" }}]")).expect("good");
+        assert!(!found(&other, 2, &principals), "its key was changed");
     }
 
     #[test]
-    fn the_session_that_ends_first_is_removed_beyond_the_maximum() {
-        let (sessions, principals) = (Sessions::default(), store(""));
-        let ann = principals.principals()[0].clone();
-        let mut tokens = Vec::new();
-        for s in 0..=u64::try_from(SESSIONS_MAX).expect("small") {
-            tokens.push(sessions.begin(&ann, KeyHash::of(b"k"), at(s), &SystemEntropy));
+    fn every_instance_with_the_secret_accepts_it_and_no_other() {
+        let principals = store("");
+        let [one, two, foreign] = [b"a", b"a", b"b"].map(|secret| Sessions::with_secret(secret));
+        let token = begin(&one, &principals, 1);
+        let accepts = |sessions: &Sessions, token: &str| sessions.find(token, &principals, 2).is_some();
+        assert!(accepts(&two, token.reveal()) && !accepts(&foreign, token.reveal()));
+        assert!(!accepts(&Sessions::default(), token.reveal()));
+        // Changed at any place, it is none.
+        for at in 0..token.reveal().len() {
+            let mut changed = token.reveal().as_bytes().to_vec();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = String::from_utf8(changed).expect("ASCII");
+            // The last digit of base64 has bits that mean nothing, which the decoder refuses.
+            assert!(changed == token.reveal() || !accepts(&one, &changed), "{changed}");
         }
-        assert_eq!(sessions.0.lock().len(), SESSIONS_MAX);
-        let found = |token: &SessionToken| sessions.find(token.reveal(), &principals, at(2_000), 0).is_some();
-        assert!(!found(&tokens[0]) && tokens[1..].iter().all(found));
+        for wrong in ["", ".", "k", "rlk_x", &token.reveal()[1..], &KeyHash::of(token.reveal().as_bytes()).hex()] {
+            assert!(!accepts(&one, wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_ended_session_that_is_over_first_is_forgotten_beyond_the_maximum() {
+        let (sessions, principals) = (Sessions::default(), store(""));
+        let tokens: Vec<_> = (0..=u64::try_from(ENDED_SESSIONS_MAX).expect("small"))
+            .map(|ms| begin(&sessions, &principals, ms))
+            .inspect(|token| sessions.end(token.reveal(), 1))
+            .collect();
+        assert_eq!(sessions.ended.lock().len(), ENDED_SESSIONS_MAX);
+        let is_ended = |token: &SessionToken| sessions.ended.lock().contains_key(token.reveal());
+        assert!(!is_ended(&tokens[0]) && tokens[1..].iter().all(is_ended));
     }
 }

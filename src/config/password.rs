@@ -13,6 +13,9 @@ use crate::nodes::redis::NodeUrl;
 /// Maximum length of a password: percent-encoded it still fits into the URLs that `nodes/` accepts.
 const PASSWORD_MAX_BYTES: u64 = 256;
 
+/// A shorter secret could be guessed from a cookie that it signed.
+const SESSION_SECRET_MIN_BYTES: usize = 32;
+
 /// Why a password file was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{key}`: {path} {why}")]
@@ -32,6 +35,23 @@ impl Config {
     /// Errors: [`PasswordFileError`], where a file that is needed cannot be used.
     pub fn node_urls(&self) -> Result<Vec<NodeUrl>, PasswordFileError> {
         self.nodes.iter().map(|node| url(node, self.node_password_file.as_deref())).collect()
+    }
+}
+
+impl Config {
+    /// The secret that signs sessions of the dashboard; `None`: none is set.
+    ///
+    /// Errors: [`PasswordFileError`].
+    pub fn session_secret(&self) -> Result<Option<Secret>, PasswordFileError> {
+        let Some(path) = &self.session_secret_file else { return Ok(None) };
+        let refuse = |why| PasswordFileError { key: "session_secret_file", path: path.clone(), why };
+        let secret = read(path).map_err(refuse)?;
+        if secret.reveal().len() < SESSION_SECRET_MIN_BYTES {
+            return Err(refuse(format!(
+                "has fewer than {SESSION_SECRET_MIN_BYTES} characters: `openssl rand -hex 32` makes a secret"
+            )));
+        }
+        Ok(Some(secret))
     }
 }
 

@@ -37,6 +37,11 @@ settings! {
         /// Why: a separate file, because it is reloaded on SIGHUP and when it changes, without a restart.
         access_file: Option<PathBuf> = "" in path();
 
+        /// File with the secret, in one line of at least 32 characters, that signs the sessions of the dashboard.
+        /// Range: "" is none: each process draws one, so that its sessions end with it
+        /// Why: instances behind a balancer need the same secret, or a log-in at one is unknown to the next. Read at start.
+        session_secret_file: Option<PathBuf> = "" in path();
+
         /// Serve on an address that other machines can reach without an access_file.
         /// Why: refused by default, because everybody who can connect could acquire and force every lock.
         insecure_no_auth: bool = false in flag();

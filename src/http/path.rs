@@ -12,6 +12,17 @@ pub const LOCKS_PREFIX: &str = "/locks/";
 /// The prefix of the path of a fence check.
 pub const FENCES_PREFIX: &str = "/fences/";
 
+/// The path of the login form.
+pub const LOGIN: &str = "/ui/login";
+/// The path of the first page; every page is below it.
+pub const HOME: &str = "/ui/";
+
+/// Whether this is path and query of a page of this service, to which a log-in may lead.
+pub fn is_page(path: &str) -> bool {
+    let is_path = |uri: Uri| uri.authority().is_none() && uri.path().starts_with(HOME) && uri.path() != LOGIN;
+    path.starts_with(HOME) && path.parse().is_ok_and(is_path)
+}
+
 /// The resource in a lock's path.
 ///
 /// Errors: `invalid`, naming `resource`.
@@ -33,6 +44,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_log_in_leads_to_pages_of_this_service_only() {
+        for good in ["/ui/", "/ui/locks/a/b", "/ui/?prefix=a&page=2"] {
+            assert!(is_page(good), "{good}");
+        }
+        let header = "/ui/x\r\nSet-Cookie: a=b";
+        for other in ["", "/", "//evil.example/ui/", "https://evil.example/ui/", "/ui/login", header, "/ui", "ui/"] {
+            assert!(!is_page(other), "{other}");
+        }
+    }
 
     fn name(path: &str) -> Result<String, Problem> {
         resource(&path.parse::<Uri>().expect("a URI")).map(|name| name.to_string())

@@ -83,6 +83,8 @@ pub struct ClusterStatus {
     pub quorum: QuorumCount,
     /// The service is shutting down.
     pub draining: bool,
+    /// The instance that says it.
+    pub instance: InstanceName,
     /// The same in words, with what to do.
     pub situation: Situation,
 }
@@ -155,7 +157,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let nodes = self.nodes();
         let granted = nodes.iter().filter(|node| node.votes).count();
         let situation = self.situation(&nodes);
-        ClusterStatus { quorum: self.count(granted), situation, nodes, draining: self.is_stopping() }
+        let (draining, instance) = (self.is_stopping(), self.shared.instance.clone());
+        ClusterStatus { quorum: self.count(granted), situation, nodes, draining, instance }
     }
 
     /// How long quorums took to decide, over the last quarter of an hour.

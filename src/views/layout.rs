@@ -44,6 +44,15 @@ const LINKS: [NavLink; 6] = [
     NavLink { tab: Tab::Events, href: "/ui/events", text: "Events" },
 ];
 
+/// Who reads a page, and what it offers to them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Viewer {
+    /// The principal; empty without authentication.
+    pub principal: String,
+    /// Pages that would be refused.
+    pub refused: Vec<Tab>,
+}
+
 /// The data of the layout.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
@@ -63,6 +72,10 @@ pub(crate) struct Layout {
     pub is_open: bool,
     /// Whether the instance is shutting down.
     pub draining: bool,
+    /// Who reads the page.
+    pub viewer: Viewer,
+    /// The instance that shows it.
+    pub instance: String,
     /// Path and query of the page, for reloading without script.
     pub path: String,
     /// Whether the script refreshes the page.
@@ -82,6 +95,8 @@ impl Layout {
             nodes: status.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
             is_open: false,
             draining: status.draining,
+            viewer: Viewer::default(),
+            instance: status.instance.to_string(),
             path: path.to_owned(),
             auto_refresh: true,
         }
@@ -99,9 +114,15 @@ impl Layout {
         Self { is_open, ..self }
     }
 
+    /// Sets [`Layout::viewer`].
+    #[must_use]
+    pub(crate) fn for_viewer(self, viewer: Viewer) -> Self {
+        Self { viewer, ..self }
+    }
+
     /// The entries of the navigation.
-    pub(crate) fn links(&self) -> &'static [NavLink] {
-        &LINKS
+    pub(crate) fn links(&self) -> impl Iterator<Item = &'static NavLink> {
+        LINKS.iter().filter(|link| !self.viewer.refused.contains(&link.tab))
     }
 
     /// Style, script and icon.

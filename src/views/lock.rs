@@ -261,6 +261,12 @@ impl LockPage {
         page
     }
 
+    /// The same without the actions, unless the reader may end leases.
+    #[must_use]
+    pub(crate) fn for_viewer(self, may_end: bool) -> Self {
+        Self { can_end: self.can_end && may_end, ..self }
+    }
+
     fn fill(&mut self, inspection: &Inspection, wall_ms: u64) {
         let held = match &inspection.state {
             LockState::Held(holder) => Some(holder),
@@ -371,6 +377,7 @@ mod tests {
                 nodes: vec![],
                 quorum,
                 draining: false,
+                instance: InstanceName::from_random(1),
                 situation: Default::default(),
             };
             let layout = Layout::new(&vote, super::super::layout::Tab::Other, "x", "/ui/locks/a/b");

@@ -43,7 +43,13 @@ fn layout() -> Layout {
     use crate::manager::types::QuorumCount;
     let quorum = QuorumCount { granted: 5, needed: 3, nodes: 5 };
     Layout::new(
-        &ClusterStatus { nodes: Vec::new(), quorum, draining: false, situation: Default::default() },
+        &ClusterStatus {
+            nodes: Vec::new(),
+            quorum,
+            draining: false,
+            instance: crate::protocol::InstanceName::from_random(1),
+            situation: Default::default(),
+        },
         crate::views::layout::Tab::Locks,
         "Locks",
         "/ui/",

@@ -5,13 +5,15 @@ use askama::Template;
 use super::assets::{self, Assets};
 
 /// The data of the page.
-#[derive(Template)]
+#[derive(Default, Template)]
 #[template(path = "login.html")]
 pub(crate) struct LoginPage {
     /// The principal that is logged in; empty: none.
     pub principal: String,
     /// Whether the last key was rejected.
     pub has_failed: bool,
+    /// The page to show then; empty for the first one.
+    pub next: String,
 }
 
 impl LoginPage {

@@ -38,7 +38,7 @@ pub(crate) fn session_token(headers: &HeaderMap) -> Option<&str> {
 pub(super) fn identify_page_user(authenticator: &Arc<Authenticator>, request: &Request) -> Result<Access, Problem> {
     let headers = request.headers();
     let token = session_token(headers).filter(|_| !headers.contains_key(header::AUTHORIZATION));
-    let find = |token| authenticator.session(token, SystemClock.now(), SystemClock.wall_ms());
+    let find = |token| authenticator.session(token, SystemClock.wall_ms());
     match token.and_then(find) {
         Some(principal) => Ok(Access::of_principal(authenticator, principal)),
         None => identify(authenticator, request),

@@ -2,14 +2,17 @@
 
 use std::sync::Arc;
 
+use askama::Template;
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 
 use super::client_address;
+use crate::http::path::is_page;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
 use crate::views::error_page;
+use crate::views::login::LoginPage;
 
 /// Only the service's own style, script, icon and addresses; no inline code; no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -34,6 +37,8 @@ pub(super) struct HtmlResponse {
     accepts_html: bool,
     is_open: bool,
     is_https: bool,
+    /// Path and query of a page that was asked for.
+    page: Option<String>,
 }
 
 impl HtmlResponse {
@@ -45,6 +50,7 @@ impl HtmlResponse {
             accepts_html: accepts_html(request.headers()),
             is_open: settings.is_open_to_others,
             is_https: client_address::is_https(request, &settings.trusted_proxies),
+            page: page_of(request),
         })
     }
 
@@ -53,7 +59,7 @@ impl HtmlResponse {
         if self.accepts_html
             && let Some(problem) = response.extensions_mut().remove::<Arc<Problem>>()
         {
-            response = page(&problem, instance, self.is_open, response);
+            response = self.page(&problem, instance, response);
         }
         for (name, value) in HEADERS {
             response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -63,20 +69,33 @@ impl HtmlResponse {
         }
         response
     }
+
+    /// The problem as a page, with its status and headers. Who has to log in gets the form at once, and then the page that
+    /// was asked for.
+    fn page(&self, problem: &Problem, instance: &str, response: Response) -> Response {
+        let body = problem.body(instance);
+        let html = match &self.page {
+            Some(next) if response.status() == StatusCode::UNAUTHORIZED => {
+                LoginPage { next: next.clone(), ..LoginPage::default() }.render()
+            }
+            _ => error_page::page(&body, self.is_open),
+        };
+        let Ok(html) = html else { return response };
+        let (mut parts, _) = response.into_parts();
+        parts.headers.remove(header::CONTENT_LENGTH);
+        let mut page = (parts.status, parts.headers, Html(html)).into_response();
+        *page.extensions_mut() = parts.extensions;
+        page
+    }
+}
+
+/// Path and query, where a page was asked for to which a log-in can lead.
+fn page_of(request: &Request) -> Option<String> {
+    let path = request.uri().path_and_query().filter(|_| request.method() == Method::GET)?.as_str();
+    is_page(path).then(|| path.to_owned())
 }
 
 fn accepts_html(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
     values.flat_map(|v| v.split(',')).any(|range| range.trim_start().starts_with("text/html"))
-}
-
-/// The problem as a page, with its status and headers.
-fn page(problem: &Problem, instance: &str, is_open: bool, response: Response) -> Response {
-    let body = problem.body(instance);
-    let Ok(html) = error_page::page(&body, is_open) else { return response };
-    let (mut parts, _) = response.into_parts();
-    parts.headers.remove(header::CONTENT_LENGTH);
-    let mut page = (parts.status, parts.headers, Html(html)).into_response();
-    *page.extensions_mut() = parts.extensions;
-    page
 }

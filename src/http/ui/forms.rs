@@ -52,14 +52,15 @@ async fn confirm(state: AppState, request: Request, mode: ForceMode) -> Result<R
     let resource = path::resource_after(request.uri(), prefix(mode))?;
     queries::nothing(request.uri())?;
     let uri = request.uri().clone();
+    let access = Access::of(&request);
     drop(request);
-    Box::pin(show(&state, &uri, mode, &resource, RejectedForm::default(), StatusCode::OK)).await
+    Box::pin(show(&state, (&uri, &access), mode, &resource, RejectedForm::default(), StatusCode::OK)).await
 }
 
 /// The confirmation page about the present holder, with the errors of a rejected form.
 async fn show(
     state: &AppState,
-    uri: &Uri,
+    (uri, access): (&Uri, &Access),
     mode: ForceMode,
     resource: &ResourceName,
     rejected: RejectedForm,
@@ -67,7 +68,7 @@ async fn show(
 ) -> Result<Response, Problem> {
     let inspection = Box::pin(state.manager.inspect(resource)).await;
     let inspection = inspection.map_err(|error| refusals::unknown(refusals::HOLDER_UNKNOWN, &error))?;
-    let layout = pages::layout(state, Tab::Other, resource.as_str(), uri).without_refresh();
+    let layout = pages::layout(state, Tab::Other, resource.as_str(), uri, access).without_refresh();
     pages::html(status, &ConfirmPage::new(layout, mode, &inspection, rejected))
 }
 
@@ -95,7 +96,8 @@ impl ForceForm {
 async fn submit(state: AppState, request: Request, mode: ForceMode) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), prefix(mode))?;
     let audit_scope = AuditScope::of(&request);
-    let principal = Access::of(&request).principal().map(|principal| principal.name.to_string());
+    let access = Access::of(&request);
+    let principal = access.principal().map(|principal| principal.name.to_string());
     audit_scope.note(|record| record.resource = Some(resource.to_string()));
     let (parts, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
     let mut field = |name: &str| fields.text(name).unwrap_or_default();
@@ -115,7 +117,7 @@ async fn submit(state: AppState, request: Request, mode: ForceMode) -> Result<Re
     // The answer is a page, so the audit log gets the problem's name from here.
     audit_scope.note(|record| record.outcome = kind.as_str().to_owned());
     let rejected = RejectedForm { tag: form.tag, reason: form.reason, errors };
-    Box::pin(show(&state, &parts.uri, mode, &resource, rejected, kind.status())).await
+    Box::pin(show(&state, (&parts.uri, &access), mode, &resource, rejected, kind.status())).await
 }
 
 /// Ends the lease and redirects to the lock's page.

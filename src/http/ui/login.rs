@@ -1,5 +1,4 @@
-//! Logging in to the pages with a key, and out again. The session cookie is a random token that only this instance
-//! knows; the API never reads it. The origin check refuses forms of other sites, as for every state-changing request.
+//! Logging in to the pages with a key, and out again. The API never reads the session cookie. The origin check refuses forms of other sites, as for every state-changing request.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -14,15 +13,11 @@ use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::middleware::client_address::is_https;
 use crate::http::middleware::credentials::{SESSION_COOKIE, session_token};
+use crate::http::path::{HOME, LOGIN, is_page};
 use crate::http::problem::Problem;
 use crate::http::state::AppState;
 use crate::redlock::entropy::SystemEntropy;
 use crate::views::login::LoginPage;
-
-/// The login form.
-const LOGIN: &str = "/ui/login";
-/// The first page.
-const HOME: &str = "/ui/";
 
 /// `GET /ui/login`.
 pub(super) async fn form(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -31,24 +26,25 @@ pub(super) async fn form(State(state): State<AppState>, request: Request) -> Res
     }
     queries::nothing(request.uri())?;
     let principal = Access::of(&request).principal().map(|p| p.name.to_string()).unwrap_or_default();
-    pages::html(StatusCode::OK, &LoginPage { principal, has_failed: false })
+    pages::html(StatusCode::OK, &LoginPage { principal, ..LoginPage::default() })
 }
 
 /// `POST /ui/login`: 403 with the form for an unknown key.
 pub(super) async fn log_in(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (audit_scope, is_secure) = (AuditScope::of(&request), is_https(&request, &state.settings.trusted_proxies));
     let (_, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
-    let key = fields.text("key").unwrap_or_default();
-    fields.finish(&["key"])?;
+    let (key, next) = (fields.text("key").unwrap_or_default(), fields.text("next").unwrap_or_default());
+    fields.finish(&["key", "next"])?;
+    let next = if is_page(&next) { next } else { HOME.to_owned() };
     let key = key.trim().as_bytes();
     // A session is bound to a key of the access file, and a token has none.
     let Ok(principal) = state.authenticator.store().identify(&Credential::Key(key), state.manager.wall_ms()) else {
-        return pages::html(StatusCode::FORBIDDEN, &LoginPage { principal: String::new(), has_failed: true });
+        return pages::html(StatusCode::FORBIDDEN, &LoginPage { has_failed: true, next, ..LoginPage::default() });
     };
     audit_scope.name(principal.name.as_str());
     let sessions = state.authenticator.sessions();
-    let token = sessions.begin(&principal, KeyHash::of(key), state.manager.now(), &SystemEntropy);
-    Ok(redirect_with_cookie(HOME, &token, SESSION_LIFE.as_secs(), is_secure))
+    let token = sessions.begin(&principal, &KeyHash::of(key), state.manager.wall_ms(), &SystemEntropy);
+    Ok(redirect_with_cookie(&next, &token, SESSION_LIFE.as_secs(), is_secure))
 }
 
 /// `POST /ui/logout`.
@@ -57,7 +53,7 @@ pub(super) async fn log_out(State(state): State<AppState>, request: Request) -> 
     let (parts, fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
     fields.finish(&[])?;
     if let Some(token) = session_token(&parts.headers) {
-        state.authenticator.sessions().end(token);
+        state.authenticator.sessions().end(token, state.manager.wall_ms());
     }
     Ok(redirect_with_cookie(LOGIN, &SessionToken::default(), 0, is_secure))
 }

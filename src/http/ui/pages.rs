@@ -24,7 +24,7 @@ use crate::types::ResourceName;
 use crate::views::assets;
 use crate::views::events::EventsPage;
 use crate::views::latency::LatencyPage;
-use crate::views::layout::{Layout, Tab};
+use crate::views::layout::{Layout, Tab, Viewer};
 use crate::views::lock::{CompletedAction, LockPage};
 use crate::views::locks::LocksPage;
 use crate::views::nodes::NodesPage;
@@ -45,10 +45,21 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response,
     }
 }
 
-/// The navigation and status around a page.
-pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri) -> Layout {
+/// The navigation and status around a page, for this client.
+pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access: &Access) -> Layout {
     let address = uri.path_and_query().map_or("/ui/", |p| p.as_str());
-    Layout::new(&state.manager.cluster_status(), tab, title, address).with_open_access(state.settings.is_open_to_others)
+    let layout = Layout::new(&state.manager.cluster_status(), tab, title, address);
+    let rights = [
+        (Tab::Locks, Right::Read),
+        (Tab::Waiters, Right::Read),
+        (Tab::Owners, Right::Read),
+        (Tab::Nodes, Right::Metrics),
+        (Tab::Latency, Right::Metrics),
+        (Tab::Events, Right::Events),
+    ];
+    let refused = rights.into_iter().filter(|(_, right)| !access.may_somewhere(*right)).map(|(tab, _)| tab).collect();
+    let principal = access.principal().map(|principal| principal.name.to_string()).unwrap_or_default();
+    layout.with_open_access(state.settings.is_open_to_others).for_viewer(Viewer { principal, refused })
 }
 
 /// `GET /ui`.
@@ -59,9 +70,9 @@ pub(super) async fn home() -> Redirect {
 /// `GET /ui/`. Cancel: nothing is left behind.
 pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let query = queries::locks(request.uri())?;
-    let layout = layout(&state, Tab::Locks, "Locks", request.uri());
-    state.manager.events().follow_cluster();
     let access = Access::of(&request);
+    let layout = layout(&state, Tab::Locks, "Locks", request.uri(), &access);
+    state.manager.events().follow_cluster();
     drop(request);
     let (overview, _) = visible_to(&state, &access).await;
     html(StatusCode::OK, &LocksPage::new(layout, &overview, query, state.manager.wall_ms()))
@@ -71,15 +82,15 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
 pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let resource = path::resource_after(request.uri(), "/ui/locks/")?;
     let done = CompletedAction::parse(queries::word(request.uri(), "done", &CompletedAction::NAMES)?);
-    let layout = layout(&state, Tab::Other, resource.as_str(), request.uri());
     let (base, access) = (base_url(&state, &request), Access::of(&request));
+    let layout = layout(&state, Tab::Other, resource.as_str(), request.uri(), &access);
     drop(request);
     state.manager.events().follow_cluster();
     let inspection = Box::pin(state.manager.inspect(&resource)).await;
     let status = if inspection.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let past = visible_events(&state, &access);
     let page = LockPage::new(layout, &resource, inspection.as_ref(), &past, done, &base, state.manager.wall_ms());
-    html(status, &page)
+    html(status, &page.for_viewer(access.may(Right::Force, &resource)))
 }
 
 /// The locks and the waiters that the client may read.
@@ -108,9 +119,9 @@ fn base_url(state: &AppState, request: &Request) -> String {
 /// `GET /ui/waiters`.
 pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
-    let layout = layout(&state, Tab::Waiters, "Waiters", request.uri());
-    state.manager.events().follow_cluster();
     let access = Access::of(&request);
+    let layout = layout(&state, Tab::Waiters, "Waiters", request.uri(), &access);
+    state.manager.events().follow_cluster();
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
     let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
@@ -120,9 +131,9 @@ pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> 
 /// `GET /ui/owners`.
 pub(super) async fn owners(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let page = queries::pages(request.uri())?;
-    let layout = layout(&state, Tab::Owners, "Owners", request.uri());
-    state.manager.events().follow_cluster();
     let access = Access::of(&request);
+    let layout = layout(&state, Tab::Owners, "Owners", request.uri(), &access);
+    state.manager.events().follow_cluster();
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
     html(StatusCode::OK, &OwnersPage::new(layout, &overview, &waiters, page, state.manager.wall_ms()))
@@ -131,7 +142,7 @@ pub(super) async fn owners(State(state): State<AppState>, request: Request) -> R
 /// `GET /ui/nodes`.
 pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
-    let layout = layout(&state, Tab::Nodes, "Nodes", request.uri());
+    let layout = layout(&state, Tab::Nodes, "Nodes", request.uri(), &Access::of(&request));
     let now = state.manager.now();
     let window = |node: &_| {
         let history = state.ui.as_ref().map(|ui| &ui.node_latencies);
@@ -144,16 +155,16 @@ pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Re
 /// `GET /ui/latency`.
 pub(super) async fn latency(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
-    let layout = layout(&state, Tab::Latency, "Latency", request.uri());
+    let layout = layout(&state, Tab::Latency, "Latency", request.uri(), &Access::of(&request));
     html(StatusCode::OK, &LatencyPage::new(layout, &state.manager.round_latency()))
 }
 
 /// `GET /ui/events`.
 pub(super) async fn events(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (filter, query) = queries::events(request.uri(), state.manager.wall_ms())?;
-    let layout = layout(&state, Tab::Events, "Events", request.uri());
-    state.manager.events().follow_cluster();
     let access = Access::of(&request);
+    let layout = layout(&state, Tab::Events, "Events", request.uri(), &access);
+    state.manager.events().follow_cluster();
     let matching: Vec<_> = visible_events(&state, &access).into_iter().filter(|event| filter.matches(event)).collect();
     html(StatusCode::OK, &EventsPage::new(layout, &matching, query))
 }

@@ -86,13 +86,21 @@ async fn a_session_has_the_rights_of_its_principal_on_pages_only() {
     ] {
         let page = browser.get(path).await;
         assert_eq!(page.status, 401, "{path}");
-        assert!(page.text.contains("href=\"/ui/login\"") && !page.text.contains("a/1"), "{path}: {}", page.text);
+        let next = format!("name=\"next\" value=\"{path}\"");
+        assert!(page.text.contains("action=\"/ui/login\"") && page.text.contains(&next), "{path}: {}", page.text);
     }
     // A wrong key is rejected, and not repeated.
     let wrong = browser.post("/ui/login", &[("key", "rlk_wrong")]).await;
     assert!(wrong.status == 403 && wrong.text.contains("unknown or has expired") && !wrong.text.contains("rlk_wrong"));
     let done = browser.log_in("half").await;
     assert_eq!((done.status, done.location.as_str()), (303, "/ui/"));
+    // A link that needed the log-in leads on to its page, and to no other site.
+    for (next, location) in
+        [("/ui/locks/b/1?done=revoked", "/ui/locks/b/1?done=revoked"), ("//evil.example/ui/", "/ui/")]
+    {
+        let mut other = Browser::new(&service);
+        assert_eq!(other.post("/ui/login", &[("key", &key("half")), ("next", next)]).await.location, location);
+    }
     let cookie = done.set_cookie.iter().find(|c| c.starts_with("redlockd_session=")).expect("a session");
     for part in ["; HttpOnly", "; SameSite=Strict", "; Path=/ui/", "; Max-Age=36000"] {
         assert!(cookie.contains(part), "{cookie}");
@@ -108,6 +116,11 @@ async fn a_session_has_the_rights_of_its_principal_on_pages_only() {
     })
     .await;
     assert!(list.status == 200 && !list.text.contains("a/1"), "{}", list.text);
+    // Who is logged in, a way out, and nothing that would be refused.
+    assert!(list.text.contains("<bdi>half</bdi>") && list.text.contains("action=\"/ui/logout\""), "{}", list.text);
+    assert!(list.text.contains("href=\"/ui/owners\"") && !list.text.contains("href=\"/ui/latency\""), "{}", list.text);
+    let lock = browser.get("/ui/locks/b/1").await.text;
+    assert!(lock.contains("b/1") && !lock.contains("/ui/release/b/1") && !lock.contains("/ui/revoke/b/1"), "{lock}");
     for (path, status) in
         [("/ui/locks/a/1", 403), ("/ui/release/b/1", 403), ("/ui/nodes", 403), ("/ui/events", 403), ("/ui/owners", 200)]
     {
@@ -126,6 +139,24 @@ async fn a_session_has_the_rights_of_its_principal_on_pages_only() {
     assert_eq!(browser.get("/ui/").await.status, 401);
     browser.cookies = old;
     assert_eq!(browser.get("/ui/").await.status, 401, "the session has ended");
+}
+
+#[tokio::test]
+async fn a_session_is_accepted_by_every_instance_with_the_secret() {
+    let access = Access::of(&[("all", &["admin"])]);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let secret = dir.path().join("secret");
+    std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").expect("written");
+    let set = format!("session_secret_file={}", secret.display());
+    let (one, two) = (access.service(&["--set", &set]).await, access.service(&["--set", &set]).await);
+    let foreign = access.service(&[]).await;
+    let mut browser = Browser::new(&one);
+    browser.log_in("all").await;
+    let status = async |service| {
+        let mut other = Browser { service, http: browser.http.clone(), cookies: browser.cookies.clone() };
+        other.get("/ui/").await.status
+    };
+    assert_eq!((status(&one).await, status(&two).await, status(&foreign).await), (200, 200, 401));
 }
 
 #[tokio::test]
