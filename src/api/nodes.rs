@@ -30,6 +30,9 @@ pub struct NodeState {
     pub votes_in_ms: Option<u64>,
     /// Why it has no vote, in one sentence.
     pub why: Option<String>,
+    /// The nodes without which it gets no vote, however long it waits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<String>,
     /// Round trip of the last probe. Microseconds.
     pub latency_us: Option<u64>,
     /// Its clock minus the service's. Milliseconds.

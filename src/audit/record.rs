@@ -23,11 +23,14 @@ pub struct AuditRecord {
     /// The owner label that the caller gave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// `acquire`, `hold`, `extend`, `release`, `revoke`, `force-now`; otherwise method and route.
+    /// `acquire`, `hold`, `extend`, `release`, `revoke`, `force-now`, `forget-node`; otherwise method and route.
     pub action: String,
     /// The resource, if its name is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
+    /// The node, where the action concerns one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
     /// The lease: the first eight hex digits of the hash of its token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_id: Option<String>,

@@ -96,8 +96,21 @@ Examples:
   redlockd nodes
   redlockd nodes --plain | cut -f1,2
       one node per line: name, state, votes (yes or no), latency in microseconds, clock offset in ms
+  redlockd nodes --margin 1 && ssh n1 systemctl restart redis && redlockd nodes --wait n1 --votes
+      restarts a node only if a quorum is left without it, and waits until it votes again
 
-Exit codes: 0 a quorum votes, 64 wrong usage, 69 no instance answers or too few nodes vote, 77 not
+Exit codes: 0 a quorum votes, and it is as required, 64 wrong usage, 69 no instance answers or too
+few nodes vote, 75 it was not as required within --timeout, 77 not allowed.";
+
+pub(super) const FORGET_EXAMPLES: &str = "\
+Examples:
+  redlockd nodes forget --reason 'disk burnt, host is off' n3
+      where too few nodes vote: those that restarted wait for n3 no longer than one quarantine
+
+Say it only of a node whose process has ended and does not come back with its memory. It holds until
+a process answers under the name, at the instance that was asked, and until that instance ends.
+
+Exit codes: 0 noted, 64 wrong usage, no such node, or it answers, 69 no instance answers, 77 not
 allowed.";
 
 pub(super) const FORCE_EXAMPLES: &str = "\

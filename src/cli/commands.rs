@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::client_args::{
-    AcquireCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand, NodesCommand,
+    AcquireCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand,
     ReleaseCommand, StatusCommand, TokenArgs,
 };
 use super::exit;
@@ -43,7 +43,7 @@ pub(super) struct CommandIo<'a, E> {
 }
 
 impl<E: Environment> CommandIo<'_, E> {
-    fn fail(&mut self, code: u8, why: &str) -> u8 {
+    pub(super) fn fail(&mut self, code: u8, why: &str) -> u8 {
         print_line(self.err, &format!("redlockd: {why}"));
         code
     }
@@ -56,7 +56,7 @@ impl<E: Environment> CommandIo<'_, E> {
     }
 
     /// Runs one request on its own runtime.
-    fn send<T>(&mut self, request: impl Future<Output = Result<T, ClientError>>) -> Result<T, u8> {
+    pub(super) fn send<T>(&mut self, request: impl Future<Output = Result<T, ClientError>>) -> Result<T, u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.fail(exit::UNAVAILABLE, &format!("no runtime: {error}")))?;
         let outcome = runtime.block_on(request);
@@ -64,7 +64,7 @@ impl<E: Environment> CommandIo<'_, E> {
         outcome.map_err(|error| self.fail_with(&error))
     }
 
-    fn print_json(&mut self, answer: &impl serde::Serialize) {
+    pub(super) fn print_json(&mut self, answer: &impl serde::Serialize) {
         print_line(self.out, &serde_json::to_string(answer).expect("answers are plain data"));
     }
 
@@ -268,23 +268,6 @@ pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_
         form => past.events.iter().rev().for_each(|event| print_line(io.out, &format::event(event, form))),
     }
     Ok(exit::OK)
-}
-
-/// `nodes`.
-pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
-    let nodes = io.send(client.nodes())?;
-    match OutputFormat::of(args.output, io.env) {
-        OutputFormat::Json => io.print_json(&nodes),
-        form => print_line(io.out, &format::nodes(&nodes, form)),
-    }
-    let count = nodes.quorum;
-    if count.granted >= count.needed {
-        return Ok(exit::OK);
-    }
-    let why = format!("{} of {} nodes vote, {} are needed", count.granted, count.nodes, count.needed);
-    Ok(io.fail(exit::UNAVAILABLE, &why))
 }
 
 /// `force`.

@@ -10,6 +10,7 @@ pub mod exit;
 mod format;
 mod introspect;
 mod key;
+mod nodes;
 mod output;
 mod own_service;
 mod progress;
@@ -158,7 +159,7 @@ fn remote_command<E: Environment>(command: Command, console: &mut CommandIo<'_, 
         Command::Status(args) => commands::status(&args, console),
         Command::Fence(args) => commands::fence(&args, console),
         Command::List(args) => commands::list(&args, console),
-        Command::Nodes(args) => commands::nodes(&args, console),
+        Command::Nodes(args) => nodes::nodes(&args, console),
         Command::Force(args) => commands::force(&args, console),
         Command::Watch(args) => watch::watch(&args, console),
         Command::Events(args) => commands::events(&args, console),

@@ -12,7 +12,7 @@ use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
 use crate::api;
 use crate::duration::format_duration;
 use crate::redlock::clock::BootTime;
-use crate::types::{ResourceName, Token};
+use crate::types::{NodeId, ResourceName, Token};
 
 /// Maximum number of pages of a list that are read: a million entries.
 const PAGES_MAX: usize = 1_000;
@@ -204,6 +204,14 @@ impl Client {
     /// `GET /nodes`. Errors: [`ClientError`]. Cancel: nothing is left behind.
     pub async fn nodes(&self) -> Result<api::Nodes, ClientError> {
         self.send(&ApiRequest::new(Method::GET, "/nodes")).await?.json()
+    }
+
+    /// `POST /nodes/{node}`: says that a node has ended for good. The instance that answers notes it.
+    ///
+    /// Errors: [`ClientError`]. Cancel: it may or may not have been noted.
+    pub async fn forget_node(&self, node: &NodeId, reason: &str) -> Result<api::Nodes, ClientError> {
+        let body = Some(json!({ "action": "forget", "reason": reason }));
+        self.send(&ApiRequest { body, ..ApiRequest::new(Method::POST, format!("/nodes/{node}")) }).await?.json()
     }
 
     /// `GET /health/live` or `/health/ready`.

@@ -76,6 +76,7 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::CheckFence => get(fences::check),
         Operation::List => get(list::list),
         Operation::Nodes => get(nodes::nodes),
+        Operation::ChangeNode => post(nodes::change),
         Operation::Events => get(events::events),
         Operation::Live => get(health::live),
         Operation::Ready => get(health::ready),

@@ -5,7 +5,7 @@ use axum::http::Uri;
 use percent_encoding::percent_decode_str;
 
 use super::problem::Problem;
-use crate::types::ResourceName;
+use crate::types::{NodeId, ResourceName};
 
 /// The prefix of a lock's path.
 pub const LOCKS_PREFIX: &str = "/locks/";
@@ -21,6 +21,16 @@ pub const HOME: &str = "/ui/";
 pub fn is_page(path: &str) -> bool {
     let is_path = |uri: Uri| uri.authority().is_none() && uri.path().starts_with(HOME) && uri.path() != LOGIN;
     path.starts_with(HOME) && path.parse().is_ok_and(is_path)
+}
+
+/// The prefix of a node's path.
+pub const NODES_PREFIX: &str = "/nodes/";
+
+/// The name in a node's path. Errors: `invalid`, naming `node`.
+pub fn node(uri: &Uri) -> Result<NodeId, Problem> {
+    let raw = uri.path().strip_prefix(NODES_PREFIX).unwrap_or_default();
+    let name = percent_decode_str(raw).decode_utf8().ok().and_then(|name| NodeId::parse(&name).ok());
+    name.ok_or_else(|| Problem::invalid_field("node", "this is not a node's name"))
 }
 
 /// The resource in a lock's path.

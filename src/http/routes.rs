@@ -20,6 +20,8 @@ pub enum Operation {
     List,
     /// Show the nodes.
     Nodes,
+    /// Change which nodes there are.
+    ChangeNode,
     /// Stream events.
     Events,
     /// Liveness.
@@ -135,6 +137,7 @@ const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415,
 const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 421, 429, 503];
 const INSPECT_CODES: &[u16] = &[200, 304, 400, 401, 403, 404, 406, 421, 429, 503];
 const FENCE_CODES: &[u16] = &[200, 400, 401, 403, 406, 410, 412, 421, 429, 503];
+const NODE_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 413, 415, 421, 429];
 const READ_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
 
 const PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421];
@@ -149,7 +152,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 32] = [
+pub const ROUTES: [Route; 33] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -158,6 +161,7 @@ pub const ROUTES: [Route; 32] = [
     route("GET", FENCE, FENCE_PATTERN, Operation::CheckFence, FENCE_CODES),
     route("GET", "/locks", "/locks", Operation::List, READ_CODES),
     route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
+    route("POST", "/nodes/{node}", "/nodes/{*node}", Operation::ChangeNode, NODE_CODES),
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),
     route("GET", "/health/live", "/health/live", Operation::Live, &[200]),
     route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 400, 503]),

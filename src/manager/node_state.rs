@@ -6,49 +6,77 @@ use crate::protocol::{NoVote, NodeStatus, Vote};
 use crate::redlock::clock::BootTime;
 use crate::redlock::monitor::NodeHealth;
 use crate::redlock::quorum::Verdict;
+use crate::types::NodeId;
 
-/// A node's state, the time until it votes again, and why it does not vote.
-pub(super) fn describe(health: &NodeHealth, now: BootTime) -> (String, Option<Duration>, Option<String>) {
+/// What an operator can do about a node that the others wait for.
+const ENDED_HINT: &str = "if that has ended for good, say so with `redlockd nodes forget`";
+
+/// A node's state, the time until it votes again, why it does not vote, and for whom it waits. `missing`: for whom all wait that
+/// forgot; `ended_in`: until it counts as ended, where an operator said that it has.
+pub(super) fn describe(
+    health: &NodeHealth,
+    now: BootTime,
+    missing: &[NodeId],
+    ended_in: Option<Duration>,
+) -> (String, Option<Duration>, Option<String>, Vec<NodeId>) {
     if let Some(kind) = health.error {
-        return ("down".into(), None, Some(format!("the last probe failed: {kind}")));
+        let ended = ended_in.map(|left| match left.as_secs() {
+            0 => "; an operator said that it has ended, and nobody waits for it".to_owned(),
+            seconds => format!("; an operator said that it has ended: nobody waits for it after {} s", seconds + 1),
+        });
+        let why = format!("the last probe failed: {kind}{}", ended.unwrap_or_default());
+        return ("down".into(), None, Some(why), Vec::new());
     }
     let Some(NodeStatus { vote, why, .. }) = &health.status else {
-        return ("unknown".into(), None, Some("it has not answered a probe yet".into()));
+        return ("unknown".into(), None, Some("it has not answered a probe yet".into()), Vec::new());
     };
     let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
-        Vote::Active | Vote::AlreadyInitialised | Vote::Witnessed => ("up".into(), None, two_servers(health)),
+        Vote::Active | Vote::AlreadyInitialised | Vote::Witnessed => {
+            ("up".into(), None, two_servers(health), Vec::new())
+        }
         Vote::NoVote(no_vote) => {
             let state = Verdict::NoVote(no_vote.clone()).as_str().to_owned();
-            let (votes_in, sentence) = match no_vote {
-                NoVote::Quarantined { left_ms } => {
-                    let left = Duration::from_millis(*left_ms).saturating_sub(passed);
-                    (Some(left), quarantine_sentence(why))
-                }
-                // Of one resource, so never a node's state.
-                NoVote::Blocked { .. } => (None, String::new()),
-                NoVote::Unseeded { .. } => (
-                    None,
-                    "its quarantine is over; it votes again when it has read the fences of a quorum of the other nodes"
-                        .to_owned(),
-                ),
-                NoVote::ClockOff { .. } => {
-                    (None, "its clock differs from the other nodes' by more than the guard".to_owned())
-                }
-                NoVote::OtherCluster { .. } => (
-                    None,
-                    "it belongs to instances with another node list, guard, lock delay or key template".to_owned(),
-                ),
-                NoVote::OtherView { .. } | NoVote::OtherProcess { .. } => {
-                    (None, "the instances and the nodes are about to agree on another view".to_owned())
-                }
-                NoVote::NewerProtocol { theirs } => {
-                    (None, format!("it belongs to instances of a later release (protocol {theirs}): upgrade this one"))
-                }
-            };
-            (state, votes_in, Some(two_servers(health).unwrap_or(sentence)))
+            let is_waiting = matches!(no_vote, NoVote::Quarantined { .. } | NoVote::Unseeded { .. });
+            let waits_for = if is_waiting { missing.to_vec() } else { Vec::new() };
+            let (votes_in, sentence) = no_vote_sentence(no_vote, why, passed, &waits_for);
+            (state, votes_in, Some(two_servers(health).unwrap_or(sentence)), waits_for)
         }
     }
+}
+
+/// Until it votes, where time alone decides, and why it does not. `passed`: since it answered.
+fn no_vote_sentence(no_vote: &NoVote, why: &str, passed: Duration, waits_for: &[NodeId]) -> (Option<Duration>, String) {
+    let names = waits_for.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ");
+    let sentence = match no_vote {
+        NoVote::Quarantined { left_ms } => {
+            let left = Duration::from_millis(*left_ms).saturating_sub(passed);
+            if waits_for.is_empty() {
+                return (Some(left), quarantine_sentence(why));
+            }
+            format!("{}; after it, it waits for {names} ({ENDED_HINT})", quarantine_sentence(why))
+        }
+        // Of one resource, so never a node's state.
+        NoVote::Blocked { .. } => String::new(),
+        NoVote::Unseeded { .. } if waits_for.is_empty() => {
+            "its quarantine is over; it votes again when it has read the fences of a quorum of the other nodes"
+                .to_owned()
+        }
+        NoVote::Unseeded { .. } => {
+            format!("its quarantine is over; too few other nodes vote, and it waits for {names} ({ENDED_HINT})")
+        }
+        NoVote::ClockOff { .. } => "its clock differs from the other nodes' by more than the guard".to_owned(),
+        NoVote::OtherCluster { .. } => {
+            "it belongs to instances with another node list, guard, lock delay or key template".to_owned()
+        }
+        NoVote::OtherView { .. } | NoVote::OtherProcess { .. } => {
+            "the instances and the nodes are about to agree on another view".to_owned()
+        }
+        NoVote::NewerProtocol { theirs } => {
+            format!("it belongs to instances of a later release (protocol {theirs}): upgrade this one")
+        }
+    };
+    (None, sentence)
 }
 
 /// Why it is in quarantine, in one word; `None` if it is not.

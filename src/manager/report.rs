@@ -15,10 +15,10 @@ use crate::redlock::acquire::Refusal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::{ClusterInspection, ResourceState};
-use crate::redlock::monitor::NodeHealth;
+use crate::redlock::monitor::{ForgetError, NodeHealth};
 use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
-use crate::types::ResourceName;
+use crate::types::{NodeId, ResourceName};
 use crate::waiting::queue::Queue;
 
 /// Whether a caller may see a resource.
@@ -144,9 +144,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
         let health = self.shared.monitor.health();
+        let missing = self.shared.monitor.waits_for();
         let report = |(index, (node, health)): (usize, (&std::sync::Arc<N>, NodeHealth))| {
             let details = node.details();
-            let (state, votes_in, why) = describe(&health, now);
+            let ended_in = self.shared.monitor.counts_as_ended_in(&health);
+            let (state, votes_in, why, waits_for) = describe(&health, now, &missing, ended_in);
             let findings = details.findings.into_iter().map(|f| NodeFinding {
                 code: f.code.to_owned(),
                 detail: f.detail,
@@ -163,6 +165,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 quarantine: quarantine_reason(&health),
                 quarantines: self.shared.incidents.quarantines(index),
                 has_two_servers: health.has_two_servers,
+                waits_for,
                 latency: health.latency,
                 clock_offset_ms: health.offset_us.map(|us| us / 1_000),
                 run_id: health.status.as_ref().map(|s| s.run_id().to_owned()),
@@ -172,6 +175,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         };
         self.engine().nodes.iter().zip(health).enumerate().map(report).collect()
+    }
+
+    /// Notes an operator's word that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
+    ///
+    /// Errors: [`ForgetError`].
+    pub fn forget_node(&self, node: &NodeId) -> Result<(), ForgetError> {
+        self.shared.monitor.forget(node)
     }
 
     /// The nodes that have no vote, one bit each: they may have forgotten leases.

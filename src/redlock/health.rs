@@ -31,6 +31,8 @@ pub struct NodeHealth {
     pub rival: Option<Arc<str>>,
     /// Since when there has been one. After a restart that is the former process, for as long as its notes count.
     pub(super) rival_since: Option<BootTime>,
+    /// When an operator said that its process has ended for good, if it has not answered since.
+    pub(super) forgotten_at: Option<BootTime>,
     /// There has been one for longer than a restart explains: the name leads to two servers.
     pub has_two_servers: bool,
 }
@@ -47,6 +49,7 @@ impl NodeHealth {
             restarts: 0,
             rival: None,
             rival_since: None,
+            forgotten_at: None,
             has_two_servers: false,
         }
     }

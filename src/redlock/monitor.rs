@@ -14,6 +14,7 @@ use super::engine::Redlock;
 use super::entropy::Entropy;
 pub use super::health::{HEALTH_MAX_AGE, NodeHealth};
 use super::health::{rival, vote_kind};
+pub use super::membership::absent::ForgetError;
 use super::node::Node;
 use super::quorum::Tally;
 use super::round::{Posed, Until};
@@ -61,7 +62,7 @@ pub struct NodeMonitor<N, C, E> {
     pub(super) change_needed: Arc<Notify>,
     /// Names this process in its probes.
     instance: Arc<str>,
-    state: Arc<Mutex<MonitorState>>,
+    pub(super) state: Arc<Mutex<MonitorState>>,
 }
 
 impl<N, C, E> Clone for NodeMonitor<N, C, E> {
@@ -71,13 +72,15 @@ impl<N, C, E> Clone for NodeMonitor<N, C, E> {
     }
 }
 
-struct MonitorState {
-    nodes: Vec<NodeHealth>,
+pub(super) struct MonitorState {
+    pub(super) nodes: Vec<NodeHealth>,
     began: BootTime,
     /// Since when the cluster clock follows the nodes. Before that, a step of most nodes' clocks cannot be detected.
     anchored: Option<BootTime>,
     /// Since when a quorum refuses this instance's orders.
     refused: Option<BootTime>,
+    /// For whom nodes wait, as of the last report.
+    pub(super) waits_reported: Vec<NodeId>,
 }
 
 /// Answers of all nodes, with their times.
@@ -102,7 +105,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let now = engine.clock.now();
         let nodes = engine.nodes.iter().map(|_| NodeHealth::new(now)).collect();
         let instance = format!("{:016x}", engine.entropy.bits()).into();
-        let state = Arc::new(Mutex::new(MonitorState { nodes, began: now, anchored: None, refused: None }));
+        let state = MonitorState { nodes, began: now, anchored: None, refused: None, waits_reported: Vec::new() };
+        let state = Arc::new(Mutex::new(state));
         Self { engine, change_needed: Arc::default(), instance, state }
     }
 
@@ -161,6 +165,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let answers = self.send_to_all(self.probe()).await;
         self.record(&answers);
         self.report_rivals();
+        self.report_waits();
         answers.asked_in
     }
 
@@ -276,6 +281,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let is_quick = rtt <= self.engine.settings.params.guard / 4;
                     health.offset_us = is_quick.then(|| difference(status.now_us, middle.0));
                     (health.latency, health.answered_at, health.error) = (Some(rtt), Some(received), None);
+                    health.forgotten_at = None;
                     if health.status.as_ref().is_some_and(|old| old.run != status.run) {
                         health.restarts += 1;
                     }

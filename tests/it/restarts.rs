@@ -1,20 +1,24 @@
 //! Nodes that restart without their memory are filled with what the others know, and vote again within seconds (F4).
 
-use crate::support::client::Client;
+use crate::support::client::{Client, send};
 use crate::support::cluster::node_args;
 use crate::support::daemon::{ended, redlockd};
 use crate::support::poll;
 use crate::support::redis_server::RedisServer;
-use crate::support::service::Service;
+use crate::support::service::{SHORT_MEMORY, SHORT_TIMES, Service};
 
 /// Starts that many servers, declares them a cluster, and starts two instances with the shipped settings.
 async fn cluster(nodes: usize) -> (Vec<RedisServer>, Service, Service) {
+    // A machine that runs other tests beside this one answers late.
+    cluster_with(nodes, &["--set", "node_timeout=200ms", "--set", "min_ttl=400ms"]).await
+}
+
+async fn cluster_with(nodes: usize, more: &[&str]) -> (Vec<RedisServer>, Service, Service) {
     let mut servers = Vec::new();
     for _ in 0..nodes {
         servers.push(RedisServer::start().await);
     }
-    // A machine that runs other tests beside this one answers late.
-    let more = ["--set", "node_timeout=200ms", "--set", "min_ttl=400ms"].map(ToString::to_string);
+    let more = more.iter().map(ToString::to_string);
     let args: Vec<String> = node_args(servers.iter().map(RedisServer::url)).into_iter().chain(more).collect();
     let words: Vec<&str> = std::iter::once("init").chain(args.iter().map(String::as_str)).collect();
     let done = ended(&mut redlockd(&words));
@@ -60,4 +64,51 @@ async fn f4_five_nodes_are_restarted_in_turn_and_no_lease_is_lost() {
     }
     two.client().release("left-alone", &left_alone.token()).await.expect_status(204);
     one.client().acquired("left-alone", &[("ttl", "1s")]).await;
+}
+
+/// Of three nodes one has ended and another forgot: they wait, and say for whom, until an operator says that it has ended.
+#[tokio::test]
+async fn f4_a_node_that_has_ended_is_waited_for_until_an_operator_says_so() {
+    let (mut servers, one, _two) = cluster_with(3, &[&SHORT_TIMES[..], &SHORT_MEMORY[..]].concat()).await;
+    let (gone, fellow) = ("n3", "n1");
+    let node = |name: &'static str| {
+        let client = one.client();
+        async move {
+            let nodes = client.get("/nodes").await.json();
+            let nodes = nodes["nodes"].as_array().expect("a list");
+            nodes.iter().find(|node| node["node"] == name).expect("it is listed").clone()
+        }
+    };
+    let forget = |name: &str| {
+        let request = one.client().request("POST", &format!("/nodes/{name}"));
+        send(request.form(&[("action", "forget"), ("reason", "the test ended it")]))
+    };
+    forget("n9").await.expect_problem(404, "not-found");
+    let refused = forget(fellow).await.expect_problem(400, "invalid").json();
+    assert_eq!(refused["errors"][0]["field"], "node", "{refused}");
+    let mut third = servers.remove(2);
+    third.kill();
+    servers[0].kill();
+    servers[0].restart_empty().await;
+    let waiting = poll::until("it has served its quarantine", || async {
+        let node = node(fellow).await;
+        (node["state"] == "awaiting-seed").then_some(node)
+    })
+    .await;
+    assert_eq!(waiting["waits_for"], serde_json::json!([gone]), "{waiting}");
+    assert!(waiting["why"].as_str().is_some_and(|why| why.contains("nodes forget")), "{waiting}");
+    one.client().acquire("job", &[("ttl", "2s")]).await.expect_status(503);
+    poll::until("the log has it", || async {
+        one.output().iter().any(|line| line.contains("waits_for=\"n3\"")).then_some(())
+    })
+    .await;
+    // An instance that reached it within the last seconds left a note of it.
+    poll::until("the word is taken", || async { (forget(gone).await.status == 200).then_some(()) }).await;
+    assert!(node(gone).await["why"].as_str().is_some_and(|why| why.contains("an operator said")));
+    poll::until("two nodes vote", || async { votes(one.client(), 2).await.then_some(()) }).await;
+    one.client().acquired("job", &[("ttl", "2s")]).await;
+    // A blank server under its name is filled.
+    third.restart_empty().await;
+    poll::until("all nodes vote", || async { votes(one.client(), 3).await.then_some(()) }).await;
+    assert!(node(gone).await["why"].is_null());
 }

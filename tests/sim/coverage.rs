@@ -16,6 +16,7 @@ pub(super) enum HardState {
     QuarantineOrdered,
     Healed,
     SeededByClock,
+    SeededWithoutEnded,
     ViewStraddled,
     ChangeDisplaced,
     ClockRanBack,
@@ -51,7 +52,7 @@ pub(super) enum HardState {
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 44] = {
+pub(super) const ALL: [HardState; 45] = {
     use HardState::*;
     [
         Granted,
@@ -66,6 +67,7 @@ pub(super) const ALL: [HardState; 44] = {
         QuarantineOrdered,
         Healed,
         SeededByClock,
+        SeededWithoutEnded,
         ViewStraddled,
         ChangeDisplaced,
         ClockRanBack,

@@ -311,6 +311,7 @@ impl World {
     /// See [`Heal`].
     pub(super) fn heal(&mut self, heal: Heal) {
         match heal {
+            Heal::NodeUp { node, .. } if self.has_ended(node) => {}
             Heal::NodeUp { node, memory } => self.start_node(node, memory),
             Heal::NodeClock { node } => {
                 let server = &self.servers[node];
@@ -331,6 +332,19 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Its process ends and does not come back; two seconds later an operator says so.
+    fn end_for_good(&mut self, node: usize) {
+        self.kill_node(node, Memory::Nothing);
+        self.servers[node].machine = ReferenceNode::new("ended");
+        self.servers[node].disturb(self.now);
+        self.at(self.now + 2 * SEC, Event::Forget { inst: 0, node });
+    }
+
+    /// Whether the node has ended for good.
+    fn has_ended(&self, node: usize) -> bool {
+        self.calm && self.profile.one_ends && node == 0
     }
 
     fn start_node(&mut self, node: usize, memory: Memory) {
@@ -378,6 +392,9 @@ impl World {
         let now: Us = self.now;
         self.calm = true;
         self.trace(|| "CALM".into());
+        if self.profile.one_ends {
+            self.end_for_good(0);
+        }
         for node in 0..self.servers.len() {
             self.heal(Heal::NodeUp { node, memory: Memory::All });
             let server = &mut self.servers[node];

@@ -27,7 +27,7 @@ use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::{Labels, Ttl, WaitId};
+use crate::types::{Labels, NodeId, Ttl, WaitId};
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, Mode, WaitError, WaitLimits, WaitRequest};
 use crate::waiting::places::{KeepPlace, PlaceKey, Places, Terms};
@@ -130,6 +130,11 @@ impl Host {
             own.watch().await;
         });
         host
+    }
+
+    /// An operator's word that a node has ended. Whether it was taken.
+    pub(super) fn forget(&self, node: &NodeId) -> bool {
+        self.monitor.forget(node).is_ok()
     }
 
     /// Runs its tasks until all of them wait.

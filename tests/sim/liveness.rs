@@ -30,9 +30,9 @@ pub(super) struct LivenessCheck {
 
 impl World {
     /// When clients request for nothing more. Where all clocks went back, a quarantine that another one replaced may be
-    /// owed once more.
+    /// owed once more; where a node has ended, the others wait for one from the operator's word on.
     pub(super) fn closing_time(&self) -> Us {
-        let quarantines = if self.checker.clocks_went_back { 2 } else { 1 };
+        let quarantines = 1 + u64::from(self.checker.clocks_went_back) + u64::from(self.profile.one_ends);
         (self.profile.calm_ms + quarantines * self.quarantine_ms()) * MS + RECOVERY
     }
 

@@ -99,6 +99,9 @@ impl World {
                 }
                 self.coverage.count(HardState::QuarantineLeft);
                 self.coverage.count(if args.by_clock { HardState::SeededByClock } else { HardState::Healed });
+                if args.by_clock && args.view.roster.len() < self.profile.nodes {
+                    self.coverage.count(HardState::SeededWithoutEnded);
+                }
             }
             Request::Promise { .. } | Request::Install { .. } if !member.is_done => {
                 self.coverage.count(HardState::ChangeDisplaced);

@@ -142,6 +142,8 @@ pub(super) struct Profile {
     pub(super) lost_notices: u64,
     /// Quarantines outlast the run: only what the other nodes know lets a node vote again.
     pub(super) heals_only: bool,
+    /// As the faults end, the first node ends for good, and an operator says so to the first instance.
+    pub(super) one_ends: bool,
 }
 
 impl Profile {
@@ -213,6 +215,7 @@ impl Profile {
             waits: r.pick(&[10, 50, 90]),
             lost_notices: r.pick(&[0, 0, 10, 50]),
             heals_only: false,
+            one_ends: false,
             faults,
         };
         profile.heals_only = r.chance(30) && profile.initialised && profile.variant != Variant::OtherCluster;
@@ -224,6 +227,8 @@ impl Profile {
         if profile.variant == Variant::No && profile.nodes > 1 && profile.initialised && r.chance(12) {
             profile.variant = Variant::SecondServer;
         }
+        let is_plain = matches!(profile.variant, Variant::No | Variant::LongerTtl);
+        profile.one_ends = r.chance(10) && profile.nodes > 1 && is_plain && !profile.heals_only;
         if profile.nodes == 1 && profile.variant == Variant::OtherCluster {
             profile.variant = Variant::No; // two lists of one node have none in common
         }

@@ -121,6 +121,15 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
             drop(hosts[inst].take());
             drop(wakers);
         }
+        Todo::Forget(inst, node) => {
+            let name = lock(world).profile.name_of(node);
+            // Refused while the instance, or a node's note, still has the process for alive.
+            if !hosts[inst].as_ref().is_some_and(|host| host.forget(&name)) {
+                let mut w = lock(world);
+                let again = w.now + 500 * MS;
+                w.at(again, Event::Forget { inst, node });
+            }
+        }
         Todo::Boot(inst) => {
             let w = lock(world);
             let initialises = w.profile.initialised && inst == 0 && w.now < 100 * MS;
@@ -187,6 +196,7 @@ impl World {
             Event::CheckQueue { resource } => self.check_queue(resource),
             Event::WatchQueue { resource } => self.watch_queue(resource),
             Event::BreakFeed { inst, node } => self.break_feed(inst, node),
+            Event::Forget { inst, node } => self.todo.push(Todo::Forget(inst, node)),
             Event::Done => self.done = true,
             Event::Start { inst } => self.todo.push(Todo::Boot(inst)),
         }

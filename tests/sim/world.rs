@@ -90,6 +90,8 @@ pub(super) enum Event {
     WatchQueue { resource: usize },
     /// The connection for notices of an instance to a node breaks.
     BreakFeed { inst: usize, node: usize },
+    /// An operator says to an instance that a node has ended.
+    Forget { inst: usize, node: usize },
     /// The run is over.
     Done,
     /// An instance starts.
@@ -111,6 +113,8 @@ pub(super) enum Todo {
     Kill(usize),
     /// Start an instance.
     Boot(usize),
+    /// An operator says to an instance that a node has ended.
+    Forget(usize, usize),
 }
 
 struct Entry {

@@ -1,14 +1,15 @@
 //! Reads what a check needs from one Redis node: latency, clock, `INFO`, the marker, and the keys. Values of foreign keys
 //! are read only to distinguish them from leases, and are not kept.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, RedisError, Value, cmd, pipe};
 
 use crate::nodes::redis::{NodeTls, NodeUrl, ServerInfo, read_server_info};
-use crate::protocol::LeaseRecord;
 use crate::protocol::keys::META_KEY;
+use crate::protocol::{LeaseRecord, View};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::types::RESERVED_PREFIX;
 
@@ -19,6 +20,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Keys per SCAN, and in all; if there are more, the report says so.
 const PAGE: usize = 500;
 const KEYS_MAX: usize = 100_000;
+/// For how long a note that an instance reached a process counts, as for the nodes. Microseconds.
+const ALIVE_US: u64 = 3_000_000;
 /// Maximum number of bytes of a value that are read; a lease has fewer.
 const VALUE_MAX_BYTES: isize = 8 * 1024;
 
@@ -66,6 +69,10 @@ pub(super) struct ObservedMarker {
     pub until_us: u64,
     /// The node's clock when this was read. Microseconds since 1970.
     pub now_us: u64,
+    /// The view that it has installed.
+    pub view: Option<View>,
+    /// Under each configured name: the run that an instance saw alive within the last seconds.
+    pub alive: BTreeMap<String, String>,
 }
 
 /// A lease of the service.
@@ -127,9 +134,15 @@ async fn read(client: &Client, settings: &CheckSettings) -> Result<NodeObservati
     let saves: Result<Vec<String>, _> = cmd("CONFIG").arg("GET").arg("save").query_async(&mut node).await;
     let saves = saves.ok().and_then(|pair| pair.get(1).cloned());
     seen.server = read_server_info(&info, saves.as_deref(), settings.allow_replicas);
-    let fields = ["run", "st", "cfg", "why", "until"];
+    let names = settings.nodes.iter().map(|(name, _)| format!("peer:{name}"));
+    let fields = ["run", "st", "cfg", "why", "until", "roster"].map(str::to_owned).into_iter().chain(names);
+    let fields: Vec<String> = fields.collect();
     let marker: Vec<Option<String>> = cmd("HMGET").arg(META_KEY).arg(&fields).query_async(&mut node).await?;
-    if let [Some(run), state, cluster, why, until] = marker.as_slice() {
+    if let [Some(run), state, cluster, why, until, roster, peers @ ..] = marker.as_slice() {
+        let seen_alive = |(note, (name, _)): (&Option<String>, &(String, NodeUrl))| {
+            let (run, at) = note.as_ref()?.split_once(' ')?;
+            (at.parse::<u64>().ok()?.abs_diff(now_us) <= ALIVE_US).then(|| (name.clone(), run.to_owned()))
+        };
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         seen.marker = Some(ObservedMarker {
             run: run.clone(),
@@ -138,6 +151,8 @@ async fn read(client: &Client, settings: &CheckSettings) -> Result<NodeObservati
             why: text(why),
             until_us: text(until).parse().unwrap_or(0),
             now_us,
+            view: roster.as_ref().and_then(|record| View::parse(record)),
+            alive: peers.iter().zip(&settings.nodes).filter_map(seen_alive).collect(),
         });
     }
     keys(&mut node, settings, &mut seen).await?;

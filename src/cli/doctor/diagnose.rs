@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::collect::{NodeCheck, NodeObservation};
 use crate::client::error::one_line;
 use crate::redlock::quorum::quorum_of;
+use crate::types::NodeId;
 
 /// Maximum number of keys in one sentence.
 const NAMED_MAX: usize = 5;
@@ -53,6 +54,7 @@ pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds) -> Diagnos
         checks.iter().filter_map(|c| Some((c.node.as_str(), c.result.as_ref().ok()?))).collect();
     clocks(&seen, thresholds, &mut all);
     identities(&seen, &mut all);
+    servers(&seen, &mut all);
     votes(&seen, checks.len(), &mut all);
     leftovers(&seen, checks.len(), &mut all);
     all
@@ -173,6 +175,32 @@ fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
             "the nodes belong to clusters with different settings (node list, guard, lock_delay, key_template): {}",
             groups.join("; ")
         ));
+    }
+}
+
+/// Names that lead to two servers, or here to another one than the nodes' view names.
+fn servers(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
+    let markers = || seen.iter().filter_map(|(_, s)| s.marker.as_ref());
+    let view = markers().filter(|m| m.state == "a").filter_map(|m| m.view.as_ref()).max_by_key(|view| view.id);
+    let short = |run: &str| one_line(&run.chars().take(8).collect::<String>());
+    for (node, seen) in seen.iter().filter(|(_, s)| !s.server.run_id.is_empty()) {
+        let own = seen.server.run_id.as_str();
+        if let Some(run) = markers().filter_map(|m| m.alive.get(*node)).find(|run| *run != own) {
+            all.problems.push(format!(
+                "{node}: its name leads to two servers: an instance reaches another one (run {}), and here it is run {}; turn \
+                 off the one that should not be there, or correct the address",
+                short(run),
+                short(own)
+            ));
+        } else if let Some(entry) = view.zip(NodeId::parse(node).ok()).and_then(|(view, name)| view.entry(&name))
+            && *entry.run != *own
+        {
+            all.remarks.push(format!(
+                "{node}: the nodes' view names another process (run {}) under this name: it was restarted and is about to be \
+                 filled, or the address leads to another server",
+                short(&entry.run)
+            ));
+        }
     }
 }
 

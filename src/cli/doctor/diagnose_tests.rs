@@ -3,6 +3,7 @@
 use super::*;
 use crate::cli::doctor::collect::{ForeignKey, ObservedLease, ObservedMarker};
 use crate::nodes::redis::{ServerFinding, ServerInfo};
+use crate::protocol::{RosterEntry, View, ViewId};
 
 const THRESHOLDS: Thresholds =
     Thresholds { node_timeout: Duration::from_millis(50), guard: Duration::from_millis(500) };
@@ -81,6 +82,33 @@ fn remarks_are_not_problems() {
     ] {
         assert!(remarks.contains(words), "{words}: {remarks}");
     }
+}
+
+#[test]
+fn f1_a_name_that_leads_to_two_servers_and_a_process_outside_the_view_are_named() {
+    let id = ViewId::NONE.above(1);
+    let entry = RosterEntry { run: "run-former".into(), since: id };
+    let view = View { id, roster: [(NodeId::parse("a").expect("valid"), entry)].into() };
+    let mut checks = healthy();
+    let marker = |checks: &mut Vec<NodeCheck>, i: usize| {
+        checks[i].result.as_mut().expect("reachable").marker.take().expect("has one")
+    };
+    let second = ObservedMarker { view: Some(view), ..marker(&mut checks, 1) };
+    checks[1].result.as_mut().expect("reachable").marker = Some(second);
+    let (problems, remarks) = findings(&checks);
+    assert!(
+        problems.is_empty() && remarks.contains("a: the nodes' view names another process (run run-form)"),
+        "{remarks}"
+    );
+    let alive = [("a".to_owned(), "run-former".to_owned()), ("b".to_owned(), "run-b".to_owned())].into();
+    let third = ObservedMarker { alive, ..marker(&mut checks, 2) };
+    checks[2].result.as_mut().expect("reachable").marker = Some(third);
+    let (problems, remarks) = findings(&checks);
+    assert!(
+        problems.contains("a: its name leads to two servers: an instance reaches another one (run run-form)"),
+        "{problems}"
+    );
+    assert_eq!((problems.lines().count(), remarks.as_str()), (1, ""));
 }
 
 #[test]

@@ -158,7 +158,7 @@ async fn every_example_of_a_request_body_is_accepted() {
                 let body = body_of(text(kind), &example["value"]);
                 let request = Request::builder()
                     .method(method.as_str())
-                    .uri(path.replace("{resource}", "deploy/prod"))
+                    .uri(path.replace("{resource}", "deploy/prod").replace("{node}", "n1"))
                     .header("content-type", text(kind));
                 // What the operation wants besides its body; an acquire brings its token in the body.
                 let request = match method.as_str() {
@@ -167,6 +167,7 @@ async fn every_example_of_a_request_body_is_accepted() {
                 };
                 let request = request.body(Body::from(body.clone())).expect("a request");
                 let read: Result<(), Problem> = match method.as_str() {
+                    "POST" if path.starts_with("/nodes/") => requests::forget(request, &settings).await.map(drop),
                     "POST" => requests::acquire(request, &settings).await.map(drop),
                     "PATCH" => requests::extend(request, &settings).await.map(drop),
                     "DELETE" => requests::release(request, &settings).await.map(drop),

@@ -16,7 +16,7 @@ use crate::http::state::HttpSettings;
 use crate::manager::types::{
     AcquireRequest, ExtendRequest, ForceMode, KeepPlace, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
 };
-use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl, WaitId};
+use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, NodeId, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl, WaitId};
 
 /// The formats of answers under `/locks/{resource}`.
 pub(crate) const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
@@ -235,6 +235,26 @@ pub(crate) fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat
 pub(crate) fn nodes(request: &Request) -> Result<(), Problem> {
     extract::accepted(request.headers(), &[ResponseFormat::Json])?;
     no_fields(request)
+}
+
+/// Parses `POST /nodes/{node}`: an operator's word that the node has ended for good, with the reason.
+///
+/// Errors: `invalid`, `not-acceptable`, those of the body.
+pub(crate) async fn forget(request: Request, settings: &HttpSettings) -> Result<(NodeId, String), Problem> {
+    extract::accepted(request.headers(), &[ResponseFormat::Json])?;
+    let node = path::node(request.uri())?;
+    let (_, mut fields) = extract::fields(request, settings, MergePatch::Refused).await?;
+    if fields.text("action").as_deref() != Some("forget") {
+        fields.wrong("action", "must be forget: the node has ended for good");
+    }
+    let reason = fields.text("reason").unwrap_or_default();
+    if reason.trim().is_empty() {
+        fields.wrong("reason", "is required: what became of the node, for the log");
+    } else if reason.len() > REASON_MAX_BYTES {
+        fields.wrong("reason", format!("{} bytes; at most {REASON_MAX_BYTES} are allowed", reason.len()));
+    }
+    fields.finish(&["action", "reason"])?;
+    Ok((node, reason))
 }
 
 fn no_fields(request: &Request) -> Result<(), Problem> {

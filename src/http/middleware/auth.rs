@@ -49,6 +49,7 @@ impl Requirement {
             Operation::Inspect | Operation::CheckFence => Self::OnName(Right::Read),
             Operation::List => Self::Somewhere(Right::Read),
             Operation::Events => Self::Somewhere(Right::Events),
+            Operation::ChangeNode => Self::Somewhere(Right::Admin),
             Operation::Nodes | Operation::Metrics => Self::Somewhere(Right::Metrics),
             Operation::Ui(page) => Self::of_page(page),
             Operation::Live | Operation::Ready | Operation::OpenApi | Operation::ProblemPage | Operation::Root => {

@@ -68,7 +68,7 @@ async fn status(authenticator: &Arc<Authenticator>, method: &str, path: &str, au
 
 /// The path of a route with a resource in it.
 fn path_of(route: &crate::http::routes::Route) -> String {
-    route.path.replace("{resource}", "deploy/prod").replace("{slug}", "locked")
+    route.path.replace("{resource}", "deploy/prod").replace("{slug}", "locked").replace("{node}", "n1")
 }
 
 #[tokio::test]

@@ -236,6 +236,8 @@ pub struct NodeSummary {
     pub quarantines: QuarantineCounts,
     /// Its name leads to two servers.
     pub has_two_servers: bool,
+    /// The nodes without which it gets no vote, however long it waits.
+    pub waits_for: Vec<NodeId>,
     /// Round trip of the last probe.
     pub latency: Option<Duration>,
     /// Its clock minus ours, milliseconds.
@@ -263,6 +265,7 @@ impl NodeSummary {
             quarantine: None,
             quarantines: QuarantineCounts::default(),
             has_two_servers: false,
+            waits_for: Vec::new(),
             latency: None,
             clock_offset_ms: None,
             run_id: None,

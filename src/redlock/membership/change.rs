@@ -31,16 +31,17 @@ pub(crate) enum Outcome {
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Makes one view above `above`, and admits who is ready to be. `rivals`: by node, another process under its name is alive.
+    /// `ended`: by node, it has ended for good unless it answers.
     ///
     /// Cancel: a promise, or a view that some nodes have installed, may be left behind; the next change starts above it.
-    pub(crate) async fn change_view(&self, above: ViewId, rivals: &[bool]) -> Outcome {
+    pub(crate) async fn change_view(&self, above: ViewId, rivals: &[bool], ended: &[bool]) -> Outcome {
         let id = above.above(self.entropy.bits());
         let tally = self.step(&self.everyone(), Request::Promise { view: id }).await;
         let replies: Vec<Option<&MemberStatus>> =
             tally.answers().iter().map(|a| a.as_ref().and_then(member_of)).collect();
         let members: Vec<Option<Member>> = replies.iter().map(|reply| reply.map(Member::from)).collect();
         let names: Vec<NodeId> = self.nodes.iter().map(|node| node.id().clone()).collect();
-        let known = Known { names: &names, members: &members, rivals, quorum: self.quorum() };
+        let known = Known { names: &names, members: &members, rivals, ended, quorum: self.quorum() };
         let refuses = |reply: &&MemberStatus| !reply.is_done && Member::from(*reply).is_fillable;
         if replies.iter().flatten().any(refuses) {
             return Outcome::Displaced;

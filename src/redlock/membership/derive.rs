@@ -57,6 +57,8 @@ pub(crate) struct Known<'a> {
     pub(crate) members: &'a [Option<Member>],
     /// By node index: another process under this name was seen alive just now.
     pub(crate) rivals: &'a [bool],
+    /// By node index: if it does not answer, it has ended for good.
+    pub(crate) ended: &'a [bool],
     /// How many votes are needed.
     pub(crate) quorum: usize,
 }
@@ -115,12 +117,27 @@ impl Known<'_> {
         if named.len() < self.quorum { outside.collect() } else { Vec::new() }
     }
 
-    /// Whether too few vote, and every other process of the list has served its quarantine. Where one stays away, two clusters
-    /// whose lists overlap could each get a quorum: it may vote for the other one (seed 1544 of the simulation).
+    /// Whether too few vote, and every other process of the list has served its quarantine, or has ended for good and leaves a
+    /// quorum. Where one stays away, two clusters whose lists overlap could each get a quorum: it may vote for the other one
+    /// (seed 1544 of the simulation).
     pub(crate) fn is_cold(&self) -> bool {
         let (_, named) = self.base();
         let waits = |i: usize| !self.rivals[i] && self.members[i].as_ref().is_some_and(|m| m.is_served);
-        named.len() < self.quorum && (0..self.names.len()).all(|i| named.contains(&i) || waits(i))
+        let left = (0..self.names.len()).filter(|i| !self.is_ended(*i)).collect::<Vec<_>>();
+        named.len() < self.quorum && left.len() >= self.quorum && left.iter().all(|i| named.contains(i) || waits(*i))
+    }
+
+    /// The names that stand in the way of a cold view, except of those that are in quarantine, which time ends.
+    pub(crate) fn waited_for(&self) -> Vec<usize> {
+        let (_, named) = self.base();
+        let waits =
+            |i: usize| !self.rivals[i] && self.members[i].as_ref().is_some_and(|m| m.is_fillable && !m.is_sound);
+        let missing = (0..self.names.len()).filter(|i| !named.contains(i) && !waits(*i) && !self.is_ended(*i));
+        if named.len() < self.quorum { missing.collect() } else { Vec::new() }
+    }
+
+    fn is_ended(&self, i: usize) -> bool {
+        self.ended[i] && self.members[i].is_none()
     }
 
     /// The view `id`, after these nodes promised it. It admits one node that forgot, drawn by `pick`; where too few vote, all of
@@ -133,12 +150,14 @@ impl Known<'_> {
         };
         let kept = |i: &usize| entry(*i, self.members[*i].as_ref()?.admitted);
         let mut roster: BTreeMap<NodeId, RosterEntry> = base.roster.clone();
-        roster.retain(|name, _| self.names.contains(name));
+        // One that has ended leaves the roster: should it answer again, it is filled like one that forgot.
+        let stays = |name: &NodeId| self.names.iter().position(|n| n == name).is_some_and(|i| !self.is_ended(i));
+        roster.retain(|name, _| stays(name));
         roster.extend(sound.iter().filter_map(kept));
         let is_cold = self.is_cold();
         let required = if mutant::is(Mutant::OneReaderLess) { self.quorum - 1 } else { self.quorum };
         let targets: Vec<usize> = if is_cold {
-            (0..self.names.len()).filter(|i| !sound.contains(i)).collect()
+            (0..self.names.len()).filter(|i| !sound.contains(i) && !self.is_ended(*i)).collect()
         } else if sound.len() < required {
             return None;
         } else {

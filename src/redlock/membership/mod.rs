@@ -1,5 +1,6 @@
 //! Which process votes under each name, and what a process that forgot is filled with (`docs/views.md`).
 
+pub(super) mod absent;
 mod change;
 pub(crate) mod current;
 mod derive;

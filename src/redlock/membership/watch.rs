@@ -21,10 +21,11 @@ const CHANGE_PAUSE_MAX: Duration = Duration::from_secs(4);
 const FIRST_VIEW_WAITS: Duration = Duration::from_secs(5);
 
 /// What is known of the nodes as of the last probe.
-struct Latest {
-    names: Vec<NodeId>,
+pub(super) struct Latest {
+    pub(super) names: Vec<NodeId>,
     members: Vec<Option<Member>>,
     rivals: Vec<bool>,
+    ended: Vec<bool>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
@@ -93,7 +94,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     async fn change(&self) -> Outcome {
         let (latest, above) = (self.latest(), self.highest_seen());
-        let outcome = self.engine.change_view(above, &latest.rivals).await;
+        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended).await;
         if let Outcome::Done(admitted) = outcome {
             let view = self.engine.views.current().id.number();
             tracing::info!(view, admitted, "the view of the nodes was changed");
@@ -101,7 +102,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         outcome
     }
 
-    fn latest(&self) -> Latest {
+    pub(super) fn latest(&self) -> Latest {
         let names: Vec<NodeId> = self.engine.nodes.iter().map(|node| node.id().clone()).collect();
         let health = self.health();
         let status = |health: &crate::redlock::monitor::NodeHealth| -> Option<NodeStatus> {
@@ -109,13 +110,15 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         };
         let members = health.iter().map(|health| status(health).as_ref().map(Member::from)).collect();
         let rivals = health.iter().map(|health| health.rival.is_some()).collect();
-        Latest { names, members, rivals }
+        let ended = self.ended(&health);
+        Latest { names, members, rivals, ended }
     }
 }
 
 impl Latest {
-    fn known(&self, quorum: usize) -> Known<'_> {
-        Known { names: &self.names, members: &self.members, rivals: &self.rivals, quorum }
+    pub(super) fn known(&self, quorum: usize) -> Known<'_> {
+        let Self { names, members, rivals, ended } = self;
+        Known { names, members, rivals, ended, quorum }
     }
 
     /// Nodes that vote in a lower view, and that this one names: those that may take it, or those that promised a higher one.

@@ -36,6 +36,8 @@ const ASKS: &[Ask] = &[
     ask("GET", "/fences/deploy/prod?fence=1", READS, 412),
     ask("GET", "/locks", READS, 200),
     ask("GET", "/nodes", &["metrics", "admin"], 200),
+    // Nobody's name, so that nothing is changed.
+    ask("POST", "/nodes/none?action=forget&reason=test", &["admin"], 404),
     ask("GET", "/metrics", &["metrics", "admin"], 200),
     ask("GET", "/events", &["events", "admin"], 200),
     ask("GET", "/health/live", &[], 200),

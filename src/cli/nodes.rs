@@ -1,0 +1,152 @@
+//! `redlockd nodes`: shows the nodes, waits until they are as a script needs them, and passes on an operator's word that one
+//! has ended.
+
+use std::time::Duration;
+
+use super::client_args::{ForgetCommand, NodesAction, NodesCommand};
+use super::commands::CommandIo;
+use super::exit;
+use super::format::{self, OutputFormat};
+use super::output::print_line;
+use super::remote;
+use crate::api;
+use crate::client::error::{ClientError, ErrorClass};
+use crate::client::transport::Client;
+use crate::config::Environment;
+use crate::redlock::clock::{Clock, SystemClock};
+
+/// Time between two questions.
+const POLL: Duration = Duration::from_millis(250);
+/// For so long the nodes must be as required: an answer shows a state of up to a second and a half ago, of before a restart.
+const STEADY: Duration = Duration::from_secs(2);
+/// How long `--wait` lasts without `--timeout`.
+const TIMEOUT_DEFAULT: Duration = Duration::from_mins(1);
+
+/// `nodes`.
+pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    if let Some(NodesAction::Forget(args)) = &args.action {
+        return forget(args, io);
+    }
+    io.is_json = args.output.json;
+    let client = remote::client(&args.service, io.env, io.err)?;
+    let waits = args.wait.is_some() || args.margin.is_some() || args.timeout.is_some();
+    let (nodes, unmet) = match waits {
+        true => io.send(until_met(&client, args))?,
+        false => (io.send(client.nodes())?, None),
+    };
+    match OutputFormat::of(args.output, io.env) {
+        OutputFormat::Json => io.print_json(&nodes),
+        form => print_line(io.out, &format::nodes(&nodes, form)),
+    }
+    let count = nodes.quorum;
+    match unmet {
+        Some(Unmet::NoSuchNode) => Ok(io.fail(exit::USAGE, "no node of this cluster has the name of --wait")),
+        Some(Unmet::Not(why)) => Ok(io.fail(exit::HELD, &why)),
+        None if count.granted >= count.needed => Ok(exit::OK),
+        None => {
+            let why = format!("{} of {} nodes vote, {} are needed", count.granted, count.nodes, count.needed);
+            Ok(io.fail(exit::UNAVAILABLE, &why))
+        }
+    }
+}
+
+/// Why the nodes are not as required.
+#[derive(Debug, PartialEq, Eq)]
+enum Unmet {
+    NoSuchNode,
+    Not(String),
+}
+
+/// Asks until the nodes have been as required for [`STEADY`], or the time is over. An instance that does not answer is asked
+/// again: it may be the one that is restarted.
+async fn until_met(client: &Client, args: &NodesCommand) -> Result<(api::Nodes, Option<Unmet>), ClientError> {
+    let timeout = args.timeout.unwrap_or(if args.wait.is_some() { TIMEOUT_DEFAULT } else { Duration::ZERO });
+    let (begun, mut met_since) = (SystemClock.now(), None);
+    loop {
+        let answer = client.nodes().await;
+        let now = SystemClock.now();
+        // One question suffices where nothing is waited for.
+        let steady = if timeout.is_zero() { Duration::ZERO } else { STEADY };
+        let is_over = now.since(begun) >= timeout.max(steady);
+        match answer {
+            Ok(nodes) => match unmet(&nodes, args) {
+                None if now.since(*met_since.get_or_insert(now)) >= steady => return Ok((nodes, None)),
+                None => {}
+                Some(why) if is_over || why == Unmet::NoSuchNode => return Ok((nodes, Some(why))),
+                Some(_) => met_since = None,
+            },
+            Err(error) if is_over || error.class() != ErrorClass::Unavailable => return Err(error),
+            Err(_) => met_since = None,
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// What is missing, if anything.
+fn unmet(nodes: &api::Nodes, args: &NodesCommand) -> Option<Unmet> {
+    if let Some(name) = &args.wait {
+        let Some(node) = nodes.nodes.iter().find(|node| node.node == *name) else { return Some(Unmet::NoSuchNode) };
+        let answers = !matches!(node.state.as_str(), "down" | "unknown");
+        if !(node.votes || answers && !args.votes) {
+            let what = if args.votes { "vote" } else { "answer" };
+            let why = node.why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            return Some(Unmet::Not(format!("{name} does not {what}{why}")));
+        }
+    }
+    let needed = args.margin.map(|margin| nodes.quorum.needed.saturating_add(margin))?;
+    (nodes.quorum.granted < needed)
+        .then(|| Unmet::Not(format!("{} of {} nodes vote, {needed} were to", nodes.quorum.granted, nodes.quorum.nodes)))
+}
+
+/// `nodes forget`.
+fn forget<E: Environment>(args: &ForgetCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    let client = remote::client(&args.service, io.env, io.err)?;
+    let nodes = io.send(client.forget_node(&args.node, &args.reason))?;
+    let node = nodes.nodes.iter().find(|node| node.node == args.node.as_str());
+    let why = node.and_then(|node| node.why.clone()).unwrap_or_default();
+    print_line(io.err, &format!("redlockd: {}: {why}", args.node));
+    Ok(exit::OK)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Args {
+        #[command(flatten)]
+        nodes: NodesCommand,
+    }
+
+    fn args(text: &str) -> NodesCommand {
+        Args::try_parse_from(std::iter::once("nodes").chain(text.split_whitespace())).expect("valid").nodes
+    }
+
+    /// Three nodes of a quorum of two: state and vote of each.
+    fn three(states: [(&str, bool); 3]) -> api::Nodes {
+        let node = |(i, (state, votes)): (usize, &(&str, bool))| {
+            serde_json::json!({
+                "node": format!("n{i}"), "state": state, "votes": votes, "state_for_ms": 0, "votes_in_ms": null, "why": null,
+                "latency_us": null, "clock_offset_ms": null, "run_id": null, "version": null, "restarts": 0, "findings": [],
+            })
+        };
+        let nodes: Vec<_> = states.iter().enumerate().map(node).collect();
+        let granted = states.iter().filter(|(_, votes)| *votes).count();
+        let quorum = serde_json::json!({ "granted": granted, "needed": 2, "nodes": 3 });
+        serde_json::from_value(serde_json::json!({ "nodes": nodes, "quorum": quorum })).expect("nodes")
+    }
+
+    #[test]
+    fn a_node_answers_before_it_votes_and_a_margin_is_counted_above_the_quorum() {
+        let nodes = three([("up", true), ("quarantined", false), ("up", true)]);
+        assert_eq!(unmet(&nodes, &args("--wait n1")), None);
+        assert_eq!(unmet(&nodes, &args("--wait n1 --votes")), Some(Unmet::Not("n1 does not vote".into())));
+        assert_eq!(unmet(&nodes, &args("--wait n0 --votes --margin 0")), None);
+        assert_eq!(unmet(&nodes, &args("--margin 1")), Some(Unmet::Not("2 of 3 nodes vote, 3 were to".into())));
+        assert_eq!(unmet(&nodes, &args("--wait n3")), Some(Unmet::NoSuchNode));
+        let nodes = three([("down", false), ("up", true), ("up", true)]);
+        assert_eq!(unmet(&nodes, &args("--wait n0")), Some(Unmet::Not("n0 does not answer".into())));
+    }
+}
