@@ -184,6 +184,7 @@ fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
     match node.state.as_str() {
         "down" => ("Bring back ", ""),
         "unknown" => ("Wait for ", ""),
+        "quarantined" => ("Wait for the end of the quarantine of ", ""),
         "awaiting-seed" => ("Wait until other nodes answer, then these vote: ", ""),
         "clock-off" => ("Repair the NTP of ", ""),
         "other-cluster" => ("Compare `redlockd config show` on all instances (", ")"),
