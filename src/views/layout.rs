@@ -122,7 +122,12 @@ impl Layout {
 
     /// The entries of the navigation.
     pub(crate) fn links(&self) -> impl Iterator<Item = &'static NavLink> {
-        LINKS.iter().filter(|link| !self.viewer.refused.contains(&link.tab))
+        LINKS.iter().filter(|link| self.shows(link.tab))
+    }
+
+    /// Whether the reader may see this page.
+    pub(crate) fn shows(&self, tab: Tab) -> bool {
+        !self.viewer.refused.contains(&tab)
     }
 
     /// Style, script and icon.
