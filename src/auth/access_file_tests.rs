@@ -49,6 +49,7 @@ fn every_mistake_is_reported_with_its_place() {
         (&principal("keys = [{ sha256 = 1 }]"), "`keys` must be a list"),
         (&principal(&format!("keys = [{{ sha256 = \"{HASH}\", expire = 1 }}]")), "`keys` must be a list"),
         (&principal("keys = [{ sha256 = \"ab\" }]"), "64 hex digits"),
+        (&principal(&format!("keys = [{{ sha256 = \"{}\" }}]", KeyHash::of(b"").hex())), "of an empty text"),
         (&principal(&format!("keys = [{{ sha256 = \"{HASH}\", expires = \"soon\" }}]")), "a time with its zone"),
         (
             &principal(&format!("keys = [{{ sha256 = \"{HASH}\", expires = 2027-01-31T12:00:00 }}]")),

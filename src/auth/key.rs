@@ -91,7 +91,11 @@ impl KeyHash {
             let (high, low) = digit(digits[0]).zip(digit(digits[1])).ok_or_else(wrong)?;
             *byte = high << 4 | low;
         }
-        Ok(Self(bytes))
+        let hash = Self(bytes);
+        if ["", "\n"].into_iter().any(|nothing| hash == Self::of(nothing.as_bytes())) {
+            return Err(Invalid("is the SHA-256 of an empty text: the key was missing when it was made".to_owned()));
+        }
+        Ok(hash)
     }
 
     /// As 64 hex digits.
