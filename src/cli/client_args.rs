@@ -9,8 +9,8 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 use super::client_help::{
     ACQUIRE_EXAMPLES, ELECT_EXAMPLES, EVENTS_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES,
-    FORGET_EXAMPLES, HEALTH_EXAMPLES, LIST_EXAMPLES, NODES_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES,
-    WATCH_EXAMPLES,
+    FORGET_EXAMPLES, HEALTH_EXAMPLES, LIST_EXAMPLES, NODES_EXAMPLES, RELEASE_EXAMPLES, REPLACE_EXAMPLES, RUN_EXAMPLES,
+    STATUS_EXAMPLES, WATCH_EXAMPLES,
 };
 use crate::duration::parse_duration;
 use crate::types::{NodeId, ResourceName};
@@ -295,6 +295,24 @@ pub(super) struct NodesCommand {
 pub(super) enum NodesAction {
     /// Say that a node has ended for good, so that the others do not wait for it
     Forget(ForgetCommand),
+    /// Give a node's name to another server: it is filled with what the others know, and votes
+    Replace(ReplaceCommand),
+}
+
+/// Arguments of `nodes replace`.
+#[derive(Debug, Args)]
+#[command(after_help = REPLACE_EXAMPLES)]
+pub(super) struct ReplaceCommand {
+    /// Why, for the service's log
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+    /// The node's name
+    #[arg(value_parser = node)]
+    pub(super) node: NodeId,
+    /// The new server, without user and password: those of the configuration are used
+    pub(super) url: String,
 }
 
 /// Arguments of `nodes forget`.

@@ -96,11 +96,20 @@ Examples:
   redlockd nodes
   redlockd nodes --plain | cut -f1,2
       one node per line: name, state, votes (yes or no), latency in microseconds, clock offset in ms
-  redlockd nodes --margin 1 && ssh n1 systemctl restart redis && redlockd nodes --wait n1 --votes
-      restarts a node only if a quorum is left without it, and waits until it votes again
+  redlockd nodes --margin 0 --timeout 30s
+      waits until a quorum votes. For a restart of n1: --margin 1 before it, so that a quorum is left,
+      and --wait n1 --votes after it, until it votes again
 
 Exit codes: 0 a quorum votes, and it is as required, 64 wrong usage, 69 no instance answers or too
 few nodes vote, 75 it was not as required within --timeout, 77 not allowed.";
+
+pub(super) const REPLACE_EXAMPLES: &str = "\
+Examples:
+  redlockd nodes replace --reason 'new machine' n3 redis://10.0.0.9
+      the name n3 leads to 10.0.0.9 from now on, at every instance, also after a restart
+
+Exit codes: 0 it votes, 64 wrong usage, no such node, or it got no vote in time, 69 no instance
+answers, 77 not allowed.";
 
 pub(super) const FORGET_EXAMPLES: &str = "\
 Examples:

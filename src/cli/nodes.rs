@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::client_args::{ForgetCommand, NodesAction, NodesCommand};
+use super::client_args::{ForgetCommand, NodesAction, NodesCommand, ReplaceCommand};
 use super::commands::CommandIo;
 use super::exit;
 use super::format::{self, OutputFormat};
@@ -19,13 +19,17 @@ use crate::redlock::clock::{Clock, SystemClock};
 const POLL: Duration = Duration::from_millis(250);
 /// For so long the nodes must be as required: an answer shows a state of up to a second and a half ago, of before a restart.
 const STEADY: Duration = Duration::from_secs(2);
+/// How long the answer to a replacement may take: more than the service takes.
+const REPLACE_TIMEOUT: Duration = Duration::from_secs(40);
 /// How long `--wait` lasts without `--timeout`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_mins(1);
 
 /// `nodes`.
 pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    if let Some(NodesAction::Forget(args)) = &args.action {
-        return forget(args, io);
+    match &args.action {
+        Some(NodesAction::Forget(args)) => return forget(args, io),
+        Some(NodesAction::Replace(args)) => return replace(args, io),
+        None => {}
     }
     io.is_json = args.output.json;
     let client = remote::client(&args.service, io.env, io.err)?;
@@ -105,6 +109,14 @@ fn forget<E: Environment>(args: &ForgetCommand, io: &mut CommandIo<'_, E>) -> Re
     let node = nodes.nodes.iter().find(|node| node.node == args.node.as_str());
     let why = node.and_then(|node| node.why.clone()).unwrap_or_default();
     print_line(io.err, &format!("redlockd: {}: {why}", args.node));
+    Ok(exit::OK)
+}
+
+/// `nodes replace`.
+fn replace<E: Environment>(args: &ReplaceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    let client = remote::client(&args.service, io.env, io.err)?;
+    io.send(client.replace_node(&args.node, &args.url, &args.reason, REPLACE_TIMEOUT))?;
+    print_line(io.err, &format!("redlockd: {} is the server at {} now, and votes", args.node, args.url));
     Ok(exit::OK)
 }
 

@@ -214,6 +214,22 @@ impl Client {
         self.send(&ApiRequest { body, ..ApiRequest::new(Method::POST, format!("/nodes/{node}")) }).await?.json()
     }
 
+    /// `POST /nodes/{node}`: gives the name to the server at this URL. `timeout`: for the answer.
+    ///
+    /// Errors: [`ClientError`]. Cancel: it may or may not be replaced.
+    pub async fn replace_node(
+        &self,
+        node: &NodeId,
+        url: &str,
+        reason: &str,
+        timeout: Duration,
+    ) -> Result<api::Nodes, ClientError> {
+        let body = Some(json!({ "action": "replace", "url": url, "reason": reason }));
+        self.send(&ApiRequest { body, timeout, ..ApiRequest::new(Method::POST, format!("/nodes/{node}")) })
+            .await?
+            .json()
+    }
+
     /// `GET /health/live` or `/health/ready`.
     ///
     /// Errors: [`ClientError`]; a service that is not ready is a refusal. Cancel: nothing is left behind.

@@ -15,7 +15,7 @@ use crate::redlock::acquire::Refusal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::{ClusterInspection, ResourceState};
-use crate::redlock::monitor::{ForgetError, NodeHealth};
+use crate::redlock::monitor::{ForgetError, NodeHealth, ReplaceError};
 use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::{NodeId, ResourceName};
@@ -182,6 +182,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Errors: [`ForgetError`].
     pub fn forget_node(&self, node: &NodeId) -> Result<(), ForgetError> {
         self.shared.monitor.forget(node)
+    }
+
+    /// Replaces a node by another server: as [`crate::redlock::monitor::NodeMonitor::replace`].
+    ///
+    /// Errors and Cancel: the same.
+    pub async fn replace_node(&self, node: &NodeId, address: &str) -> Result<(), ReplaceError> {
+        self.shared.monitor.replace(node, address).await
     }
 
     /// The nodes that have no vote, one bit each: they may have forgotten leases.

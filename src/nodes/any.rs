@@ -55,6 +55,27 @@ impl Node for AnyNode {
         }
     }
 
+    fn address(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Redis(node) => node.address(),
+            Self::Embedded(..) => None,
+        }
+    }
+
+    fn moved_to(&self) -> Option<Arc<str>> {
+        match self {
+            Self::Redis(node) => node.moved_to(),
+            Self::Embedded(..) => None,
+        }
+    }
+
+    fn move_to(&self, address: &str) -> bool {
+        match self {
+            Self::Redis(node) => node.move_to(address),
+            Self::Embedded(..) => false,
+        }
+    }
+
     fn notifications(&self) -> NotificationSource<'_> {
         match self {
             Self::Redis(node) => node.notifications(),

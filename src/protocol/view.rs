@@ -56,6 +56,8 @@ pub struct RosterEntry {
     pub run: Arc<str>,
     /// The view in which it was last admitted, or is to be.
     pub since: ViewId,
+    /// Where its server is, as `host:port` or the path of a socket, if an operator moved the name. Without white space.
+    pub address: Option<Arc<str>>,
 }
 
 /// A view's record, as nodes store it.
@@ -78,12 +80,15 @@ impl View {
         self.roster.values().any(|entry| *entry.run == *run && entry.since == since)
     }
 
-    /// As text: the id, then for each name a line of name, run and `since`.
+    /// As text: the id, then for each name a line of name, run, `since`, and the address if there is one.
     pub fn encode(&self) -> String {
         let mut text = self.id.to_string();
-        for (name, RosterEntry { run, since }) in &self.roster {
+        for (name, RosterEntry { run, since, address }) in &self.roster {
             // Writing to a string cannot fail.
             let _ = write!(text, "\n{name} {run} {since}");
+            if let Some(address) = address {
+                let _ = write!(text, " {address}");
+            }
         }
         text
     }
@@ -96,7 +101,9 @@ impl View {
             let mut words = line.split(' ');
             let (name, run, since) = (words.next()?, words.next()?, words.next()?);
             let is_run = !run.is_empty() && run.bytes().all(|b| b.is_ascii_alphanumeric());
-            let entry = RosterEntry { run: is_run.then(|| run.into())?, since: ViewId::parse(since)? };
+            let address = words.next().map(|address| (!address.is_empty()).then(|| address.into()).ok_or(()));
+            let (run, since) = (is_run.then(|| run.into())?, ViewId::parse(since)?);
+            let entry = RosterEntry { run, since, address: address.transpose().ok()? };
             let is_new = view.roster.insert(NodeId::parse(name).ok()?, entry).is_none();
             if !is_new || words.next().is_some() {
                 return None;
@@ -115,13 +122,23 @@ mod tests {
     fn a_record_is_read_as_it_was_written() {
         let first = ViewId::NONE.above(7);
         let second = first.above(3);
-        let entry = |run: &str, since| RosterEntry { run: run.into(), since };
+        let entry = |run: &str, since| RosterEntry { run: run.into(), since, address: None };
+        let moved = |run: &str, since| RosterEntry { address: Some("h:1".into()), ..entry(run, since) };
         let name = |text| NodeId::parse(text).expect("valid");
-        let roster = [(name("a/1"), entry("0f", first)), (name("b"), entry("ff", second))].into();
+        let roster = [(name("a/1"), entry("0f", first)), (name("b"), moved("ff", second))].into();
         let view = View { id: second, roster };
         assert_eq!(View::parse(&view.encode()), Some(view.clone()));
         let twice = format!("{}\nb 00 {first}", view.encode());
-        for bad in ["", "7", "\n", twice.as_str(), &format!("{second}\nb ff"), &format!("{second}\nb f-f {first}")] {
+        for bad in [
+            "",
+            "7",
+            "\n",
+            twice.as_str(),
+            &format!("{second}\nb ff"),
+            &format!("{second}\nb f-f {first}"),
+            &format!("{second}\nb ff {first} "),
+            &format!("{second}\nb ff {first} h i"),
+        ] {
             assert_eq!(View::parse(bad), None, "{bad}");
         }
     }

@@ -17,6 +17,7 @@ pub mod backoff;
 mod cleanup;
 pub mod clock;
 pub(crate) mod cluster_clock;
+mod declare;
 pub mod engine;
 pub mod entropy;
 pub(crate) mod extend;

@@ -10,18 +10,18 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::clock::{BootTime, Clock};
+pub use super::declare::InitError;
 use super::engine::Redlock;
 use super::entropy::Entropy;
 pub use super::health::{HEALTH_MAX_AGE, NodeHealth};
 use super::health::{rival, vote_kind};
 pub use super::membership::absent::ForgetError;
+pub use super::membership::replace::ReplaceError;
 use super::node::Node;
 use super::quorum::Tally;
 use super::round::{Posed, Until};
 use crate::mutant::{self, Mutant};
-use crate::protocol::{
-    NoVote, NodeResult, NodeStatus, ProbeArgs, Reply, Request, RosterEntry, UnreachableKind, View, ViewId, Vote,
-};
+use crate::protocol::{NodeResult, NodeStatus, ProbeArgs, Reply, Request, UnreachableKind, ViewId, Vote};
 use crate::types::NodeId;
 
 /// Two processes under one name for less than this are explained by a restart: a note of the former one counts for 3 s on the
@@ -40,20 +40,6 @@ const WITNESS_AFTER: Duration = Duration::from_secs(5);
 /// An instance whose orders are refused for so long is alone in its opinion of the time: longer than a witness's note counts
 /// on a node (2.5 s), since where the nodes' clocks were stepped, a note of before refuses the order too.
 const ALONE_AFTER: Duration = Duration::from_secs(3);
-
-/// Why a new cluster was not initialised.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InitError {
-    /// A node did not answer.
-    #[error("node {0} did not answer ({1}): all nodes must be reachable when a cluster is declared")]
-    Unreachable(NodeId, UnreachableKind),
-    /// A node is part of a cluster already.
-    #[error("node {0} is part of a cluster already; declaring it new could forget leases that are still running")]
-    AlreadyInitialised(NodeId),
-    /// A node cannot be part of this cluster.
-    #[error("node {0}: {1}")]
-    Unsuitable(NodeId, String),
-}
 
 /// The node monitor of one instance. Cheap to clone.
 pub struct NodeMonitor<N, C, E> {
@@ -81,11 +67,13 @@ pub(super) struct MonitorState {
     refused: Option<BootTime>,
     /// For whom nodes wait, as of the last report.
     pub(super) waits_reported: Vec<NodeId>,
+    /// The node that an operator moves to another server just now.
+    pub(super) replacing: Option<usize>,
 }
 
 /// Answers of all nodes, with their times.
-struct ProbeAnswers {
-    tally: Tally,
+pub(super) struct ProbeAnswers {
+    pub(super) tally: Tally,
     asked_in: ViewId,
     sent: BootTime,
     /// By node index; `None` without an answer.
@@ -105,7 +93,14 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let now = engine.clock.now();
         let nodes = engine.nodes.iter().map(|_| NodeHealth::new(now)).collect();
         let instance = format!("{:016x}", engine.entropy.bits()).into();
-        let state = MonitorState { nodes, began: now, anchored: None, refused: None, waits_reported: Vec::new() };
+        let state = MonitorState {
+            nodes,
+            began: now,
+            anchored: None,
+            refused: None,
+            waits_reported: Vec::new(),
+            replacing: None,
+        };
         let state = Arc::new(Mutex::new(state));
         Self { engine, change_needed: Arc::default(), instance, state }
     }
@@ -180,58 +175,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         self.state.lock().anchored.is_some()
     }
 
-    /// Initialises a new cluster, so that blank nodes vote without a quarantine. All nodes must answer,
-    /// and none may be part of a cluster: the operator confirms that no node was wiped.
-    ///
-    /// Cancel: some nodes may be initialised, others not. Another call succeeds only if all are still
-    /// blank; otherwise the blank ones vote after their quarantine.
-    pub async fn init(&self) -> Result<(), InitError> {
-        let answers = self.send_to_all(self.probe()).await;
-        self.record(&answers);
-        self.adjust_cluster_clock().await;
-        // Once more: the first probe may have been refused because the cluster clock was not anchored yet.
-        let answers = self.send_to_all(self.probe()).await;
-        self.check_statuses(&answers.tally, |status| match &status.vote {
-            Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }) => status.why == "blank",
-            _ => false,
-        })?;
-        let id = ViewId::NONE.above(self.engine.entropy.bits());
-        let entry = |(node, answer): (&Arc<N>, &Option<NodeResult>)| {
-            let run = status_of(answer.as_ref()?)?.run.as_str().into();
-            Some((node.id().clone(), RosterEntry { run, since: id }))
-        };
-        let roster = self.engine.nodes.iter().zip(answers.tally.answers()).filter_map(entry).collect();
-        let view = Arc::new(View { id, roster });
-        let answers = self.send_to_all(Request::Init { view: Arc::clone(&view) }.in_view(&view)).await;
-        self.check_statuses(&answers.tally, |status| status.vote == Vote::Active)?;
-        self.engine.views.take(&view);
-        self.record(&answers);
-        Ok(())
-    }
-
-    fn check_statuses(&self, tally: &Tally, is_fine: impl Fn(&NodeStatus) -> bool) -> Result<(), InitError> {
-        for (node, answer) in self.engine.nodes.iter().zip(tally.answers()) {
-            let id = node.id().clone();
-            match answer {
-                Some(Ok(Reply::Status(status))) if is_fine(status) => {}
-                Some(Ok(Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::ClockOff { .. }), .. }))) => {
-                    return Err(InitError::Unsuitable(
-                        id,
-                        "its clock differs from the others' by more than the guard, or it answers too slowly to tell"
-                            .into(),
-                    ));
-                }
-                Some(Ok(Reply::Status(_))) => return Err(InitError::AlreadyInitialised(id)),
-                Some(Ok(_)) => return Err(InitError::Unreachable(id, UnreachableKind::Protocol)),
-                Some(Err(error)) => return Err(InitError::Unreachable(id, error.kind)),
-                None => return Err(InitError::Unreachable(id, UnreachableKind::Timeout)),
-            }
-        }
-        Ok(())
-    }
-
     /// A probe, with this instance's notes as of the last one.
-    fn probe(&self) -> Request {
+    pub(super) fn probe(&self) -> Request {
         let (state, now) = (self.state.lock(), self.engine.clock.now());
         let named = self.engine.nodes.iter().zip(&state.nodes);
         let alive = named.filter(|(_, health)| health.error.is_none()).filter_map(|(node, health)| {
@@ -242,7 +187,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         Request::Probe(ProbeArgs { instance: Arc::clone(&self.instance), is_witness, alive: alive.collect() })
     }
 
-    async fn send_to_all(&self, request: impl Into<Posed>) -> ProbeAnswers {
+    pub(super) async fn send_to_all(&self, request: impl Into<Posed>) -> ProbeAnswers {
         let (everyone, posed) = (self.engine.everyone(), request.into());
         let view = posed.view.unwrap_or_else(|| self.engine.views.current());
         let sent = self.engine.clock.now();
@@ -268,7 +213,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         ProbeAnswers { tally, asked_in: view.id, sent, received: received.into_inner() }
     }
 
-    fn record(&self, ProbeAnswers { tally, sent, received, .. }: &ProbeAnswers) {
+    pub(super) fn record(&self, ProbeAnswers { tally, sent, received, .. }: &ProbeAnswers) {
         let mut state = self.state.lock();
         for ((health, answer), received) in state.nodes.iter_mut().zip(tally.answers()).zip(received) {
             let received = received.unwrap_or(*sent);
@@ -300,7 +245,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// than the guard, and a second probe confirms it, those nodes' clocks were stepped while leases
     /// were held: the cluster clock follows only once a quorum has confirmed a quarantine, because
     /// requests with the new time would make the stepped nodes vote again.
-    async fn adjust_cluster_clock(&self) {
+    pub(super) async fn adjust_cluster_clock(&self) {
         let engine = &self.engine;
         let Some(clocks) = self.clocks() else { return };
         let anchored = self.state.lock().anchored;
@@ -386,7 +331,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 }
 
-fn status_of(answer: &NodeResult) -> Option<&NodeStatus> {
+pub(super) fn status_of(answer: &NodeResult) -> Option<&NodeStatus> {
     match answer {
         Ok(Reply::Status(status)) => Some(status),
         _ => None,

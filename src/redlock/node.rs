@@ -48,6 +48,22 @@ pub trait Node: Send + Sync + 'static {
         true
     }
 
+    /// Where it connects to: `host:port`, or the path of a socket. `None`: that cannot be changed.
+    fn address(&self) -> Option<Arc<str>> {
+        None
+    }
+
+    /// The same, if it was moved since this instance was started.
+    fn moved_to(&self) -> Option<Arc<str>> {
+        None
+    }
+
+    /// Connects to this address from now on, with the configured user, password and certificates; what was open is closed.
+    /// Returns whether it is an address.
+    fn move_to(&self, _address: &str) -> bool {
+        false
+    }
+
     /// How this instance learns that leases ended there.
     fn notifications(&self) -> NotificationSource<'_> {
         NotificationSource::PollOnly

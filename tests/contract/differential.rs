@@ -199,7 +199,10 @@ impl<'a> Pair<'a> {
         let id = view_id(self.installed.number().max(self.promised.number()) + by);
         let run = if is_named { self.real.run.as_str().into() } else { "00".into() };
         let since = if is_admission { id } else { self.admitted };
-        Arc::new(View { id, roster: [(NodeId::parse("n").expect("valid"), RosterEntry { run, since })].into() })
+        Arc::new(View {
+            id,
+            roster: [(NodeId::parse("n").expect("valid"), RosterEntry { run, since, address: None })].into(),
+        })
     }
 
     fn entry(&mut self, of: &Filled) -> FillEntry {

@@ -44,7 +44,7 @@ pub fn views_only_rise_and_name_the_process_that_takes_them(node: &mut impl Serv
     // Named with its last admission, which was in no view.
     let named = |number, since| {
         let name = NodeId::parse("n").expect("valid");
-        let roster = [(name, RosterEntry { run: run.as_str().into(), since: view_id(since) })].into();
+        let roster = [(name, RosterEntry { run: run.as_str().into(), since: view_id(since), address: None })].into();
         Arc::new(View { id: view_id(number), roster })
     };
     fence_of(&node.ask(&acquire("a", 1, 1, 20_000)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::client::Client;
+use crate::support::client::{Client, send};
 use crate::support::cluster::node_args;
 use crate::support::daemon::{ended, redlockd};
 use crate::support::poll;
@@ -105,6 +105,52 @@ async fn f2_a_server_that_was_a_replica_meanwhile_loses_its_vote() {
     .await;
     assert!(seen["why"].as_str().is_some_and(|why| why.contains("replica")), "{seen}");
     all_vote(service.client()).await;
+}
+
+/// The name gets another server while the service runs. Leases stay, every instance follows, also one with the former address.
+#[tokio::test]
+async fn a_node_is_replaced_by_another_server_and_all_instances_follow() {
+    let [old, b, c] = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
+    let new = RedisServer::start().await;
+    let args = settings(&[&old, &b, &c]);
+    init(&args);
+    let (one, two) = (Service::start(&args).await, Service::start(&args).await);
+    all_vote(one.client()).await;
+    all_vote(two.client()).await;
+    let held = one.client().acquired("job", &[("ttl", "2s")]).await;
+    let replace = |url: String| {
+        let request = one.client().request("POST", "/nodes/n1");
+        send(request.form(&[("action", "replace"), ("url", &url), ("reason", "a new machine")]))
+    };
+    let field = |answer: crate::support::client::Answer| answer.json()["errors"][0]["field"].clone();
+    assert_eq!(field(replace("redis://u:p@h".into()).await.expect_problem(400, "invalid")), "url");
+    assert_eq!(field(replace(old.url()).await.expect_problem(400, "invalid")), "url", "it is that server");
+    all_vote(one.client()).await;
+    let answer = replace(new.url()).await.expect_status(200).json();
+    assert!(!answer.to_string().contains(&new.port().to_string()), "no address is shown: {answer}");
+    one.client().extend("job", &held.token(), &[]).await.expect_status(200);
+    let run = new.ask::<String>(&["INFO", "server"]).await;
+    let run = run.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run id").to_owned();
+    // The former server lives: whoever still reached it would get its vote in an older view.
+    let late = Service::start(&args).await;
+    for service in [&one, &two, &late] {
+        poll::until("the instance follows", || async {
+            let node = node(service.client(), "n1").await;
+            (node["votes"] == true && node["run_id"] == run.as_str()).then_some(())
+        })
+        .await;
+        all_vote(service.client()).await;
+        service.client().acquire("job", &[("ttl", "2s")]).await.expect_status(423);
+        one.client().extend("job", &held.token(), &[]).await.expect_status(200);
+    }
+    one.client().release("job", &held.token()).await.expect_status(204);
+    // The new server's vote is needed and counts.
+    drop(b);
+    poll::until("two nodes vote", || async {
+        (late.client().get("/nodes").await.json()["quorum"]["granted"] == 2).then_some(())
+    })
+    .await;
+    late.client().acquired("job", &[("ttl", "2s")]).await;
 }
 
 /// Makes a server a replica of another, and waits until it has its data.

@@ -1,15 +1,17 @@
-//! The handlers of `/nodes`: each node's state, votes, latency and findings; and an operator's word that a node has ended.
+//! The handlers of `/nodes`: each node's state, votes, latency and findings; and an operator's word that a node has ended, or
+//! is to be another server.
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 
+use super::requests::NodeChange;
 use super::{requests, responses};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
-use crate::redlock::monitor::ForgetError;
+use crate::redlock::monitor::{ForgetError, ReplaceError};
 
 /// Answers from the manager's view; calls no node.
 pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
@@ -17,21 +19,39 @@ pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Re
     Ok(responses::nodes(&state.manager.nodes()))
 }
 
-/// `POST /nodes/{node}`: answers as `GET /nodes`. Cancel: the word may or may not have been noted.
+/// `POST /nodes/{node}`: answers as `GET /nodes`.
+///
+/// Cancel: the word may or may not have been noted; of a replacement, as [`crate::redlock::monitor::NodeMonitor::replace`].
 pub(crate) async fn change(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let audit_scope = AuditScope::of(&request);
-    audit_scope.note(|record| record.action = "forget-node".to_owned());
     let principal = Access::of(&request).principal().map(|p| p.name.to_string());
-    let (node, reason) = requests::forget(request, &state.settings).await?;
+    let (node, change, reason) = requests::change_node(request, &state.settings).await?;
+    let (action, outcome) = match &change {
+        NodeChange::Forget => ("forget-node", "forgotten"),
+        NodeChange::Replace { .. } => ("replace-node", "replaced"),
+    };
     audit_scope.note(|record| {
+        record.action = action.to_owned();
         record.node = Some(node.to_string());
         record.reason = Some(reason.clone());
     });
-    state.manager.forget_node(&node).map_err(|error| match error {
-        ForgetError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
-        ForgetError::Answers | ForgetError::AnswersOthers => Problem::invalid_field("node", error.to_string()),
-    })?;
-    tracing::warn!(%node, principal, reason, "a node is not waited for any more");
-    audit_scope.note(|record| record.outcome = "forgotten".to_owned());
+    match &change {
+        NodeChange::Forget => state.manager.forget_node(&node).map_err(|error| match error {
+            ForgetError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
+            ForgetError::Answers | ForgetError::AnswersOthers => Problem::invalid_field("node", error.to_string()),
+        })?,
+        NodeChange::Replace { address } => {
+            let replaced = Box::pin(state.manager.replace_node(&node, address)).await;
+            replaced.map_err(|error| match error {
+                ReplaceError::Unknown => Problem::new(ProblemKind::NotFound, error.to_string()),
+                ReplaceError::Busy => Problem::invalid_field("node", error.to_string()),
+                ReplaceError::Address | ReplaceError::SameServer | ReplaceError::Timeout(_) => {
+                    Problem::invalid_field("url", error.to_string())
+                }
+            })?;
+        }
+    }
+    tracing::warn!(%node, action, principal, reason, "an operator changed what is known of a node");
+    audit_scope.note(|record| record.outcome = outcome.to_owned());
     Ok(responses::nodes(&state.manager.nodes()))
 }

@@ -167,7 +167,7 @@ async fn every_example_of_a_request_body_is_accepted() {
                 };
                 let request = request.body(Body::from(body.clone())).expect("a request");
                 let read: Result<(), Problem> = match method.as_str() {
-                    "POST" if path.starts_with("/nodes/") => requests::forget(request, &settings).await.map(drop),
+                    "POST" if path.starts_with("/nodes/") => requests::change_node(request, &settings).await.map(drop),
                     "POST" => requests::acquire(request, &settings).await.map(drop),
                     "PATCH" => requests::extend(request, &settings).await.map(drop),
                     "DELETE" => requests::release(request, &settings).await.map(drop),

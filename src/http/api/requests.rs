@@ -16,6 +16,7 @@ use crate::http::state::HttpSettings;
 use crate::manager::types::{
     AcquireRequest, ExtendRequest, ForceMode, KeepPlace, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
 };
+use crate::nodes::redis::NodeUrl;
 use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, NodeId, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl, WaitId};
 
 /// The formats of answers under `/locks/{resource}`.
@@ -237,15 +238,43 @@ pub(crate) fn nodes(request: &Request) -> Result<(), Problem> {
     no_fields(request)
 }
 
-/// Parses `POST /nodes/{node}`: an operator's word that the node has ended for good, with the reason.
+/// What an operator wants with a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NodeChange {
+    /// It has ended for good.
+    Forget,
+    /// Another server is to have its name.
+    Replace {
+        /// Where that is.
+        address: String,
+    },
+}
+
+/// Parses `POST /nodes/{node}`: what is to change, and the reason.
 ///
 /// Errors: `invalid`, `not-acceptable`, those of the body.
-pub(crate) async fn forget(request: Request, settings: &HttpSettings) -> Result<(NodeId, String), Problem> {
+pub(crate) async fn change_node(
+    request: Request,
+    settings: &HttpSettings,
+) -> Result<(NodeId, NodeChange, String), Problem> {
     extract::accepted(request.headers(), &[ResponseFormat::Json])?;
     let node = path::node(request.uri())?;
     let (_, mut fields) = extract::fields(request, settings, MergePatch::Refused).await?;
-    if fields.text("action").as_deref() != Some("forget") {
-        fields.wrong("action", "must be forget: the node has ended for good");
+    let (action, url) = (fields.text("action").unwrap_or_default(), fields.text("url"));
+    let mut change = NodeChange::Forget;
+    match (action.as_str(), url) {
+        ("forget", None) => {}
+        ("forget", Some(_)) => fields.wrong("url", "is for action=replace"),
+        // The credentials are those of the configuration: what a node's view has is readable on every node.
+        ("replace", Some(url)) if url.contains('@') || url.contains('?') => {
+            fields.wrong("url", "has no user, password or options: those of the configuration are used");
+        }
+        ("replace", Some(url)) => match NodeUrl::parse(&url) {
+            Ok(url) => change = NodeChange::Replace { address: url.address().to_owned() },
+            Err(why) => fields.wrong("url", why.0),
+        },
+        ("replace", None) => fields.wrong("url", "is required: where the new server is"),
+        _ => fields.wrong("action", "must be forget (the node has ended for good) or replace"),
     }
     let reason = fields.text("reason").unwrap_or_default();
     if reason.trim().is_empty() {
@@ -253,8 +282,8 @@ pub(crate) async fn forget(request: Request, settings: &HttpSettings) -> Result<
     } else if reason.len() > REASON_MAX_BYTES {
         fields.wrong("reason", format!("{} bytes; at most {REASON_MAX_BYTES} are allowed", reason.len()));
     }
-    fields.finish(&["action", "reason"])?;
-    Ok((node, reason))
+    fields.finish(&["action", "url", "reason"])?;
+    Ok((node, change, reason))
 }
 
 fn no_fields(request: &Request) -> Result<(), Problem> {

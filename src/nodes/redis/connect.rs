@@ -4,11 +4,13 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use deadpool::managed;
 use deadpool_redis::redis::aio::{AsyncPushSender, MultiplexedConnection};
 use deadpool_redis::redis::{AsyncConnectionConfig, ProtocolVersion, RedisConnectionInfo, RedisError, cmd};
+use parking_lot::RwLock;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -80,10 +82,18 @@ impl managed::Manager for ConnectionManager {
     }
 }
 
+/// Where a node is now.
+struct Place {
+    target: RwLock<Target>,
+    /// How often that changed.
+    moves: AtomicU64,
+}
+
 /// Builds a node's connections, and its subscriber connection.
 #[derive(Clone)]
 pub(super) struct Connector {
-    target: Target,
+    /// Shared by all clones.
+    place: Arc<Place>,
     /// User, password, database.
     settings: RedisConnectionInfo,
     limits: Limits,
@@ -112,7 +122,22 @@ impl Connector {
         let client = url.client(tls)?;
         let info = client.get_connection_info();
         let (target, settings) = (Target::new(info, tls)?, info.redis_settings().clone());
-        Ok(Self { target, settings, limits, bind_run, allow_replicas })
+        let place = Arc::new(Place { target: RwLock::new(target), moves: AtomicU64::new(0) });
+        Ok(Self { place, settings, limits, bind_run, allow_replicas })
+    }
+
+    /// Builds connections to this address from now on. `false`: it is none.
+    pub(super) fn move_to(&self, address: &str) -> bool {
+        let mut target = self.place.target.write();
+        let Some(moved) = target.at(address) else { return false };
+        *target = moved;
+        self.place.moves.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// How often the address changed: a connection that is older leads elsewhere.
+    pub(super) fn moves(&self) -> u64 {
+        self.place.moves.load(Ordering::SeqCst)
     }
 
     /// The pool of a slot's connection, still empty.
@@ -134,7 +159,7 @@ impl Connector {
     ///
     /// Errors: why there is none. Cancel: it is closed.
     async fn connect(&self, connections: &NodeConnections) -> Result<ActiveConnection, Unreachable> {
-        let options = AsyncConnectionConfig::new().set_pipeline_buffer_size(PIPELINE_BUFFER);
+        let (options, moves) = (AsyncConnectionConfig::new().set_pipeline_buffer_size(PIPELINE_BUFFER), self.moves());
         let opened = within(self.limits.connect, self.open(options, ProtocolVersion::RESP2)).await;
         let OpenConnection { mut connection, driver } = opened.map_err(|e| errors::of_connecting(&e))?;
         let prepared = within(self.limits.connect, prepare(&mut connection, self.allow_replicas)).await;
@@ -147,6 +172,10 @@ impl Connector {
         let run = run_id.into();
         let refusal = (!server.is_master()).then(|| errors::of_call(&errors::not_master(&server.role)));
         connections.record_server(server);
+        let refusal = refusal.or_else(|| {
+            let why = "the node was moved to another address";
+            (self.moves() != moves).then(|| Unreachable::new(UnreachableKind::Disconnected, why))
+        });
         // A replica may be promoted on this connection, without what it was never sent (F2).
         match refusal {
             Some(refusal) => Err(refusal),
@@ -186,7 +215,8 @@ impl Connector {
     ) -> Result<OpenConnection, RedisError> {
         let options = options.set_response_timeout(Some(ANSWER_BACKSTOP));
         let settings = self.settings.clone().set_skip_set_lib_name().set_protocol(protocol);
-        let socket = self.target.connect().await?;
+        let target = self.place.target.read().clone();
+        let socket = target.connect().await?;
         let (connection, driver) = MultiplexedConnection::new_with_config(&settings, socket, options).await?;
         // A task of its own, so that it reads and writes while callers wait; it ends with the last clone of the set.
         let mut tasks = JoinSet::new();

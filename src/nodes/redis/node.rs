@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use tokio::task::JoinSet;
 
 use super::batcher::{CommandContext, answer_of, ordering_key, run_batcher};
@@ -52,11 +53,21 @@ pub struct RedisNodeReport {
     pub connect_error: Option<Unreachable>,
 }
 
+/// Where the server is.
+#[derive(Debug)]
+struct Address {
+    text: Arc<str>,
+    /// It is not the configured one, or was not.
+    is_moved: bool,
+}
+
 /// One Redis master.
 pub struct RedisNode {
     id: NodeId,
     max_in_flight: usize,
     node_timeout: Duration,
+    connector: Connector,
+    address: RwLock<Address>,
     connections: Arc<NodeConnections>,
     subscriptions: Arc<Subscriptions>,
     clock: SystemClock,
@@ -96,6 +107,7 @@ impl RedisNode {
         let subscriber = subscriber::run(id.clone(), connector.clone(), shared, limit, clock, entropy.clone());
         let pools =
             (0..config.connections).map(|slot| connector.pool(&connections, slot, clock)).collect::<Result<_, _>>()?;
+        let (own, address) = (connector.clone(), Address { text: config.url.address().into(), is_moved: false });
         let supervisor = supervisor::supervise(id, Arc::clone(&connections), (connector, pools), clock, entropy);
         let context = CommandContext::new(config.id.clone(), config.params, config.key_template);
         let tasks = async move {
@@ -114,6 +126,8 @@ impl RedisNode {
             id: config.id,
             max_in_flight: config.max_in_flight,
             node_timeout: config.node_timeout,
+            connector: own,
+            address: RwLock::new(address),
             connections,
             subscriptions,
             clock,
@@ -185,6 +199,25 @@ impl Node for RedisNode {
 
     fn is_connected(&self) -> bool {
         self.connections.slots().iter().any(|slot| slot.is_active())
+    }
+
+    fn address(&self) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.address.read().text))
+    }
+
+    fn moved_to(&self) -> Option<Arc<str>> {
+        let address = self.address.read();
+        address.is_moved.then(|| Arc::clone(&address.text))
+    }
+
+    fn move_to(&self, address: &str) -> bool {
+        let is_address = self.connector.move_to(address);
+        if is_address {
+            *self.address.write() = Address { text: address.into(), is_moved: true };
+            let why = Unreachable::new(UnreachableKind::Disconnected, "the node was moved to another address");
+            self.connections.close_all(why, self.clock.now());
+        }
+        is_address
     }
 
     fn notifications(&self) -> NotificationSource<'_> {

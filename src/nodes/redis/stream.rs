@@ -52,6 +52,21 @@ impl Target {
         })
     }
 
+    /// The same way to another address: `host:port`, or the path of a socket. `None`: it is neither.
+    pub(super) fn at(&self, address: &str) -> Option<Self> {
+        if address.starts_with('/') {
+            return Some(Self::Unix(address.into()));
+        }
+        let (host, port) = address.rsplit_once(':')?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let tls = match self {
+            Self::Tcp { tls, .. } => tls.clone(),
+            Self::Unix(_) => None,
+        };
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        (!host.is_empty()).then(|| Self::Tcp { host: host.to_owned(), port, tls })
+    }
+
     /// Connects. Errors: those of the socket, and of the TLS hand-shake. Cancel: the socket is closed.
     pub(super) async fn connect(&self) -> io::Result<Metered<Box<dyn Socket>>> {
         let socket: Box<dyn Socket> = match self {

@@ -63,7 +63,7 @@ async fn session(
     clock: SystemClock,
     on_connected: &mut impl FnMut(),
 ) -> Result<(), RedisError> {
-    let lost = Arc::new(Notify::new());
+    let (lost, moves) = (Arc::new(Notify::new()), connector.moves());
     let (receiver, end) = (Arc::clone(subscriptions), Arc::clone(&lost));
     let on_push = move |push: PushInfo| -> Result<(), std::convert::Infallible> {
         match push.kind {
@@ -87,6 +87,9 @@ async fn session(
             biased;
             () = lost.notified() => return Ok(()),
             () = clock.sleep_until(check_at) => {
+                if connector.moves() != moves {
+                    return Ok(());
+                }
                 check_at = clock.now().plus(CHECK_INTERVAL);
                 subscriptions.set_event_subscribers(within(limit, check(&mut connection)).await?);
                 execute(&mut connection, subscriptions, subscriptions.sweep(), limit).await?;

@@ -64,7 +64,7 @@ fn id(number: u64) -> ViewId {
 /// It admits the only process.
 fn view(number: u64) -> Arc<View> {
     let (id, name) = (id(number), NodeId::parse("n").expect("valid"));
-    Arc::new(View { id, roster: [(name, RosterEntry { run: "run1".into(), since: id })].into() })
+    Arc::new(View { id, roster: [(name, RosterEntry { run: "run1".into(), since: id, address: None })].into() })
 }
 
 #[test]

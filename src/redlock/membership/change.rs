@@ -31,10 +31,16 @@ pub(crate) enum Outcome {
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Makes one view above `above`, and admits who is ready to be. `rivals`: by node, another process under its name is alive.
-    /// `ended`: by node, it has ended for good unless it answers.
+    /// `ended`: by node, it has ended for good unless it answers. `only`: nobody but this node is admitted.
     ///
     /// Cancel: a promise, or a view that some nodes have installed, may be left behind; the next change starts above it.
-    pub(crate) async fn change_view(&self, above: ViewId, rivals: &[bool], ended: &[bool]) -> Outcome {
+    pub(crate) async fn change_view(
+        &self,
+        above: ViewId,
+        rivals: &[bool],
+        ended: &[bool],
+        only: Option<usize>,
+    ) -> Outcome {
         let id = above.above(self.entropy.bits());
         let tally = self.step(&self.everyone(), Request::Promise { view: id }).await;
         let replies: Vec<Option<&MemberStatus>> =
@@ -46,10 +52,27 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if replies.iter().flatten().any(refuses) {
             return Outcome::Displaced;
         }
-        let pick = usize::try_from(self.entropy.bits() % 64).unwrap_or(0);
-        let Some(change) = known.derive(id, pick) else { return Outcome::Nothing };
+        let pick = match only {
+            None => usize::try_from(self.entropy.bits() % 64).unwrap_or(0),
+            Some(node) => match known.to_heal().iter().position(|other| *other == node) {
+                Some(place) => place,
+                None => return Outcome::Nothing,
+            },
+        };
+        let Some(mut change) = known.derive(id, pick) else { return Outcome::Nothing };
+        self.name_addresses(&mut change);
         let highest = replies.iter().flatten().map(|reply| reply.high_water).max().unwrap_or(Fence(0));
         self.carry_out(&change, highest).await
+    }
+
+    /// Whoever is admitted is where this instance reached it.
+    fn name_addresses(&self, change: &mut Change) {
+        let view = Arc::make_mut(&mut change.view);
+        for node in change.targets.iter().map(|i| &self.nodes[*i]) {
+            if let (Some(address), Some(entry)) = (node.moved_to(), view.roster.get_mut(node.id())) {
+                entry.address = Some(address);
+            }
+        }
     }
 
     /// Moves nodes that vote in a lower view on to this one. Those that it does not name lose their votes.

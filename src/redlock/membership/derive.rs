@@ -145,8 +145,9 @@ impl Known<'_> {
     pub(crate) fn derive(&self, id: ViewId, pick: usize) -> Option<Change> {
         let (base, sound) = self.base();
         let entry = |i: usize, since: ViewId| {
-            let run = Arc::clone(&self.members.get(i)?.as_ref()?.run);
-            Some((self.names[i].clone(), RosterEntry { run, since }))
+            let (name, run) = (&self.names[i], Arc::clone(&self.members.get(i)?.as_ref()?.run));
+            let address = base.entry(name).and_then(|entry| entry.address.clone());
+            Some((name.clone(), RosterEntry { run, since, address }))
         };
         let kept = |i: &usize| entry(*i, self.members[*i].as_ref()?.admitted);
         let mut roster: BTreeMap<NodeId, RosterEntry> = base.roster.clone();

@@ -9,7 +9,9 @@ fn names() -> Vec<NodeId> {
 /// A view of three processes, of which the last was admitted in a later one.
 fn view(number: u64, runs: [&str; 3]) -> Arc<View> {
     let id = (1..number).fold(ViewId::NONE.above(7), |id, _| id.above(7));
-    let entry = |(name, run): (NodeId, &str)| (name, RosterEntry { run: run.into(), since: ViewId::NONE.above(7) });
+    let entry = |(name, run): (NodeId, &str)| {
+        (name, RosterEntry { run: run.into(), since: ViewId::NONE.above(7), address: None })
+    };
     Arc::new(View { id, roster: names().into_iter().zip(runs).map(entry).collect() })
 }
 

@@ -61,7 +61,7 @@ impl TestNode {
     }
 
     fn entry(&self, since: ViewId) -> (NodeId, RosterEntry) {
-        (self.id.clone(), RosterEntry { run: self.reference.lock().run().into(), since })
+        (self.id.clone(), RosterEntry { run: self.reference.lock().run().into(), since, address: None })
     }
 
     fn forget(&self) {

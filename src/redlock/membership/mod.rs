@@ -6,4 +6,5 @@ pub(crate) mod current;
 mod derive;
 mod fill_plan;
 mod heal;
+pub(super) mod replace;
 pub(super) mod watch;

@@ -23,9 +23,9 @@ const FIRST_VIEW_WAITS: Duration = Duration::from_secs(5);
 /// What is known of the nodes as of the last probe.
 pub(super) struct Latest {
     pub(super) names: Vec<NodeId>,
-    members: Vec<Option<Member>>,
-    rivals: Vec<bool>,
-    ended: Vec<bool>,
+    pub(super) members: Vec<Option<Member>>,
+    pub(super) rivals: Vec<bool>,
+    pub(super) ended: Vec<bool>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
@@ -67,6 +67,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                 && is_everybody
                 && matches!(self.change().await, Outcome::Done(_));
         }
+        self.follow_addresses(&current);
         let laggards = latest.laggards(&current, false);
         if !laggards.is_empty() {
             self.engine.move_on(&laggards, &current).await;
@@ -88,13 +89,13 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     /// The highest view that any node, or this instance, knows of.
-    fn highest_seen(&self) -> ViewId {
+    pub(super) fn highest_seen(&self) -> ViewId {
         self.latest().known(self.engine.quorum()).highest().max(self.engine.views.current().id)
     }
 
     async fn change(&self) -> Outcome {
         let (latest, above) = (self.latest(), self.highest_seen());
-        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended).await;
+        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, None).await;
         if let Outcome::Done(admitted) = outcome {
             let view = self.engine.views.current().id.number();
             tracing::info!(view, admitted, "the view of the nodes was changed");
