@@ -75,10 +75,13 @@ bench-cost: speed ## instructions and writes of the service per cycle: what a no
 	@tests/install-deps.sh strace=strace valgrind=valgrind
 	@$(SPEED) cost $(REDLOCKD)
 
-lint: ## formatting, clippy, docs, scripts and licences, each without a warning
+# The crates apart are checked in the same directory, where most of what they depend on has been checked already.
+lint: ## formatting, clippy, docs, the benchmarks and fuzz targets, scripts and licences, each without a warning
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
+	cargo check --locked --manifest-path benches/speed/Cargo.toml --target-dir target
+	cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target
 	@for script in .ci/run tests/*.sh examples/*.sh packaging/*.sh; do bash -n "$$script" || exit 1; done
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/run tests/*.sh examples/*.sh packaging/*.sh; \
 	else echo "shellcheck is not installed: skipped"; fi

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -125,8 +125,22 @@ impl fmt::Debug for ResourceName {
 }
 
 /// The secret that proves a lease. Never printed: `Debug` shows the [`TokenId`] only.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(Arc<str>);
+#[derive(Clone)]
+pub struct Token(Arc<Secret>);
+
+struct Secret {
+    text: Box<str>,
+    /// Computed once: it is needed several times for each request.
+    hash: OnceLock<TokenHash>,
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.text == other.0.text
+    }
+}
+
+impl Eq for Token {}
 
 impl Token {
     /// Checks a token that a client sent: 22 to 64 characters of `[A-Za-z0-9._~-]`. Angle brackets around it, in which
@@ -144,7 +158,11 @@ impl Token {
         if !bare.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'~' | b'-')) {
             return Err(Invalid::new("a token is made of A-Z a-z 0-9 . _ ~ -"));
         }
-        Ok(Self(bare.into()))
+        Ok(Self::new(bare.into()))
+    }
+
+    fn new(text: Box<str>) -> Self {
+        Self(Arc::new(Secret { text, hash: OnceLock::new() }))
     }
 
     /// Makes a token of random bytes.
@@ -157,21 +175,25 @@ impl Token {
                 [18, 12, 6, 0].map(|shift| char::from(ALPHABET[(bits >> shift & 63) as usize]))
             })
             .collect();
-        Self(text.into())
+        Self::new(text.into())
     }
 
     /// The secret itself, for the one response that returns it.
     pub fn reveal(&self) -> &str {
-        &self.0
+        &self.0.text
     }
 
     /// The hash that nodes store instead of the token.
     pub fn hash(&self) -> TokenHash {
+        self.0.hash.get_or_init(|| Self::hash_of(&self.0.text)).clone()
+    }
+
+    fn hash_of(text: &str) -> TokenHash {
         // With a table: formatting 32 numbers would take three times as long as the hash itself.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let digest = Sha256::digest(self.0.as_bytes());
-        let digits = digest.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-        let hex: String = digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect();
+        let digest = Sha256::digest(text.as_bytes());
+        let mut hex = String::with_capacity(2 * digest.len());
+        hex.extend(digest.iter().flat_map(|byte| [byte >> 4, byte & 15].map(|d| char::from(DIGITS[usize::from(d)]))));
         TokenHash(hex.into())
     }
 }

@@ -1,7 +1,7 @@
 //! Requests as Redis commands, and Redis' replies as [`Reply`]s: which operation's module does it, and which requests may
 //! share a command.
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::params::RequestTime;
 use super::release::ScriptArgs;
@@ -9,7 +9,7 @@ use super::reply::{Reply, Unreachable, UnreachableKind};
 use super::reply_reader::{Malformed, malformed};
 use super::request::Request;
 use super::script::NodeScript;
-pub use super::script::{ScriptContext, ScriptRef, marker_fingerprint};
+pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
     acquire, admin, delete_foreign, fill, inspect, list, membership, read, release, restore, revoke, update, waiters,
 };
@@ -56,14 +56,14 @@ pub fn all_scripts() -> [&'static NodeScript; 13] {
 }
 
 /// The command for a request.
-pub fn build(context: &ScriptContext<'_>, sent_at: RequestTime, request: &Request, script_ref: ScriptRef) -> Cmd {
+pub fn build(context: &ScriptContext<'_>, sent_at: RequestTime, request: &Request, script_ref: ScriptRef) -> Command {
     build_batch(context, &[(sent_at, request)], script_ref)
 }
 
 /// The command for several requests of one [`batch_kind`], each with when it was sent, or for one request of any other
 /// kind. An empty batch gives an empty command.
-pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)], script_ref: ScriptRef) -> Cmd {
-    let Some(&(sent_at, request)) = batch.first() else { return Cmd::new() };
+pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)], script_ref: ScriptRef) -> Command {
+    let Some(&(sent_at, request)) = batch.first() else { return Command::default() };
     match request {
         Request::Acquire(_) => {
             let acquires = batch.iter().filter_map(|(sent_at, request)| match request {

@@ -16,12 +16,12 @@ use crate::protocol::{
 };
 use crate::types::{AttemptId, Fence, ResourceName, Token, TokenHash, Ttl};
 
-fn words(cmd: &Cmd) -> Vec<String> {
+fn words(command: &Command) -> Vec<String> {
     let text = |arg| match arg {
         Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         _ => "?".to_owned(),
     };
-    cmd.args_iter().map(text).collect()
+    command.to_cmd().args_iter().map(text).collect()
 }
 
 fn params() -> ClusterParams {

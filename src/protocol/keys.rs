@@ -64,7 +64,12 @@ impl KeyTemplate {
 
     /// The key of a resource's lock.
     pub fn lock(&self, resource: &ResourceName) -> String {
-        [&self.head, resource.as_str(), &self.tail].concat()
+        self.lock_parts(resource).concat()
+    }
+
+    /// The parts of that key, for an encoder that joins them.
+    pub(super) fn lock_parts<'a>(&'a self, resource: &'a ResourceName) -> [&'a str; 3] {
+        [&self.head, resource.as_str(), &self.tail]
     }
 
     /// The part before the resource name.
@@ -109,19 +114,35 @@ fn reaches_reserved_names(head: &str, tail: &str) -> bool {
 
 /// The counter of a resource's fences.
 pub fn fence(resource: &ResourceName) -> String {
-    [FENCE_PREFIX, resource.as_str()].concat()
+    fence_parts(resource).concat()
+}
+
+pub(super) fn fence_parts(resource: &ResourceName) -> [&str; 2] {
+    [FENCE_PREFIX, resource.as_str()]
 }
 
 /// The tombstone of a token's lease of one resource, which was ended for good. Per resource, since a client may use one
 /// token for several resources, and releasing one must not end the others.
 pub fn token_tombstone(resource: &ResourceName, token: &TokenHash) -> String {
-    [GONE_PREFIX, token.as_str(), ":", resource.as_str()].concat()
+    token_tombstone_parts(resource, token).concat()
+}
+
+pub(super) fn token_tombstone_parts<'a>(resource: &'a ResourceName, token: &'a TokenHash) -> [&'a str; 4] {
+    [GONE_PREFIX, token.as_str(), ":", resource.as_str()]
 }
 
 /// The tombstone of an attempt that was cancelled. No resource name contains `#`, so it differs from every tombstone of
 /// a token.
 pub fn attempt_tombstone(resource: &ResourceName, token: &TokenHash, attempt: &AttemptId) -> String {
-    [GONE_PREFIX, token.as_str(), ":", resource.as_str(), "#", attempt.as_str()].concat()
+    attempt_tombstone_parts(resource, token, attempt).concat()
+}
+
+pub(super) fn attempt_tombstone_parts<'a>(
+    resource: &'a ResourceName,
+    token: &'a TokenHash,
+    attempt: &'a AttemptId,
+) -> [&'a str; 6] {
+    [GONE_PREFIX, token.as_str(), ":", resource.as_str(), "#", attempt.as_str()]
 }
 
 /// The waiters that an instance published.
@@ -146,7 +167,11 @@ pub fn parse_tombstone(name: &str) -> Option<(ResourceName, TokenHash, Option<At
 
 /// The channel on which the end of a resource's lease is announced.
 pub fn freed_channel(resource: &ResourceName) -> String {
-    [FREED_PREFIX, resource.as_str()].concat()
+    freed_channel_parts(resource).concat()
+}
+
+pub(super) fn freed_channel_parts(resource: &ResourceName) -> [&str; 2] {
+    [FREED_PREFIX, resource.as_str()]
 }
 
 /// The resource's name in such a channel.

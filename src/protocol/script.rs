@@ -92,47 +92,109 @@ pub(super) fn millis(period: Duration) -> u64 {
     u64::try_from(period.as_millis()).unwrap_or(u64::MAX).clamp(1, LIFETIME_MAX_MS)
 }
 
+/// A command, encoded for the wire but for its first line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Command {
+    words: usize,
+    /// `$LENGTH\r\nWORD\r\n` for each.
+    bytes: Vec<u8>,
+}
+
+impl Command {
+    /// Appends it, complete. Source: the Redis serialization protocol, arrays of bulk strings.
+    pub fn write_to(&self, out: &mut Vec<u8>) {
+        out.reserve(self.bytes.len() + 16);
+        line(out, b'*', self.words as u64);
+        out.extend_from_slice(&self.bytes);
+    }
+
+    /// Its words, for the driver.
+    pub fn to_cmd(&self) -> Cmd {
+        let (mut cmd, mut rest) = (Cmd::new(), self.bytes.as_slice());
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let digits = std::str::from_utf8(&rest[1..end - 1]).unwrap_or_default();
+            let begin = end + 1;
+            let end = begin + digits.parse::<usize>().unwrap_or_default();
+            cmd.arg(&rest[begin..end]);
+            rest = &rest[end + 2..];
+        }
+        cmd
+    }
+
+    fn word(&mut self, parts: &[&[u8]]) {
+        self.words += 1;
+        line(&mut self.bytes, b'$', parts.iter().map(|part| part.len()).sum::<usize>() as u64);
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A line with a number.
+fn line(out: &mut Vec<u8>, kind: u8, number: u64) {
+    let mut digits = [0; 20];
+    let digits = decimal(number, &mut digits);
+    out.push(kind);
+    out.extend_from_slice(digits);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The digits of a number, written at the end of `into`: formatting takes ten times as long.
+fn decimal(mut number: u64, into: &mut [u8; 20]) -> &[u8] {
+    let mut at = into.len();
+    loop {
+        at -= 1;
+        into[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &into[at..];
+        }
+    }
+}
+
 /// Builds a command: the script, its keys, its arguments.
-pub(super) struct CommandBuilder(Cmd);
+pub(super) struct CommandBuilder(Command);
 
 impl CommandBuilder {
     /// Capacity for acquires with usual names, so that the command does not reallocate.
-    const ARGS: usize = 5;
-    const ARGS_EACH: usize = 11;
-    const BYTES: usize = 160;
-    const BYTES_EACH: usize = 640;
+    const BYTES: usize = 320;
+    const BYTES_EACH: usize = 720;
 
     /// A command with `keys` keys for `requests` requests.
     pub(super) fn new(script: &'static NodeScript, script_ref: ScriptRef, keys: usize, requests: usize) -> Self {
-        let args = Self::ARGS + Self::ARGS_EACH * requests;
-        let mut cmd = Cmd::with_capacity(args, Self::BYTES + Self::BYTES_EACH * requests);
+        let bytes = Vec::with_capacity(Self::BYTES + Self::BYTES_EACH * requests);
+        let mut builder = Self(Command { words: 0, bytes });
         match script_ref {
-            ScriptRef::Hash => cmd.arg("EVALSHA").arg(script.sha.as_str()),
-            ScriptRef::Body => cmd.arg("EVAL").arg(script.body),
+            ScriptRef::Hash => builder.text("EVALSHA").text(script.sha.as_str()),
+            ScriptRef::Body => builder.text("EVAL").text(script.body),
         };
-        cmd.arg(keys);
-        Self(cmd)
+        builder.number(keys as u64);
+        builder
     }
 
     pub(super) fn keys<const N: usize>(&mut self, keys: [&str; N]) -> &mut Self {
         for key in keys {
-            self.0.arg(key);
+            self.text(key);
         }
         self
     }
 
     pub(super) fn text(&mut self, text: &str) -> &mut Self {
-        self.0.arg(text);
+        self.bytes(text.as_bytes())
+    }
+
+    /// One key or argument of several parts.
+    pub(super) fn joined<const N: usize>(&mut self, parts: [&str; N]) -> &mut Self {
+        self.0.word(&parts.map(str::as_bytes));
         self
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        self.0.arg(bytes);
+        self.0.word(&[bytes]);
         self
     }
 
     pub(super) fn number(&mut self, number: u64) -> &mut Self {
-        self.0.arg(number);
+        self.0.word(&[decimal(number, &mut [0; 20])]);
         self
     }
 
@@ -149,7 +211,7 @@ impl CommandBuilder {
         self.number(millis(params.fence_ttl))
     }
 
-    pub(super) fn build(self) -> Cmd {
+    pub(super) fn build(self) -> Command {
         self.0
     }
 }
@@ -162,5 +224,20 @@ mod tests {
     fn periods_are_clamped_to_what_a_node_can_add() {
         assert_eq!(millis(Duration::MAX), LIFETIME_MAX_MS);
         assert_eq!(millis(Duration::ZERO), 1);
+    }
+
+    #[test]
+    fn commands_are_encoded_as_the_driver_encodes_them() {
+        static EMPTY: std::sync::LazyLock<NodeScript> = std::sync::LazyLock::new(|| NodeScript::new(""));
+        let mut command = CommandBuilder::new(&EMPTY, ScriptRef::Hash, 12, 1);
+        command.keys(["", "a"]).joined(["b", "", "\r\n"]).number(0).number(u64::MAX).bytes(&[255; 100]);
+        let command = command.build();
+        let mut cmd = Cmd::new();
+        cmd.arg("EVALSHA").arg(EMPTY.sha()).arg(12).arg("").arg("a").arg("b\r\n");
+        cmd.arg(0).arg(u64::MAX).arg(&[255_u8; 100]);
+        let mut written = b"before".to_vec();
+        command.write_to(&mut written);
+        assert_eq!(written, [&b"before"[..], &cmd.get_packed_command()].concat());
+        assert_eq!(command.to_cmd().get_packed_command(), cmd.get_packed_command());
     }
 }

@@ -70,9 +70,9 @@ enum Sent {
     Inspection,
 }
 
-/// The answer to a request.
-async fn answer_of(sent: Sent, call: impl Future<Output = NodeResult>) -> NodeResult {
-    match (call.await?, sent) {
+/// What a node's answer to what it was sent means for the request.
+fn answer_to(sent: Sent, answer: NodeResult) -> NodeResult {
+    match (answer?, sent) {
         (reply, Sent::Request) => Ok(reply),
         (Reply::Inspected(found), Sent::Inspection) if found.no_vote.is_some() => Ok(Reply::Inspected(found)),
         (Reply::Inspected(NodeInspection { no_vote: Some(why), .. }), Sent::Question) => Ok(Reply::NoVote(why)),
@@ -82,16 +82,17 @@ async fn answer_of(sent: Sent, call: impl Future<Output = NodeResult>) -> NodeRe
 
 /// The calls of a round that are still in flight.
 struct Fanout<F> {
+    sent: Sent,
     calls: Vec<(usize, Pin<Box<F>>)>,
     ready: VecDeque<(usize, NodeResult)>,
 }
 
 impl<F: Future<Output = NodeResult>> Fanout<F> {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, NodeResult)>> {
-        let ready = &mut self.ready;
+        let (sent, ready) = (self.sent, &mut self.ready);
         self.calls.retain_mut(|(index, call)| match call.as_mut().poll(cx) {
             Poll::Ready(answer) => {
-                ready.push_back((*index, answer));
+                ready.push_back((*index, answer_to(sent, answer)));
                 false
             }
             Poll::Pending => true,
@@ -150,9 +151,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         tally.set_view(&stamp.view);
         let call = |i: &usize| {
             let call = Arc::clone(&self.nodes[*i]).call(stamp.clone(), Arc::clone(&request));
-            (*i, Box::pin(answer_of(sent, call)))
+            (*i, Box::pin(call))
         };
-        let mut fanout = Fanout { calls: targets.iter().map(call).collect(), ready: VecDeque::new() };
+        let mut fanout = Fanout { sent, calls: targets.iter().map(call).collect(), ready: VecDeque::new() };
         let mut ends = deadline;
         let mut timer = std::pin::pin!(self.clock.sleep_until(ends));
         loop {

@@ -56,7 +56,7 @@ impl RedisServer {
         let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
         let call = commands::build(&context, sent_at, request, ScriptRef::Body);
         let mut pipe = redis::pipe();
-        pipe.atomic().cmd("TIME").add_command(call).cmd("TIME").ignore_errors();
+        pipe.atomic().cmd("TIME").add_command(call.to_cmd()).cmd("TIME").ignore_errors();
         let values: Vec<redis::RedisResult<Value>> = pipe.query(&mut self.connection).expect("a transaction");
         let [before, reply, after] = values.try_into().expect("three answers");
         let time = |value: redis::RedisResult<Value>| {
@@ -76,7 +76,8 @@ impl RedisServer {
         let marker_fingerprint = commands::marker_fingerprint(params, &self.run, self.view.id);
         let context = ScriptContext { params, template: &template, marker_fingerprint: &marker_fingerprint };
         let list: Vec<(RequestTime, &Request)> = asked.iter().map(|(sent_at, request)| (*sent_at, request)).collect();
-        let value = commands::build_batch(&context, &list, ScriptRef::Body).query::<Value>(&mut self.connection);
+        let call = commands::build_batch(&context, &list, ScriptRef::Body).to_cmd();
+        let value = call.query::<Value>(&mut self.connection);
         let parse = |(i, (_, request)): (usize, &(RequestTime, Request))| match &value {
             Ok(value) => commands::parse_in_batch(asked.len(), i, request, value),
             Err(e) => Err(Unreachable::new(UnreachableKind::Protocol, e.to_string())),

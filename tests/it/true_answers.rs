@@ -102,7 +102,10 @@ async fn a_lease_that_no_quorum_confirms_is_unknown_and_promises_nothing() {
     let home = client.get("/ui/").await.text;
     assert!(home.contains("id=\"figure-held\" data-live>unknown<"), "{home}");
     let filtered = client.get("/ui/?prefix=nothing").await.text;
-    assert!(filtered.contains("Which locks are held is not known") && !filtered.contains("No lock matches"), "{filtered}");
+    assert!(
+        filtered.contains("Which locks are held is not known") && !filtered.contains("No lock matches"),
+        "{filtered}"
+    );
     // Two nodes may have forgotten that somebody has it.
     let free = client.inspect("y").await.expect_problem(503, "quorum-unavailable").json();
     let nodes = free["nodes"].as_array().expect("nodes");

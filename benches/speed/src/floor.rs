@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redlockd::protocol::keys::KeyTemplate;
-use redlockd::protocol::commands::{self, ScriptRef, ScriptContext};
+use redlockd::protocol::commands::{self, Command, ScriptContext, ScriptRef};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use redlockd::protocol::{AcquireArgs, ClusterParams, EndReason, ReleaseArgs, Request, RequestTime};
 use redlockd::types::{ResourceName, Ttl};
@@ -46,29 +46,30 @@ pub async fn plain(nodes: &[SocketAddr], connections: usize, until: Until) -> Re
         .await
 }
 
-/// The service's acquire and release scripts, without anything around them. `passes` is what each node's
-/// marker says.
-pub async fn script(nodes: &[SocketAddr], passes: Vec<String>, connections: usize, until: Until) -> Result<Run, Failure> {
+/// The service's acquire and release scripts, without anything around them. `fingerprints`: of each node's marker.
+pub async fn script(nodes: &[SocketAddr], fingerprints: Vec<String>, connections: usize, until: Until) -> Result<Run, Failure> {
     let script = Script::new();
     LocalSet::new()
         .run_until(async {
             let client = Rc::new(PipelinedClient::connect(nodes).await?);
-            let passes = Rc::new(passes);
+            let fingerprints = Rc::new(fingerprints);
             repeat_here(vec![(); connections], until, async move |(), number| {
                 let [acquire, release] = Script::requests(&format!("script-{number}"));
                 // Packed once: what differs between the nodes is the marker fingerprint, which is put in its place.
-                let packed = script.pack(&acquire, &passes[0]).get_packed_command();
-                let Some(at) = memchr::memmem::find(&packed, passes[0].as_bytes()) else { return false };
-                let (head, tail) = (&packed[..at], &packed[at + passes[0].len()..]);
+                let mut packed = Vec::new();
+                script.pack(&acquire, &fingerprints[0]).write_to(&mut packed);
+                let Some(at) = memchr::memmem::find(&packed, fingerprints[0].as_bytes()) else { return false };
+                let (head, tail) = (&packed[..at], &packed[at + fingerprints[0].len()..]);
                 let acquired = client.ask(|node, queue| {
                     queue.extend_from_slice(head);
-                    queue.extend_from_slice(passes[node].as_bytes());
+                    queue.extend_from_slice(fingerprints[node].as_bytes());
                     queue.extend_from_slice(tail);
                 });
                 if !acquired.await {
                     return false;
                 }
-                let packed = script.pack(&release, "").get_packed_command();
+                let mut packed = Vec::new();
+                script.pack(&release, "").write_to(&mut packed);
                 client.ask(|_, queue| queue.extend_from_slice(&packed)).await
             })
             .await
@@ -126,7 +127,7 @@ impl Script {
         [Request::Acquire(AcquireArgs { resource, token, attempt, ttl, labels: "{}".into() }), release]
     }
 
-    fn pack(&self, request: &Request, marker_fingerprint: &str) -> redis::Cmd {
+    fn pack(&self, request: &Request, marker_fingerprint: &str) -> Command {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let sent_at = RequestTime(u64::try_from(now.as_micros()).unwrap_or(0));
         let context = ScriptContext { params: &self.params, template: &self.template, marker_fingerprint };
@@ -175,10 +176,10 @@ impl Calls {
             Kind::Acquire => {
                 let [acquire, release] = Script::requests(&format!("cost/{number}"));
                 self.releases.push(release);
-                into.extend_from_slice(&self.script.pack(&acquire, &self.marker_fingerprint).get_packed_command());
+                self.script.pack(&acquire, &self.marker_fingerprint).write_to(into);
             }
             Kind::Release => {
-                into.extend_from_slice(&self.script.pack(&self.releases[number], &self.marker_fingerprint).get_packed_command());
+                self.script.pack(&self.releases[number], &self.marker_fingerprint).write_to(into);
             }
         }
     }

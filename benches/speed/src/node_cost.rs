@@ -48,7 +48,7 @@ impl OnNode {
         let mut control = nodes.connection(0)?;
         let mut stream = TcpStream::connect(nodes.addresses[0])?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        let mut calls = Calls::new(nodes.passes()?.swap_remove(0));
+        let mut calls = Calls::new(nodes.fingerprints()?.swap_remove(0));
         for (costs, (kind, name)) in self.0.iter_mut().zip(KINDS) {
             redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut control)?;
             let mut packed = Vec::new();

@@ -137,10 +137,14 @@ impl Nodes {
         Ok(redis::Client::open(format!("redis://{}", self.addresses[at]))?.get_connection()?)
     }
 
-    /// What each node's marker says while it votes.
-    pub fn passes(&self) -> Result<Vec<String>, Failure> {
-        let pass = |at| Ok(redis::cmd("HGET").arg("redlockd:meta").arg("pass").query(&mut self.connection(at)?)?);
-        (0..NODES).map(pass).collect()
+    /// What the service's scripts compare with each node's marker: process, cluster and view, then the quarantine asked for.
+    pub fn fingerprints(&self) -> Result<Vec<String>, Failure> {
+        let fingerprint = |at| {
+            let command = redis::cmd("HMGET").arg("redlockd:meta").arg("pass").arg("ask").to_owned();
+            let (pass, ask): (String, String) = command.query(&mut self.connection(at)?)?;
+            Ok(format!("{pass}|{ask}"))
+        };
+        (0..NODES).map(fingerprint).collect()
     }
 
     /// Stops one of them until the guard is dropped.

@@ -84,8 +84,8 @@ impl World {
         match subject {
             Subject::PlainFloor => parties(None).watch(floor::plain(&nodes.addresses, connections, until)).await,
             Subject::ScriptFloor => {
-                let passes = nodes.passes()?;
-                parties(None).watch(floor::script(&nodes.addresses, passes, connections, until)).await
+                let fingerprints = nodes.fingerprints()?;
+                parties(None).watch(floor::script(&nodes.addresses, fingerprints, connections, until)).await
             }
             Subject::Service => self.drive(connections, length).await,
             Subject::Rslock => parties(None).watch(peers::rslock(&LockManager::new(nodes.urls()), connections, until)).await,

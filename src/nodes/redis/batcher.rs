@@ -1,34 +1,21 @@
-//! Sends the requests that are queued for a connection, once per turn of the runtime, in as few
-//! commands as the protocol allows. One task per connection.
+//! Groups the requests that are queued for a connection into as few commands as the protocol allows, and hands out their
+//! answers.
 //!
 //! Requests about one resource are sent in the order in which they were enqueued. Requests that may
 //! share a command ([`commands::batch_kind`]) do so with others of the same turn, unless that would
 //! change this order.
 
 use std::collections::HashMap;
-use std::future::{Future, poll_fn};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
-use std::task::Poll;
 
-use deadpool_redis::redis::{RedisError, Value};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 
-use super::connection::{ActiveConnection, ConnectionSlot, NodeConnections, PendingRequest};
-use super::errors;
-use crate::protocol::commands::{self, BATCH_MAX, BatchKind, ScriptContext, ScriptRef};
+use super::queue::PendingRequest;
+use crate::protocol::commands::{self, BATCH_MAX, BatchKind, Command, ScriptContext, ScriptRef};
 use crate::protocol::keys::{KeyTemplate, LEASES_KEY, META_KEY};
-use crate::protocol::{ClusterParams, NodeResult, Reply, Request, RequestTime, Unreachable, UnreachableKind, ViewId};
-use crate::redlock::clock::{Clock, SystemClock};
+use crate::protocol::{ClusterParams, Reply, Request, RequestTime, ViewId};
 use crate::types::NodeId;
-
-/// Maximum number of commands on a connection that are not yet answered. Beyond it requests stay in the
-/// queue, so that a node that does not answer is not sent what nobody will wait for. The driver's own
-/// queue has the same size, so handing it a command never waits.
-pub(super) const COMMANDS_MAX: usize = 1_024;
 
 /// What commands are built with, besides the requests.
 #[derive(Debug, Clone)]
@@ -38,7 +25,7 @@ pub(super) struct CommandContext {
     /// Names of lock keys.
     pub template: KeyTemplate,
     /// The node's name.
-    id: NodeId,
+    pub id: NodeId,
     /// The last fingerprint: a connection has one until the view changes.
     fingerprint: Arc<Mutex<Option<Fingerprint>>>,
 }
@@ -66,119 +53,20 @@ impl CommandContext {
         *last = Some(Fingerprint { run: Arc::clone(run), view, text: Arc::clone(&text) });
         text
     }
-}
 
-/// Sends the requests of one connection until dropped. Cancel: what was sent may take effect; its
-/// answer is discarded.
-pub(super) async fn run_batcher(
-    context: CommandContext,
-    connections: Arc<NodeConnections>,
-    slot_index: usize,
-    clock: SystemClock,
-) {
-    let Some(slot) = connections.slots().get(slot_index) else { return };
-    let context = Arc::new(context);
-    let hashing = RandomState::new();
-    let mut in_flight = FuturesUnordered::new();
-    loop {
-        let capacity = COMMANDS_MAX.saturating_sub(in_flight.len());
-        tokio::select! {
-            biased;
-            Some(done) = in_flight.next(), if !in_flight.is_empty() => complete(&connections, slot, done, clock),
-            () = slot.enqueued(), if capacity > 0 => {
-                let Some((active, requests)) = slot.drain_batch(capacity) else { continue };
-                let requests = sendable(&context.id, &active.run, requests);
-                for batch in batches(requests, &hashing) {
-                    let mut sending = Box::pin(send_batch(Arc::clone(&context), active.clone(), batch));
-                    // The first poll hands the command to the driver: here, so that commands keep their order.
-                    match poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await {
-                        Poll::Ready(done) => complete(&connections, slot, done, clock),
-                        Poll::Pending => in_flight.push(sending),
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// A command that was answered, or failed.
-struct CompletedBatch {
-    generation: u64,
-    run: Arc<str>,
-    id: NodeId,
-    batch: Vec<PendingRequest>,
-    outcome: Result<Value, RedisError>,
-}
-
-/// Sends a batch by its script's hash, and once more with the script's text where the node did not know
-/// it (after a `SCRIPT FLUSH`).
-///
-/// That one repeat is safe: `NOSCRIPT` means that the first command did not run. Commands sent after the
-/// first may overtake it. An extend, a repair or an acquire that a release or a cancel overtook finds
-/// the tombstone and changes nothing; two extends may swap, and neither shortens.
-///
-/// Cancel: as [`run_batcher`]; between the two commands, nothing more is sent.
-async fn send_batch(
-    context: Arc<CommandContext>,
-    mut active: ActiveConnection,
-    batch: Vec<PendingRequest>,
-) -> CompletedBatch {
-    let view = batch.first().map_or(ViewId::NONE, |p| p.stamp.view.id);
-    let marker_fingerprint = context.fingerprint(&active.run, view);
-    let command = |script_ref: ScriptRef| {
+    /// The command for a batch, to the process `run`.
+    pub(super) fn command(&self, run: &Arc<str>, batch: &[PendingRequest], script_ref: ScriptRef) -> Command {
+        let view = batch.first().map_or(ViewId::NONE, |p| p.stamp.view.id);
+        let marker_fingerprint = self.fingerprint(run, view);
         let requests: Vec<(RequestTime, &_)> = batch.iter().map(|p| (p.stamp.sent_at, &*p.request)).collect();
-        let (params, template) = (&*context.params, &context.template);
+        let (params, template) = (&*self.params, &self.template);
         let context = ScriptContext { params, template, marker_fingerprint: &marker_fingerprint };
         commands::build_batch(&context, &requests, script_ref)
-    };
-    let by_hash = command(ScriptRef::Hash);
-    let outcome = match by_hash.query_async::<Value>(&mut active.connection).await {
-        Err(error) if errors::is_no_script(&error) => {
-            let by_body = command(ScriptRef::Body);
-            by_body.query_async(&mut active.connection).await
-        }
-        outcome => outcome,
-    };
-    let ActiveConnection { generation, run, .. } = active;
-    CompletedBatch { generation, run, id: context.id.clone(), batch, outcome }
-}
-
-fn complete(connections: &NodeConnections, slot: &ConnectionSlot, done: CompletedBatch, clock: SystemClock) {
-    let CompletedBatch { generation, run, id, batch, outcome } = done;
-    let count = batch.len();
-    match outcome {
-        Ok(value) => {
-            for (index, pending) in batch.into_iter().enumerate() {
-                let answer = commands::parse_in_batch(count, index, &pending.request, &value);
-                if matches!(&answer, Ok(Reply::Status(status)) if is_outdated(&run, &status.run)) {
-                    connections.close(slot, Some(generation), clock.now());
-                }
-                let answer = pending.stamp.counted(&id, &run, answer);
-                pending.answer(answer);
-            }
-        }
-        Err(error) => {
-            if errors::breaks_connection(&error) {
-                connections.close(slot, Some(generation), clock.now());
-            }
-            let answer = errors::of_call(&error);
-            if answer.kind == UnreachableKind::ReadOnly {
-                connections.close_all(answer.clone(), clock.now());
-            }
-            for pending in batch {
-                pending.answer(Err(answer.clone()));
-            }
-        }
     }
-}
-
-/// Whether the server became another run since the connection's hand-shake, as by a failover to a replica and back.
-fn is_outdated(bound: &str, run: &str) -> bool {
-    !bound.is_empty() && bound != run
 }
 
 /// Answers the requests that the process at the other end may not get: their view names another one.
-fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>) -> Vec<PendingRequest> {
+pub(super) fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>) -> Vec<PendingRequest> {
     let refused = |pending: &PendingRequest| pending.stamp.refusal(id, run, &pending.request);
     let mut sent = Vec::with_capacity(requests.len());
     for pending in requests {
@@ -191,10 +79,13 @@ fn sendable(id: &NodeId, run: &str, requests: Vec<PendingRequest>) -> Vec<Pendin
 }
 
 /// Groups requests into commands, in the order in which these are to be sent.
-fn batches(requests: Vec<PendingRequest>, hashing: &RandomState) -> Vec<Vec<PendingRequest>> {
+pub(super) fn batches(requests: Vec<PendingRequest>, hashing: &RandomState) -> Vec<Vec<PendingRequest>> {
+    if requests.len() == 1 {
+        return if requests[0].is_abandoned() { Vec::new() } else { vec![requests] };
+    }
     let mut batches: Vec<Vec<PendingRequest>> = Vec::new();
     // By kind, the last batch that may take more; by resource, the last batch that has a request about it.
-    let (mut open, mut last): ([Option<usize>; 2], HashMap<u64, usize>) = Default::default();
+    let (mut open, mut last): ([Option<usize>; 2], HashMap<u64, usize, BuildHasherDefault<AsIs>>) = Default::default();
     for pending in requests {
         if pending.is_abandoned() {
             continue;
@@ -226,6 +117,22 @@ fn batches(requests: Vec<PendingRequest>, hashing: &RandomState) -> Vec<Vec<Pend
     batches
 }
 
+/// Keys of that map are hashes already.
+#[derive(Debug, Clone, Copy, Default)]
+struct AsIs(u64);
+
+impl Hasher for AsIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
 /// Requests with the same key keep their order: the resource, or the node's own key that is requested.
 pub(super) fn ordering_key(request: &Request) -> &str {
     if let Some(resource) = request.resource() {
@@ -235,14 +142,6 @@ pub(super) fn ordering_key(request: &Request) -> &str {
         Request::List(_) => LEASES_KEY,
         _ => META_KEY,
     }
-}
-
-/// Waits for the answer to an enqueued request. Cancel: the request is not sent if it has not been yet,
-/// otherwise it may take effect.
-pub(super) async fn answer_of(answer: oneshot::Receiver<NodeResult>) -> NodeResult {
-    answer.await.unwrap_or_else(|_| {
-        Err(Unreachable::new(UnreachableKind::Disconnected, "the connection to the node was closed"))
-    })
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
-//! The connections of one node: each a multiplexed connection with the queue of requests in front of
-//! it, and what they share. The supervisor puts connections in, callers enqueue requests, and the
-//! connection's batcher takes both out.
+//! The connections of one node, each with the queue of requests in front of it, and what they share. The supervisor puts
+//! connections in, callers enqueue requests, and the connection's driver takes them out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{Cmd, RedisError, Value};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
 
+use super::errors;
+use super::queue::{ConnectionQueue, EnqueueError};
 use super::server_checks::ServerInfo;
 use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::clock::BootTime;
@@ -17,62 +18,32 @@ use crate::redlock::clock::BootTime;
 /// A connection that has passed its hand-shake.
 #[derive(Debug, Clone)]
 pub(super) struct ActiveConnection {
-    /// Where commands are sent.
-    pub connection: MultiplexedConnection,
-    /// The process to which it is bound; empty: not known, each script reads it.
-    pub run: Arc<str>,
+    /// What is to be sent on it.
+    pub queue: Arc<ConnectionQueue>,
     /// Distinguishes the connections that a slot has had.
     pub generation: u64,
     pub(super) _driver: DriverTask,
 }
 
+impl ActiveConnection {
+    /// Sends a command beside the requests.
+    ///
+    /// Errors: the connection's and the server's. Cancel: the command may be sent.
+    pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let (caller, answer) = oneshot::channel();
+        self.queue.push_command(command.get_packed_command(), caller);
+        answer.await.unwrap_or_else(|_| Err(errors::lost()))
+    }
+}
+
 /// The task that reads and writes for a connection: ended when the last clone is dropped.
 pub(super) type DriverTask = Arc<JoinSet<()>>;
 
-/// A request that is not yet answered.
-#[derive(Debug)]
-pub(super) struct PendingRequest {
-    /// When its round began, and in which view.
-    pub stamp: RequestStamp,
-    /// What is requested.
-    pub request: Arc<Request>,
-    caller: oneshot::Sender<NodeResult>,
-}
-
-impl PendingRequest {
-    /// The request, and the receiver of its answer.
-    pub(super) fn new(stamp: RequestStamp, request: Arc<Request>) -> (Self, oneshot::Receiver<NodeResult>) {
-        let (caller, answer) = oneshot::channel();
-        (Self { stamp, request, caller }, answer)
-    }
-
-    /// The caller no longer waits for the answer.
-    pub(super) fn is_abandoned(&self) -> bool {
-        self.caller.is_closed()
-    }
-
-    /// Sends the answer to the caller, if it still waits.
-    pub(super) fn answer(self, answer: NodeResult) {
-        let _ = self.caller.send(answer);
-    }
-}
-
-/// Why a request was not enqueued.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum EnqueueError {
-    /// There is no connection.
-    NotConnected,
-    /// The queue is full.
-    QueueFull,
-}
-
-/// The place of one connection, and the queue of requests for it.
+/// The place of one connection.
 #[derive(Debug, Default)]
 pub(super) struct ConnectionSlot {
     active: Mutex<Option<ActiveConnection>>,
     closed: Notify,
-    queue: Mutex<Vec<PendingRequest>>,
-    enqueued: Notify,
 }
 
 impl ConnectionSlot {
@@ -87,8 +58,7 @@ impl ConnectionSlot {
     }
 
     /// Enqueues a request for the next batch. At most `limit` wait at a time; a full queue first drops
-    /// the requests whose callers are gone. The receiver is closed without an answer where the
-    /// connection is lost before the request is sent.
+    /// the requests whose callers are gone.
     ///
     /// Errors: [`EnqueueError`]; then nothing is sent.
     pub(super) fn enqueue(
@@ -97,46 +67,10 @@ impl ConnectionSlot {
         request: Arc<Request>,
         limit: usize,
     ) -> Result<oneshot::Receiver<NodeResult>, EnqueueError> {
-        // Held throughout: a concurrent `close` either finds the request in the queue or is seen here.
-        let active = self.active.lock();
-        if active.is_none() {
-            return Err(EnqueueError::NotConnected);
+        match self.active.lock().as_ref() {
+            Some(active) => active.queue.push(stamp, request, limit),
+            None => Err(EnqueueError::NotConnected),
         }
-        let mut queue = self.queue.lock();
-        if queue.len() >= limit {
-            queue.retain(|pending| !pending.is_abandoned());
-        }
-        if queue.len() >= limit {
-            return Err(EnqueueError::QueueFull);
-        }
-        let (pending, answer) = PendingRequest::new(stamp, request);
-        queue.push(pending);
-        if queue.len() == 1 {
-            self.enqueued.notify_one();
-        }
-        Ok(answer)
-    }
-
-    /// Resolves once the queue has requests. For one waiting batcher. Cancel: the wake-up is kept for the
-    /// next wait.
-    pub(super) async fn enqueued(&self) {
-        self.enqueued.notified().await;
-    }
-
-    /// Takes at most `max` requests, the oldest first, and the connection to send them on. If more wait,
-    /// [`Self::enqueued`] resolves again at once. Without a connection the requests are dropped unsent.
-    pub(super) fn drain_batch(&self, max: usize) -> Option<(ActiveConnection, Vec<PendingRequest>)> {
-        let active = self.active();
-        let mut queue = self.queue.lock();
-        let requests = match queue.len() {
-            all if all <= max => std::mem::take(&mut *queue),
-            _ => {
-                self.enqueued.notify_one();
-                queue.drain(..max).collect()
-            }
-        };
-        drop(queue);
-        active.map(|active| (active, requests))
     }
 
     /// Removes the active connection, if it is of that generation (`None`: any), and wakes the task that
@@ -145,10 +79,10 @@ impl ConnectionSlot {
         let mut active = self.active.lock();
         let closes = active.as_ref().is_some_and(|a| generation.is_none_or(|g| g == a.generation));
         if closes {
-            *active = None;
+            let closed = active.take();
             self.closed.notify_one();
-            // Here, because the batcher may have ended already.
-            self.queue.lock().clear();
+            // Here, because the driver may have ended already.
+            closed.into_iter().for_each(|closed| closed.queue.end());
         }
         closes
     }
@@ -225,6 +159,9 @@ impl NodeConnections {
 
     /// The slot of a key: the same for all requests about one resource, which keeps their order.
     pub(super) fn slot_of_key(&self, key: &str) -> &ConnectionSlot {
+        if let [only] = self.slots.as_slice() {
+            return only;
+        }
         // FNV-1a: fast and evenly distributed. It need not resist chosen keys.
         let hash =
             key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
@@ -313,20 +250,20 @@ impl NodeConnections {
     }
 
     /// One of the `limit` calls that may be in flight; `None` where there are as many already.
-    pub(super) fn begin_call(&self, limit: usize) -> Option<CallPermit<'_>> {
+    pub(super) fn begin_call(self: &Arc<Self>, limit: usize) -> Option<CallPermit> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let permit = CallPermit(&self.in_flight);
+        let permit = CallPermit(Arc::clone(self));
         (before < limit).then_some(permit)
     }
 }
 
 /// One call in flight, until dropped.
 #[derive(Debug)]
-pub(super) struct CallPermit<'a>(&'a AtomicUsize);
+pub(super) struct CallPermit(Arc<NodeConnections>);
 
-impl Drop for CallPermit<'_> {
+impl Drop for CallPermit {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -349,12 +286,31 @@ mod tests {
         let slot = ConnectionSlot::default();
         let refused = slot.enqueue(RequestTime(1).into(), Arc::new(Request::probe()), 8).err();
         assert_eq!(refused, Some(EnqueueError::NotConnected));
-        assert!(slot.drain_batch(8).is_none());
+    }
+
+    /// A connection that was closed takes no more, and its driver learns of it.
+    #[tokio::test]
+    async fn what_waits_on_a_closed_connection_is_answered_as_never_sent() {
+        let (connections, queue) = (NodeConnections::new(1, BootTime::default()), Arc::new(ConnectionQueue::default()));
+        let active = ActiveConnection { queue: Arc::clone(&queue), generation: 7, _driver: Arc::new(JoinSet::new()) };
+        let slot = &connections.slots()[0];
+        connections.activate(slot, active.clone(), BootTime::default());
+        let mut answer = slot.enqueue(RequestTime(1).into(), Arc::new(Request::probe()), 1).expect("it fits");
+        let full = slot.enqueue(RequestTime(1).into(), Arc::new(Request::probe()), 1).err();
+        assert_eq!(full, Some(EnqueueError::QueueFull));
+        connections.close(slot, Some(6), BootTime::default());
+        assert!(slot.is_active(), "it is of another generation");
+        connections.close(slot, Some(7), BootTime::default());
+        let kind = answer.try_recv().expect("an answer").expect_err("not sent").kind;
+        assert_eq!(kind, UnreachableKind::Disconnected);
+        let cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(queue.drain(8, &cx).is_none());
+        assert!(active.ask(&deadpool_redis::redis::cmd("PING")).await.is_err());
     }
 
     #[test]
     fn calls_in_flight_are_bounded_and_their_permits_return() {
-        let connections = NodeConnections::new(1, BootTime::default());
+        let connections = Arc::new(NodeConnections::new(1, BootTime::default()));
         let permits: Vec<_> = (0..3).map_while(|_| connections.begin_call(2)).collect();
         assert_eq!(permits.len(), 2);
         drop(permits);

@@ -93,6 +93,11 @@ pub(super) fn not_master(role: &str) -> RedisError {
     make_extension_error("READONLY".into(), Some(format!("the server's role is {role}")))
 }
 
+/// The connection ended, as an error of the driver.
+pub(super) fn lost() -> RedisError {
+    RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe))
+}
+
 /// A timeout of ours, as an error of the driver.
 pub(super) fn timed_out() -> RedisError {
     RedisError::from(io::Error::from(io::ErrorKind::TimedOut))

@@ -25,7 +25,7 @@ const UNASKED_MAX: u64 = 1;
 
 /// Reads the framing of one direction of a connection.
 #[derive(Debug, Default)]
-struct Meter {
+pub(super) struct Meter {
     /// Elements that are missing in each incomplete list, the outermost first.
     open: Vec<usize>,
     /// The present line so far.
@@ -44,34 +44,52 @@ impl Meter {
     /// Reads the next bytes. Errors: what is too large, or malformed.
     fn feed(&mut self, mut rest: &[u8]) -> Result<(), &'static str> {
         while !rest.is_empty() {
-            let taken = if self.text > 0 {
+            rest = &rest[self.feed_value(rest)?.0..];
+        }
+        Ok(())
+    }
+
+    /// Reads the next bytes, at most to the end of a value. Returns how many, and whether a value ends there.
+    ///
+    /// Errors: as [`Self::feed`].
+    pub(super) fn feed_value(&mut self, bytes: &[u8]) -> Result<(usize, bool), &'static str> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            if self.text > 0 {
                 let taken = self.text.min(rest.len());
                 self.text -= taken;
                 self.bytes += taken;
+                at += taken;
                 if self.text == 0 {
                     self.end_value();
                 }
-                taken
             } else {
-                let end = rest.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+                let end = rest.iter().position(|byte| *byte == b'\n').map(|end| end + 1);
                 let taken = end.unwrap_or(rest.len());
                 if self.line.len() + taken > LINE_MAX_BYTES {
                     return Err("a line of a reply is too long");
                 }
-                self.line.extend_from_slice(&rest[..taken]);
                 self.bytes += taken;
-                if end.is_some() {
+                at += taken;
+                match end {
+                    // Without a copy where all of the line is here.
+                    Some(end) if self.line.is_empty() => self.read_line(&rest[..end])?,
+                    _ => self.line.extend_from_slice(&rest[..taken]),
+                }
+                if end.is_some() && !self.line.is_empty() {
                     let line = std::mem::take(&mut self.line);
                     self.read_line(&line)?;
                 }
-                taken
-            };
+            }
             if self.bytes > REPLY_MAX_BYTES {
                 return Err("a reply is too large");
             }
-            rest = &rest[taken..];
+            if self.text == 0 && self.line.is_empty() && self.open.is_empty() {
+                return Ok((at, true));
+            }
         }
-        Ok(())
+        Ok((at, false))
     }
 
     fn read_line(&mut self, line: &[u8]) -> Result<(), &'static str> {

@@ -3,22 +3,25 @@
 //! Each connection is multiplexed: all commands are sent on it at the same time. `supervisor` builds, checks
 //! (`PING`) and replaces it; `meter` bounds what the node sends on it.
 //!
-//! A caller's request is queued until the runtime's turn ends, then `batcher` sends all that are
+//! A caller's request is queued until the runtime's turn ends, then `driver` sends all that are
 //! queued. Nothing is repeated, except a script that the server did not know and therefore did not run.
 
 mod batcher;
 mod config;
 mod connect;
 mod connection;
+mod driver;
 mod errors;
 mod meter;
 mod node;
+mod queue;
 mod retry;
 mod server_checks;
 mod stream;
 mod subscriber;
 mod supervisor;
 mod url;
+mod wire;
 
 pub use config::{CONNECTIONS_MAX, Identity, RedisNodeConfig};
 pub use node::{RedisNode, RedisNodeReport};

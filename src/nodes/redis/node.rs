@@ -2,16 +2,22 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use tokio::task::JoinSet;
+use tokio::sync::oneshot;
+use tokio::task::coop::Unconstrained;
+use tokio::task::unconstrained;
 
-use super::batcher::{CommandContext, answer_of, ordering_key, run_batcher};
+use super::batcher::{CommandContext, ordering_key};
 use super::config::{CONNECTIONS_MAX, Identity, RedisNodeConfig};
 use super::connect::{Connector, Limits};
-use super::connection::{EnqueueError, NodeConnections};
+use super::connection::{CallPermit, NodeConnections};
+use super::driver::Place;
+use super::queue::EnqueueError;
 use super::server_checks::ServerFinding;
 use super::{subscriber, supervisor};
 use crate::nodes::observer::NodeObserver;
@@ -105,21 +111,12 @@ impl RedisNode {
         let (id, subscribed, supervised) = (config.id.clone(), Arc::clone(&subscriptions), Arc::clone(&connections));
         let shared = (subscribed, Arc::clone(&connections));
         let subscriber = subscriber::run(id.clone(), connector.clone(), shared, limit, clock, entropy.clone());
-        let pools =
-            (0..config.connections).map(|slot| connector.pool(&connections, slot, clock)).collect::<Result<_, _>>()?;
         let (own, address) = (connector.clone(), Address { text: config.url.address().into(), is_moved: false });
-        let supervisor = supervisor::supervise(id, Arc::clone(&connections), (connector, pools), clock, entropy);
-        let context = CommandContext::new(config.id.clone(), config.params, config.key_template);
+        let context = Arc::new(CommandContext::new(config.id.clone(), config.params, config.key_template));
+        let place = |slot| Place { context: Arc::clone(&context), connections: Arc::clone(&connections), slot, clock };
+        let pools = (0..config.connections).map(|slot| connector.pool(place(slot))).collect::<Result<_, _>>()?;
+        let supervisor = supervisor::supervise(id, supervised, (connector, pools), clock, entropy);
         let tasks = async move {
-            // Tasks of their own, so that their frequent wake-ups do not poll the others. Dropping the
-            // set ends them with this future.
-            let mut batchers = JoinSet::new();
-            for index in 0..supervised.slots().len() {
-                let batcher = run_batcher(context.clone(), Arc::clone(&supervised), index, clock);
-                // Unconstrained: tokio's budget could delay handing a command to the driver, and a later
-                // one would overtake it.
-                batchers.spawn(tokio::task::unconstrained(batcher));
-            }
             futures_util::future::join(supervisor, subscriber).await;
         };
         let node = Self {
@@ -155,21 +152,18 @@ impl RedisNode {
         }
     }
 
-    async fn send(&self, stamp: RequestStamp, request: &Arc<Request>) -> NodeResult {
-        let Some(_permit) = self.connections.begin_call(self.max_in_flight) else {
-            return Err(Unreachable::new(UnreachableKind::Overloaded, "too many requests are in flight"));
-        };
-        if self.connections.is_unsuitable() && matches!(**request, Request::Acquire(_)) {
+    /// Enqueues a request. The receiver is answered in any case, also where the connection ends.
+    fn send(&self, stamp: RequestStamp, request: Arc<Request>) -> Result<oneshot::Receiver<NodeResult>, Unreachable> {
+        if self.connections.is_unsuitable() && matches!(*request, Request::Acquire(_)) {
             return Err(Unreachable::new(UnreachableKind::Unsuitable, "findings about the server remove its vote"));
         }
-        let slot = self.connections.slot_of_key(ordering_key(request));
-        match slot.enqueue(stamp, Arc::clone(request), self.max_in_flight) {
-            Ok(answer) => answer_of(answer).await,
-            Err(EnqueueError::NotConnected) => Err(self.not_connected()),
-            Err(EnqueueError::QueueFull) => {
-                Err(Unreachable::new(UnreachableKind::Overloaded, "too many requests wait to be sent"))
+        let slot = self.connections.slot_of_key(ordering_key(&request));
+        slot.enqueue(stamp, request, self.max_in_flight).map_err(|error| match error {
+            EnqueueError::NotConnected => self.not_connected(),
+            EnqueueError::QueueFull => {
+                Unreachable::new(UnreachableKind::Overloaded, "too many requests wait to be sent")
             }
-        }
+        })
     }
 
     /// Why nothing was sent. Missing rights and a replica are reported as such, because retrying does not help.
@@ -229,33 +223,85 @@ impl Node for RedisNode {
         stamp: RequestStamp,
         request: Arc<Request>,
     ) -> impl Future<Output = NodeResult> + Send + 'static {
-        // The first poll enqueues the request, so requests keep the order of their first polls.
-        // Unconstrained: tokio's budget is for sockets, and a round has few answers to look at.
-        tokio::task::unconstrained(async move {
-            let (operation, started) = (request.operation(), self.clock.now());
-            let mut guard = CallGuard { node: &self, operation, started, is_answered: false };
-            let answer = self.send(stamp, &request).await;
-            guard.is_answered = true;
-            self.completed(operation, started, &answer);
-            answer
-        })
+        Call { operation: request.operation(), node: self, started: None, state: CallState::New(stamp, request) }
+    }
+}
+
+/// A call: the first poll enqueues the request, so requests keep the order of their first polls. Not an async block, which
+/// would be several times as large, and is moved for each node and round.
+struct Call {
+    node: Arc<RedisNode>,
+    operation: &'static str,
+    /// When it was polled first.
+    started: Option<BootTime>,
+    state: CallState,
+}
+
+enum CallState {
+    New(RequestStamp, Arc<Request>),
+    /// Unconstrained: tokio's budget is for sockets, and a round has few answers to look at.
+    Sent {
+        answer: Unconstrained<oneshot::Receiver<NodeResult>>,
+        _permit: CallPermit,
+    },
+    Ended,
+}
+
+impl CallState {
+    /// What is to be sent, if nothing was yet: then it is [`Self::Ended`] for now.
+    fn take_new(&mut self) -> Option<(RequestStamp, Arc<Request>)> {
+        if !matches!(self, Self::New(..)) {
+            return None;
+        }
+        match std::mem::replace(self, Self::Ended) {
+            Self::New(stamp, request) => Some((stamp, request)),
+            Self::Sent { .. } | Self::Ended => None,
+        }
+    }
+}
+
+impl Future for Call {
+    type Output = NodeResult;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<NodeResult> {
+        let this = &mut *self;
+        if let Some((stamp, request)) = this.state.take_new() {
+            this.started = Some(this.node.clock.now());
+            let sent = match this.node.connections.begin_call(this.node.max_in_flight) {
+                Some(permit) => this.node.send(stamp, request).map(|answer| (answer, permit)),
+                None => Err(Unreachable::new(UnreachableKind::Overloaded, "too many requests are in flight")),
+            };
+            match sent {
+                Ok((answer, _permit)) => this.state = CallState::Sent { answer: unconstrained(answer), _permit },
+                Err(error) => return Poll::Ready(this.end(Err(error))),
+            }
+        }
+        let answer = match &mut this.state {
+            CallState::Sent { answer, .. } => ready!(Pin::new(answer).poll(cx)),
+            // Polled after its end.
+            CallState::New(..) | CallState::Ended => return Poll::Pending,
+        };
+        let answer = answer.unwrap_or_else(|_| Err(this.node.not_connected()));
+        Poll::Ready(this.end(answer))
+    }
+}
+
+impl Call {
+    fn end(&mut self, answer: NodeResult) -> NodeResult {
+        self.state = CallState::Ended;
+        self.node.completed(self.operation, self.started.unwrap_or_default(), &answer);
+        answer
     }
 }
 
 /// Counts a call that is dropped without an answer after the node timeout as a timeout. Dropped
 /// earlier, the caller went away, which is no error of the node.
-struct CallGuard<'a> {
-    node: &'a RedisNode,
-    operation: &'static str,
-    started: BootTime,
-    is_answered: bool,
-}
-
-impl Drop for CallGuard<'_> {
+impl Drop for Call {
     fn drop(&mut self) {
-        if !self.is_answered && self.node.clock.now().since(self.started) >= self.node.node_timeout {
+        let (CallState::Sent { .. }, Some(started)) = (&self.state, self.started) else { return };
+        if self.node.clock.now().since(started) >= self.node.node_timeout {
             let late = Unreachable::new(UnreachableKind::Timeout, "no answer within the node timeout");
-            self.node.completed(self.operation, self.started, &Err(late));
+            self.node.completed(self.operation, started, &Err(late));
         }
     }
 }

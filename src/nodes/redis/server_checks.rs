@@ -1,6 +1,8 @@
 //! Whether a server is suitable as a node, from its `INFO`: each finding with its reason, and whether it
 //! removes the node's vote.
 
+use std::collections::HashMap;
+
 /// The oldest Redis whose commands the scripts need: `SET … KEEPTTL` and users with permissions came
 /// with 6.0 (the scripts' own effects replication is on by default since 5.0).
 pub(super) const OLDEST_VERSION: (u32, u32) = (6, 0);
@@ -125,11 +127,8 @@ impl ServerInfo {
 /// Parses an `INFO` of the default sections. `saves` is the setting `save`, where it could be read.
 /// A missing field gives no finding: a server that hides it may still be suitable.
 pub fn read(info: &str, saves: Option<&str>, allow_replicas: bool) -> ServerInfo {
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|line| line.split_once(':').filter(|(key, _)| *key == name))
-            .map(|(_, value)| value.trim())
-    };
+    let fields: HashMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
+    let field = |name: &str| fields.get(name).map(|value| value.trim());
     let number = |name: &str| field(name).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
     let (version, role) = (field("redis_version").unwrap_or(""), field("role").unwrap_or(""));
     let mut findings = Vec::new();

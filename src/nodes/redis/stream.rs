@@ -1,5 +1,4 @@
-//! The socket to a node, with or without TLS. Opened here and not by the driver, so that [`super::meter`] can
-//! bound what the node sends.
+//! The socket to a node, with or without TLS. Opened here, so that [`super::meter`] can bound what the node sends.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,7 +12,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 
-use super::meter::Metered;
 use super::url::NodeTls;
 use crate::types::Invalid;
 
@@ -68,8 +66,8 @@ impl Target {
     }
 
     /// Connects. Errors: those of the socket, and of the TLS hand-shake. Cancel: the socket is closed.
-    pub(super) async fn connect(&self) -> io::Result<Metered<Box<dyn Socket>>> {
-        let socket: Box<dyn Socket> = match self {
+    pub(super) async fn connect(&self) -> io::Result<Box<dyn Socket>> {
+        Ok(match self {
             Self::Unix(path) => Box::new(UnixStream::connect(path).await?),
             Self::Tcp { host, port, tls } => {
                 let socket = TcpStream::connect((host.as_str(), *port)).await?;
@@ -82,8 +80,7 @@ impl Target {
                     }
                 }
             }
-        };
-        Ok(Metered::new(socket))
+        })
     }
 }
 

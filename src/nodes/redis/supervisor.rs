@@ -118,8 +118,8 @@ async fn closed_within(closed: impl Future<Output = ()>, clock: SystemClock, per
 async fn watch_server(id: &NodeId, connections: &NodeConnections, connector: &Connector, clock: SystemClock) {
     loop {
         clock.sleep(SERVER_CHECK_INTERVAL).await;
-        let Some(mut active) = connections.slots().iter().find_map(|slot| slot.active()) else { continue };
-        if let Ok(server) = connector.read_server(&mut active).await {
+        let Some(active) = connections.slots().iter().find_map(|slot| slot.active()) else { continue };
+        if let Ok(server) = connector.read_server(&active).await {
             log_findings(id, &connections.status().0.server.findings, &server.findings);
             let refusal = (!server.is_master()).then(|| errors::of_call(&errors::not_master(&server.role)));
             connections.record_server(server);

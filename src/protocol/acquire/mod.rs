@@ -4,14 +4,14 @@ pub(super) mod reference;
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::RequestTime;
 use super::record::LeaseRecord;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader, in_range};
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, Fence, ResourceName, TokenHash, Ttl};
 
 node_script!(with_marker "acquire.lua");
@@ -37,12 +37,12 @@ pub(super) fn build<'a>(
     count: usize,
     batch: impl Iterator<Item = (RequestTime, &'a AcquireArgs)> + Clone,
     script_ref: ScriptRef,
-) -> Cmd {
+) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2 + 4 * count, count);
     command.keys([keys::META_KEY, keys::LEASES_KEY]);
     for (_, AcquireArgs { resource, token, attempt, .. }) in batch.clone() {
-        command.text(&context.template.lock(resource)).text(&keys::token_tombstone(resource, token));
-        command.text(&keys::attempt_tombstone(resource, token, attempt)).text(&keys::fence(resource));
+        command.joined(context.template.lock_parts(resource)).joined(keys::token_tombstone_parts(resource, token));
+        command.joined(keys::attempt_tombstone_parts(resource, token, attempt)).joined(keys::fence_parts(resource));
     }
     command.shared_marker_args(context);
     for (sent_at, AcquireArgs { resource, token, attempt, ttl, labels }) in batch {

@@ -5,14 +5,14 @@ pub(super) mod reference;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::RequestTime;
 use super::reply::{NodeStatus, Reply, Vote};
 use super::reply_reader::{Malformed, ReplyReader};
 use super::request::Request;
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::NodeId;
 
 node_script!(with_marker "admin.lua");
@@ -39,7 +39,7 @@ pub(super) fn build(
     sent_at: RequestTime,
     request: &Request,
     script_ref: ScriptRef,
-) -> Cmd {
+) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, 1);
     command.keys([keys::META_KEY, keys::LEASES_KEY]);
     command.marker_args(context, sent_at);

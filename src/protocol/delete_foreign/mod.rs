@@ -4,12 +4,12 @@ pub(super) mod reference;
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader};
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::ResourceName;
 
 node_script!("delete_foreign.lua");
@@ -24,7 +24,7 @@ pub struct DeleteForeignArgs {
 }
 
 /// The command for the deletion.
-pub(super) fn build(context: &ScriptContext<'_>, args: &DeleteForeignArgs, script_ref: ScriptRef) -> Cmd {
+pub(super) fn build(context: &ScriptContext<'_>, args: &DeleteForeignArgs, script_ref: ScriptRef) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, 1);
     command.keys([&context.template.lock(&args.resource), &keys::block(&args.resource)]);
     command.text(&args.fingerprint).text(&keys::freed_channel(&args.resource));

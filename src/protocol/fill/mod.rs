@@ -7,7 +7,7 @@ pub(super) mod reference;
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::RequestTime;
@@ -15,7 +15,7 @@ use super::read::Tombstone;
 use super::record::LeaseRecord;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader};
-use super::script::{CommandBuilder, LIFETIME_MAX_MS, ScriptContext, ScriptRef, node_script};
+use super::script::{Command, CommandBuilder, LIFETIME_MAX_MS, ScriptContext, ScriptRef, node_script};
 use super::view::View;
 use crate::types::{ResourceName, TokenHash};
 
@@ -63,7 +63,12 @@ impl FillEntry {
 }
 
 /// The command for a page.
-pub(super) fn build(context: &ScriptContext<'_>, sent_at: RequestTime, args: &FillArgs, script_ref: ScriptRef) -> Cmd {
+pub(super) fn build(
+    context: &ScriptContext<'_>,
+    sent_at: RequestTime,
+    args: &FillArgs,
+    script_ref: ScriptRef,
+) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, args.entries.len());
     command.keys([keys::META_KEY, keys::LEASES_KEY]);
     command.marker_args(context, sent_at);

@@ -2,14 +2,14 @@
 
 pub(super) mod reference;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::RequestTime;
 use super::record::LeaseRecord;
 use super::reply::{NodeInspection, Reply, StoredLock};
 use super::reply_reader::{Malformed, ReplyReader, malformed};
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::ResourceName;
 
 node_script!(with_marker "inspect.lua");
@@ -20,7 +20,7 @@ pub(super) fn build(
     sent_at: RequestTime,
     resource: &ResourceName,
     script_ref: ScriptRef,
-) -> Cmd {
+) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 4, 1);
     command.keys([keys::META_KEY, &context.template.lock(resource), &keys::fence(resource), &keys::block(resource)]);
     command.marker_args(context, sent_at);

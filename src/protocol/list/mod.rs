@@ -2,13 +2,13 @@
 
 pub(super) mod reference;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::record::LeaseRecord;
 use super::reply::{ListedLease, Reply};
 use super::reply_reader::{Malformed, ReplyReader, malformed};
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::ResourceName;
 
 node_script!("list.lua");
@@ -26,7 +26,7 @@ pub struct ListArgs {
 }
 
 /// The command for a page.
-pub(super) fn build(context: &ScriptContext<'_>, args: &ListArgs, script_ref: ScriptRef) -> Cmd {
+pub(super) fn build(context: &ScriptContext<'_>, args: &ListArgs, script_ref: ScriptRef) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1, 1);
     command.keys([keys::LEASES_KEY]);
     command.number(args.cursor).number(args.count.clamp(1, PAGE_MAX).into());

@@ -4,14 +4,14 @@ pub(super) mod reference;
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::{BY_CLOCK, RequestTime};
 use super::reply::{MemberStatus, Reply, Vote};
 use super::reply_reader::{Malformed, ReplyReader};
 use super::request::Request;
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use super::view::View;
 use crate::types::Fence;
 
@@ -38,7 +38,7 @@ pub(super) fn build(
     sent_at: RequestTime,
     request: &Request,
     script_ref: ScriptRef,
-) -> Cmd {
+) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1, 1);
     command.keys([keys::META_KEY]).marker_args(context, sent_at).text(request.operation());
     match request {

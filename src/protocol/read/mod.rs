@@ -4,14 +4,14 @@ pub(super) mod reference;
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::RequestTime;
 use super::record::{FOREIGN_VALUE_MAX, LeaseRecord};
 use super::reply::{EndReason, Reply};
 use super::reply_reader::{Malformed, ReplyReader, malformed};
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
 node_script!(with_marker "read.lua");
@@ -57,7 +57,12 @@ pub struct Tombstone {
 }
 
 /// The command for a page.
-pub(super) fn build(context: &ScriptContext<'_>, sent_at: RequestTime, args: &ReadArgs, script_ref: ScriptRef) -> Cmd {
+pub(super) fn build(
+    context: &ScriptContext<'_>,
+    sent_at: RequestTime,
+    args: &ReadArgs,
+    script_ref: ScriptRef,
+) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1, 1);
     command.keys([keys::META_KEY]);
     command.marker_args(context, sent_at);

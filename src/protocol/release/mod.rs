@@ -4,13 +4,13 @@ pub(super) mod reference;
 
 use std::time::Duration;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::{ClusterParams, TOKEN_TOMBSTONE};
 use super::reply::{EndReason, Found, Released, Reply};
 use super::reply_reader::{Malformed, ReplyReader};
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, ResourceName, TokenHash};
 
 node_script!("release.lua");
@@ -58,12 +58,6 @@ impl<'a> ScriptArgs<'a> {
         let (reason, tombstone_ttl) = (EndReason::Cancelled.as_str(), params.attempt_tombstone());
         Self { resource, token, attempt: Some(attempt), reason, tombstone_ttl }
     }
-
-    fn tombstone(&self) -> String {
-        let Self { resource, token, .. } = self;
-        self.attempt
-            .map_or_else(|| keys::token_tombstone(resource, token), |a| keys::attempt_tombstone(resource, token, a))
-    }
 }
 
 /// The command for a batch of `count` releases and cancels.
@@ -72,18 +66,23 @@ pub(super) fn build<'a>(
     count: usize,
     batch: impl Iterator<Item = ScriptArgs<'a>> + Clone,
     script_ref: ScriptRef,
-) -> Cmd {
+) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1 + 2 * count, count);
     command.text(keys::LEASES_KEY);
     for args in batch.clone() {
-        command.text(&context.template.lock(args.resource)).text(&args.tombstone());
+        let ScriptArgs { resource, token, .. } = args;
+        command.joined(context.template.lock_parts(resource));
+        match args.attempt {
+            None => command.joined(keys::token_tombstone_parts(resource, token)),
+            Some(attempt) => command.joined(keys::attempt_tombstone_parts(resource, token, attempt)),
+        };
     }
     for args in batch {
         command
             .text(args.token.as_str())
             .text(args.attempt.map_or("", |a| a.as_str()))
             .number(millis(args.tombstone_ttl));
-        command.text(args.reason).text(&keys::freed_channel(args.resource)).text(args.resource.as_str());
+        command.text(args.reason).joined(keys::freed_channel_parts(args.resource)).text(args.resource.as_str());
     }
     command.build()
 }

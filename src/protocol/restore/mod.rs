@@ -2,14 +2,14 @@
 
 pub(super) mod reference;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::RequestTime;
 use super::record::LeaseRecord;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader};
-use super::script::{CommandBuilder, LIFETIME_MAX_MS, ScriptContext, ScriptRef, node_script};
+use super::script::{Command, CommandBuilder, LIFETIME_MAX_MS, ScriptContext, ScriptRef, node_script};
 use crate::types::ResourceName;
 
 node_script!(with_marker "restore.lua");
@@ -31,7 +31,7 @@ pub(super) fn build(
     sent_at: RequestTime,
     args: &RestoreArgs,
     script_ref: ScriptRef,
-) -> Cmd {
+) -> Command {
     let RestoreArgs { resource, record, left_ms } = args;
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 5, 1);
     command.keys([keys::META_KEY, &context.template.lock(resource), &keys::fence(resource)]);

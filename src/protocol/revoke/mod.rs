@@ -2,13 +2,13 @@
 
 pub(super) mod reference;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::TOKEN_TOMBSTONE;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader, malformed};
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{ResourceName, TokenHash};
 
 node_script!("revoke.lua");
@@ -23,7 +23,7 @@ pub struct RevokeArgs {
 }
 
 /// The command for a revocation.
-pub(super) fn build(context: &ScriptContext<'_>, args: &RevokeArgs, script_ref: ScriptRef) -> Cmd {
+pub(super) fn build(context: &ScriptContext<'_>, args: &RevokeArgs, script_ref: ScriptRef) -> Command {
     let RevokeArgs { resource, token } = args;
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 3, 1);
     command.keys([&context.template.lock(resource), &keys::token_tombstone(resource, token), &keys::block(resource)]);

@@ -4,14 +4,14 @@ pub(super) mod reference;
 
 use std::sync::Arc;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use super::keys;
 use super::params::RequestTime;
 use super::record::LeaseRecord;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader, malformed};
-use super::script::{CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
 node_script!(with_marker "update.lua");
@@ -39,7 +39,7 @@ pub(super) fn build(
     sent_at: RequestTime,
     args: &UpdateArgs,
     script_ref: ScriptRef,
-) -> Cmd {
+) -> Command {
     let UpdateArgs { resource, token, ttl, fence, renewal, labels } = args;
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 4, 1);
     command.keys([keys::META_KEY, &context.template.lock(resource)]);

@@ -7,7 +7,7 @@ pub(super) mod reference;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::redis::{Cmd, Value};
+use deadpool_redis::redis::Value;
 
 use entry::PAGE_ENTRIES;
 pub use entry::{
@@ -18,7 +18,7 @@ pub use entry::{
 use super::keys;
 use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader};
-use super::script::{CommandBuilder, ScriptRef, millis, node_script};
+use super::script::{Command, CommandBuilder, ScriptRef, millis, node_script};
 
 node_script!("waiters.lua");
 
@@ -60,7 +60,7 @@ pub struct ListedEntry {
 }
 
 /// The command for an exchange.
-pub(super) fn build(args: &WaitersArgs, script_ref: ScriptRef) -> Cmd {
+pub(super) fn build(args: &WaitersArgs, script_ref: ScriptRef) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2, 1);
     command.keys([keys::WAITERS_KEY, &keys::waiters(args.instance.as_str())]);
     command.text(args.instance.as_str()).text(args.entry.as_deref().unwrap_or_default());
