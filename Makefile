@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast model chaos floods bench bench-peers bench-growth bench-cost fuzz lint dist fmt docs acceptance measure
+.PHONY: help run deps test test-fast model chaos floods attack bench bench-peers bench-growth bench-cost fuzz lint dist fmt docs acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,10 @@ chaos: deps ## real servers under faults, and plain Redlock under the same: make
 floods: ## 19,000 connections, half of them half-open, and slow readers of every stream (minutes): make floods CONNECTIONS=19000
 	ulimit -n "$$(ulimit -Hn)" && REDLOCKD_FLOOD=$(or $(CONNECTIONS),19000) \
 	cargo test --locked --test it access::floods:: -- --nocapture --test-threads 1
+
+attack: ## plays each role of docs/threat-model.md against the service, all at a time: make attack SECONDS=3600 SEED=1
+	REDLOCKD_ATTACK_SECONDS=$(or $(SECONDS),60) REDLOCKD_ATTACK_SEED=$(or $(SEED),1) \
+	cargo test --locked --test it access::attack:: -- --nocapture
 
 fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz

@@ -62,6 +62,11 @@ fn requests(own: &str) -> Vec<(&'static str, String)> {
         "/ui/owners?page=2",
         "/ui/events?kind=acquired",
         "/ui/events?prefix=part/",
+        "/ui/events?since=1h",
+        "/events?limit=1000",
+        "/events?kind=acquired&since=1h",
+        "/events?prefix=part/&to=1s",
+        "/fences/part/name-07?fence=1",
     ];
     named.chain(more.map(|path| ("GET", path.to_owned()))).collect()
 }
@@ -101,7 +106,8 @@ async fn every_endpoint_and_page_hides_what_its_client_may_not_read() {
         lock.secrets.retain(|secret| *secret != lock.resource);
     }
     for lock in &locks {
-        for path in [format!("/locks/{}", lock.resource), format!("/ui/locks/{}", lock.resource)] {
+        for path in ["/locks/NAME", "/ui/locks/NAME", "/ui/release/NAME", "/ui/revoke/NAME", "/fences/NAME?fence=1"] {
+            let path = path.replace("NAME", &lock.resource);
             assert_hides(&path, &ask("GET", &path).await.expect_status(403).text, &locks);
         }
     }

@@ -18,7 +18,7 @@ use crate::support::service::{SHORT_TIMES, Service};
 type Twist = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
 /// A proxy on loopback that changes the replies of a node.
-struct Liar {
+pub(super) struct Liar {
     port: u16,
     twist: watch::Sender<Twist>,
     task: JoinHandle<()>,
@@ -46,7 +46,7 @@ impl Liar {
         Self { port, twist, task }
     }
 
-    fn set(&self, twist: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) {
+    pub(super) fn set(&self, twist: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) {
         self.twist.send_replace(Arc::new(twist));
     }
 }
@@ -74,7 +74,7 @@ async fn forward(client: TcpStream, node: TcpStream, seen: watch::Receiver<Twist
 }
 
 /// Replaces every integer of a reply, also those in bulk strings.
-fn with_numbers(bytes: &[u8], number: &str) -> Vec<u8> {
+pub(super) fn with_numbers(bytes: &[u8], number: &str) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
     for i in 0..lines.len() {
@@ -89,7 +89,7 @@ fn with_numbers(bytes: &[u8], number: &str) -> Vec<u8> {
 }
 
 /// Resident memory of a process, MiB: now (`VmRSS`), or the maximum so far (`VmHWM`).
-fn memory_mib(pid: rustix::process::Pid, what: &str) -> u64 {
+pub(super) fn memory_mib(pid: rustix::process::Pid, what: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).expect("a process");
     let line = status.lines().find_map(|l| l.strip_prefix(what)?.strip_prefix(':')).expect("a line");
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") / 1024
@@ -102,7 +102,7 @@ async fn votes(service: &Service, node: &str) -> bool {
 }
 
 /// A service over three nodes, of which the last one can be made to lie.
-async fn with_liar() -> (Cluster, Liar, Service) {
+pub(super) async fn with_liar() -> (Cluster, Liar, Service) {
     let cluster = Cluster::start(3).await;
     let liar = Liar::before(cluster.servers[2].port()).await;
     let urls = [cluster.servers[0].url(), cluster.servers[1].url(), format!("redis://127.0.0.1:{}", liar.port)];

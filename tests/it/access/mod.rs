@@ -1,6 +1,7 @@
 //! Authentication, authorization, limits and TLS of the service, end to end with the binary. [`Access`] is an access
 //! file with known keys.
 
+mod attack;
 mod floods;
 mod heads;
 mod hidden;

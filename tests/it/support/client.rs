@@ -36,7 +36,11 @@ impl Client {
     pub fn new(base: &str) -> Self {
         // Whoever was first has chosen the provider; all of them serve.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let http = reqwest::Client::builder().timeout(PATIENCE).build().expect("a client");
+        Self::with(base, reqwest::Client::builder().timeout(PATIENCE).build().expect("a client"))
+    }
+
+    /// The same with an HTTP client of the caller's own.
+    pub fn with(base: &str, http: reqwest::Client) -> Self {
         Self { base: base.to_owned(), http }
     }
 

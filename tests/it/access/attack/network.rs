@@ -1,0 +1,87 @@
+//! Somebody on the network between a caller and a service with TLS: reads what passes, changes it, cuts it off, repeats it
+//! and holds it back. The caller gets the service's answer or an error, and nothing readable passes.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use redlockd::redlock::entropy::Entropy;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::super::tls::{Authority, Secure};
+use super::{Access, CALM, CALM_LOCK, MEMORY_MAX_MIB, Stage, key, mutated, principals};
+use crate::support::client::{Client, try_send};
+use crate::support::seeded::Seeded;
+
+/// What must not be readable on the wire.
+type Secrets = Arc<Vec<String>>;
+
+/// Forwards one direction, and changes one chunk of it.
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, random: Seeded, secrets: Secrets) {
+    let mut buffer = vec![0; 16 << 10];
+    let changed = random.below(6);
+    for chunk in 0.. {
+        let Ok(count @ 1..) = from.read(&mut buffer).await else { return };
+        let text = String::from_utf8_lossy(&buffer[..count]);
+        assert!(!secrets.iter().any(|secret| text.contains(secret.as_str())), "it can be read: {text}");
+        let bytes = if chunk == changed { mutated(&random, &buffer[..count], 3) } else { buffer[..count].to_vec() };
+        if to.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A network of its own before the service; its port.
+async fn network(service: SocketAddr, random: Seeded, secrets: Secrets, tasks: &mut JoinSet<()>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let port = listener.local_addr().expect("bound").port();
+    tasks.spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = TcpStream::connect(service).await else { return };
+            let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+            // Either end closes both.
+            tokio::select! {
+                () = forward(from_client, to_server, random.clone(), Arc::clone(&secrets)) => {}
+                () = forward(from_server, to_client, random.clone(), Arc::clone(&secrets)) => {}
+            }
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_on_the_network() {
+    let access = Access::with(&principals(&[]));
+    let secure = Secure::start(&access, &Authority::new("clients").pem, &[]).await;
+    let http = &|| secure.builder().http1_only().build().expect("a client");
+    let client = Client::with(&secure.url, http());
+    let stage = Stage::of(&client).await;
+    let secrets: &Secrets = &Arc::new(stage.secrets.clone());
+    let service: SocketAddr = secure.url.trim_start_matches("https://").parse().expect("an address");
+    stage
+        .play("network", |random: Seeded| async move {
+            let mut tasks = JoinSet::new();
+            let port = network(service, random, Arc::clone(secrets), &mut tasks).await;
+            let through = Client::with(&format!("https://127.0.0.1:{port}"), http());
+            let request = through.request("GET", &format!("/locks/{CALM_LOCK}")).bearer_auth(key(CALM));
+            let word = match try_send(request).await {
+                Err(_) => "an error".to_owned(),
+                Ok(answer) => {
+                    assert_eq!(answer.json()["holders"][0]["fence"].to_string(), secrets[2], "{answer:?}");
+                    answer.status.to_string()
+                }
+            };
+            drop(through);
+            // A panic in one of them is one of the attack.
+            tasks.abort_all();
+            while let Some(ended) = tasks.join_next().await {
+                assert!(ended.is_ok() || ended.is_err_and(|error| error.is_cancelled()), "it can be read");
+            }
+            word
+        })
+        .await;
+    let most = secure.memory() >> 20;
+    assert!(u64::try_from(most).expect("small") < MEMORY_MAX_MIB, "{most} MiB");
+}

@@ -1,0 +1,75 @@
+//! One hostile node of three: random changes of its replies, replies of others, floods. The two honest ones decide: another
+//! caller acquires, extends and releases, and nobody gets what it holds.
+
+use redlockd::redlock::entropy::Entropy;
+
+use super::super::hostile_redis::{with_liar, with_numbers};
+use super::{AT_ONCE, Stage, assert_sound, mutated};
+use crate::support::client::Client;
+use crate::support::poll;
+use crate::support::seeded::Seeded;
+
+const REPLIES: [&[u8]; 8] = [
+    b"+OK\r\n",
+    b"-LOADING Redis is loading\r\n",
+    b"-MOVED 1 127.0.0.1:1\r\n",
+    b"$-1\r\n",
+    b"*0\r\n",
+    b":9223372036854775807\r\n",
+    b"*3\r\n$1\r\nG\r\n:1\r\n:9007199254740991\r\n",
+    b">2\r\n$7\r\nmessage\r\n$3\r\nx\r\n\r\n",
+];
+/// Bytes of one flood.
+const FLOOD: usize = 4 << 20;
+
+fn lie(random: &Seeded, honest: &[u8]) -> Vec<u8> {
+    match random.below(12) {
+        0..6 => honest.to_vec(),
+        6 => mutated(random, honest, 4),
+        7 => random.pick(&REPLIES).to_vec(),
+        8 => with_numbers(honest, *random.pick(&["0", "-1", "1", "9007199254740991", "1795356509344609"])),
+        9 => honest.repeat(2),
+        10 => b"*1\r\n$1000000\r\n".iter().copied().chain(std::iter::repeat_n(b'x', FLOOD)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Holds a lock for a moment: nobody else gets it meanwhile.
+async fn exclusive(client: &Client, random: &Seeded) -> String {
+    let name = format!("mine/{}", random.bits());
+    let lease = client.acquire(&name, &[("ttl", "10s")]).await;
+    if lease.status == 503 {
+        // Also a quorum of honest nodes may be late on a busy machine.
+        return lease.slug();
+    }
+    let lease = lease.expect_status(201);
+    let second = client.acquire(&name, &[]).await;
+    assert!(matches!(second.status, 423 | 503), "{second:?}");
+    let extended = client.extend(&name, &lease.token(), &[]).await;
+    assert!(matches!(extended.status, 200 | 503), "{extended:?}");
+    let seen = client.inspect(&name).await;
+    assert!(seen.status == 503 || seen.json()["holders"][0]["fence"] == lease.fence(), "{seen:?}");
+    let released = client.release(&name, &lease.token()).await;
+    assert!(matches!(released.status, 204 | 503), "{released:?}");
+    "held".to_owned()
+}
+
+async fn votes(client: &Client) -> String {
+    format!("{} of 3 vote", client.get("/nodes").await.expect_status(200).json()["quorum"]["granted"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hostile_node() {
+    let (_cluster, liar, service) = with_liar().await;
+    poll::until("all vote", || async { (votes(service.client()).await == "3 of 3 vote").then_some(()) }).await;
+    let stage = Stage::of(service.client()).await;
+    let random = Seeded::new(super::number("REDLOCKD_ATTACK_SEED").unwrap_or(1), u64::MAX >> 32);
+    liar.set(move |bytes| lie(&random, bytes));
+    let client = &stage.client;
+    stage
+        .play("node", |random: Seeded| async move {
+            if random.below(AT_ONCE) == 0 { votes(client).await } else { exclusive(client, &random).await }
+        })
+        .await;
+    assert_sound("node", &service);
+}
