@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, Registry};
 
-use super::register::{counters, histogram, histograms};
+use super::register::{LazyHistograms, counters, histogram, histograms};
 use super::requests::{RequestMetrics, WaitingGuard};
 use crate::manager::types::{
     AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseOutcome, LostReason, ReleaseError,
@@ -49,24 +49,23 @@ const ROUND_BUCKETS: [f64; 14] =
 /// Seconds, up to the default maximum of a wait.
 const WAIT_BUCKETS: [f64; 12] = [0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0];
 /// Seconds, up to a day, the default maximum of a hold.
-const HELD_BUCKETS: [f64; 11] = [0.01, 0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
+const HELD_BUCKETS: [f64; 8] = [0.1, 1.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 86_400.0];
 /// Fractions of the TTL.
 const RATIO_BUCKETS: [f64; 8] = [0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99];
 
 type Counters = HashMap<&'static str, IntCounter>;
-type Histograms = HashMap<&'static str, Histogram>;
 
 /// The handles.
 pub struct LeaseMetrics {
     acquires: Counters,
-    rounds: Histograms,
-    waits: Histograms,
+    rounds: LazyHistograms,
+    waits: LazyHistograms,
     ratios: Histogram,
     extends: Counters,
     releases: Counters,
     forces: HashMap<(&'static str, &'static str), IntCounter>,
     lost: Counters,
-    held: Histograms,
+    held: LazyHistograms,
 }
 
 impl LeaseMetrics {
@@ -92,8 +91,8 @@ impl LeaseMetrics {
         let held = histograms(r, "lock_held_duration_seconds", help, &HELD_BUCKETS, &["end"]);
         Self {
             acquires: by_outcome("lock_acquire_total", "Acquires by outcome.", &ACQUIRE_OUTCOMES),
-            rounds: ROUND_OUTCOMES.iter().map(|o| (*o, rounds.with_label_values(&[o]))).collect(),
-            waits: ACQUIRE_OUTCOMES.iter().map(|o| (*o, waits.with_label_values(&[o]))).collect(),
+            rounds: LazyHistograms::new(rounds, &ROUND_OUTCOMES),
+            waits: LazyHistograms::new(waits, &ACQUIRE_OUTCOMES),
             ratios,
             extends: by_outcome(
                 "lock_extend_total",
@@ -103,7 +102,7 @@ impl LeaseMetrics {
             releases: by_outcome("lock_release_total", "Releases by outcome.", &RELEASE_OUTCOMES),
             forces: both.map(|(mode, o)| ((mode, o), forces.with_label_values(&[mode, o]))).collect(),
             lost: LostReason::ALL.iter().map(|l| (l.as_str(), lost.with_label_values(&[l.as_str()]))).collect(),
-            held: LeaseOutcome::ALL.iter().map(|e| (e.as_str(), held.with_label_values(&[e.as_str()]))).collect(),
+            held: LazyHistograms::new(held, &LeaseOutcome::ALL.map(LeaseOutcome::as_str)),
         }
     }
 
@@ -158,19 +157,13 @@ impl LeaseMetrics {
 
     /// Counts the end of a lease that was held for `held`.
     pub fn ended(&self, end: LeaseOutcome, held: Duration) {
-        observe(&self.held, end.as_str(), held);
+        self.held.observe(end.as_str(), held);
     }
 }
 
 fn count(family: &Counters, label: &str) {
     if let Some(counter) = family.get(label) {
         counter.inc();
-    }
-}
-
-fn observe(family: &Histograms, label: &str, took: Duration) {
-    if let Some(histogram) = family.get(label) {
-        histogram.observe(took.as_secs_f64());
     }
 }
 
@@ -238,14 +231,14 @@ impl AcquireWatch {
         let took = SystemClock.now().since(self.began);
         count(&self.leases.acquires, label);
         match (round, self.may_wait) {
-            (Some(round), _) => observe(&self.leases.rounds, label, round.min(took)),
-            (None, false) => observe(&self.leases.rounds, label, took),
+            (Some(round), _) => self.leases.rounds.observe(label, round.min(took)),
+            (None, false) => self.leases.rounds.observe(label, took),
             (None, true) => {}
         }
         if !self.may_wait {
             return Duration::ZERO;
         }
-        observe(&self.leases.waits, label, took);
+        self.leases.waits.observe(label, took);
         took
     }
 }

@@ -1,6 +1,7 @@
 //! The metrics of the service, in a registry of their own, so that two services in one process do not share
-//! numbers. Every series exists from the start, and no label contains a resource, an owner or a token: the
-//! number of series is bounded by the configuration. `docs/metrics.md` describes them; a test compares the two.
+//! numbers. No label contains a resource, an owner or a token: the number of series is bounded by the configuration.
+//! Those of codes and histograms appear with their first event, all others exist from the start. `docs/metrics.md`
+//! describes them; a test compares the two.
 
 pub(crate) mod connections;
 pub(crate) mod leases;

@@ -1,9 +1,10 @@
 //! Metrics of nodes: calls by operation, and what the node monitor last reported.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use prometheus::{Gauge, Histogram, IntCounter, IntGauge, IntGaugeVec, Registry};
+use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntGauge, IntGaugeVec, Registry};
 
 use super::register::{counters, gauge, gauges, histograms, quantities, raise};
 use crate::manager::types::{NodeSummary, QuarantineCounts};
@@ -11,16 +12,16 @@ use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
-/// Seconds: powers of two up to the usual times, and finer around the default node timeout of 50 ms. Probes and lists
-/// may take longer.
-const BUCKETS: [f64; 13] =
-    [0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_5, 0.025, 0.04, 0.05, 0.1, 0.25];
+/// Seconds: powers of four up to the usual times, the threshold of the alert and the default node timeout. Few, since each
+/// node has them for each operation.
+const BUCKETS: [f64; 5] = [0.000_8, 0.003_2, 0.012_5, 0.025, 0.05];
 /// The version label of a node that has not answered yet.
 const UNKNOWN: &str = "unknown";
 
 /// The handles of one node.
 struct NodeSeries {
-    durations: HashMap<&'static str, Histogram>,
+    /// In the order of [`OPERATIONS`]: from the first call on, so that a scrape has what is used.
+    durations: [OnceLock<Histogram>; OPERATIONS.len()],
     errors: HashMap<UnreachableKind, IntCounter>,
     up: IntGauge,
     votes: IntGauge,
@@ -35,7 +36,9 @@ struct NodeSeries {
 
 /// The handles of all nodes.
 pub(super) struct NodeMetrics {
-    series: HashMap<NodeId, NodeSeries>,
+    /// So few that each call looks for its node.
+    series: Vec<(NodeId, NodeSeries)>,
+    durations: HistogramVec,
     info: IntGaugeVec,
     configured: IntGauge,
     quorum_available: IntGauge,
@@ -65,8 +68,12 @@ impl NodeMetrics {
         let help = "Problems of the node's settings; GET /nodes explains them.";
         let findings = gauges(r, "node_findings", help, &["node"]);
         let info = gauges(r, "node_info", "Always 1.", &["node", "version"]);
+        // What every instance sends to every node.
+        for (node, op) in nodes.iter().flat_map(|node| ["acquire", "release", "probe"].map(|op| (node, op))) {
+            durations.with_label_values(&[node.as_str(), op]);
+        }
         let series = |node: &str| NodeSeries {
-            durations: OPERATIONS.iter().map(|op| (*op, durations.with_label_values(&[node, op]))).collect(),
+            durations: Default::default(),
             errors: UnreachableKind::ALL.iter().map(|k| (*k, errors.with_label_values(&[node, k.as_str()]))).collect(),
             up: up.with_label_values(&[node]),
             votes: votes.with_label_values(&[node]),
@@ -85,6 +92,7 @@ impl NodeMetrics {
         }
         Self {
             series: nodes.iter().map(|node| (node.clone(), series(node.as_str()))).collect(),
+            durations,
             info,
             configured,
             quorum_available: gauge(r, "quorum_available", "1 while a quorum of nodes votes."),
@@ -94,18 +102,26 @@ impl NodeMetrics {
 
     /// Counts a call. An unknown node or operation is ignored.
     pub(super) fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
-        let Some(series) = self.series.get(node) else { return };
+        let Some(series) = self.of(node) else { return };
         match result {
-            Ok(()) => series.durations.get(operation).into_iter().for_each(|d| d.observe(took.as_secs_f64())),
+            Ok(()) => {
+                let Some(index) = OPERATIONS.iter().position(|known| *known == operation) else { return };
+                let new = || self.durations.with_label_values(&[node.as_str(), operation]);
+                series.durations[index].get_or_init(new).observe(took.as_secs_f64());
+            }
             // How long a call took that failed is no latency: a node that refuses connections would be the fastest.
             Err(kind) => series.errors.get(&kind).into_iter().for_each(IntCounter::inc),
         }
     }
 
+    fn of(&self, node: &NodeId) -> Option<&NodeSeries> {
+        self.series.iter().find(|(id, _)| id == node).map(|(_, series)| series)
+    }
+
     /// Sets the gauges from the reports of all nodes. One caller at a time.
     pub(super) fn set(&self, reports: &[NodeSummary]) {
         for report in reports {
-            let Some(series) = self.series.get(&report.node) else { continue };
+            let Some(series) = self.of(&report.node) else { continue };
             series.up.set(i64::from(report.state != "down"));
             series.votes.set(i64::from(report.votes));
             series.votes_in.set(report.votes_in.filter(|_| !report.votes).unwrap_or_default().as_secs_f64());

@@ -1,6 +1,9 @@
 //! Creates metrics and registers them with the common prefix, so that name, help and labels of a metric are
 //! one line where it is defined.
 
+use std::sync::OnceLock;
+use std::time::Duration;
+
 use prometheus::core::Collector;
 use prometheus::{
     Counter, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
@@ -75,4 +78,26 @@ pub(super) fn histograms(
 /// Raises a counter to a total that is kept elsewhere. One caller at a time.
 pub(super) fn raise(counter: &IntCounter, total: u64) {
     counter.inc_by(total.saturating_sub(counter.get()));
+}
+
+/// Histograms by one label whose values are known. Each has a line per bucket in a scrape, so it is created by the first
+/// event, but for the one of the first value: the family is always there.
+pub(super) struct LazyHistograms {
+    family: HistogramVec,
+    handles: Vec<(&'static str, OnceLock<Histogram>)>,
+}
+
+impl LazyHistograms {
+    /// For these values.
+    pub(super) fn new(family: HistogramVec, values: &[&'static str]) -> Self {
+        values.iter().take(1).for_each(|value| drop(family.with_label_values(&[value])));
+        Self { family, handles: values.iter().map(|value| (*value, OnceLock::new())).collect() }
+    }
+
+    /// An unknown value is ignored.
+    pub(super) fn observe(&self, value: &str, took: Duration) {
+        if let Some((value, handle)) = self.handles.iter().find(|(known, _)| *known == value) {
+            handle.get_or_init(|| self.family.with_label_values(&[value])).observe(took.as_secs_f64());
+        }
+    }
 }

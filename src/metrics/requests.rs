@@ -1,11 +1,11 @@
-//! Metrics of requests: by route, method and code, and how many are in flight. Every series is created
-//! beforehand, so that a request finds its handles without a lock.
+//! Metrics of requests: by route, method and code, and how many are in flight. All labels are known beforehand. A series is
+//! created by its first request, so that a scrape has what is used; later ones find its handle without a lock.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, IntGauge, Registry};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::register::{counters, gauges, histograms};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -25,7 +25,7 @@ const INTERNAL_ERROR: u16 = 500;
 const UNMATCHED_CODES: [u16; 8] = [400, 401, 403, 404, 405, 421, 429, 503];
 
 /// Seconds. A round on a local network takes one to ten milliseconds.
-const BUCKETS: [f64; 13] = [0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0];
+const BUCKETS: [f64; 5] = [0.001, 0.005, 0.025, 0.25, 1.0];
 
 /// The labels of one route.
 #[derive(Debug, Clone, Copy)]
@@ -68,11 +68,35 @@ impl RequestKind {
 
 /// The handles of one method of a route.
 struct RouteSeries {
-    codes: Vec<(u16, IntCounter)>,
-    other: IntCounter,
-    abandoned: IntCounter,
+    route: &'static str,
+    method: &'static str,
+    requests: IntCounterVec,
+    durations: HistogramVec,
+    codes: Vec<(u16, OnceLock<IntCounter>)>,
+    other: OnceLock<IntCounter>,
+    abandoned: OnceLock<IntCounter>,
     /// By the first digit of the code.
-    durations: Vec<(u16, Histogram)>,
+    classes: Vec<(u16, OnceLock<Histogram>)>,
+}
+
+impl RouteSeries {
+    fn count(&self, handle: &OnceLock<IntCounter>, code: &str) {
+        handle.get_or_init(|| self.requests.with_label_values(&[self.route, self.method, code])).inc();
+    }
+
+    fn answered(&self, code: u16, took: Duration) {
+        match self.codes.iter().find(|(known, _)| *known == code) {
+            Some((_, handle)) => {
+                let new = || self.requests.with_label_values(&[self.route, self.method, &code.to_string()]);
+                handle.get_or_init(new).inc();
+            }
+            None => self.count(&self.other, CODE_OTHER),
+        }
+        if let Some((class, handle)) = self.classes.iter().find(|(class, _)| *class == code / 100) {
+            let new = || self.durations.with_label_values(&[self.route, self.method, &format!("{class}xx")]);
+            handle.get_or_init(new).observe(took.as_secs_f64());
+        }
+    }
 }
 
 /// The handles.
@@ -90,18 +114,20 @@ impl RequestMetrics {
         let requests = counters(r, "http_requests_total", help, &["route", "method", "code"]);
         let help = "From the head of the request to the head of the answer, without the time spent waiting for a lock.";
         let durations = histograms(r, "http_request_duration_seconds", help, &BUCKETS, &["route", "method", "class"]);
-        let series = |route: &str, method: &str, codes: &[u16], timed: bool| {
-            let counter = |code: &str| requests.with_label_values(&[route, method, code]);
+        let series = |route: &'static str, method: &'static str, codes: &[u16], timed: bool| {
             let mut classes: Vec<u16> =
                 codes.iter().filter(|c| timed && **c != INTERNAL_ERROR).map(|c| c / 100).collect();
             classes.sort_unstable();
             classes.dedup();
-            let timed = |class: u16| (class, durations.with_label_values(&[route, method, &format!("{class}xx")]));
             Arc::new(RouteSeries {
-                codes: codes.iter().map(|code| (*code, counter(&code.to_string()))).collect(),
-                other: counter(CODE_OTHER),
-                abandoned: counter(CODE_ABANDONED),
-                durations: classes.into_iter().map(timed).collect(),
+                route,
+                method,
+                requests: requests.clone(),
+                durations: durations.clone(),
+                codes: codes.iter().map(|code| (*code, OnceLock::new())).collect(),
+                other: OnceLock::new(),
+                abandoned: OnceLock::new(),
+                classes: classes.into_iter().map(|class| (class, OnceLock::new())).collect(),
             })
         };
         let unmatched_codes = [&UNMATCHED_CODES[..], &[INTERNAL_ERROR]].concat();
@@ -111,6 +137,11 @@ impl RequestMetrics {
             known.insert((labels.route, labels.method), series(labels.route, labels.method, &codes, true));
             let other = || series(labels.route, OTHER_METHOD, &unmatched_codes, false);
             known.entry((labels.route, OTHER_METHOD)).or_insert_with(other);
+        }
+        // One of each, so that the families are always there.
+        if let Some(RouteLabels { route, method, .. }) = routes.first() {
+            requests.with_label_values(&[route, method, CODE_ABANDONED]);
+            durations.with_label_values(&[route, method, "2xx"]);
         }
         let help = "Requests in flight, by kind; hold and events are streams.";
         let in_flight = gauges(r, "http_requests_in_flight", help, &["kind"]);
@@ -201,11 +232,7 @@ impl RequestWatch {
     pub fn answered(mut self, code: u16, waited: Duration) {
         self.answered = true;
         let took = SystemClock.now().since(self.began).saturating_sub(waited);
-        let counter = self.series.codes.iter().find(|(c, _)| *c == code).map_or(&self.series.other, |(_, n)| n);
-        counter.inc();
-        if let Some((_, durations)) = self.series.durations.iter().find(|(class, _)| *class == code / 100) {
-            durations.observe(took.as_secs_f64());
-        }
+        self.series.answered(code, took);
         match code {
             401 => self.denials[0].inc(),
             403 => self.denials[1].inc(),
@@ -218,7 +245,7 @@ impl RequestWatch {
 impl Drop for RequestWatch {
     fn drop(&mut self) {
         if !self.answered {
-            self.series.abandoned.inc();
+            self.series.count(&self.series.abandoned, CODE_ABANDONED);
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::redlock::clock::{Clock, SystemClock};
 /// queue, so that a node that does not answer is not sent what nobody will wait for.
 const COMMANDS_MAX: usize = 1_024;
 /// While more than this waits to be written, for the same reason.
-const UNWRITTEN_MAX: usize = 256 << 10;
+const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
 
 /// A command whose reply is to come.
 enum Sent {
@@ -96,7 +96,7 @@ impl Driver {
         if let Poll::Ready(Err(error)) = self.wire.poll_flush(cx) {
             return Poll::Ready(Some(error.into()));
         }
-        let is_behind = self.wire.unwritten() > UNWRITTEN_MAX;
+        let is_behind = self.wire.unwritten() > UNWRITTEN_BYTES_MAX;
         let capacity = if is_behind { 0 } else { COMMANDS_MAX.saturating_sub(self.in_flight.len()) };
         let Some((requests, commands)) = self.queue.drain(capacity, cx) else { return Poll::Ready(None) };
         for (packed, caller) in commands {
