@@ -8,8 +8,9 @@ use clap::{Args, Parser, Subcommand};
 
 use super::client_args::{
     AcquireCommand, ElectCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand,
-    NodesCommand, ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
+    ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
 };
+use super::nodes::NodesCommand;
 use crate::config::Inputs;
 
 const EXAMPLES: &str = "\

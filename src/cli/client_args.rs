@@ -5,15 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 
 use super::client_help::{
     ACQUIRE_EXAMPLES, ELECT_EXAMPLES, EVENTS_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES,
-    FORGET_EXAMPLES, HEALTH_EXAMPLES, LIST_EXAMPLES, NODES_EXAMPLES, RELEASE_EXAMPLES, REPLACE_EXAMPLES, RUN_EXAMPLES,
-    STATUS_EXAMPLES, WATCH_EXAMPLES,
+    HEALTH_EXAMPLES, LIST_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, WATCH_EXAMPLES,
 };
 use crate::duration::parse_duration;
-use crate::types::{NodeId, ResourceName};
+use crate::types::ResourceName;
 
 /// Instances and key.
 #[derive(Debug, Clone, Default, Args)]
@@ -266,69 +265,6 @@ pub(super) struct ListCommand {
     pub(super) output: OutputArgs,
 }
 
-/// Arguments of `nodes`.
-#[derive(Debug, Args)]
-#[command(after_help = NODES_EXAMPLES, args_conflicts_with_subcommands = true)]
-pub(super) struct NodesCommand {
-    /// Wait until this node answers
-    #[arg(long, value_name = "NAME")]
-    pub(super) wait: Option<String>,
-    /// Wait until the node of --wait votes
-    #[arg(long, requires = "wait")]
-    pub(super) votes: bool,
-    /// Require that so many nodes more than a quorum vote
-    #[arg(long, value_name = "N")]
-    pub(super) margin: Option<usize>,
-    /// Maximum wait [default: 1m with --wait, else 0s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(super) timeout: Option<Duration>,
-    #[command(subcommand)]
-    pub(super) action: Option<NodesAction>,
-    #[command(flatten)]
-    pub(super) service: ServiceArgs,
-    #[command(flatten)]
-    pub(super) output: OutputArgs,
-}
-
-/// The commands of `nodes`.
-#[derive(Debug, Subcommand)]
-pub(super) enum NodesAction {
-    /// Say that a node has ended for good, so that the others do not wait for it
-    Forget(ForgetCommand),
-    /// Give a node's name to another server: it is filled with what the others know, and votes
-    Replace(ReplaceCommand),
-}
-
-/// Arguments of `nodes replace`.
-#[derive(Debug, Args)]
-#[command(after_help = REPLACE_EXAMPLES)]
-pub(super) struct ReplaceCommand {
-    /// Why, for the service's log
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: String,
-    #[command(flatten)]
-    pub(super) service: ServiceArgs,
-    /// The node's name
-    #[arg(value_parser = node)]
-    pub(super) node: NodeId,
-    /// The new server, without user and password: those of the configuration are used
-    pub(super) url: String,
-}
-
-/// Arguments of `nodes forget`.
-#[derive(Debug, Args)]
-#[command(after_help = FORGET_EXAMPLES)]
-pub(super) struct ForgetCommand {
-    /// What became of it, for the service's log
-    #[arg(long, value_name = "TEXT")]
-    pub(super) reason: String,
-    #[command(flatten)]
-    pub(super) service: ServiceArgs,
-    /// The node's name
-    #[arg(value_parser = node)]
-    pub(super) node: NodeId,
-}
-
 /// Arguments of `force`.
 #[derive(Debug, Args)]
 #[command(after_help = FORCE_EXAMPLES, group = ArgGroup::new("mode").args(["now", "revoke"]))]
@@ -419,12 +355,8 @@ pub(super) struct HealthCommand {
     pub(super) service: ServiceArgs,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|invalid| invalid.0)
-}
-
-fn node(text: &str) -> Result<NodeId, String> {
-    NodeId::parse(text).map_err(|invalid| invalid.0)
 }
 
 fn resource(text: &str) -> Result<ResourceName, String> {

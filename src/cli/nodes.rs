@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use super::client_args::{ForgetCommand, NodesAction, NodesCommand, ReplaceCommand};
+use clap::{Args, Subcommand};
+
+use super::client_args::{OutputArgs, ServiceArgs, duration};
+use super::client_help::{FORGET_EXAMPLES, NODES_EXAMPLES, REPLACE_EXAMPLES};
 use super::commands::CommandIo;
 use super::exit;
 use super::format::{self, OutputFormat};
@@ -14,6 +17,7 @@ use crate::client::error::{ClientError, ErrorClass};
 use crate::client::transport::Client;
 use crate::config::Environment;
 use crate::redlock::clock::{Clock, SystemClock};
+use crate::types::NodeId;
 
 /// Time between two questions.
 const POLL: Duration = Duration::from_millis(250);
@@ -23,6 +27,69 @@ const STEADY: Duration = Duration::from_secs(2);
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(40);
 /// How long `--wait` lasts without `--timeout`.
 const TIMEOUT_DEFAULT: Duration = Duration::from_mins(1);
+
+/// Arguments of `nodes`.
+#[derive(Debug, Args)]
+#[command(after_help = NODES_EXAMPLES, args_conflicts_with_subcommands = true)]
+pub(super) struct NodesCommand {
+    /// Wait until this node answers
+    #[arg(long, value_name = "NAME")]
+    pub(super) wait: Option<String>,
+    /// Wait until the node of --wait votes
+    #[arg(long, requires = "wait")]
+    pub(super) votes: bool,
+    /// Require that so many nodes more than a quorum vote
+    #[arg(long, value_name = "N")]
+    pub(super) margin: Option<usize>,
+    /// Maximum wait [default: 1m with --wait, else 0s]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) timeout: Option<Duration>,
+    #[command(subcommand)]
+    pub(super) action: Option<NodesAction>,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
+}
+
+/// The commands of `nodes`.
+#[derive(Debug, Subcommand)]
+pub(super) enum NodesAction {
+    /// Say that a node has ended for good, so that the others do not wait for it
+    Forget(ForgetCommand),
+    /// Give a node's name to another server: it is filled with what the others know, and votes
+    Replace(ReplaceCommand),
+}
+
+/// Arguments of `nodes replace`.
+#[derive(Debug, Args)]
+#[command(after_help = REPLACE_EXAMPLES)]
+pub(super) struct ReplaceCommand {
+    /// Why, for the service's log
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+    /// The node's name
+    #[arg(value_parser = node)]
+    pub(super) node: NodeId,
+    /// The new server, without user and password: those of the configuration are used
+    pub(super) url: String,
+}
+
+/// Arguments of `nodes forget`.
+#[derive(Debug, Args)]
+#[command(after_help = FORGET_EXAMPLES)]
+pub(super) struct ForgetCommand {
+    /// What became of it, for the service's log
+    #[arg(long, value_name = "TEXT")]
+    pub(super) reason: String,
+    #[command(flatten)]
+    pub(super) service: ServiceArgs,
+    /// The node's name
+    #[arg(value_parser = node)]
+    pub(super) node: NodeId,
+}
 
 /// `nodes`.
 pub(super) fn nodes<E: Environment>(args: &NodesCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
@@ -120,6 +187,10 @@ fn replace<E: Environment>(args: &ReplaceCommand, io: &mut CommandIo<'_, E>) -> 
     Ok(exit::OK)
 }
 
+fn node(text: &str) -> Result<NodeId, String> {
+    NodeId::parse(text).map_err(|invalid| invalid.0)
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -127,13 +198,13 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Args {
+    struct Line {
         #[command(flatten)]
         nodes: NodesCommand,
     }
 
     fn args(text: &str) -> NodesCommand {
-        Args::try_parse_from(std::iter::once("nodes").chain(text.split_whitespace())).expect("valid").nodes
+        Line::try_parse_from(std::iter::once("nodes").chain(text.split_whitespace())).expect("valid").nodes
     }
 
     /// Three nodes of a quorum of two: state and vote of each.
