@@ -6,6 +6,7 @@ use axum::response::Response;
 use super::{requests, responses};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
+use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
@@ -13,8 +14,8 @@ use crate::redlock::monitor::ForgetError;
 
 /// Answers from the manager's view; calls no node.
 pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    requests::nodes(&request)?;
-    Ok(responses::nodes(&state.manager.nodes()))
+    let format = requests::nodes(&request)?;
+    Ok(responses::nodes(&state.manager.nodes(), format))
 }
 
 /// `POST /nodes/{node}`: answers as `GET /nodes`. Cancel: the word may or may not have been noted.
@@ -33,5 +34,5 @@ pub(crate) async fn change(State(state): State<AppState>, request: Request) -> R
     })?;
     tracing::warn!(%node, principal, reason, "a node is not waited for any more");
     audit_scope.note(|record| record.outcome = "forgotten".to_owned());
-    Ok(responses::nodes(&state.manager.nodes()))
+    Ok(responses::nodes(&state.manager.nodes(), ResponseFormat::Json))
 }
