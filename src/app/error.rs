@@ -68,6 +68,9 @@ pub enum AppError {
     /// Two node names lead to one server.
     #[error("`nodes`: {0} and {1} are one and the same server: its one vote would count twice")]
     SameServer(NodeId, NodeId),
+    /// All nodes are part of this cluster already.
+    #[error("nothing was initialised: all {0} nodes are part of this cluster already")]
+    AlreadyInitialised(usize),
     /// A new cluster could not be initialised.
     #[error("nothing was initialised: {0}")]
     Init(#[from] InitError),

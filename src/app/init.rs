@@ -9,10 +9,10 @@ use super::nodes::{ConfiguredRedlock, node_ids, observer, open_nodes, redlock_se
 use crate::config::Config;
 use crate::manager::latency::NodeLatencies;
 use crate::metrics::Metrics;
-use crate::protocol::{Request, UnreachableKind};
+use crate::protocol::{NoVote, Request, UnreachableKind, Vote};
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
-use crate::redlock::monitor::{InitError, NodeMonitor};
+use crate::redlock::monitor::{InitError, NodeHealth, NodeMonitor};
 use crate::redlock::node::Node;
 use crate::types::NodeId;
 
@@ -53,9 +53,28 @@ pub async fn init(config: &Config) -> Result<String, AppError> {
             return Err(AppError::SameServer(a, b));
         }
     };
+    if let Err(InitError::AlreadyInitialised(_)) = outcome {
+        // One of the nodes said so; each must.
+        while monitor.health().iter().any(|node| node.status.is_none()) && SystemClock.now() < until {
+            monitor.probe_round().await;
+            SystemClock.sleep(RETRY_INTERVAL).await;
+        }
+        if monitor.health().iter().all(is_of_this_cluster) {
+            return Err(AppError::AlreadyInitialised(count));
+        }
+    }
     tasks.stop().await;
     outcome?;
     Ok(format!("initialised a new cluster of {count} nodes; {} of them must agree", engine.quorum()))
+}
+
+/// Whether it was initialised before, with these settings. It may be in quarantine.
+fn is_of_this_cluster(health: &NodeHealth) -> bool {
+    health.status.as_ref().is_some_and(|status| match &status.vote {
+        Vote::NoVote(NoVote::OtherCluster { .. } | NoVote::NewerProtocol { .. }) => false,
+        Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }) => status.why != "blank",
+        _ => true,
+    })
 }
 
 /// Which right is missing, as the node says to a probe.

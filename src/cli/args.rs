@@ -49,7 +49,7 @@ New nodes look like nodes that lost their memory. Without this command they have
 lease that they may have lost has ended (max_ttl and a little more).
 Refused if a node does not answer or is part of a cluster already.
 
-Exit codes: 0 declared, 64 wrong usage, 69 refused, 78 wrong configuration.";
+Exit codes: 0 declared, 1 all nodes were declared before, 64 wrong usage, 69 refused, 78 wrong configuration.";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -98,7 +98,7 @@ pub(super) enum Command {
     #[command(after_help = EXAMPLES)]
     Serve(ConfigArgs),
     /// Declare a new cluster: once, when its Redis nodes are new and before they are used
-    #[command(after_help = INIT_EXAMPLES)]
+    #[command(after_help = INIT_EXAMPLES, mut_arg("listen", hidden), mut_arg("data_dir", hidden), mut_arg("log_format", hidden), mut_arg("log_level", hidden), mut_arg("insecure_no_auth", hidden))]
     Init(ConfigArgs),
     /// Run a command while holding a lock, which is renewed meanwhile and released afterwards
     Run(Box<RunCommand>),
@@ -127,7 +127,7 @@ pub(super) enum Command {
     /// Check whether an instance is ready, for container probes
     Health(Box<HealthCommand>),
     /// Check the Redis nodes directly, without a service, and report problems
-    #[command(after_help = DOCTOR_EXAMPLES)]
+    #[command(after_help = DOCTOR_EXAMPLES, mut_arg("listen", hidden), mut_arg("data_dir", hidden), mut_arg("log_format", hidden), mut_arg("log_level", hidden), mut_arg("insecure_no_auth", hidden))]
     Doctor(ConfigArgs),
     /// Print a script that completes this program's options in a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
@@ -181,6 +181,11 @@ pub(super) enum ConfigCommand {
     Show(ConfigArgs),
     /// Print every setting with its default, range and reason, as a configuration file
     Default,
+}
+
+/// An option that does not matter to a command, and works all the same: it may be among the service's.
+fn hidden(option: clap::Arg) -> clap::Arg {
+    option.hide(true)
 }
 
 /// The options that set settings.

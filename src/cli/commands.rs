@@ -48,9 +48,10 @@ impl<E: Environment> CommandIo<'_, E> {
         code
     }
 
-    fn fail_with(&mut self, error: &ClientError) -> u8 {
-        if let Some(refusal) = error.refusal().filter(|_| self.is_json) {
-            self.print_json(&refusal.problem);
+    /// Prints why a request has no result; returns the exit code.
+    pub(super) fn fail_with(&mut self, error: &ClientError) -> u8 {
+        if self.is_json {
+            self.print_json(&error.problem());
         }
         self.fail(exit::of(error), &describe(error))
     }

@@ -83,7 +83,11 @@ pub(super) fn init(loaded: Loaded, out: &mut dyn Write, err: &mut dyn Write) -> 
             let _ = writeln!(out, "{report}");
             exit::OK
         }
-        Err(error) => fail(err, &error),
+        Err(error) => {
+            let code = fail(err, &error);
+            // Scripts that provision nodes run it again.
+            if matches!(error, app::AppError::AlreadyInitialised(_)) { exit::NO } else { code }
+        }
     }
 }
 

@@ -28,6 +28,7 @@ enum End {
 
 /// `watch`.
 pub(super) fn watch<E: Environment>(args: &WatchCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
     let client = remote::client(&args.service, io.env, io.err)?;
     let format = OutputFormat::of(args.output, io.env);
     let follower = EventFollower::new(client, args.prefix.as_deref(), args.renewals, args.give_up);
@@ -41,10 +42,7 @@ pub(super) fn watch<E: Environment>(args: &WatchCommand, io: &mut CommandIo<'_, 
     match end {
         End::Done => Ok(exit::OK),
         End::Signal(number) => Ok(exit::BY_SIGNAL.saturating_add(number)),
-        End::Failed(error) => {
-            print_line(io.err, &format!("redlockd: {error}"));
-            Err(exit::of(&error))
-        }
+        End::Failed(error) => Err(io.fail_with(&error)),
     }
 }
 

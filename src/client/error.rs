@@ -89,6 +89,16 @@ impl ClientError {
         }
     }
 
+    /// The problem document of a refusal; where no instance sent one, one with the sentence of this error.
+    pub fn problem(&self) -> serde_json::Value {
+        match self.refusal().filter(|refusal| !refusal.problem.kind.is_empty()) {
+            Some(refusal) => serde_json::to_value(&refusal.problem).unwrap_or_default(),
+            None => serde_json::json!({
+                "type": "about:blank", "title": "No answer of redlockd", "detail": self.to_string(),
+            }),
+        }
+    }
+
     /// Whether the request may have been executed although it failed.
     pub fn maybe_done(&self) -> bool {
         match self {

@@ -43,6 +43,11 @@ pub(crate) fn one_line(text: &str) -> String {
     line
 }
 
+/// One line with tabs between the cells, which are escaped by [`one_line`].
+pub(crate) fn tabs(cells: &[&str]) -> String {
+    cells.iter().map(|cell| one_line(cell)).collect::<Vec<_>>().join("\t") + "\n"
+}
+
 /// `key=value` lines; values are escaped by [`one_line`].
 pub(crate) fn lines<'a>(pairs: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let mut text = String::new();

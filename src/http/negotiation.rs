@@ -18,27 +18,26 @@ pub enum StreamFormat {
     Lines,
     /// `text/event-stream`: server-sent events.
     Events,
+    /// `text/plain`: a word and a value per line.
+    Text,
 }
 
 /// The stream format that the client prefers, by default lines; `application/json` gets lines too. `None`: it accepts
-/// neither.
+/// none.
 pub fn stream(headers: &HeaderMap) -> Option<StreamFormat> {
-    let ranges = ranges(headers);
-    let lines = weigh_type(&ranges, &["application/x-ndjson", "application/json"], "application/*");
-    let events = weigh_type(&ranges, &["text/event-stream"], "text/*");
-    match (lines.0, events.0) {
-        (0, 0) => None,
-        _ if events > lines => Some(StreamFormat::Events),
-        _ => Some(StreamFormat::Lines),
-    }
+    preferred(&ranges(headers), &[StreamFormat::Lines, StreamFormat::Events, StreamFormat::Text], weigh_stream)
 }
 
 /// The client's weight for this format, in thousandths.
 pub fn weight_of(headers: &HeaderMap, stream: StreamFormat) -> u16 {
-    let ranges = ranges(headers);
+    weigh_stream(&ranges(headers), stream).0
+}
+
+fn weigh_stream(ranges: &[(String, u16)], stream: StreamFormat) -> Weight {
     match stream {
-        StreamFormat::Lines => weigh_type(&ranges, &["application/x-ndjson", "application/json"], "application/*").0,
-        StreamFormat::Events => weigh_type(&ranges, &["text/event-stream"], "text/*").0,
+        StreamFormat::Lines => weigh_type(ranges, &["application/x-ndjson", "application/json"], "application/*"),
+        StreamFormat::Events => weigh_type(ranges, &["text/event-stream"], "text/*"),
+        StreamFormat::Text => weigh_type(ranges, &["text/plain"], "text/*"),
     }
 }
 
@@ -47,10 +46,13 @@ type Weight = (u16, u8);
 
 /// The format in `offered` that the client prefers; of equal ones, the first. `None`: it accepts none (406).
 pub fn negotiate(headers: &HeaderMap, offered: &[ResponseFormat]) -> Option<ResponseFormat> {
-    let ranges = ranges(headers);
-    let mut best: Option<(Weight, ResponseFormat)> = None;
+    preferred(&ranges(headers), offered, weigh)
+}
+
+fn preferred<F: Copy>(ranges: &[(String, u16)], offered: &[F], weigh: fn(&[(String, u16)], F) -> Weight) -> Option<F> {
+    let mut best: Option<(Weight, F)> = None;
     for format in offered {
-        let weight = weigh(&ranges, *format);
+        let weight = weigh(ranges, *format);
         if weight.0 > 0 && best.is_none_or(|(w, _)| weight > w) {
             best = Some((weight, *format));
         }
@@ -167,7 +169,10 @@ mod tests {
         for accept in ["text/event-stream", "text/event-stream, */*;q=0.1"] {
             assert_eq!(of(accept), Some(StreamFormat::Events), "{accept}");
         }
-        assert_eq!(of("text/plain"), None);
+        for accept in ["text/plain", "text/plain, text/*;q=0.5"] {
+            assert_eq!(of(accept), Some(StreamFormat::Text), "C6: {accept}");
+        }
+        assert_eq!((of("text/*"), of("image/png")), (Some(StreamFormat::Events), None));
     }
 
     #[test]

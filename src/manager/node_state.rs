@@ -101,7 +101,7 @@ fn quarantine_sentence(why: &str) -> String {
             "it carried no marker: it was wiped, or is new (where all nodes are new, declare them with `redlockd init`)"
         }
         "failover" => "its server was a replica and became a master again, and may have lost leases",
-        "restart" => "its server was restarted or replaced and may have forgotten leases",
+        "restart" => "it was restarted or replaced, and leases from before may still be in use",
         "clock" => "its clock ran ahead and came back: leases may have ended early",
         "evicted" => "it evicted keys under memory pressure and may have forgotten leases",
         "replaced" => "another process took its place, and it is to get the knowledge of the others first",
@@ -110,4 +110,18 @@ fn quarantine_sentence(why: &str) -> String {
         _ => "it may have forgotten leases",
     };
     format!("in quarantine: {cause}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c14_a_restart_is_said_in_words_that_also_fit_a_clean_stop_of_an_embedded_node() {
+        let sentence = quarantine_sentence("restart");
+        assert!(
+            sentence.contains("leases from before may still be in use") && !sentence.contains("server"),
+            "{sentence}"
+        );
+    }
 }

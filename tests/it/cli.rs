@@ -1,11 +1,14 @@
 //! The thin commands against a real service: forms of output, exit codes, tokens and keys.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use crate::support::daemon::{Daemon, Ended, ended, redlockd};
+use crate::support::cluster::{Cluster, node_args};
+use crate::support::daemon::{Daemon, Ended, Running, ended, redlockd};
+use crate::support::redis_server::RedisServer;
+use crate::support::service::SHORT_TIMES;
 
 /// Runs it with `input` on standard input.
 fn fed(daemon: &Daemon, args: &[&str], input: &str) -> Ended {
@@ -294,4 +297,51 @@ fn a_refusal_is_json_where_json_was_asked_for() {
     let wrong = daemon.ask(&["acquire", "--json", "--ttl", "2h", "y"]);
     assert_eq!((wrong.code, json(&wrong)["errors"][0]["field"].as_str()), (Some(64), Some("ttl")));
     assert_eq!(wrong.err.matches("must be").count(), 1, "{}", wrong.err);
+    // Also where nobody answers.
+    let mut daemon = daemon;
+    daemon.kill();
+    for command in
+        [&["status", "--json", "x"][..], &["acquire", "--json", "x"], &["watch", "--json", "--give-up", "1ms"]]
+    {
+        let unanswered = daemon.ask(command);
+        assert_eq!(
+            (unanswered.code, json(&unanswered)["type"].as_str()),
+            (Some(69), Some("about:blank")),
+            "{command:?}"
+        );
+    }
+}
+
+/// C9: a script that provisions nodes runs it again.
+#[tokio::test]
+async fn c9_init_of_an_initialised_cluster_has_a_code_of_its_own() {
+    let (cluster, new) = (Cluster::start(2).await, Cluster::blank(1).await);
+    let init = |servers: &[&RedisServer]| {
+        let args = node_args(servers.iter().map(|server| server.url()));
+        let args: Vec<&str> = ["init"].into_iter().chain(args.iter().map(String::as_str)).chain(SHORT_TIMES).collect();
+        ended(&mut redlockd(&args))
+    };
+    let [one, two] = &cluster.servers[..] else { panic!("two nodes") };
+    let again = init(&[one, two]);
+    assert!(again.code == Some(1) && again.err.contains("all 2 nodes are part of this cluster already"), "{again:?}");
+    // With a new node, and as another cluster, it is a failure.
+    assert_eq!(init(&[one, two, &new.servers[0]]).code, Some(69));
+    assert_eq!(init(&[one]).code, Some(69));
+    for command in ["init", "doctor"] {
+        let help = ended(&mut redlockd(&[command, "--help"])).out;
+        assert!(help.contains("--node") && !help.contains("--listen") && !help.contains("--log-level"), "{help}");
+    }
+}
+
+/// C13: what the machine's limit allows is no warning.
+#[tokio::test]
+async fn c13_a_low_limit_of_open_files_is_said_and_no_warning() {
+    let data = tempfile::tempdir().expect("a directory");
+    let mut command = Command::new("sh");
+    let script = "ulimit -n 500; exec \"$0\" serve --listen 127.0.0.1:0 --data-dir \"$1\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_redlockd")]).arg(data.path()).env_clear();
+    let mut service = Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()));
+    let log = BufReader::new(service.child().stderr.take().expect("piped")).lines().map_while(Result::ok);
+    let line = log.into_iter().find(|line| line.contains("the limit of open files")).expect("it is said");
+    assert!(line.contains(" INFO ") && line.contains("connections=400"), "{line}");
 }

@@ -113,7 +113,10 @@ fn reason(error: &RedisError) -> String {
         ),
         Some(code) => format!("it answers {code}"),
         None if error.is_connection_refusal() => "the connection is refused".to_owned(),
-        None => error.category().to_owned(),
+        // The system's words, such as those for a name that does not resolve.
+        None => std::error::Error::source(error)
+            .filter(|_| error.is_io_error())
+            .map_or_else(|| error.category().to_owned(), ToString::to_string),
     }
 }
 
@@ -231,4 +234,15 @@ async fn record_key(node: &mut MultiplexedConnection, key: &str, seen: &mut Node
         None => seen.foreign.push(ForeignKey { key, without_ttl: left_ms == -1 }),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c3_a_name_that_does_not_resolve_is_said_in_the_systems_words() {
+        let words = "failed to lookup address information: Name or service not known";
+        assert_eq!(reason(&RedisError::from(std::io::Error::other(words))), words);
+    }
 }

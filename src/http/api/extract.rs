@@ -45,7 +45,8 @@ pub fn accepted(headers: &HeaderMap, offered: &[ResponseFormat]) -> Result<Respo
 /// The format of a stream. Errors: `not-acceptable`.
 pub fn accepted_stream(headers: &HeaderMap) -> Result<StreamFormat, Problem> {
     negotiation::stream(headers).ok_or_else(|| {
-        let detail = "this answer is application/x-ndjson or text/event-stream, and the Accept header excludes both";
+        let detail = "this answer is application/x-ndjson, text/event-stream or text/plain, and the Accept header \
+                      excludes all of them";
         Problem::new(ProblemKind::NotAcceptable, detail)
     })
 }

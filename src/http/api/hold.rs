@@ -181,11 +181,25 @@ impl Drop for StreamAudit {
     }
 }
 
+/// What a shell needs of an event, in one word; the token where it is granted.
+fn value(event: &api::HoldEvent) -> String {
+    match event {
+        api::HoldEvent::Queued { position } => position.to_string(),
+        api::HoldEvent::Acquired(lease) => lease.token.as_ref().map_or_else(String::new, |token| token.0.clone()),
+        api::HoldEvent::Renewed { valid_for_ms }
+        | api::HoldEvent::AtRisk { valid_for_ms }
+        | api::HoldEvent::Moved { valid_for_ms } => valid_for_ms.to_string(),
+        api::HoldEvent::Lost { reason } => reason.clone(),
+        api::HoldEvent::Refused(problem) => problem.kind.rsplit('/').next().unwrap_or_default().to_owned(),
+    }
+}
+
 impl HoldStream {
     fn into_response(self, first: Step) -> Response {
         let content_type = match self.format {
             StreamFormat::Lines => "application/x-ndjson",
             StreamFormat::Events => "text/event-stream",
+            StreamFormat::Text => "text/plain; charset=utf-8",
         };
         let body = Body::from_stream(stream::unfold((first, self), |(step, mut stream)| async move {
             // hyper polls the body outside the request's span.
@@ -286,6 +300,7 @@ impl HoldStream {
         Ok(Bytes::from(match self.format {
             StreamFormat::Lines => format!("{json}\n"),
             StreamFormat::Events => format!("event: {}\ndata: {json}\n\n", event.as_str()),
+            StreamFormat::Text => format!("{} {}\n", event.as_str(), value(event)),
         }))
     }
 }

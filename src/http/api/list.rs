@@ -12,9 +12,9 @@ use crate::types::ResourceName;
 
 /// Answers from the manager's snapshot, with the locks that the client may read. Cancel: nothing is left behind.
 pub(crate) async fn list(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let (query, access) = (requests::list(&request)?, Access::of(&request));
+    let ((query, format), access) = (requests::list(&request)?, Access::of(&request));
     drop(request);
     let may_read = |name: &ResourceName| access.may(Right::Read, name);
     let filter = (!access.may_all()).then_some(&may_read as _);
-    Ok(responses::listed(&Box::pin(state.manager.list_visible(query, filter)).await))
+    Ok(responses::listed(&Box::pin(state.manager.list_visible(query, filter)).await, format))
 }

@@ -8,6 +8,7 @@ use super::requests::NodeChange;
 use super::{requests, responses};
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
+use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
@@ -15,8 +16,8 @@ use crate::redlock::monitor::{ForgetError, ReplaceError};
 
 /// Answers from the manager's view; calls no node.
 pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    requests::nodes(&request)?;
-    Ok(responses::nodes(&state.manager.nodes()))
+    let format = requests::nodes(&request)?;
+    Ok(responses::nodes(&state.manager.nodes(), format))
 }
 
 /// `POST /nodes/{node}`: answers as `GET /nodes`.
@@ -53,5 +54,5 @@ pub(crate) async fn change(State(state): State<AppState>, request: Request) -> R
     }
     tracing::warn!(%node, action, principal, reason, "an operator changed what is known of a node");
     audit_scope.note(|record| record.outcome = outcome.to_owned());
-    Ok(responses::nodes(&state.manager.nodes()))
+    Ok(responses::nodes(&state.manager.nodes(), ResponseFormat::Json))
 }

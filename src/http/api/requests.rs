@@ -233,9 +233,9 @@ pub(crate) fn inspect(request: &Request) -> Result<(ResourceName, ResponseFormat
 }
 
 /// Parses `GET /nodes`. Errors: as [`inspect`].
-pub(crate) fn nodes(request: &Request) -> Result<(), Problem> {
-    extract::accepted(request.headers(), &[ResponseFormat::Json])?;
-    no_fields(request)
+pub(crate) fn nodes(request: &Request) -> Result<ResponseFormat, Problem> {
+    let format = extract::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
+    no_fields(request).map(|()| format)
 }
 
 /// What an operator wants with a node.
@@ -291,8 +291,8 @@ fn no_fields(request: &Request) -> Result<(), Problem> {
 }
 
 /// Parses `GET /locks`. Errors: as [`inspect`].
-pub(crate) fn list(request: &Request) -> Result<ListQuery, Problem> {
-    extract::accepted(request.headers(), &[ResponseFormat::Json])?;
+pub(crate) fn list(request: &Request) -> Result<(ListQuery, ResponseFormat), Problem> {
+    let format = extract::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
     let mut fields = Fields::of_query(request.uri())?;
     let prefix = fields.text("prefix").unwrap_or_default();
     if prefix.len() > RESOURCE_MAX_BYTES {
@@ -318,7 +318,7 @@ pub(crate) fn list(request: &Request) -> Result<ListQuery, Problem> {
         fields.wrong("limit", format!("must be from 1 to {LIST_LIMIT_MAX}"));
     }
     fields.finish(&["prefix", "owner", "state", "cursor", "limit"])?;
-    Ok(ListQuery { prefix, owner, state, after, limit })
+    Ok((ListQuery { prefix, owner, state, after, limit }, format))
 }
 
 #[cfg(test)]

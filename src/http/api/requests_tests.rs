@@ -112,8 +112,11 @@ async fn a_hold_is_asked_for_by_a_field_and_has_streams_for_answers() {
     let events = [("Accept", "text/event-stream")];
     assert_eq!(acquired("hold=true", &events).await.expect("sane").hold, Some(StreamFormat::Events));
     assert_eq!(acquired("", &events).await.expect_err("no stream").slug(), ProblemKind::NotAcceptable);
+    // C6.
     let text = [("Accept", "text/plain")];
-    assert_eq!(acquired("hold=true", &text).await.expect_err("a stream").slug(), ProblemKind::NotAcceptable);
+    assert_eq!(acquired("hold=true", &text).await.expect("sane").hold, Some(StreamFormat::Text));
+    let image = [("Accept", "image/png")];
+    assert_eq!(acquired("hold=true", &image).await.expect_err("a stream").slug(), ProblemKind::NotAcceptable);
 }
 
 #[tokio::test]
@@ -219,10 +222,11 @@ async fn a_forced_end_needs_a_reason_from_query_or_body() {
 #[test]
 fn a_list_is_filtered_and_paged() {
     let query = list(&request("/locks?prefix=deploy/&owner=a%20b&state=lock-delay&cursor=deploy/a&limit=7", "", &[]));
-    let query = query.expect("sane");
+    let (query, format) = query.expect("sane");
+    assert_eq!(format, ResponseFormat::Json);
     assert_eq!((query.prefix.as_str(), query.owner.as_deref()), ("deploy/", Some("a b")));
     assert_eq!((query.state, query.after.as_deref(), query.limit), (Some(ListState::LockDelay), Some("deploy/a"), 7));
-    assert_eq!(list(&request("/locks", "", &[])).expect("sane").limit, LIST_LIMIT_DEFAULT);
+    assert_eq!(list(&request("/locks", "", &[])).expect("sane").0.limit, LIST_LIMIT_DEFAULT);
     for (path, name) in [
         ("/locks?limit=0", "limit"),
         ("/locks?limit=1001", "limit"),
@@ -234,8 +238,11 @@ fn a_list_is_filtered_and_paged() {
     ] {
         assert_eq!(field(list(&request(path, "", &[]))), name, "{path}");
     }
+    // C5.
     let text = list(&request("/locks", "", &[("Accept", "text/plain")]));
-    assert_eq!(text.expect_err("JSON only").slug(), ProblemKind::NotAcceptable);
+    assert_eq!(text.expect("sane").1, ResponseFormat::Text);
+    let image = list(&request("/locks", "", &[("Accept", "image/png")]));
+    assert_eq!(image.expect_err("neither").slug(), ProblemKind::NotAcceptable);
 }
 
 #[test]

@@ -244,7 +244,7 @@ pub(crate) fn not_modified(tag: &str) -> Response {
 }
 
 /// 200 with a page of leases.
-pub(crate) fn listed(page: &ListPage) -> Response {
+pub(crate) fn listed(page: &ListPage, format: ResponseFormat) -> Response {
     let items = page.items.iter().map(|item| api::ListEntry {
         resource: item.resource.to_string(),
         state: item.holder.as_ref().map_or("waited", convert::held_state).to_owned(),
@@ -262,7 +262,28 @@ pub(crate) fn listed(page: &ListPage) -> Response {
         waiters_known: page.waiters_known,
         answered_by: page.instance.to_string(),
     };
-    json(StatusCode::OK, &body)
+    match format {
+        ResponseFormat::Json => json(StatusCode::OK, &body),
+        ResponseFormat::Text => text(StatusCode::OK, list_lines(&body)),
+    }
+}
+
+/// A line per lock with tabs between its cells, as `redlockd list --plain` prints it; then what is missing, as comments.
+fn list_lines(list: &api::List) -> String {
+    let mut rows = String::new();
+    for item in &list.items {
+        let of = |read: fn(&api::Holder) -> String| item.holders.first().map(read).unwrap_or_default();
+        let (left, fence) = (of(|holder| holder.valid_for_ms.to_string()), of(|holder| holder.fence.to_string()));
+        let (owner, note, waiting) = (of(|h| h.owner.clone()), of(|h| h.note.clone()), item.waiting.to_string());
+        rows.push_str(&format::tabs(&[&item.resource, &item.state, &owner, &left, &fence, &waiting, &note]));
+    }
+    if !list.complete {
+        rows.push_str("# incomplete: fewer nodes than a quorum answered\n");
+    }
+    if let Some(cursor) = &list.next_cursor {
+        rows.push_str(&format!("# there are more: cursor={cursor}\n"));
+    }
+    rows
 }
 
 fn voting(reports: &[NodeSummary]) -> QuorumCount {
@@ -276,9 +297,18 @@ pub(crate) fn past_events(past: &api::PastEvents) -> Response {
 }
 
 /// 200 with all nodes.
-pub(crate) fn nodes(reports: &[NodeSummary]) -> Response {
-    let nodes = reports.iter().map(convert::node_state).collect();
-    json(StatusCode::OK, &api::Nodes { nodes, quorum: convert::quorum(voting(reports)) })
+pub(crate) fn nodes(reports: &[NodeSummary], format: ResponseFormat) -> Response {
+    let nodes: Vec<api::NodeState> = reports.iter().map(convert::node_state).collect();
+    let row = |node: &api::NodeState| {
+        let number = |value: Option<String>| value.unwrap_or_default();
+        let (latency, clock) = (node.latency_us.map(|n| n.to_string()), node.clock_offset_ms.map(|n| n.to_string()));
+        let (votes, why) = (if node.votes { "yes" } else { "no" }, node.why.as_deref().unwrap_or_default());
+        format::tabs(&[&node.node, &node.state, votes, &number(latency), &number(clock), why])
+    };
+    match format {
+        ResponseFormat::Text => text(StatusCode::OK, nodes.iter().map(row).collect::<String>()),
+        ResponseFormat::Json => json(StatusCode::OK, &api::Nodes { nodes, quorum: convert::quorum(voting(reports)) }),
+    }
 }
 
 /// 200 with a status.

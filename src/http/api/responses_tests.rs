@@ -270,7 +270,7 @@ async fn a_page_of_leases_has_a_state_for_each() {
         instance: here(),
         waiters_known: false,
     };
-    let json = value(listed(&page)).await;
+    let json = value(listed(&page, ResponseFormat::Json)).await;
     let states: Vec<_> = json["items"].as_array().expect("items").iter().map(|i| i["state"].clone()).collect();
     assert_eq!(states, ["held", "lock-delay", "waited"]);
     assert_eq!((&json["next_cursor"], &json["complete"], &json["total"]), (&json!("c"), &json!(true), &json!(9)));
@@ -281,8 +281,15 @@ async fn a_page_of_leases_has_a_state_for_each() {
     let first = json!({"instance": "0000000000000001", "waiting": 2, "oldest_ms": 1_500});
     assert_eq!(json["items"][2]["waiting_at"][0], first);
     assert_eq!((&json["waiters_known"], &json["answered_by"]), (&json!(false), &json!(here().as_str())));
+    // C5: for shells, with what is missing.
+    let text = body(listed(&page, ResponseFormat::Text)).await;
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!((lines.len(), lines[0].len(), &lines[0][..2], lines[2][5]), (4, 7, &["a", "held"][..], "5"), "{text}");
+    assert_eq!(lines[3], ["# there are more: cursor=c"]);
+    let partial = ListPage { items: Vec::new(), next: None, complete: false, ..page.clone() };
+    assert!(body(listed(&partial, ResponseFormat::Text)).await.starts_with("# incomplete"));
     let last = ListPage { items: Vec::new(), next: None, ..page };
-    assert!(value(listed(&last)).await["next_cursor"].is_null());
+    assert!(value(listed(&last, ResponseFormat::Json)).await["next_cursor"].is_null());
 }
 
 fn report(name: &str, votes: bool) -> NodeSummary {
@@ -302,7 +309,7 @@ fn report(name: &str, votes: bool) -> NodeSummary {
 
 #[tokio::test]
 async fn nodes_are_shown_with_the_vote_that_they_make() {
-    let json = value(nodes(&[report("n1", true), report("n2", false), report("n3", true)])).await;
+    let json = value(nodes(&[report("n1", true), report("n2", false), report("n3", true)], ResponseFormat::Json)).await;
     assert_eq!(json["quorum"], json!({"granted": 2, "needed": 2, "nodes": 3}));
     let second = &json["nodes"][1];
     assert_eq!((&second["state"], &second["votes_in_ms"]), (&json!("quarantined"), &json!(4_200)));

@@ -16,7 +16,7 @@ pub(crate) fn connections_allowed(nodes: usize, wanted: usize) -> usize {
     let kept_back = FILES_KEPT_BACK.saturating_add(nodes.saturating_mul(FILES_PER_NODE));
     let allowed = files.saturating_sub(kept_back).max(1);
     if allowed < wanted {
-        tracing::warn!(
+        tracing::info!(
             connections = allowed,
             "the limit of open files (ulimit -n) allows fewer connections than max_connections ({wanted}): waiters have one each"
         );

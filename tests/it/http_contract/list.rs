@@ -2,8 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::support::client::send;
 use crate::support::cluster::{Cluster, REFUSING};
 use crate::support::poll;
+use crate::support::service::Service;
 
 /// Reads the list until the condition holds.
 const FRESH: [&str; 2] = ["--set", "list_refresh=100ms"];
@@ -107,4 +109,25 @@ async fn a_list_shows_whether_a_quorum_answered_and_nodes_why_they_have_no_vote(
         assert_eq!((&node["state"], &node["votes"]), (&json!("down"), &json!(false)));
         assert!(node["why"].as_str().is_some_and(|w| !w.is_empty()), "{node}");
     }
+}
+
+/// C5, C6: lists and streams for shells, which have no JSON.
+#[tokio::test]
+async fn c5_c6_lists_nodes_and_streams_are_text_where_that_is_accepted() {
+    let service = Service::embedded(&[]).await;
+    let client = service.client();
+    let plain = |method: &str, path: &str| client.request(method, path).header("Accept", "text/plain");
+    let mut held =
+        plain("POST", "/locks/a/b").form(&[("hold", "true"), ("owner", "ann\tx")]).send().await.expect("a stream");
+    assert_eq!(held.headers()["content-type"], "text/plain; charset=utf-8");
+    let line = held.chunk().await.expect("connected").expect("a line");
+    let line = String::from_utf8_lossy(&line).into_owned();
+    let token = line.strip_prefix("acquired ").and_then(|rest| rest.strip_suffix('\n')).expect("the token").to_owned();
+    let list = send(plain("GET", "/locks")).await.expect_status(200).text;
+    let cells: Vec<&str> = list.trim_end_matches('\n').split('\t').collect();
+    assert_eq!((cells.len(), cells[..3].join(" ")), (7, "a/b held ann\\tx".to_owned()), "{list}");
+    let nodes = send(plain("GET", "/nodes")).await.expect_status(200).text;
+    assert!(nodes.starts_with("embedded-1\tup\tyes\t") && nodes.lines().count() == 1, "{nodes}");
+    client.release("a/b", &token).await.expect_status(204);
+    assert_eq!(held.chunk().await.expect("a regular end"), None);
 }

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redlockd::redlock::entropy::Entropy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,6 +15,9 @@ use super::super::tls::{Authority, Secure};
 use super::{Access, CALM, CALM_LOCK, MEMORY_MAX_MIB, Stage, key, mutated, principals};
 use crate::support::client::{Client, try_send};
 use crate::support::seeded::Seeded;
+
+/// When a caller gives up whose answer was cut off.
+const HANGS_UP_AFTER: Duration = Duration::from_secs(5);
 
 /// What must not be readable on the wire.
 type Secrets = Arc<Vec<String>>;
@@ -55,8 +59,9 @@ async fn network(service: SocketAddr, random: Seeded, secrets: Secrets, tasks: &
 async fn somebody_on_the_network() {
     let access = Access::with(&principals(&[]));
     let secure = Secure::start(&access, &Authority::new("clients").pem, &[]).await;
-    let http = &|| secure.builder().http1_only().build().expect("a client");
-    let client = Client::with(&secure.url, http());
+    // Bytes that were taken away leave both ends waiting for them.
+    let impatient = &|| secure.builder().http1_only().timeout(HANGS_UP_AFTER).build().expect("a client");
+    let client = Client::with(&secure.url, secure.builder().build().expect("a client"));
     let stage = Stage::of(&client).await;
     let secrets: &Secrets = &Arc::new(stage.secrets.clone());
     let service: SocketAddr = secure.url.trim_start_matches("https://").parse().expect("an address");
@@ -64,7 +69,7 @@ async fn somebody_on_the_network() {
         .play("network", |random: Seeded| async move {
             let mut tasks = JoinSet::new();
             let port = network(service, random, Arc::clone(secrets), &mut tasks).await;
-            let through = Client::with(&format!("https://127.0.0.1:{port}"), http());
+            let through = Client::with(&format!("https://127.0.0.1:{port}"), impatient());
             let request = through.request("GET", &format!("/locks/{CALM_LOCK}")).bearer_auth(key(CALM));
             let word = match try_send(request).await {
                 Err(_) => "an error".to_owned(),
