@@ -15,7 +15,7 @@ async fn the_dashboard_works_without_script() {
     browser.write("#prefix", "deploy/").await;
     browser.click(".filters button").await;
     browser.until_text("caption", "it is filtered", |t| t.contains("all 2, filtered")).await;
-    assert_eq!(browser.path().await, "/ui/?prefix=deploy%2F&owner=&state=");
+    assert_eq!(browser.path().await, "/ui/?find=&prefix=deploy%2F&owner=&state=");
     browser.click("a[href='/ui/?prefix=deploy/&sort=held&dir=desc']").await;
     browser.until_text("thead [aria-sort=descending]", "it is sorted", |t| t.contains("Held for")).await;
     let lease = client.acquired("fresh", &[("ttl", "1m")]).await;

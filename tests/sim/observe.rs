@@ -59,10 +59,11 @@ impl World {
         let is_other = |inst: usize| self.profile.variant == Variant::OtherCluster && inst + 1 == self.insts.len();
         match &*packet.request {
             Request::Probe(args) => {
-                if args.is_witness && !is_clock_off && !is_other(inst) {
+                let is_foreign = matches!(status.vote, Vote::NoVote(NoVote::OtherCluster { .. }));
+                // A node takes no notes of an instance of another cluster.
+                if args.is_witness && !is_clock_off && !is_foreign && !is_other(inst) {
                     self.servers[node].witnessed.insert(inst, now);
                 }
-                let is_foreign = matches!(status.vote, Vote::NoVote(NoVote::OtherCluster { .. }));
                 if is_foreign && !is_other(inst) && !self.checker.taken_by_other.contains(&node) {
                     self.fail(format!("node {node} was claimed by another cluster at a look"));
                 }

@@ -27,7 +27,7 @@ fn lie(random: &Seeded, honest: &[u8]) -> Vec<u8> {
         0..6 => honest.to_vec(),
         6 => mutated(random, honest, 4),
         7 => random.pick(&REPLIES).to_vec(),
-        8 => with_numbers(honest, *random.pick(&["0", "-1", "1", "9007199254740991", "1795356509344609"])),
+        8 => with_numbers(honest, random.pick::<&str>(&["0", "-1", "1", "9007199254740991", "1795356509344609"])),
         9 => honest.repeat(2),
         10 => b"*1\r\n$1000000\r\n".iter().copied().chain(std::iter::repeat_n(b'x', FLOOD)).collect(),
         _ => Vec::new(),

@@ -78,7 +78,7 @@ fn request(random: &Seeded, stage: &Stage) -> (String, RequestBuilder) {
     // Most of all what changes something.
     let route = if random.percent(50) { &ROUTES[usize::try_from(random.below(4)).expect("small")] } else { route };
     let method = if random.percent(95) { route.method } else { *random.pick(&["PUT", "OPTIONS", "TRACE", "HEAD"]) };
-    let path = route.path.replace("{resource}", *random.pick::<&str>(&NAMES)).replace("{slug}", "locked");
+    let path = route.path.replace("{resource}", random.pick::<&str>(&NAMES)).replace("{slug}", "locked");
     let mut path = path.replace("{file}", "live.js").replace("{node}", "embedded-1");
     if random.percent(20) {
         let url = Url::parse_with_params("http://x/", some(random, &FIELDS, 20)).expect("a URL");
