@@ -58,7 +58,7 @@ async fn a_lease_that_no_quorum_confirms_is_unknown_and_promises_nothing() {
     let mut cluster = Cluster::start(3).await;
     let over = cluster.service().await;
     let client = over.client();
-    let lease = client.acquired("x", &[("ttl", "2s"), ("owner", "ann")]).await;
+    let lease = client.acquired("x", &[("ttl", "8s"), ("owner", "ann")]).await;
     let token = lease.token();
     // Two of three lose their memory, and are in quarantine for five minutes.
     for server in &mut cluster.servers[..2] {
