@@ -226,7 +226,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let is_quick = rtt <= self.engine.settings.params.guard / 4;
                     health.offset_us = is_quick.then(|| difference(status.now_us, middle.0));
                     (health.latency, health.answered_at, health.error) = (Some(rtt), Some(received), None);
-                    health.forgotten_at = None;
+                    // An answer to a probe from before an operator's word says nothing against it.
+                    health.forgotten_at = health.forgotten_at.filter(|said| said >= sent);
                     if health.status.as_ref().is_some_and(|old| old.run != status.run) {
                         health.restarts += 1;
                     }
