@@ -40,7 +40,7 @@ pub(super) fn warn_of_readable_keys(config: &Config) {
 
 /// Authentication by the access file, or none where there is no file.
 ///
-/// Errors: [`AppError::AccessFile`], [`AppError::SecretFile`].
+/// Errors: [`AppError::Access`], [`AppError::SecretFile`].
 pub(super) fn authenticator(config: &Config) -> Result<Authenticator, AppError> {
     let Some(path) = &config.access_file else { return Ok(Authenticator::open()) };
     let limits = PrincipalLimits {
