@@ -43,7 +43,7 @@ impl fmt::Debug for SessionToken {
 #[derive(Debug, Clone)]
 pub struct Sessions {
     secret: hmac::Key,
-    /// Signatures of those that were ended, and until when they would last: milliseconds since 1970.
+    /// Tokens of those that were ended, and until when they would last: milliseconds since 1970.
     ended: Arc<Mutex<HashMap<String, u64>>>,
 }
 

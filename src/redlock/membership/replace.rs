@@ -27,7 +27,7 @@ pub enum ReplaceError {
     #[error("the node cannot be moved there")]
     Address,
     /// Another replacement is under way at this instance.
-    #[error("another node is being replaced")]
+    #[error("a node is being replaced already")]
     Busy,
     /// The server that votes already is found there.
     #[error("the server at this address is the one that votes already")]
@@ -64,10 +64,13 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let node = Arc::clone(&engine.nodes[index]);
         let before = node.address().ok_or(ReplaceError::Address)?;
         let former = engine.views.current().entry(name).map(|entry| Arc::clone(&entry.run));
-        if self.state.lock().replacing.is_some_and(|other| other != index) {
-            return Err(ReplaceError::Busy);
+        {
+            let mut state = self.state.lock();
+            if state.replacing.is_some() {
+                return Err(ReplaceError::Busy);
+            }
+            state.replacing = Some(index);
         }
-        self.state.lock().replacing = Some(index);
         let back = Arc::clone(&node);
         let move_back = Box::new(move || {
             back.move_to(&before);
