@@ -16,7 +16,8 @@ use redlockd::http::middleware::request_id;
 use redlockd::http::{negotiation, path};
 use redlockd::protocol::commands;
 use redlockd::protocol::{
-    AcquireArgs, LeaseRecord, ListArgs, NodeInspection, ReleaseArgs, Reply, Request, RevokeArgs, StoredLock, UpdateArgs,
+    AcquireArgs, InstanceName, LeaseRecord, ListArgs, NodeInspection, ReadArgs, ReleaseArgs, Reply, Request,
+    RevokeArgs, StoredLock, UpdateArgs, View, WaitersArgs, WaitersEntry,
 };
 use redlockd::types::{AttemptId, ResourceName, Token, Ttl};
 
@@ -147,8 +148,15 @@ pub fn tokens(data: &[u8]) {
     assert_eq!(is_accepted, data == GOOD.as_bytes());
 }
 
-/// Replies of a node, parsed as the reply to every kind of request.
+/// Replies of a node, parsed as the reply to every kind of request; and as what some of them have in them: the record of a view,
+/// and what an instance publishes of its waiters.
 pub fn replies(data: &[u8]) {
+    if let Some(view) = View::parse(&text(data)) {
+        assert_eq!(View::parse(&view.encode()), Some(view));
+    }
+    if let Some(entry) = WaitersEntry::parse(data) {
+        assert!(entry.resources.iter().all(|r| ResourceName::parse(&r.resource).is_ok() && r.first.len() <= r.waiting));
+    }
     let Ok(value) = parse_redis_value(data) else { return };
     for request in requests() {
         match commands::parse(&request, &value) {
@@ -160,6 +168,8 @@ pub fn replies(data: &[u8]) {
                 let _ = (record.encode(), record.labels());
             }
             Ok(Reply::Status(status)) => assert!(status.high_water.0 < 1 << 53),
+            Ok(Reply::Knowledge { high_water, .. }) => assert!(high_water.0 < 1 << 53),
+            Ok(Reply::Waiters(page)) => assert!(page.entries.len() <= 8),
             Ok(Reply::Page { leases, .. }) => {
                 for lease in leases {
                     assert!(LeaseRecord::parse(lease.record.encode().as_bytes()).is_some());
@@ -194,6 +204,13 @@ fn requests() -> Vec<Request> {
         Request::Inspect { resource: resource() },
         Request::List(ListArgs { cursor: 0, count: 10 }),
         Request::Install { view: std::sync::Arc::default() },
+        Request::Read(ReadArgs { cursor: 0, count: 10 }),
+        Request::Waiters(WaitersArgs {
+            instance: InstanceName::from_random(7),
+            entry: None,
+            ttl: std::time::Duration::from_secs(10),
+            cursor: 0,
+        }),
         Request::probe(),
     ]
 }

@@ -92,8 +92,6 @@ mutants! {
         AbsentForgotten,
         /// A waiter whose caller is away is served as if it were there.
         AbsentAsks,
-        /// Who takes its place again is served together with the one that was first meanwhile.
-        ReturnedIsSecond,
     }
     /// The tests of `redlock::membership::heal` find each.
     FOUND_BY_HEALING {
@@ -118,6 +116,8 @@ mutants! {
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.
     RARE {
+        /// Who takes its place again is served together with the one that was first meanwhile.
+        ReturnedIsSecond,
         /// A quarantine ordered from a node with a stepped clock ends when that clock returns. Found when a node loses its
         /// memory while its clock is behind, and an instance with the right time orders the quarantine (seed 737891).
         OrderedByOneClock,
@@ -176,12 +176,19 @@ mutants! {
         NextLeaseLeftOut,
         /// A released token is copied or blocked all the same.
         ReleasedFilled,
+        /// One node's tombstone takes away what another node shows.
+        TombstoneOfOneNode,
         /// What is left of a lease is given by rates that do not differ.
         FillWithoutDrift,
         /// A cancelled attempt's claim stays.
         CancelledClaims,
         /// Tombstones come after what they may end.
         TombstonesLast,
+    }
+    /// The tests of `redlock::membership::derive` find each.
+    FOUND_BY_DERIVE {
+        /// One node's word is enough for the address of another one.
+        AddressOfOneNode,
     }
     /// Lists of events find each (`src/waiting/queue_tests.rs`, `src/manager/waiting_tests.rs`), and the model of the queue
     /// those that concern it (`tests/model/queue.rs`).

@@ -99,7 +99,7 @@ macro_rules! server_cases_on {
             a_process_that_a_higher_view_does_not_name_loses_its_vote
             a_blank_node_belongs_to_nobody_until_it_is_given_a_vote
             an_instance_that_is_alone_in_its_opinion_of_the_time_quarantines_nobody
-            a_node_remembers_which_run_was_alive_under_a_name
+            a_node_remembers_which_runs_other_instances_see_alive
             fewer_evictions_than_before_are_a_reset_of_the_statistics
             the_longest_quarantine_that_any_instance_asked_for_counts
             a_served_quarantine_ends_with_a_seed_above_all_fences

@@ -54,6 +54,9 @@ pub struct Nodes {
     pub nodes: Vec<NodeState>,
     /// `granted` counts the nodes that vote.
     pub quorum: Quorum,
+    /// How long rounds wait for a node's answer. Milliseconds; `None` from releases before it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_timeout_ms: Option<u64>,
 }
 
 /// The successful answer to `GET /health/live` and `/health/ready`.

@@ -193,7 +193,7 @@ impl App {
         }
         self.tasks.stop().await;
         tracing::info!("stopped");
-        match self.monitor.same_server() {
+        match self.monitor.votes_twice() {
             Some((a, b)) => Err(AppError::SameServer(a, b)),
             None => Ok(()),
         }
@@ -216,8 +216,11 @@ impl App {
             .access_file
             .iter()
             .map(|path| WatchedFiles::access(path.clone(), Arc::clone(authenticator), report()));
-        let watched: Vec<WatchedFiles> =
-            access.chain(self.tls.iter().map(|tls| WatchedFiles::certificates(tls, report()))).collect();
+        let watched: Vec<WatchedFiles> = access
+            .chain(
+                self.tls.iter().map(|tls| WatchedFiles::certificates(tls, report(), Arc::clone(&self.state.metrics))),
+            )
+            .collect();
         if watched.is_empty() {
             return Ok(());
         }
@@ -303,7 +306,7 @@ async fn monitor_nodes(monitor: Monitor, shutdown: CancellationToken) {
 async fn probe_nodes(monitor: Monitor, shutdown: CancellationToken) {
     loop {
         monitor.probe_round().await;
-        if let Some((a, b)) = monitor.same_server() {
+        if let Some((a, b)) = monitor.votes_twice() {
             tracing::error!(node = %a, also = %b, "two nodes are one and the same server: its vote would count twice");
             shutdown.cancel();
         }

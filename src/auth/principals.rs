@@ -77,6 +77,18 @@ impl PrincipalStore {
         self.principals.iter().find(|principal| principal.name == *name)
     }
 
+    /// The principal that is the first to have no valid key left, and when: milliseconds since 1970. Those with a key that
+    /// does not expire, with a certificate or a rule for tokens stay, and so do those whose last key has expired already.
+    pub fn first_without_key(&self, wall_ms: u64) -> Option<(&Arc<Principal>, u64)> {
+        let last_key = |principal: &Principal| {
+            let stays = !principal.certificates.is_empty() || !principal.tokens.is_empty();
+            let expiries = principal.keys.iter().map(|key| key.expires_ms.unwrap_or(u64::MAX));
+            expiries.max().filter(|last_ms| !stays && *last_ms != u64::MAX && *last_ms > wall_ms)
+        };
+        let ends = self.principals.iter().filter_map(|principal| Some((principal, last_key(principal)?)));
+        ends.min_by_key(|(_, last_ms)| *last_ms)
+    }
+
     /// The principal that this credential belongs to. The hash of a key is compared with every stored hash,
     /// each in constant time: the time taken depends on the number of keys only, and reveals nothing of
     /// their values.
@@ -174,6 +186,33 @@ mod tests {
         let name = |text| ResourceName::parse(text).expect("valid");
         assert!(ci.rules.allow(Right::Acquire, &name("deploy/x")) && !ci.rules.allow(Right::Force, &name("deploy/x")));
         assert!(store.find(&PrincipalName::parse("bob").expect("valid")).is_none());
+    }
+
+    #[test]
+    fn who_loses_the_last_key_first_is_known_unless_another_way_in_is_left() {
+        let key =
+            |name: &str, expires: &str| format!("{{ sha256 = \"{}\"{expires} }}", KeyHash::of(name.as_bytes()).hex());
+        let (at_1, at_2, at_3) = (
+            ", expires = 1970-01-01T00:00:01Z",
+            ", expires = 1970-01-01T00:00:02Z",
+            ", expires = 1970-01-01T00:00:03Z",
+        );
+        let file = format!(
+            "[[principal]]\nname = \"a\"\nkeys = [{}, {}]\n[[principal]]\nname = \"b\"\nkeys = [{}]\n\
+             [[principal]]\nname = \"c\"\nkeys = [{}]\ncertificates = [\"dns:c.example\"]\n\
+             [[principal]]\nname = \"d\"\nkeys = [{}, {}]\n",
+            key("1", at_1),
+            key("2", at_3),
+            key("3", at_2),
+            key("4", at_1),
+            key("5", at_1),
+            key("6", ""),
+        );
+        let store = access_file::parse(&file).expect("a good file");
+        let first = |wall_ms| store.first_without_key(wall_ms).map(|(who, at_ms)| (who.name.to_string(), at_ms));
+        assert_eq!(first(0), Some(("b".to_owned(), 2_000)));
+        assert_eq!(first(2_000), Some(("a".to_owned(), 3_000)), "b has none left already");
+        assert_eq!(first(3_000), None);
     }
 
     proptest! {

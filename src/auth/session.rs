@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use ring::hmac;
 
 use super::key::{KeyHash, random_text};
-use super::principal::{KeyEntry, Principal};
+use super::principal::{KeyEntry, Principal, PrincipalName};
 use super::principals::PrincipalStore;
 use crate::redlock::entropy::{Entropy, SystemEntropy};
 
@@ -54,22 +54,6 @@ impl Default for Sessions {
     }
 }
 
-/// What the cookie says; signed.
-struct Claims<'a> {
-    principal: &'a str,
-    /// Hash of the key's hash: the cookie has nothing that the access file has.
-    key: String,
-    until_ms: u64,
-    nonce: String,
-}
-
-impl Claims<'_> {
-    fn text(&self) -> String {
-        let Self { principal, key, until_ms, nonce } = self;
-        URL_SAFE_NO_PAD.encode(format!("{until_ms} {key} {nonce} {principal}"))
-    }
-}
-
 impl Sessions {
     /// With the secret that all instances share.
     pub fn with_secret(secret: &[u8]) -> Self {
@@ -79,10 +63,9 @@ impl Sessions {
     /// Begins a session for a principal that has just logged in with this key. Units of `wall_ms`: milliseconds since 1970.
     pub fn begin(&self, principal: &Principal, key: &KeyHash, wall_ms: u64, entropy: &impl Entropy) -> SessionToken {
         let life_ms = u64::try_from(SESSION_LIFE.as_millis()).unwrap_or(u64::MAX);
-        let (key, nonce) = (id_of(key), random_text(entropy));
-        let claims =
-            Claims { principal: principal.name.as_str(), key, until_ms: wall_ms.saturating_add(life_ms), nonce };
-        let text = claims.text();
+        let (until_ms, nonce) = (wall_ms.saturating_add(life_ms), random_text(entropy));
+        // The hash of the key's hash: the cookie has nothing that the access file has.
+        let text = URL_SAFE_NO_PAD.encode(format!("{until_ms} {} {nonce} {}", id_of(key), principal.name.as_str()));
         let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&self.secret, text.as_bytes()));
         SessionToken(format!("{text}.{signature}"))
     }
@@ -96,7 +79,7 @@ impl Sessions {
         }
         let mut parts = text.splitn(4, ' ').skip(1);
         let (key, _nonce, principal) = (parts.next()?, parts.next()?, parts.next()?);
-        let principal = store.principals().iter().find(|known| known.name.as_str() == principal)?;
+        let principal = store.find(&PrincipalName::parse(principal).ok()?)?;
         let is_live = |k: &KeyEntry| id_of(&k.hash) == key && !k.has_expired(wall_ms);
         principal.keys.iter().any(is_live).then(|| Arc::clone(principal))
     }

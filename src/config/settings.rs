@@ -183,9 +183,10 @@ settings! {
         /// costs an INFO in each command.
         identity: Identity = "handshake" in one_of::<Identity>();
 
-        /// How long one node may take to answer.
+        /// How long a round waits at least for a node's answer. Where the nodes of a quorum are farther away, it waits as long as
+        /// they take by measurement, up to half of guard and a quarter of the TTL.
         /// Range: at most half of min_ttl
-        /// Why: a slow node must cost a small part of a lease, not the lease.
+        /// Why: many times the round trip of nodes nearby; a slow node must cost a small part of a lease, not the lease.
         node_timeout: Duration = "50ms" in period(1..=10 * SECOND);
 
         /// How long connecting to a node may take, handshake and TLS included.

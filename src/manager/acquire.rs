@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::latency::Round;
 use super::service::LockManager;
 use super::types::{AcquireError, CycleEdge};
 use crate::auth::principal::Principal;
@@ -87,8 +88,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
             // Rounds without a decision are not recorded: they took as long as the timeouts are.
-            if matches!(outcome, Ok(_) | Err(Refusal { kind: RefusalKind::Held, .. })) {
-                self.record_decided_round(begun);
+            match outcome {
+                Ok(_) => self.record_decided_round(Round::Granted, begun),
+                Err(Refusal { kind: RefusalKind::Held, .. }) => self.record_decided_round(Round::Refused, begun),
+                Err(_) => {}
             }
         };
         let may_read = |name: &ResourceName| principal.as_ref().is_none_or(|p| p.rules.allow(Right::Read, name));

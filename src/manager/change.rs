@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::events::{EventKind, set_end, set_lease};
+use super::latency::Round;
 use super::service::LockManager;
 use super::snapshots::LeaseChange;
 use super::types::*;
@@ -36,7 +37,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let begun = self.now();
         let extended = match self.engine().extend(&extension).await {
             Ok(extended) => {
-                self.record_decided_round(begun);
+                self.record_decided_round(Round::Extended, begun);
                 extended
             }
             Err(refusal) => return Err(self.extend_error(&hash, refusal)),
@@ -139,7 +140,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if !matches!(outcome, ReleaseOutcome::Released) {
             return (outcome, None);
         }
-        self.record_decided_round(begun);
+        self.record_decided_round(Round::Released, begun);
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
         let held = self.report_lease_end(end.as_ref(), reason);
         self.shared.held_leases.lease_ended(LeaseTag::of(token));

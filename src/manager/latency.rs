@@ -103,6 +103,13 @@ pub struct TimeSlot {
 }
 
 impl TimeSlot {
+    fn add(&mut self, other: &Self) {
+        self.took.add(&other.took);
+        for (mine, more) in self.failed.iter_mut().zip(other.failed) {
+            *mine = mine.saturating_add(more);
+        }
+    }
+
     /// All failures together.
     pub fn failures(&self) -> u64 {
         self.failed.iter().map(|n| u64::from(*n)).sum()
@@ -159,16 +166,64 @@ impl LatencySeries {
         let first = (last + 1).saturating_sub(SLOTS as u64);
         let mut window = LatencyWindow { slots: vec![None; SLOTS], all: TimeSlot::default() };
         for slot in self.slots.lock().iter().filter(|slot| slot.number >= first) {
-            window.all.took.add(&slot.took);
-            for (all, more) in window.all.failed.iter_mut().zip(slot.failed) {
-                *all = all.saturating_add(more);
-            }
+            window.all.add(slot);
             let back = usize::try_from(last.saturating_sub(slot.number)).unwrap_or(SLOTS);
             if let Some(index) = (SLOTS - 1).checked_sub(back) {
                 window.slots[index] = Some(slot.clone());
             }
         }
         window
+    }
+}
+
+impl LatencyWindow {
+    /// Adds another one of the same time.
+    fn add(&mut self, other: &Self) {
+        self.all.add(&other.all);
+        for (mine, more) in self.slots.iter_mut().zip(&other.slots) {
+            match (mine, more) {
+                (Some(mine), Some(more)) => mine.add(more),
+                (mine @ None, Some(more)) => *mine = Some(more.clone()),
+                (_, None) => {}
+            }
+        }
+    }
+}
+
+/// A quorum round that was decided, by what it was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Round {
+    /// An acquire that was granted.
+    Granted,
+    /// One that was refused, since another holds the resource.
+    Refused,
+    /// A renewal.
+    Extended,
+    /// A release.
+    Released,
+}
+
+impl Round {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Granted, Self::Refused, Self::Extended, Self::Released];
+}
+
+/// A [`LatencySeries`] for each kind of round.
+#[derive(Default)]
+pub(crate) struct RoundLatencies([LatencySeries; 4]);
+
+impl RoundLatencies {
+    /// Records one that was decided.
+    pub(crate) fn record(&self, round: Round, now: BootTime, took: Duration) {
+        self.0[round as usize].record_success(now, took);
+    }
+
+    /// The last quarter of an hour: all rounds, and each kind by itself.
+    pub(crate) fn windows(&self, now: BootTime) -> (LatencyWindow, [(Round, LatencyWindow); 4]) {
+        let each = Round::ALL.map(|round| (round, self.0[round as usize].window(now)));
+        let mut all = LatencySeries::default().window(now);
+        each.iter().for_each(|(_, window)| all.add(window));
+        (all, each)
     }
 }
 
@@ -194,6 +249,11 @@ impl NodeLatencies {
             Ok(()) => series.record_success(now, took),
             Err(kind) => series.record_failure(now, kind),
         }
+    }
+
+    /// The last quarter of an hour of each.
+    pub fn windows(&self, now: BootTime) -> Vec<(NodeId, LatencyWindow)> {
+        self.nodes.iter().map(|(id, series)| (id.clone(), series.window(now))).collect()
     }
 
     /// The series of one node.
@@ -256,6 +316,20 @@ mod tests {
         assert_eq!(later.slots.iter().flatten().count(), SLOTS - 10);
         assert!(later.slots[SLOTS - 1].is_none() && later.slots[SLOTS - 11].is_some());
         assert!(series.window(at(1_000_000)).all.took.quantile(0.5).is_none());
+    }
+
+    #[test]
+    fn rounds_are_kept_by_kind_and_summed() {
+        let rounds = RoundLatencies::default();
+        rounds.record(Round::Granted, at(1), Duration::from_millis(1));
+        rounds.record(Round::Refused, at(1), Duration::from_millis(2));
+        rounds.record(Round::Refused, at(16), Duration::from_millis(3));
+        let (all, each) = rounds.windows(at(16));
+        let slots = |window: &LatencyWindow| -> Vec<u64> {
+            window.slots.iter().flatten().map(|slot| slot.took.total()).collect()
+        };
+        assert_eq!((all.all.took.total(), slots(&all)), (3, vec![2, 1]));
+        assert_eq!(each.map(|(_, window)| slots(&window)), [vec![1], vec![1, 1], vec![], vec![]]);
     }
 
     #[test]

@@ -11,6 +11,9 @@ use crate::types::NodeId;
 /// What an operator can do about a node that the others wait for.
 const ENDED_HINT: &str = "if that has ended for good, say so with `redlockd nodes forget`";
 
+/// Why the vote of a node does not count whose answers come too late.
+const SLOW: &str = "most of its answers come later than rounds wait for them, so its vote seldom counts";
+
 /// A node's state, the time until it votes again, why it does not vote, and for whom it waits. `missing`: for whom all wait that
 /// forgot; `ended_in`: until it counts as ended, where an operator said that it has.
 pub(super) fn describe(
@@ -30,11 +33,15 @@ pub(super) fn describe(
     let Some(NodeStatus { vote, why, .. }) = &health.status else {
         return ("unknown".into(), None, Some("it has not answered a probe yet".into()), Vec::new());
     };
+    if health.is_slow && matches!(vote, Vote::Active) {
+        return ("slow".into(), None, Some(SLOW.into()), Vec::new());
+    }
     let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
         Vote::Active | Vote::AlreadyInitialised | Vote::Witnessed => {
             ("up".into(), None, two_servers(health), Vec::new())
         }
+        Vote::NoVote(NoVote::OtherView { .. }) if health.votes(now) => ("up".into(), None, None, Vec::new()),
         Vote::NoVote(no_vote) => {
             let state = Verdict::NoVote(no_vote.clone()).as_str().to_owned();
             let is_waiting = matches!(no_vote, NoVote::Quarantined { .. } | NoVote::Unseeded { .. });

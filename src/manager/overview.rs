@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::events::EventKind;
-use super::latency::LatencyWindow;
+use super::latency::{LatencyWindow, Round};
 use super::service::LockManager;
 use super::situation::Situation;
 use super::snapshots::Snapshot;
@@ -161,9 +161,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         ClusterStatus { quorum: self.count(granted), situation, nodes, draining, instance }
     }
 
-    /// How long quorums took to decide, over the last quarter of an hour.
-    pub fn round_latency(&self) -> LatencyWindow {
-        self.shared.round_latency.window(self.now())
+    /// How long quorums took to decide, over the last quarter of an hour: all rounds, and each kind by itself.
+    pub fn round_latency(&self) -> (LatencyWindow, [(Round, LatencyWindow); 4]) {
+        self.shared.round_latency.windows(self.now())
     }
 
     /// How long the nodes keep a lease's keys after its deadline.

@@ -157,7 +157,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let findings: Vec<NodeFinding> = findings.collect();
             NodeSummary {
                 node: node.id().clone(),
-                votes: health.votes(now) && !findings.iter().any(|f| f.bars),
+                votes: health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
                 state,
                 since: now.since(health.since),
                 votes_in,
@@ -191,9 +191,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.monitor.replace(node, address).await
     }
 
+    /// How long rounds wait for a node's answer now.
+    pub fn node_timeout(&self) -> Duration {
+        self.engine().node_timeout()
+    }
+
     /// The nodes that have no vote, one bit each: they may have forgotten leases.
     pub(super) fn nodes_without_vote(&self) -> u32 {
-        self.nodes().iter().enumerate().filter(|(_, node)| !node.votes).fold(0, |mask, (i, _)| mask | 1 << i)
+        let forgot = |node: &NodeSummary| !node.votes && node.state != "slow";
+        self.nodes().iter().enumerate().filter(|(_, node)| forgot(node)).fold(0, |mask, (i, _)| mask | 1 << i)
     }
 
     /// How many wait for a resource in this instance.
@@ -237,6 +243,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             (self.shared.waiting.queue(Queue::total_waiters), self.shared.cluster_waiters.summary(now));
         let (deadlocks_reported, deadlocks_refused) = self.shared.deadlocks.counts();
         Gauges {
+            node_timeout: engine.node_timeout(),
             cluster_leases: self.shared.snapshots.count(now, self.wall_ms()),
             holding_connections: self.shared.held_leases.count(),
             listeners: self.shared.events.listeners(),

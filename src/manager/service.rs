@@ -14,7 +14,7 @@ use super::deadlocks::Deadlocks;
 use super::events::{EventHub, EventKind, set_lease};
 use super::hold_renewal::HeldLeases;
 use super::incidents::Incidents;
-use super::latency::LatencySeries;
+use super::latency::{Round, RoundLatencies};
 use super::leases::{OwnEnd, OwnLeases};
 use super::snapshots::{ClusterLeases, LeaseChange, Snapshots};
 use super::types::*;
@@ -57,7 +57,7 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) events: Arc<EventHub>,
     pub(super) own_leases: OwnLeases,
     pub(super) snapshots: Snapshots,
-    pub(super) round_latency: LatencySeries,
+    pub(super) round_latency: RoundLatencies,
     pub(super) incidents: Incidents,
     pub(super) samples: Mutex<GaugeSamples>,
     pub(super) end_observer: OnceLock<LeaseEndObserver>,
@@ -138,6 +138,8 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
 /// Numbers of this instance, for metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gauges {
+    /// How long rounds wait for a node's answer.
+    pub node_timeout: Duration,
     /// The leases of the whole cluster as of the last reading; `None` until there was one.
     pub cluster_leases: Option<ClusterLeases>,
     /// Connections that hold a lease here.
@@ -214,7 +216,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             deadlocks,
             own_leases: OwnLeases::default(),
             snapshots: Snapshots::new(list_refresh),
-            round_latency: LatencySeries::default(),
+            round_latency: RoundLatencies::default(),
             incidents: Incidents::default(),
             samples: Mutex::default(),
             end_observer: OnceLock::new(),
@@ -314,10 +316,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.snapshots.record(self.now(), resource, || change(&|deadline| deadline.plus(lock_delay)));
     }
 
-    /// A quorum granted or refused.
-    pub(super) fn record_decided_round(&self, begun: BootTime) {
+    /// A quorum decided a round.
+    pub(super) fn record_decided_round(&self, round: Round, begun: BootTime) {
         let now = self.now();
-        self.shared.round_latency.record_success(now, now.since(begun));
+        self.shared.round_latency.record(round, now, now.since(begun));
     }
 
     /// The events of the cluster.

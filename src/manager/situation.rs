@@ -133,6 +133,7 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
         }
         ("down", _) => has(format!("not answered since {since}")),
         ("unknown", _) => has("not answered yet".to_owned()),
+        ("slow", _) => has("answered too late for most rounds".to_owned()),
         ("awaiting-seed", _) => has(format!("waited for the fences of the other nodes since {since}")),
         ("clock-off", _) => has(format!("had a wrong clock since {since}")),
         ("other-cluster", _) => has("another node list or other settings".to_owned()),
@@ -184,6 +185,7 @@ fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
     match node.state.as_str() {
         "down" => ("Bring back ", ""),
         "unknown" => ("Wait for ", ""),
+        "slow" => ("Find out what slows down ", " (processor, memory, disk, network)"),
         "quarantined" => ("Wait for the end of the quarantine of ", ""),
         "awaiting-seed" => ("Wait until other nodes answer, then these vote: ", ""),
         "clock-off" => ("Repair the NTP of ", ""),

@@ -133,6 +133,29 @@ fn a_grant_that_is_not_answered_is_undone_and_the_next_waiter_is_served() {
     assert_eq!(run(Some(Mutant::GrantUnanswered), waited_behind_a_grant_without_an_answer()), None, "it would be kept");
 }
 
+/// How long a waiter waited that asked just before the release was sent, whose caller hung up then.
+async fn waited_behind_a_release_without_its_caller() -> Option<Duration> {
+    let [manager, _] = managers().await;
+    let held = hold(&manager, "x", "").await;
+    let mut release = Box::pin(manager.release(&held.resource, &held.token));
+    let mut waiter = Box::pin(manager.acquire(request("x", "", WAIT)));
+    std::future::poll_fn(|cx| {
+        assert!(release.as_mut().poll(cx).is_pending(), "its task has not run yet");
+        assert!(waiter.as_mut().poll(cx).is_pending(), "it is held");
+        std::task::Poll::Ready(())
+    })
+    .await;
+    drop(release);
+    waiter.await.and_then(PendingGrant::commit).ok().map(|lease| lease.waited)
+}
+
+/// F16: nobody else publishes the end of a lease on embedded nodes.
+#[test]
+fn f16_a_release_whose_caller_hung_up_wakes_the_next_waiter() {
+    let waited = run(None, waited_behind_a_release_without_its_caller());
+    assert!(waited.is_some_and(|waited| waited < Duration::from_millis(100)), "{waited:?}");
+}
+
 /// `a` waits for what `b` held; `b` released it elsewhere, which is not known here, and now waits for what `a` holds.
 /// What the waiter of `b` is answered when `a` releases.
 async fn answer_in_a_cycle_that_is_over() -> Result<GrantedLease, AcquireError> {

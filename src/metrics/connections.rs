@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use prometheus::{Gauge, IntGauge, Registry};
+use prometheus::{Gauge, GaugeVec, IntGauge, Registry};
 
-use super::register::{gauge, gauges, quantity};
+use super::register::{gauge, gauges, quantities, quantity};
 use super::requests::InFlightGuard;
 
 /// A file that is read again.
@@ -49,6 +49,8 @@ pub(super) struct ConnectionMetrics {
     reloads: [IntGauge; 2],
     issuers: [IntGauge; 3],
     issuer_keys_age: Gauge,
+    certificate_expires: GaugeVec,
+    last_key_expires: GaugeVec,
 }
 
 impl ConnectionMetrics {
@@ -61,7 +63,12 @@ impl ConnectionMetrics {
         let issuers = gauges(r, "issuers", help, &["kind"]);
         let issuers = ["current", "outdated", "without-keys"].map(|kind| issuers.with_label_values(&[kind]));
         let help = "Time since the oldest keys of an issuer that are in force were read; 0 without any.";
+        let certificate =
+            "When the first certificate of the listener's chain expires, in seconds since 1970; not without TLS.";
+        let key = "When the last key of the principal expires that is the first to have none, in seconds since 1970.";
         Self {
+            certificate_expires: quantities(r, "certificate_expires_timestamp_seconds", certificate, &[]),
+            last_key_expires: quantities(r, "last_key_expires_timestamp_seconds", key, &["principal"]),
             issuers,
             issuer_keys_age: quantity(r, "issuer_keys_age_seconds", help),
             connections: gauge(r, "http_connections", "Open client connections."),
@@ -80,6 +87,21 @@ impl ConnectionMetrics {
 
     pub(super) fn reloaded(&self, file: ReloadedFile, is_in_force: bool) {
         self.reloads[file as usize].set(i64::from(is_in_force));
+    }
+
+    /// Units: seconds since 1970.
+    pub(super) fn certificate_expires(&self, at_s: i64) {
+        #[expect(clippy::cast_precision_loss, reason = "exact for 200 million years")]
+        self.certificate_expires.with_label_values::<&str>(&[]).set(at_s as f64);
+    }
+
+    /// A principal, and when its last key expires: milliseconds since 1970.
+    pub(super) fn last_key_expires(&self, principal: Option<&(String, u64)>) {
+        self.last_key_expires.reset();
+        if let Some((name, at_ms)) = principal {
+            let at = Duration::from_millis(*at_ms).as_secs_f64();
+            self.last_key_expires.with_label_values(&[name.as_str()]).set(at);
+        }
     }
 
     pub(super) fn issuers(&self, now: IssuerCounts) {

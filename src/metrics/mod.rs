@@ -44,6 +44,7 @@ pub struct Metrics {
 
 /// Metrics that are set only by a scrape.
 struct InstanceMetrics {
+    node_timeout: Gauge,
     cluster_locks_held: Gauge,
     cluster_longest_held: Gauge,
     cluster_locks_age: Gauge,
@@ -78,6 +79,8 @@ pub struct Scrape<'a> {
     pub draining: bool,
     /// Totals of the audit log.
     pub audit: AuditTotals,
+    /// The principal that is the first to have no valid key left, and when: milliseconds since 1970.
+    pub last_key: Option<(String, u64)>,
 }
 
 /// Number of audit records by outcome.
@@ -148,6 +151,11 @@ impl Metrics {
         self.connections.reloaded(file, is_in_force);
     }
 
+    /// Sets when the certificate in force expires. Units: seconds since 1970.
+    pub(crate) fn certificate_expires(&self, at_s: i64) {
+        self.connections.certificate_expires(at_s);
+    }
+
     /// Sets what is known of the keys of issuers.
     pub(crate) fn issuers(&self, now: IssuerCounts) {
         self.connections.issuers(now);
@@ -191,6 +199,7 @@ impl Metrics {
         self.instance.set(&now.gauges, now.draining);
         self.instance.set_audit(now.audit);
         self.nodes.set(now.nodes);
+        self.connections.last_key_expires(now.last_key.as_ref());
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
@@ -224,6 +233,7 @@ impl InstanceMetrics {
                 "Time since the leases of cluster_locks_held were read; NaN before the first time.",
             ),
             holds: gauge(r, "lock_holds", "Connections that hold a lease."),
+            node_timeout: quantity(r, "node_timeout_seconds", "How long rounds wait for a node's answer."),
             waiters: gauge(r, "lock_waiters", "Requests waiting for a lock at this instance."),
             waiters_limit: gauge(r, "lock_waiters_limit", "Maximum of lock_waiters."),
             oldest_wait: quantity(r, "lock_oldest_wait_seconds", "Time that the oldest waiter has been waiting."),
@@ -280,6 +290,7 @@ impl InstanceMetrics {
         self.holds.set(count(now.holding_connections));
         self.waiters.set(count(now.waiters));
         self.waiters_limit.set(count(now.waiters_limit));
+        self.node_timeout.set(now.node_timeout.as_secs_f64());
         self.oldest_wait.set(now.longest_wait.as_secs_f64());
         let deadlocks = [now.deadlocks_reported, now.deadlocks_refused];
         self.deadlocks.iter().zip(deadlocks).for_each(|(counter, total)| raise(counter, total));

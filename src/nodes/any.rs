@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::Either;
 
@@ -52,6 +53,19 @@ impl Node for AnyNode {
         match self {
             Self::Redis(node) => node.is_connected(),
             Self::Embedded(node, _) => node.is_connected(),
+        }
+    }
+
+    fn reconnected(&self) -> impl Future<Output = ()> + Send {
+        match self {
+            Self::Redis(node) => Either::Left(node.reconnected()),
+            Self::Embedded(node, _) => Either::Right(node.reconnected()),
+        }
+    }
+
+    fn expect_answers_within(&self, timeout: Duration) {
+        if let Self::Redis(node) = self {
+            node.expect_answers_within(timeout);
         }
     }
 

@@ -10,7 +10,7 @@
 --   zeros), promised (no lower view is installed), admitted (view of the last admission), roster (the installed view's record),
 --   fill (view|nonce|pages|pages done), filled (view of the last fill), until (us), owed (us: end
 --   of a quarantine by another clock, see below), roll (us: end of the period of ask), ev (evicted_keys), why, since (us);
---   and what probes leave: beat (us), fit:INSTANCE (us: its time was right here), peer:NAME (run and us: seen alive)
+--   and what probes leave: beat (us), fit:INSTANCE (us: its time was right here), sees:INSTANCE (us, then name and run of each process that it sees)
 -- Each redis.call costs 1 to 2 us here and each closure 0.3 us: a node that votes does not call judge().
 local META, PASS, GUARD, SENT, PROTO = KEYS[1], ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4]), 3
 local NONE = '00000000000000000000000000000000'

@@ -1,6 +1,6 @@
 //! A node's replies, and the ways in which a request can fail to get one.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -189,9 +189,8 @@ pub struct NodeStatus {
     pub promised: ViewId,
     /// The view of its last admission.
     pub admitted: ViewId,
-    /// The run under each node name that an instance's probe noted here within the last 3 s. While the first one is alive, no
-    /// other run is noted under its name.
-    pub alive: BTreeMap<NodeId, Arc<str>>,
+    /// The runs under each node name that other instances' probes noted here within the last 3 s.
+    pub alive: BTreeSet<(NodeId, Arc<str>)>,
 }
 
 /// Reply to a change of the view.

@@ -138,7 +138,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             labels: labels.encode(),
         });
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. }));
-        let (tally, Rounds { joined, took_effect }) = self.acquire_round(request, started, is_yes).await;
+        let (tally, Rounds { joined, took_effect }) =
+            self.acquire_round(request, Some(params.ttl), started, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
         }
@@ -172,10 +173,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     async fn acquire_round(
         &self,
         request: Request,
+        ttl: Option<Ttl>,
         started: BootTime,
         is_yes: impl Fn(&NodeResult) -> bool,
     ) -> (Tally, Rounds) {
-        let mut deadline = started.plus(self.settings.node_timeout);
+        let timeout = self.node_timeout_for(ttl);
+        let mut deadline = started.plus(timeout);
         let mut granted_before = Vec::new();
         let mut rounds = Rounds { joined: false, took_effect: false };
         let mut repeats = VIEW_REPEATS;
@@ -193,7 +196,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             // Where it joins what this attempt set before the change.
             let is_own = |a: &NodeResult| !matches!(a, Ok(Reply::Granted { joined: true, .. } | Reply::NoVote(_)));
             granted_before.extend(tally.received().filter(|(_, a)| is_own(a)).map(|(i, _)| i));
-            deadline = self.clock.now().plus(self.settings.node_timeout);
+            deadline = self.clock.now().plus(timeout);
         }
     }
 
@@ -229,7 +232,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 labels: None,
             });
             let started = self.clock.now();
-            let deadline = started.plus(self.settings.node_timeout);
+            let deadline = started.plus(self.node_timeout_for(Some(params.ttl)));
             let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Updated { record, .. }) if record.fence == highest);
             let tally = self.round(&self.everyone(), request, started, deadline, Until::Decided, is_yes).await;
             if tally.decision() == Decision::Reached {

@@ -15,6 +15,7 @@ use super::entropy::Entropy;
 use super::membership::current::CurrentView;
 use super::node::Node;
 use super::quorum::{self, NodeOutcome, Verdict, quorum_of};
+use super::round_trip::AnswerTimeout;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{ClusterParams, NodeResult};
 use crate::types::Ttl;
@@ -24,7 +25,8 @@ use crate::types::Ttl;
 pub struct RedlockSettings {
     /// What all instances agree on.
     pub params: Arc<ClusterParams>,
-    /// Deadline of a node's answer, counted from the start of the round.
+    /// Minimum of the time for a node's answer, counted from the start of the round. Where nodes are farther away, it follows
+    /// their round trips, up to half of the guard.
     pub node_timeout: Duration,
     /// Clock-rate allowance, parts per million of the TTL.
     pub drift_ppm: u32,
@@ -75,6 +77,7 @@ pub struct Engine<N, C, E> {
     pub(super) cleanups: Arc<Semaphore>,
     /// Which processes vote.
     pub(super) views: CurrentView,
+    pub(super) answers: AnswerTimeout,
     counts: Counts,
 }
 
@@ -92,8 +95,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let cluster_clock = ClusterClock::new(clock.clone());
         let cleanups = Arc::new(Semaphore::new(settings.cleanup_limit));
         let (tasks, counts) = (TaskTracker::new(), Counts::default());
-        let views = CurrentView::default();
-        Self(Arc::new(Engine { nodes, clock, entropy, cluster_clock, settings, tasks, cleanups, views, counts }))
+        let (views, answers) =
+            (CurrentView::default(), AnswerTimeout::new(settings.node_timeout, settings.params.guard));
+        let engine = Engine { nodes, clock, entropy, cluster_clock, settings, tasks, cleanups, views, answers, counts };
+        Self(Arc::new(engine))
     }
 }
 
@@ -110,10 +115,25 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
         started.plus(quorum::validity(ttl, Duration::ZERO, drift))
     }
 
+    /// How long a round waits for a node's answer now, where its request has no TTL.
+    pub fn node_timeout(&self) -> Duration {
+        self.answers.present()
+    }
+
+    /// The same for a request that may have a TTL: at most a quarter of it, or the setting if that is longer.
+    pub(crate) fn node_timeout_for(&self, ttl: Option<Ttl>) -> Duration {
+        self.answers.for_ttl(ttl)
+    }
+
     /// Minimum validity of a lease that is granted, at least 1 ms.
     pub fn min_validity(&self, ttl: Ttl) -> Duration {
         let share_ms = u128::from(ttl.as_ms()) * u128::from(self.settings.min_validity_percent) / 100;
         Duration::from_millis(u64::try_from(share_ms).unwrap_or(u64::MAX)).max(Duration::from_millis(1))
+    }
+
+    /// Where each node is reached, if it is a server that can be moved.
+    pub(super) fn addresses(&self) -> Vec<Option<Arc<str>>> {
+        self.nodes.iter().map(|node| node.address()).collect()
     }
 
     /// Number of clean-ups and repairs that run now.

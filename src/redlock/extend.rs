@@ -70,6 +70,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Cancel: it may or may not have taken effect; the old deadline remains.
     pub async fn extend(&self, extension: &ExtendParams) -> Result<ConfirmedExtension, ExtendRefusal> {
         let mut fence = extension.fence;
+        let mut lower = None;
         let mut renewal = true;
         let mut repeats = VIEW_REPEATS;
         loop {
@@ -82,7 +83,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 labels: extension.labels.clone(),
             });
             let started = self.clock.now();
-            let deadline = started.plus(self.settings.node_timeout);
+            let deadline = started.plus(self.node_timeout_for(extension.ttl));
             let is_yes = |a: &NodeResult| match a {
                 Ok(Reply::Updated { record, .. }) => fence.is_none_or(|expected| expected == record.fence),
                 Ok(Reply::NoVote(NoVote::Quarantined { .. })) => mutant::is(Mutant::RepairVotes),
@@ -94,14 +95,23 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 repeats -= 1;
                 continue;
             }
+            let is_too_far = |(_, a): (usize, &NodeResult)| matches!(a, Ok(Reply::FenceTooFarAhead));
+            if let Some(next) = lower.take()
+                && tally.decision() != Decision::Reached
+                && tally.received().any(is_too_far)
+            {
+                // It came from one node, whose clock was once ahead, or who lies.
+                fence = Some(next);
+                continue;
+            }
             if tally.decision() != Decision::Reached && !minority {
                 self.apply_mutants(extension, started, &tally);
                 return Err(self.extend_refusal(&tally, extension.fence));
             }
-            let (most_common, votes, highest) = fences(&tally);
+            let (most_common, votes, highest, next) = fences(&tally);
             if votes < self.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
                 // The nodes have different fences: bring the highest to a quorum first.
-                (fence, renewal) = (Some(highest), false);
+                (fence, renewal, lower) = (Some(highest), false, next);
                 continue;
             }
             return self.extended(extension, started, most_common, &tally);
@@ -202,7 +212,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let left_ms = u64::try_from(keys_gone.since(now).as_millis()).unwrap_or(0);
             if left_ms > 0 {
                 let request = Request::Restore(RestoreArgs { resource, record, left_ms }).in_view(&view);
-                let deadline = now.plus(engine.settings.node_timeout);
+                let deadline = now.plus(engine.node_timeout());
                 let is_restored = |a: &NodeResult| matches!(a, Ok(Reply::Restored));
                 let tally = engine.round(&missing, request, now, deadline, Until::All, is_restored).await;
                 (0..tally.yes()).for_each(|_| engine.count_repaired());
@@ -217,15 +227,16 @@ fn misses_the_lease(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Missing | Reply::NoVote(Quarantined { .. } | Unseeded { .. } | Blocked { .. })))
 }
 
-/// The most common fence of the yes-votes, its number of votes, and the highest fence.
-fn fences(tally: &Tally) -> (Fence, usize, Fence) {
+/// The most common fence of the yes-votes, its number of votes, the highest fence, and the next lower one.
+fn fences(tally: &Tally) -> (Fence, usize, Fence, Option<Fence>) {
     let mut counts: BTreeMap<Fence, usize> = BTreeMap::new();
     for (_, answer) in tally.received() {
         if let Ok(Reply::Updated { record, .. }) = answer {
             *counts.entry(record.fence).or_default() += 1;
         }
     }
-    let highest = counts.keys().next_back().copied().unwrap_or(Fence(0));
+    let mut descending = counts.keys().rev().copied();
+    let (highest, next) = (descending.next().unwrap_or(Fence(0)), descending.next());
     let (fence, votes) = counts.into_iter().max_by_key(|(_, n)| *n).unwrap_or((Fence(0), 0));
-    (fence, votes, highest)
+    (fence, votes, highest, next)
 }

@@ -4,11 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::clock::BootTime;
+use super::round_trip::RoundTrip;
 use crate::protocol::{NoVote, NodeStatus, UnreachableKind, Vote};
 use crate::types::NodeId;
 
 /// An older answer does not count as the node's present state.
 pub const HEALTH_MAX_AGE: Duration = Duration::from_secs(5);
+
+/// A node that votes in another view than it was asked in counts as voting for so long: the next probe asks in that view.
+const VIEW_CHANGE_TAKES: Duration = Duration::from_secs(2);
+/// A node is slow once so many of its last 8 probes took longer than rounds wait …
+const SLOW_FROM: u32 = 5;
+/// … and until fewer than this have.
+const FAST_BELOW: u32 = 3;
 
 /// What is known of one node.
 #[derive(Debug, Clone)]
@@ -23,6 +31,12 @@ pub struct NodeHealth {
     pub since: BootTime,
     /// Round trip of the last answered probe.
     pub latency: Option<Duration>,
+    /// Round trips of all answered probes of this process.
+    pub round_trip: Option<RoundTrip>,
+    /// Its last probes, the latest in the lowest bit: whether each took longer than rounds wait.
+    late: u8,
+    /// It answers probes, most of them later than rounds wait for it.
+    pub is_slow: bool,
     /// Its clock minus the cluster clock, microseconds.
     pub offset_us: Option<i64>,
     /// How often a probe was answered by another run than the one before.
@@ -45,6 +59,9 @@ impl NodeHealth {
             answered_at: None,
             since: now,
             latency: None,
+            round_trip: None,
+            late: 0,
+            is_slow: false,
             offset_us: None,
             restarts: 0,
             rival: None,
@@ -54,10 +71,26 @@ impl NodeHealth {
         }
     }
 
+    /// After a probe: whether it is slow. Rounds wait for `timeout`.
+    pub(super) fn judge_speed(&mut self, timeout: Duration) {
+        if self.error.is_some() {
+            (self.late, self.is_slow) = (0, false);
+            return;
+        }
+        self.late = self.late << 1 | u8::from(self.latency.is_some_and(|took| took > timeout));
+        let late = self.late.count_ones();
+        self.is_slow = late >= if self.is_slow { FAST_BELOW } else { SLOW_FROM };
+    }
+
     /// Whether the last probe was answered with a vote, within [`HEALTH_MAX_AGE`].
     pub fn votes(&self, now: BootTime) -> bool {
         let is_recent = self.answered_at.is_some_and(|at| now.since(at) <= HEALTH_MAX_AGE);
-        is_recent && self.error.is_none() && self.status.as_ref().is_some_and(|s| s.vote == Vote::Active)
+        // About to be asked in the view that it has: a round that meets it now is repeated there.
+        let changes = |vote: &Vote| {
+            matches!(vote, Vote::NoVote(NoVote::OtherView { .. })) && now.since(self.since) <= VIEW_CHANGE_TAKES
+        };
+        let is_vote = |status: &NodeStatus| status.vote == Vote::Active || changes(&status.vote);
+        is_recent && self.error.is_none() && self.status.as_ref().is_some_and(is_vote)
     }
 }
 
@@ -80,6 +113,60 @@ pub(super) fn vote_kind(vote: &Vote) -> u8 {
 /// servers.
 pub(super) fn rival(names: &[NodeId], states: &[Option<NodeStatus>], node: usize) -> Option<Arc<str>> {
     let (name, own) = (names.get(node)?, states.get(node)?.as_ref()?);
-    let mut seen = states.iter().flatten().filter_map(|s| s.alive.get(name));
-    seen.find(|run| ***run != *own.run).cloned()
+    let mut seen = states.iter().flatten().flat_map(|s| &s.alive);
+    seen.find(|(of, run)| of == name && **run != *own.run).map(|(_, run)| Arc::clone(run))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::ViewId;
+    use crate::types::Fence;
+
+    fn status() -> NodeStatus {
+        NodeStatus {
+            vote: Vote::Active,
+            now_us: 0,
+            high_water: Fence(0),
+            run: String::new(),
+            why: String::new(),
+            since_us: 0,
+            until_us: 0,
+            view: Arc::default(),
+            promised: ViewId::NONE,
+            admitted: ViewId::NONE,
+            alive: std::collections::BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_about_to_be_asked_in_its_view_counts_as_voting_for_a_moment() {
+        let at = |ms: u64| BootTime::from_nanos(ms * 1_000_000);
+        let view = Arc::default();
+        let vote = Vote::NoVote(NoVote::OtherView { view });
+        let status = NodeStatus { vote, ..status() };
+        let health = NodeHealth { status: Some(status), answered_at: Some(at(4_000)), ..NodeHealth::new(at(3_000)) };
+        assert!(health.votes(at(5_000)) && !health.votes(at(5_001)));
+    }
+
+    #[test]
+    fn a_node_is_slow_while_most_of_its_probes_are_late_and_one_stall_is_not_enough() {
+        let ms = Duration::from_millis;
+        let mut health = NodeHealth::new(BootTime::default());
+        let mut after = |took: &[u64]| {
+            for took in took {
+                health.latency = Some(ms(*took));
+                health.judge_speed(ms(50));
+            }
+            health.is_slow
+        };
+        assert!(!after(&[1, 1, 450, 1, 400, 1, 300, 1, 51]));
+        assert!(after(&[60, 60]));
+        assert!(after(&[1, 1, 1, 60, 60]), "it does not change with each probe");
+        assert!(!after(&[1, 1, 1, 1, 1, 1]));
+        assert!(after(&[51; 5]));
+        health.error = Some(UnreachableKind::Timeout);
+        health.judge_speed(ms(50));
+        assert!(!health.is_slow, "it is down");
+    }
 }

@@ -41,7 +41,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub async fn inspect(&self, resource: &ResourceName) -> Result<ClusterInspection, Vec<Option<NodeResult>>> {
         let request = Request::Inspect { resource: resource.clone() };
         let started = self.clock.now();
-        let deadline = started.plus(self.settings.node_timeout);
+        let deadline = started.plus(self.node_timeout());
         let tally = self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, Result::is_ok).await;
         let answers = tally.answers().to_vec();
         if tally.yes() < self.quorum() {

@@ -32,5 +32,6 @@ pub(crate) mod quorum;
 pub(crate) mod release;
 pub(crate) mod renewal;
 mod round;
+pub(crate) mod round_trip;
 pub(crate) mod subscriptions;
 pub(crate) mod waiters;

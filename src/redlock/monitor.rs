@@ -20,6 +20,7 @@ pub use super::membership::replace::ReplaceError;
 use super::node::Node;
 use super::quorum::Tally;
 use super::round::{Posed, Until};
+use super::round_trip::RoundTrip;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{NodeResult, NodeStatus, ProbeArgs, Reply, Request, UnreachableKind, ViewId, Vote};
 use crate::types::NodeId;
@@ -29,6 +30,13 @@ use crate::types::NodeId;
 const RESTART_EXPLAINS: Duration = Duration::from_secs(5);
 /// Time between two probe rounds.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// The same after a node's state changed, so that a node that forgot is filled at once: a note of its former process is replaced
+/// by each instance's next probe.
+const QUICK_PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// For so long after the last change.
+const QUICK_FOR: Duration = Duration::from_secs(3);
+/// An instance notes for the others that it sees a process until its last answer is so old, or another process answers.
+const SEEN_FOR: Duration = Duration::from_secs(2);
 /// Timeout of a probe: longer than the node timeout, since the state of a slow node is worth knowing.
 pub const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum change of the cluster clock per probe round: 1 % of [`PROBE_INTERVAL`], the assumed maximum
@@ -110,11 +118,24 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         self.state.lock().nodes.clone()
     }
 
-    /// Two names that lead to the same server process, whose vote would count twice.
+    /// Two names that lead to the same server process: a mistake in the list of nodes.
     pub fn same_server(&self) -> Option<(NodeId, NodeId)> {
+        self.two_of_one_run(|_, _| true)
+    }
+
+    /// The same, where its vote counts twice: the view has both names for it, or there is none yet. Else the name that the view
+    /// has for another process has no vote, and one node that poses as another one stops nobody.
+    pub fn votes_twice(&self) -> Option<(NodeId, NodeId)> {
+        let view = self.engine.views.current();
+        let is_named = |name: &NodeId, run: &str| view.entry(name).is_some_and(|entry| *entry.run == *run);
+        self.two_of_one_run(|name, run| view.id == ViewId::NONE || is_named(name, run))
+    }
+
+    fn two_of_one_run(&self, counts: impl Fn(&NodeId, &str) -> bool) -> Option<(NodeId, NodeId)> {
         let mut runs: BTreeMap<String, NodeId> = BTreeMap::new();
         for (node, health) in self.engine.nodes.iter().zip(self.health()) {
             let run = health.status.map(|s| s.run).filter(|run| !run.is_empty() && health.error.is_none());
+            let run = run.filter(|run| counts(node.id(), run));
             if let Some(other) = run.and_then(|run| runs.insert(run, node.id().clone())) {
                 return Some((other, node.id().clone()));
             }
@@ -133,14 +154,24 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         futures_util::future::join(probes, self.clone().change_views()).await;
     }
 
-    /// Resolves when the next probe is due: earlier where the view was changed, since nodes may have to be moved on to it.
+    /// Resolves when the next probe is due: earlier where the view was changed, since nodes may have to be moved on to it, and
+    /// where a node was connected to again, since it may be another process.
     /// Cancel: nothing is lost.
     pub async fn until_next_probe(&self) {
+        let interval = if self.has_just_changed() { QUICK_PROBE_INTERVAL } else { PROBE_INTERVAL };
+        let reconnected = self.engine.nodes.iter().map(|node| Box::pin(node.reconnected()));
         tokio::select! {
             biased;
             () = self.engine.views.changed() => {}
-            () = self.engine.clock.sleep(PROBE_INTERVAL) => {}
+            _ = futures_util::future::select_all(reconnected) => {}
+            () = self.engine.clock.sleep(interval) => {}
         }
+    }
+
+    /// Whether a node that does not vote has been in its state for a moment only.
+    fn has_just_changed(&self) -> bool {
+        let (now, state) = (self.engine.clock.now(), self.state.lock());
+        state.nodes.iter().any(|health| !health.votes(now) && now.since(health.since) <= QUICK_FOR)
     }
 
     /// Probes all nodes, adjusts the cluster clock, follows the highest view, and asks for a change of it where one is needed.
@@ -159,6 +190,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     pub(super) async fn probe_all(&self) -> ViewId {
         let answers = self.send_to_all(self.probe()).await;
         self.record(&answers);
+        self.adapt_timeout();
         self.report_rivals();
         self.report_waits();
         answers.asked_in
@@ -179,8 +211,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     pub(super) fn probe(&self) -> Request {
         let (state, now) = (self.state.lock(), self.engine.clock.now());
         let named = self.engine.nodes.iter().zip(&state.nodes);
-        let alive = named.filter(|(_, health)| health.error.is_none()).filter_map(|(node, health)| {
-            let run = health.status.as_ref().map(|s| &s.run).filter(|run| !run.is_empty())?;
+        let alive = named.filter_map(|(node, health)| {
+            let is_seen = health.answered_at.is_some_and(|at| now.since(at) <= SEEN_FOR);
+            let run = health.status.as_ref().map(|s| &s.run).filter(|run| is_seen && !run.is_empty())?;
             Some((node.id().clone(), run.as_str().into()))
         });
         let is_witness = state.anchored.is_some_and(|since| now.since(since) >= WITNESS_AFTER);
@@ -223,14 +256,15 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     let rtt = received.since(*sent);
                     let middle = self.engine.cluster_clock.request_time_at(sent.plus(rtt / 2));
                     // A slow answer, or a process that was stopped in between, shows too little of the clock.
-                    let is_quick = rtt <= self.engine.settings.params.guard / 4;
+                    let is_quick = rtt <= self.engine.settings.params.guard / 2;
                     health.offset_us = is_quick.then(|| difference(status.now_us, middle.0));
                     (health.latency, health.answered_at, health.error) = (Some(rtt), Some(received), None);
                     // An answer to a probe from before an operator's word says nothing against it.
                     health.forgotten_at = health.forgotten_at.filter(|said| said >= sent);
-                    if health.status.as_ref().is_some_and(|old| old.run != status.run) {
-                        health.restarts += 1;
-                    }
+                    let is_new = health.status.as_ref().is_some_and(|old| old.run != status.run);
+                    health.restarts += u64::from(is_new);
+                    let known = health.round_trip.filter(|_| !is_new);
+                    health.round_trip = Some(known.map_or(RoundTrip::first(rtt), |trip| trip.and(rtt)));
                     health.status = Some(status.clone());
                 }
                 Some(Err(error)) => health.error = Some(error.kind),
@@ -239,6 +273,19 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             if before != (health.error.is_some(), health.status.as_ref().map(|s| vote_kind(&s.vote))) {
                 health.since = received;
             }
+        }
+    }
+
+    /// Rounds wait for as long as the nodes need that can be part of a quorum; a node that needs longer is slow.
+    fn adapt_timeout(&self) {
+        let (engine, mut state) = (&self.engine, self.state.lock());
+        let answered = state.nodes.iter().filter(|health| health.error.is_none());
+        let measured: Vec<RoundTrip> = answered.filter_map(|health| health.round_trip).collect();
+        engine.answers.follow(&measured, engine.quorum());
+        let timeout = engine.answers.present();
+        for (node, health) in engine.nodes.iter().zip(&mut state.nodes) {
+            node.expect_answers_within(timeout);
+            health.judge_speed(timeout);
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::notifications::NotificationSource;
 #[cfg(doc)]
@@ -47,6 +48,15 @@ pub trait Node: Send + Sync + 'static {
     fn is_connected(&self) -> bool {
         true
     }
+
+    /// Resolves when it was connected to after a time without a connection. For one waiting task. Cancel: the wake-up is kept for
+    /// the next wait.
+    fn reconnected(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
+    /// How long rounds wait for its answers now. A call that is dropped later counts as an error of the node.
+    fn expect_answers_within(&self, _timeout: Duration) {}
 
     /// Where it connects to: `host:port`, or the path of a socket. `None`: that cannot be changed.
     fn address(&self) -> Option<Arc<str>> {

@@ -18,6 +18,7 @@ use super::round::Until;
 use crate::mutant::{Mutant, is};
 use crate::protocol::{
     DeleteForeignArgs, EndReason, Found, NodeInspection, NodeResult, ReleaseArgs, Released, Reply, Request, RevokeArgs,
+    View,
 };
 use crate::types::{ResourceName, TokenHash};
 
@@ -45,36 +46,44 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Cancel: the release goes on in its own task.
     pub async fn release(&self, resource: &ResourceName, token: &TokenHash, reason: EndReason) -> ReleaseOutcome {
-        self.release_then(resource, token, reason, || {}).await
+        self.release_then(resource, token, reason, || {}, |_| {}).await
     }
 
     /// The same; `sent` is called when the release was handed to every node's connection: requests sent
-    /// from then on arrive after it on each node.
+    /// from then on arrive after it on each node. `ended` is called with the outcome.
     ///
-    /// Cancel: as [`Self::release`]; `sent` is called all the same.
+    /// Cancel: as [`Self::release`]; both are called all the same.
     pub async fn release_then(
         &self,
         resource: &ResourceName,
         token: &TokenHash,
         reason: EndReason,
         sent: impl FnOnce() + Send + 'static,
+        ended: impl FnOnce(&ReleaseOutcome) + Send + 'static,
     ) -> ReleaseOutcome {
-        self.end(Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason }), sent).await
+        let request = Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason });
+        self.end(request, sent, ended).await
     }
 
     /// Deletes a foreign client's lock on the nodes where it still has this fingerprint.
     ///
     /// Cancel: goes on in its own task.
     pub async fn delete_foreign(&self, resource: &ResourceName, fingerprint: Arc<str>) -> ReleaseOutcome {
-        self.end(Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint }), || {}).await
+        let request = Request::DeleteForeign(DeleteForeignArgs { resource: resource.clone(), fingerprint });
+        self.end(request, || {}, |_| {}).await
     }
 
-    async fn end(&self, request: Request, sent: impl FnOnce() + Send + 'static) -> ReleaseOutcome {
+    async fn end(
+        &self,
+        request: Request,
+        sent: impl FnOnce() + Send + 'static,
+        ended: impl FnOnce(&ReleaseOutcome) + Send + 'static,
+    ) -> ReleaseOutcome {
         let (answer, outcome) = oneshot::channel();
         let engine = self.clone();
         self.tasks.spawn(async move {
-            let started = engine.clock.now();
-            let deadline = started.plus(engine.settings.node_timeout);
+            let (started, before) = (engine.clock.now(), engine.views.current());
+            let deadline = started.plus(engine.node_timeout());
             let everyone = engine.everyone();
             let round =
                 engine.round_and_late_calls(&everyone, request.clone(), started, deadline, Until::Won, is_found);
@@ -94,11 +103,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 (ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None), Some(resource))
                     if !is(Mutant::ReleaseBelievesAll) =>
                 {
-                    engine.release_outcome(&tally, Some(&engine.votes_on(resource).await))
+                    let votes = engine.votes_on(resource).await;
+                    engine.release_outcome(&tally, Some((&votes, &before)))
                 }
                 (outcome, _) => outcome,
             };
-            // Fails where the caller is gone, which does not matter.
+            // In this task, since the caller may be gone.
+            ended(&outcome);
             let _ = answer.send(outcome);
             let failed = |(i, a): (usize, &NodeResult)| a.is_err().then_some(i);
             let mut left: Vec<usize> = tally.received().filter_map(failed).collect();
@@ -122,7 +133,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub async fn revoke(&self, resource: &ResourceName, token: &TokenHash) -> Result<u64, ReleaseOutcome> {
         let request = Request::Revoke(RevokeArgs { resource: resource.clone(), token: token.clone() });
         let started = self.clock.now();
-        let deadline = started.plus(self.settings.node_timeout);
+        let deadline = started.plus(self.node_timeout());
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Revoked { .. }));
         let tally = self.round(&self.everyone(), request, started, deadline, Until::All, is_yes).await;
         let left = tally.received().filter_map(|(_, a)| match a {
@@ -139,17 +150,24 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// after it, and only before a holder is answered that its lease was lost.
     async fn votes_on(&self, resource: ResourceName) -> Tally {
         let started = self.clock.now();
-        let deadline = started.plus(self.settings.node_timeout);
+        let deadline = started.plus(self.node_timeout());
         let request = Request::Inspect { resource };
         self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, may_vote).await
     }
 
     /// `Released`, if any node had the lease and a quorum may have had it; otherwise what a quorum reports.
-    /// Where `votes` is given, a node without a confirmed vote may have forgotten the lease, so that it
-    /// does not have it counts for nothing.
-    fn release_outcome(&self, tally: &Tally, votes: Option<&Tally>) -> ReleaseOutcome {
+    /// Where `votes` is given, with the view from before the release, a node without a confirmed vote may have forgotten the
+    /// lease, so that it does not have it counts for nothing. The same for one that was admitted since: it may have been filled
+    /// after the release had ended the lease elsewhere.
+    fn release_outcome(&self, tally: &Tally, votes: Option<(&Tally, &View)>) -> ReleaseOutcome {
+        let admitted = |view: &View, index: usize| {
+            view.entry(self.nodes[index].id()).map(|entry| (Arc::clone(&entry.run), entry.since))
+        };
         let counts = |index: usize| {
-            votes.is_none_or(|votes| votes.answers().get(index).and_then(Option::as_ref).is_some_and(may_vote))
+            votes.is_none_or(|(votes, before)| {
+                votes.answers().get(index).and_then(Option::as_ref).is_some_and(may_vote)
+                    && admitted(before, index) == admitted(votes.view(), index)
+            })
         };
         let (mut mine, mut other, mut nothing, mut earlier) = (0, 0, 0, None);
         for (index, answer) in tally.received() {
@@ -176,7 +194,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
         if !is_reached || (earlier.is_none() && other + nothing < self.quorum()) {
             let mut nodes = self.outcomes(tally.answers());
-            for (index, answer) in votes.into_iter().flat_map(Tally::received) {
+            for (index, answer) in votes.into_iter().flat_map(|(votes, _)| votes.received()) {
                 if let (Ok(Reply::Inspected(NodeInspection { no_vote: Some(why), .. })), Some(node)) =
                     (answer, nodes.get_mut(index))
                 {

@@ -163,7 +163,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 () = &mut timer => break,
             };
             let Some((index, answer)) = next else { break };
-            self.views.see(&answer);
+            self.views.see(index, &answer, self.quorum());
             let yes = is_yes(&answer);
             tally.record(index, answer, yes);
             match (until, tally.decision()) {
@@ -179,7 +179,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             }
         }
         while let Some((index, answer)) = fanout.ready.pop_front() {
-            self.views.see(&answer);
+            self.views.see(index, &answer, self.quorum());
             let yes = is_yes(&answer);
             tally.record(index, answer, yes);
         }

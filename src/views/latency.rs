@@ -1,12 +1,16 @@
-//! The page of the quorum latency: how long rounds took in the last 15 minutes, as a distribution with quantiles
-//! and over time.
+//! The page of latencies: how long rounds took in the last 15 minutes, as a distribution with quantiles and as heat maps
+//! over time, by operation and by node.
+
+use std::time::Duration;
 
 use askama::Template;
 
-use super::charts::{self, Distribution, Sparkline};
+use super::charts::{self, Distribution};
 use super::format;
+use super::heat_map::{HeatMap, Scale, ScaleTick, reach};
 use super::layout::Layout;
-use crate::manager::latency::LatencyWindow;
+use crate::manager::latency::{LatencyWindow, Round};
+use crate::types::NodeId;
 
 /// A quantile as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,25 +31,52 @@ pub(crate) struct LatencyPage {
     total: u64,
     quantiles: Vec<Quantile>,
     distribution: Option<Distribution>,
-    over_time: Sparkline,
+    scale: Scale,
+    timeout: Option<ScaleTick>,
+    reach: String,
+    rounds: HeatMap,
+    operations: Vec<HeatMap>,
+    nodes: Vec<HeatMap>,
 }
 
 impl LatencyPage {
-    /// `rounds`: the latencies of the last 15 minutes.
-    pub(crate) fn new(layout: Layout, rounds: &LatencyWindow) -> Self {
-        let all = &rounds.all.took;
+    /// The latencies of the last 15 minutes: of all rounds, of each kind of round, and of the calls to each node.
+    pub(crate) fn new(
+        layout: Layout,
+        all: &LatencyWindow,
+        each: &[(Round, LatencyWindow)],
+        nodes: &[(NodeId, LatencyWindow)],
+        node_timeout: Duration,
+    ) -> Self {
+        let took = &all.all.took;
         let meanings = ["half were faster", "19 of 20 were faster", "99 of 100 were faster"];
         let quantile = |((name, share), meaning): (&(&'static str, f64), &'static str)| Quantile {
             name,
             meaning,
-            value: all.quantile(*share).map_or_else(|| "-".to_owned(), format::latency),
+            value: took.quantile(*share).map_or_else(|| "-".to_owned(), format::latency),
+        };
+        let windows = each.iter().map(|(_, window)| window).chain(nodes.iter().map(|(_, window)| window));
+        let scale = Scale::of(windows, node_timeout);
+        let name = |round: Round| match round {
+            Round::Granted => "acquire, granted",
+            Round::Refused => "acquire, refused: held",
+            Round::Extended => "extend",
+            Round::Released => "release",
+        };
+        let operation = |(round, window): &(Round, LatencyWindow)| {
+            scale.map(name(*round).to_owned(), *round == Round::Refused, window)
         };
         Self {
             layout,
-            total: all.total(),
+            total: took.total(),
             quantiles: charts::QUANTILES.iter().zip(meanings).map(quantile).collect(),
-            distribution: charts::distribution(all),
-            over_time: charts::sparkline(rounds, charts::WIDTH, charts::HEIGHT / 2.0),
+            distribution: charts::distribution(took),
+            rounds: scale.map("all rounds".to_owned(), false, all),
+            operations: each.iter().map(operation).collect(),
+            nodes: nodes.iter().map(|(node, window)| scale.map(node.to_string(), false, window)).collect(),
+            timeout: scale.tick(node_timeout),
+            reach: format!("{} minutes", reach().as_secs() / 60),
+            scale,
         }
     }
 }

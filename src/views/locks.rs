@@ -9,6 +9,7 @@ use askama::Template;
 use super::badges::{Badge, Severity, badge};
 use super::format;
 use super::layout::Layout;
+use super::name_tree::NameTree;
 use super::paging::Paging;
 use crate::manager::overview::Overview;
 use crate::manager::snapshots::{LabelSummary, SnapshotLease};
@@ -201,6 +202,7 @@ pub(crate) struct LocksPage {
     layout: Layout,
     summary: LocksSummary,
     query: LocksQuery,
+    tree: NameTree,
     columns: Vec<Column>,
     rows: Vec<LockRow>,
     paging: Paging,
@@ -413,10 +415,11 @@ impl LocksPage {
     pub(crate) fn new(layout: Layout, overview: &Overview, query: LocksQuery, wall_ms: u64) -> Self {
         let list = LockList { overview, wall_ms };
         let all = list.candidates(&query);
+        let tree = NameTree::of(&query.prefix, all.iter().map(|c| (c.name.as_str(), c.waiting)));
         let paging = Paging::new(all.len(), query.page, query.link(query.sort, query.descending));
         let rows = list.page_of(&query, all, &paging).iter().map(|c| list.row(c)).collect();
         let exact_name = ResourceName::parse(&query.prefix).ok().map(|name| name.to_string());
-        Self { layout, summary: list.summary(), columns: columns(&query), rows, paging, exact_name, query }
+        Self { layout, summary: list.summary(), tree, columns: columns(&query), rows, paging, exact_name, query }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the queue keeps: of each waiter, of each resource, and the random pauses.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits,
 use super::wake::WakeFilter;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
-use crate::types::ResourceName;
+use crate::types::{ResourceName, TokenHash};
 
 /// No time is later.
 pub(super) const NEVER: BootTime = BootTime::from_nanos(u64::MAX);
@@ -35,6 +36,8 @@ pub struct Queue {
     pub(super) waiters: BTreeMap<WaiterId, Box<Waiter>>,
     pub(super) resources: HashMap<ResourceName, Resource>,
     pub(super) parties: PartyWaiters,
+    /// How many in queues have each token of their own: usually one.
+    pub(super) tokens: HashMap<TokenHash, usize>,
     /// Who wants to ask the nodes, in order.
     pub(super) due: VecDeque<WaiterId>,
     /// How many are asking, of [`super::queue::CONCURRENT_ATTEMPTS_MAX`].
@@ -160,6 +163,22 @@ impl Queue {
             }
             Admission::Queued => (longest >= limits.per_resource)
                 .then_some(RefuseReason::QueueFull(QueueFull { limit: limits.per_resource, per_resource: true })),
+        }
+    }
+
+    pub(super) fn token_entered(&mut self, token: Option<TokenHash>) {
+        if let Some(token) = token {
+            *self.tokens.entry(token).or_default() += 1;
+        }
+    }
+
+    pub(super) fn token_left(&mut self, token: Option<TokenHash>) {
+        let Some(token) = token else { return };
+        if let Entry::Occupied(mut count) = self.tokens.entry(token) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 

@@ -31,17 +31,22 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
             }
         };
-        let outcome = self.0.engine.release_then(resource, token, EndReason::Released, on_sent).await;
+        let on_end = {
+            let (driver, resource, token) = (self.clone(), resource.clone(), token.clone());
+            move |outcome: &ReleaseOutcome| driver.note_end(&resource, &token, outcome)
+        };
+        self.0.engine.release_then(resource, token, EndReason::Released, on_sent, on_end).await
+    }
+
+    /// Who asked before the release was sent, and after it was known who waits, learns of its end here.
+    fn note_end(&self, resource: &ResourceName, token: &TokenHash, outcome: &ReleaseOutcome) {
         match outcome {
-            ReleaseOutcome::Released => self.lease_ended(resource, Some(lease)),
+            ReleaseOutcome::Released => return self.lease_ended(resource, Some(LeaseTag::of(token))),
             ReleaseOutcome::Unknown { .. } => self.lease_may_have_ended(resource),
             _ => {}
         }
-        if !matches!(outcome, ReleaseOutcome::Released) {
-            // Who releases what it does not hold may still wait for it: it gives up.
-            self.give_up_places(|places, _| places.forget(resource, token));
-        }
-        outcome
+        // Who releases what it does not hold may still wait for it: it gives up.
+        self.give_up_places(|places, _| places.forget(resource, token));
     }
 
     /// Whether another instance subscribes to this resource, asked of the first connected node at the price of a
@@ -56,7 +61,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         tokio::select! {
             biased;
             count = node.subscriber_count(&topic) => count.is_none_or(|n| n > own),
-            () = self.0.engine.clock.sleep(self.0.engine.settings.node_timeout) => true,
+            () = self.0.engine.clock.sleep(self.0.engine.node_timeout()) => true,
         }
     }
 }

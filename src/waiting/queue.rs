@@ -39,6 +39,7 @@ impl Queue {
             waiters: BTreeMap::new(),
             resources: HashMap::new(),
             parties: PartyWaiters::default(),
+            tokens: HashMap::new(),
             due: VecDeque::new(),
             asking: 0,
             queued: 0,
@@ -88,10 +89,12 @@ impl Queue {
         let is_behind = request.resources.iter().any(|resource| self.waiter_count(resource) > 0);
         let waiter = Waiter::new(request, self.now, is_behind);
         let (waits, resources) = (waiter.waits(), waiter.request.resources.clone());
+        let token = waiter.request.token.clone();
         let party = waiter.request.party.clone().filter(|_| waits && self.settings.limits.detects_deadlocks);
         self.waiters.insert(id, Box::new(waiter));
         if waits {
             self.queued += 1;
+            self.token_entered(token);
             for resource in resources.iter() {
                 self.resources.entry(resource.clone()).or_default().order.push_back(id);
             }
@@ -121,9 +124,7 @@ impl Queue {
         if asked {
             self.start_due();
             let soon = self.now.plus(SETTLE_PAUSE);
-            for resource in resources {
-                self.wake_first_at(resource, soon);
-            }
+            resources.iter().for_each(|resource| self.wake_first_at(resource, soon));
         }
     }
 
@@ -170,9 +171,11 @@ impl Queue {
             }
         }
         self.queued -= usize::from(stood);
+        let token = waiter.request.token.clone().filter(|_| stood);
         if let Some(party) = &waiter.request.party {
             self.parties.remove(party, id);
         }
+        self.token_left(token);
     }
 
     // Who is first, and what it does.
@@ -227,7 +230,7 @@ impl Queue {
             waiter.activity = Activity::Asking { is_counted: false, has_left: false };
             return self.actions.push(Action::Attempt { waiter: id, joins: true });
         }
-        if waiter.is_first && waiter.attempt_at <= now && !waiter.is_woken && !is_over {
+        if waits && waiter.is_first && waiter.attempt_at <= now && !waiter.is_woken && !is_over {
             // Its holder extended it through this instance meanwhile: the nodes need not be asked.
             let extended = held_until.filter(|until| *until > now);
             waiter.attempt_at = extended.map_or(waiter.attempt_at, |until| until.plus(jitter));
@@ -342,7 +345,8 @@ impl Queue {
         for resource in resources.iter() {
             self.set_held(resource, until, mode);
             let Some(known) = self.resources.get_mut(resource) else { continue };
-            let order = known.order.clone();
+            let joins = token.as_ref().is_some_and(|token| self.tokens.contains_key(token));
+            let order = if joins { known.order.clone() } else { VecDeque::new() };
             if waiter.request.admission == Admission::Queued && mode == Mode::Exclusive {
                 known.filter.on_granted();
                 // What woke those who are asking now was the end that led to this grant.
@@ -357,7 +361,7 @@ impl Queue {
             let holder = party.clone().map(|party| Holder { party, token: lease.clone() });
             self.holder_seen(resource, lease, holder, true);
             for id in order {
-                let wants_it = |other: &Waiter| token.is_some() && other.request.token == token;
+                let wants_it = |other: &Waiter| other.request.token == token;
                 if self.waiters.get(&id).is_some_and(|other| wants_it(other)) {
                     self.update(id, |other| other.may_join = true);
                     self.proceed(id);

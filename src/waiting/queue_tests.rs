@@ -226,6 +226,17 @@ fn a_request_that_does_not_wait_asks_beside_an_empty_queue_only_and_again_after_
     assert_eq!(bench.reason(), Some(&RefuseReason::LastAttempt), "it does not wait");
 }
 
+/// Seeds 22028 and 24721: a holder that repeated its acquire without waiting got no answer before the end of its lease.
+#[test]
+fn a_request_that_does_not_wait_asks_at_once_although_a_lease_is_known_to_run_on() {
+    let mut bench = Bench::new(LIMITS);
+    bench.asleep("a", 1);
+    bench.on(Event::HeldUntil(name("a"), bench.now.plus(ms(60_000))));
+    let request = Bench::request(&["a"], Mode::Exclusive);
+    let (passing, asked) = bench.enqueue(WaitRequest { admission: Admission::Passing, ..request });
+    assert_eq!(asked, [passing]);
+}
+
 /// Changelog: what ended between an attempt and the subscription was not reported.
 #[test]
 fn a_waiter_asks_once_more_when_its_subscription_is_confirmed() {

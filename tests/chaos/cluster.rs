@@ -115,6 +115,8 @@ pub struct ChaosCluster {
     /// By instance, then node.
     pub proxies: Vec<Vec<ChaosProxy>>,
     pub nodes: Vec<ShiftedNode>,
+    /// For a replica, or another server under a node's name.
+    pub spare: RedisServer,
     _shim: TempDir,
 }
 
@@ -128,7 +130,9 @@ impl ChaosCluster {
             let clock = shim.path().join(format!("clock-{n}"));
             fs::write(&clock, 0_i64.to_ne_bytes()).expect("a writable directory");
             let env = vec![("LD_PRELOAD", library.clone()), ("CLOCKSHIM", clock.clone())];
-            let more = vec!["--appendfsync".to_owned(), "everysec".to_owned()];
+            let more =
+                ["--appendfsync", "everysec", "--enable-protected-configs", "yes", "--repl-diskless-sync-delay", "0"];
+            let more = more.map(str::to_owned).to_vec();
             let options = Options { appendonly: true, env, more, ..Options::default() };
             nodes.push(ShiftedNode { server: RedisServer::start_with(options).await, clock });
         }
@@ -140,7 +144,9 @@ impl ChaosCluster {
             }
             proxies.push(row);
         }
-        Self { instances: Vec::new(), proxies, nodes, _shim: shim }
+        let more = ["--repl-diskless-sync-delay", "0"].map(str::to_owned).to_vec();
+        let spare = RedisServer::start_with(Options { more, ..Options::default() }).await;
+        Self { instances: Vec::new(), proxies, nodes, spare, _shim: shim }
     }
 
     /// Initialises the cluster and starts the instances, each behind proxies of its own.

@@ -10,6 +10,7 @@ use super::cluster::{ChaosCluster, INSTANCES, NODES};
 use super::history::{Effect, Fault};
 use super::support::chaos_proxy::{FAIR, Flow, Weather};
 use super::support::seeded::Seeded;
+use super::views;
 use redlockd::redlock::entropy::Entropy;
 
 /// Maximum age of log entries that a power loss removes, because they were not synced.
@@ -42,6 +43,18 @@ pub enum FaultKind {
     Refusal,
     /// An instance is stopped.
     FreezeInstance,
+    /// All nodes in turn are killed and restarted empty, each once the one before votes again.
+    RestartInTurn,
+    /// A replica takes over, and the former master again.
+    FailOver,
+    /// A name leads one instance to an empty server.
+    MovedName,
+    /// SIGKILL, restarted with an old copy of its log.
+    OldLog,
+    /// The server refuses writes after a failed snapshot.
+    CannotSave,
+    /// The server's memory is full.
+    Full,
 }
 
 /// A fault, with its time, place and duration.
@@ -66,17 +79,23 @@ pub fn plan(seed: u64, total: Duration) -> Vec<PlannedFault> {
         // or nothing would be granted.
         let what = match random.below(100) {
             0..5 => FaultKind::KillKeeping,
-            5..10 => FaultKind::PowerLoss,
-            10..15 => FaultKind::KillForgetting,
-            15..17 => FaultKind::KillMajority,
-            17..21 => FaultKind::Flush,
-            21..37 => FaultKind::Freeze,
-            37..42 => FaultKind::Clock(clock),
-            42..44 => FaultKind::Clocks(clock.abs()),
-            44..58 => FaultKind::Delay(random.between(5, 400)),
-            58..69 => FaultKind::LostAnswers,
-            69..80 => FaultKind::LateDelivery,
-            80..87 => FaultKind::Refusal,
+            5..9 => FaultKind::PowerLoss,
+            9..13 => FaultKind::KillForgetting,
+            13..15 => FaultKind::KillMajority,
+            15..19 => FaultKind::Flush,
+            19..31 => FaultKind::Freeze,
+            31..36 => FaultKind::Clock(clock),
+            36..38 => FaultKind::Clocks(clock.abs()),
+            38..49 => FaultKind::Delay(random.between(5, 400)),
+            49..58 => FaultKind::LostAnswers,
+            58..67 => FaultKind::LateDelivery,
+            67..73 => FaultKind::Refusal,
+            73..75 => FaultKind::RestartInTurn,
+            75..79 => FaultKind::FailOver,
+            79..82 => FaultKind::MovedName,
+            82..86 => FaultKind::OldLog,
+            86..89 => FaultKind::CannotSave,
+            89..92 => FaultKind::Full,
             _ => FaultKind::FreezeInstance,
         };
         let (after, lasts) = (random.between(100, 900), random.between(100, 1_500));
@@ -175,6 +194,30 @@ async fn inject(cluster: &mut ChaosCluster, planned: &PlannedFault) -> (&'static
             }
             ("SIGSTOP of an instance", Effect::Late, true)
         }
+        FaultKind::RestartInTurn => {
+            views::restart_in_turn(cluster).await;
+            ("restart of all nodes in turn, all lost", Effect::Memory, true)
+        }
+        FaultKind::FailOver => {
+            views::fail_over_and_back(cluster, *node, *lasts).await;
+            ("failover to a replica and back", Effect::Memory, false)
+        }
+        FaultKind::MovedName => {
+            views::move_name(cluster, *instance, *node, *lasts).await;
+            ("a name leads one instance elsewhere", Effect::Memory, false)
+        }
+        FaultKind::OldLog => {
+            views::restore_old_log(cluster, *node, *lasts).await;
+            ("SIGKILL, old log restored", Effect::Memory, false)
+        }
+        FaultKind::CannotSave => {
+            views::refuse_writes(&cluster.nodes[*node].server, *lasts).await;
+            ("failed snapshot", Effect::Late, false)
+        }
+        FaultKind::Full => {
+            views::fill_memory(&cluster.nodes[*node].server, *lasts).await;
+            ("memory full", Effect::Late, false)
+        }
         weather => {
             let proxy = &cluster.proxies[*instance][*node];
             let name = match weather {
@@ -234,6 +277,8 @@ mod tests {
         assert_ne!(text(7), text(8));
         for word in
             ["KillKeeping", "PowerLoss", "KillMajority", "Flush", "Freeze,", "Clocks", "LostAnswers", "LateDelivery"]
+                .into_iter()
+                .chain(["RestartInTurn", "FailOver", "MovedName", "OldLog", "CannotSave", "Full"])
         {
             assert!(text(7).contains(word), "{word}");
         }

@@ -153,8 +153,15 @@ impl History {
                     })
                 };
                 let forgot = recent(Effect::Memory, reach.memory) || recent(Effect::Clock, reach.memory);
+                // Where too few are left to fill it, a node that has served its quarantine waits for all others.
+                let one_forgot = self.faults.iter().any(|f| {
+                    matches!(f.effect, Effect::Memory | Effect::Clock)
+                        && f.from <= refusal.answered
+                        && f.to + reach.memory >= refusal.sent
+                });
                 let is_true = match outcome.as_str() {
-                    "quarantined" | "awaiting-seed" => forgot,
+                    "quarantined" => forgot,
+                    "awaiting-seed" => one_forgot,
                     "clock-off" => recent(Effect::Clock, reach.late) || recent(Effect::Late, reach.late),
                     "other-cluster" => false,
                     _ => true,

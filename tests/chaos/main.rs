@@ -12,6 +12,7 @@ mod report;
 #[path = "../it/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the integration tests, which use the rest")]
 mod support;
+mod views;
 mod workload;
 
 use std::time::Duration;

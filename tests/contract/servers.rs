@@ -263,18 +263,23 @@ pub fn an_instance_that_is_alone_in_its_opinion_of_the_time_quarantines_nobody(n
     assert!(matches!(obeyed.vote, Vote::NoVote(NoVote::Quarantined { .. })), "its own note is no witness: {obeyed:?}");
 }
 
-/// F1: while the first process under a name is alive, no other one is noted.
-pub fn a_node_remembers_which_run_was_alive_under_a_name(node: &mut impl Server) {
-    let of = |run: &str| {
-        let alive = vec![(NodeId::parse("n2").expect("valid"), run.into())];
-        Request::Probe(ProbeArgs { instance: "one".into(), is_witness: false, alive })
+/// F1: each instance's note says what it sees now, and is shown to the others.
+pub fn a_node_remembers_which_runs_other_instances_see_alive(node: &mut impl Server) {
+    let probe = |instance: &str, runs: &[&str]| {
+        let alive = runs.iter().map(|run| (NodeId::parse("n2").expect("valid"), (*run).into())).collect();
+        Request::Probe(ProbeArgs { instance: instance.into(), is_witness: false, alive })
     };
-    let runs = |node: &mut _| -> Vec<String> {
-        status(node, &params(), &Request::probe()).alive.values().map(ToString::to_string).collect()
+    let runs = |node: &mut _, request: &Request| -> Vec<String> {
+        status(node, &params(), request).alive.iter().map(|(_, run)| run.to_string()).collect()
     };
-    status(node, &params(), &of("0a"));
-    status(node, &params(), &of("0b"));
-    assert_eq!(runs(node), ["0a"]);
+    assert_eq!(runs(node, &probe("one", &["0a"])), [""; 0]);
+    assert_eq!(runs(node, &probe("two", &["0b"])), ["0a"]);
+    assert_eq!(runs(node, &probe("one", &["0a"])), ["0b"], "an instance knows its own");
+    assert_eq!(runs(node, &Request::probe()), ["0a", "0b"]);
+    assert_eq!(runs(node, &probe("one", &["0b"])), ["0b"]);
+    assert_eq!(runs(node, &Request::probe()), ["0b"], "in place of its last note");
+    runs(node, &probe("one", &[]));
+    assert_eq!(runs(node, &probe("two", &["0b"])), [""; 0]);
 }
 
 /// F10.

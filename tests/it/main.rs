@@ -29,6 +29,7 @@ mod prometheus;
 mod recipes;
 mod recipes_page;
 mod redis_node;
+mod regions;
 mod restarts;
 mod run;
 mod run_elect;

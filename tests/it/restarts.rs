@@ -1,5 +1,9 @@
 //! Nodes that restart without their memory are filled with what the others know, and vote again within seconds (F4).
 
+use std::time::Duration;
+
+use redlockd::redlock::clock::{Clock, SystemClock};
+
 use crate::support::client::{Client, send};
 use crate::support::cluster::node_args;
 use crate::support::daemon::{ended, redlockd};
@@ -111,4 +115,50 @@ async fn f4_a_node_that_has_ended_is_waited_for_until_an_operator_says_so() {
     third.restart_empty().await;
     poll::until("all nodes vote", || async { votes(one.client(), 3).await.then_some(()) }).await;
     assert!(node(gone).await["why"].is_null());
+}
+
+/// How long a node of three that was killed and is empty has no vote, for both instances, counted from when it answers again.
+async fn without_a_vote(leases: usize) -> Duration {
+    let (mut servers, one, two) = cluster(3).await;
+    for server in &servers {
+        server.hold("held/", leases).await;
+    }
+    servers[0].kill();
+    servers[0].restart_empty().await;
+    let (begun, run) = (SystemClock.now(), run_id(&servers[0]).await);
+    for service in [&one, &two] {
+        poll::until("the new process votes", || async {
+            let node = service.client().get("/nodes").await.json()["nodes"][0].clone();
+            (node["votes"] == true && node["run_id"] == run.as_str()).then_some(())
+        })
+        .await;
+    }
+    let took = SystemClock.now().since(begun);
+    assert_eq!(servers[0].ask::<usize>(&["ZCARD", "redlockd:leases"]).await, leases);
+    took
+}
+
+async fn run_id(server: &RedisServer) -> String {
+    let info: String = server.ask(&["INFO", "server"]).await;
+    info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run id").trim().to_owned()
+}
+
+#[tokio::test]
+async fn a_node_that_forgot_gets_every_lease_of_a_thousand() {
+    without_a_vote(1_000).await;
+}
+
+/// The figures of docs/views.md.
+#[tokio::test]
+#[ignore = "a measurement, by command"]
+#[expect(clippy::print_stdout, reason = "figures are its output")]
+async fn measure_how_long_a_node_that_forgot_has_no_vote() {
+    for leases in [1_000, 10_000, 100_000] {
+        let mut took = Vec::new();
+        for _ in 0..3 {
+            took.push(without_a_vote(leases).await);
+        }
+        took.sort_unstable();
+        println!("{leases} leases: {took:.2?}");
+    }
 }

@@ -2,7 +2,7 @@
 //! world's true time, which no simulated process can read.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::clients::{ClientRequest, Operation};
 use super::coverage::HardState;
@@ -54,12 +54,12 @@ pub(super) struct InvariantChecker {
     sent: BTreeMap<u64, Round>,
     /// Attempts that an instance gave up.
     given_up: BTreeMap<String, GivenUp>,
-    /// The request that last tried for each token.
-    last_try: BTreeMap<TokenHash, u64>,
+    /// The requests that tried for each token.
+    pub(super) tried_by: BTreeMap<TokenHash, BTreeSet<u64>>,
     /// Nodes that came back without the last of what they did: a cancel may be part of it.
-    pub(super) lost_tail: std::collections::BTreeSet<usize>,
+    pub(super) lost_tail: BTreeSet<usize>,
     /// Nodes that the instance with another node list gave a vote.
-    pub(super) taken_by_other: std::collections::BTreeSet<usize>,
+    pub(super) taken_by_other: BTreeSet<usize>,
     /// The highest fence that each guarded store has seen.
     stores: BTreeMap<usize, Fence>,
     /// Clocks of nodes were stepped by more than the guard.
@@ -126,7 +126,7 @@ impl InvariantChecker {
     pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
         let attempt = match request {
             Request::Acquire(AcquireArgs { attempt, token, .. }) => {
-                self.last_try.insert(token.clone(), SERVED.get());
+                self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
                 self.tried.insert(token.clone(), at);
                 Some(attempt.as_str())
             }
@@ -345,7 +345,14 @@ impl World {
             && self.profile.list_of(release.inst).contains(&node)
             && self.servers[node].disturbed.is_none_or(|at| at < *sent)
             && checker.tried.get(token).is_none_or(|at| at < sent)
-            && self.now >= release.at.max(self.profile.calm_ms * MS).max(inst.local) + RELEASE_BOUND
+            && self.now >= release.at.max(self.reachable_since(release.inst, node)) + RELEASE_BOUND
+    }
+
+    /// When the faults were over for what this instance sends to this node.
+    fn reachable_since(&self, inst: usize, node: usize) -> Us {
+        let i = &self.insts[inst];
+        let held_back = i.links[node].iter().map(|link| link.held_back).max().unwrap_or(0);
+        (self.profile.calm_ms * MS).max(i.local).max(held_back)
     }
 
     /// What a request's attempts came to: all but the last were given up, that too unless it was kept.
@@ -390,14 +397,13 @@ impl World {
                     let text = format!("node {node} still holds {resource} for {:?}, released", record.token);
                     return self.fail(format!("{text} long ago ({left} ms left)"));
                 }
-                let last = self.checker.last_try.get(&record.token).copied();
+                let joined = self.checker.tried_by.get(&record.token);
+                let is_alone =
+                    |one: &&GivenUp| joined.is_none_or(|requests| requests.iter().all(|req| *req == one.req));
                 let ghost = record.claims.split(',').find(|claim| {
-                    let given_up =
-                        self.checker.given_up.get(*claim).filter(|one| last.is_none_or(|req| req == one.req));
-                    given_up.is_some_and(|one| {
-                        let inst = &self.insts[one.inst];
-                        let healed = one.at.max(self.profile.calm_ms * MS).max(inst.local);
-                        inst.life == one.life && now >= healed + CLEANUP_BOUND
+                    self.checker.given_up.get(*claim).filter(is_alone).is_some_and(|one| {
+                        let healed = one.at.max(self.reachable_since(one.inst, node));
+                        self.insts[one.inst].life == one.life && now >= healed + CLEANUP_BOUND
                     })
                 });
                 if let Some(claim) = ghost {

@@ -26,6 +26,8 @@ pub(super) struct Link {
     epoch: u32,
     run: Arc<str>,
     last_out: Us,
+    /// Until when requests were held back by a cut, which may outlast the faults.
+    pub(super) held_back: Us,
     last_in: Us,
     /// Nothing reaches the node before this time.
     pub(super) cut_out: Us,
@@ -224,6 +226,11 @@ impl World {
             }
             return;
         }
+        // It would take the vote of a process that was healed since its failover, and then too few others may be left.
+        let is_of_former = !packet.run.is_empty() && *packet.run != *server.machine.run();
+        if self.profile.heals_only && packet.is_late && is_of_former {
+            return;
+        }
         let clock = self.node_clock(node);
         let may_end = self.may_end(&packet);
         let server = &mut self.servers[node];
@@ -246,6 +253,7 @@ impl World {
     fn hold_back(&mut self, packet: Box<Packet>, until: Us) {
         let link = &mut self.insts[packet.inst].links[packet.node][packet.connection];
         link.last_out = link.last_out.max(until);
+        link.held_back = link.held_back.max(until);
         self.at(until, Event::Packet(packet));
     }
 

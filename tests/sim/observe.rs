@@ -44,6 +44,12 @@ impl World {
             let shows_the_clock = !matches!(no_vote, NoVote::OtherCluster { .. } | NoVote::OtherView { .. });
             self.servers[node].noticed += u32::from(shows_the_clock);
         }
+        if matches!((request, answer), (Request::Fill(_), Ok(Reply::Filled { .. })))
+            && !self.checker.lost_tail.is_empty()
+        {
+            // It may have been filled from a node that lost a cancel.
+            self.checker.lost_tail.insert(node);
+        }
         self.observe_membership(packet, answer);
         self.observe_by_kind(node, request, answer, packet.is_late);
     }

@@ -218,7 +218,9 @@ impl Profile {
             one_ends: false,
             faults,
         };
-        profile.heals_only = r.chance(30) && profile.initialised && profile.variant != Variant::OtherCluster;
+        // One node has no others that could heal it.
+        let can_heal = profile.nodes > 1 && profile.initialised && profile.variant != Variant::OtherCluster;
+        profile.heals_only = r.chance(30) && can_heal;
         if profile.heals_only {
             // A majority that forgets waits, also one that an instance quarantines at its word alone.
             use Fault::{BootStops, JointStep, NodeStep, RestartAll};

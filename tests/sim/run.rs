@@ -216,6 +216,7 @@ pub(super) struct Summary {
 
 /// Runs `count` seeds from `from` on all cores, until `most_failures` have failed. Each tenth seed
 /// (or each one, if `twice`) runs a second time and must give the same history.
+#[expect(clippy::print_stdout, reason = "a run of hours says at once which seed failed")]
 pub(super) fn run_many(
     from: u64,
     count: u64,
@@ -236,6 +237,9 @@ pub(super) fn run_many(
                     let mut outcome = run(seed, None, false);
                     if seed.is_multiple_of(twice_every) && run(seed, None, false).hash != outcome.hash {
                         outcome.violation = Some("two runs of this seed gave two histories".into());
+                    }
+                    if let Some(text) = &outcome.violation {
+                        println!("seed {seed}: {text}");
                     }
                     let mut sum = summary.lock().expect("no panic");
                     sum.add(outcome);

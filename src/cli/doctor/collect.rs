@@ -1,7 +1,7 @@
 //! Reads what a check needs from one Redis node: latency, clock, `INFO`, the marker, and the keys. Values of foreign keys
 //! are read only to distinguish them from leases, and are not kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -71,8 +71,8 @@ pub(super) struct ObservedMarker {
     pub now_us: u64,
     /// The view that it has installed.
     pub view: Option<View>,
-    /// Under each configured name: the run that an instance saw alive within the last seconds.
-    pub alive: BTreeMap<String, String>,
+    /// Names with runs that instances saw alive within the last seconds.
+    pub alive: BTreeSet<(String, String)>,
 }
 
 /// A lease of the service.
@@ -108,7 +108,7 @@ fn reason(error: &RedisError) -> String {
     match error.code() {
         Some("NOAUTH") => "it requires a password".to_owned(),
         Some("NOPERM") => format!(
-            "the user may not do what is needed (INFO, TIME, SCAN, TYPE, PTTL, GETRANGE, HMGET): {}",
+            "the user may not do what is needed (INFO, TIME, SCAN, TYPE, PTTL, GETRANGE, HMGET, HGETALL): {}",
             error.detail().unwrap_or_default()
         ),
         Some(code) => format!("it answers {code}"),
@@ -137,29 +137,35 @@ async fn read(client: &Client, settings: &CheckSettings) -> Result<NodeObservati
     let saves: Result<Vec<String>, _> = cmd("CONFIG").arg("GET").arg("save").query_async(&mut node).await;
     let saves = saves.ok().and_then(|pair| pair.get(1).cloned());
     seen.server = read_server_info(&info, saves.as_deref(), settings.allow_replicas);
-    let names = settings.nodes.iter().map(|(name, _)| format!("peer:{name}"));
-    let fields = ["run", "st", "cfg", "why", "until", "roster"].map(str::to_owned).into_iter().chain(names);
-    let fields: Vec<String> = fields.collect();
-    let marker: Vec<Option<String>> = cmd("HMGET").arg(META_KEY).arg(&fields).query_async(&mut node).await?;
-    if let [Some(run), state, cluster, why, until, roster, peers @ ..] = marker.as_slice() {
-        let seen_alive = |(note, (name, _)): (&Option<String>, &(String, NodeUrl))| {
-            let (run, at) = note.as_ref()?.split_once(' ')?;
-            (at.parse::<u64>().ok()?.abs_diff(now_us) <= ALIVE_US).then(|| (name.clone(), run.to_owned()))
-        };
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        seen.marker = Some(ObservedMarker {
-            run: run.clone(),
-            state: text(state),
-            cluster: text(cluster),
-            why: text(why),
-            until_us: text(until).parse().unwrap_or(0),
-            now_us,
-            view: roster.as_ref().and_then(|record| View::parse(record)),
-            alive: peers.iter().zip(&settings.nodes).filter_map(seen_alive).collect(),
-        });
-    }
+    // The scripts need this right too.
+    let _: Vec<Option<String>> = cmd("HMGET").arg(META_KEY).arg("run").query_async(&mut node).await?;
+    let marker: HashMap<String, String> = cmd("HGETALL").arg(META_KEY).query_async(&mut node).await?;
+    seen.marker = observed(&marker, now_us);
     keys(&mut node, settings, &mut seen).await?;
     Ok(seen)
+}
+
+/// Of the marker's fields; `None` without a marker.
+fn observed(marker: &HashMap<String, String>, now_us: u64) -> Option<ObservedMarker> {
+    let text = |field: &str| marker.get(field).cloned().unwrap_or_default();
+    let notes = marker.iter().filter(|(field, _)| field.starts_with("sees:")).filter_map(|(_, note)| {
+        let (at, seen) = note.split_once(' ')?;
+        (at.parse::<u64>().ok()?.abs_diff(now_us) <= ALIVE_US).then_some(seen)
+    });
+    let pairs = notes.flat_map(|seen| {
+        let words: Vec<&str> = seen.split(' ').collect();
+        words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect::<Vec<_>>()
+    });
+    Some(ObservedMarker {
+        run: marker.get("run")?.clone(),
+        state: text("st"),
+        cluster: text("cfg"),
+        why: text("why"),
+        until_us: text("until").parse().unwrap_or(0),
+        now_us,
+        view: marker.get("roster").and_then(|record| View::parse(record)),
+        alive: pairs.collect(),
+    })
 }
 
 /// Measures latency and clock offset; returns the node's last time. The offset is that of the fastest answer, the most exact

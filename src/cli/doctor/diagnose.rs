@@ -6,21 +6,20 @@ use std::time::Duration;
 use super::collect::{NodeCheck, NodeObservation};
 use crate::client::error::one_line;
 use crate::redlock::quorum::quorum_of;
+use crate::redlock::round_trip::{AnswerTimeout, RoundTrip};
 use crate::types::NodeId;
 
 /// Maximum number of keys in one sentence.
 const NAMED_MAX: usize = 5;
-/// A latency above this part of node_timeout is a problem …
-const SLOW: u32 = 2;
-/// … and above this part a remark.
-const SLOWISH: u32 = 5;
+/// A latency above this part of the time that rounds wait is a remark.
+const SLOWISH: u32 = 2;
 
 /// The settings that observations are compared with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Thresholds {
     /// The setting `node_timeout`.
     pub node_timeout: Duration,
-    /// The setting `guard`: maximum clock offset.
+    /// The setting `guard`: maximum clock offset; rounds wait for half of it at most.
     pub guard: Duration,
 }
 
@@ -46,12 +45,13 @@ pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds) -> Diagnos
             }
             Ok(seen) => {
                 all.lines.push(line(&check.node, seen));
-                single(&check.node, seen, thresholds, &mut all);
+                single(&check.node, seen, &mut all);
             }
         }
     }
     let seen: Vec<(&str, &NodeObservation)> =
         checks.iter().filter_map(|c| Some((c.node.as_str(), c.result.as_ref().ok()?))).collect();
+    speed(&seen, checks.len(), thresholds, &mut all);
     clocks(&seen, thresholds, &mut all);
     identities(&seen, &mut all);
     servers(&seen, &mut all);
@@ -79,19 +79,10 @@ fn line(node: &str, seen: &NodeObservation) -> String {
 }
 
 /// Findings of one node.
-fn single(node: &str, seen: &NodeObservation, thresholds: &Thresholds, all: &mut Diagnosis) {
+fn single(node: &str, seen: &NodeObservation, all: &mut Diagnosis) {
     for finding in &seen.server.findings {
         let text = format!("{node}: {}", finding.sentence());
         if finding.removes_vote() { all.problems.push(text) } else { all.remarks.push(text) }
-    }
-    let (latency_us, timeout_us) = (seen.latency.as_micros(), thresholds.node_timeout.as_micros());
-    let text = format!(
-        "{node}: an answer takes {latency_us} us, and node_timeout is {timeout_us} us: raise it, or move the node closer"
-    );
-    if seen.latency > thresholds.node_timeout / SLOW {
-        all.problems.push(text);
-    } else if seen.latency > thresholds.node_timeout / SLOWISH {
-        all.remarks.push(text);
     }
     let permanent: Vec<&str> = seen.foreign.iter().filter(|f| f.without_ttl).map(|f| f.key.as_str()).collect();
     let temporary: Vec<&str> = seen.foreign.iter().filter(|f| !f.without_ttl).map(|f| f.key.as_str()).collect();
@@ -121,6 +112,28 @@ fn single(node: &str, seen: &NodeObservation, thresholds: &Thresholds, all: &mut
             "{node}: it was restarted and no instance has probed it since: it may have lost leases, and will be in \
              quarantine"
         ));
+    }
+}
+
+/// Whether rounds of `serve` would wait for the answers of each node.
+fn speed(seen: &[(&str, &NodeObservation)], nodes: usize, thresholds: &Thresholds, all: &mut Diagnosis) {
+    let timeout = AnswerTimeout::new(thresholds.node_timeout, thresholds.guard);
+    let trips: Vec<RoundTrip> = seen.iter().map(|(_, seen)| RoundTrip::steady(seen.latency)).collect();
+    timeout.follow(&trips, quorum_of(nodes));
+    let timeout = timeout.present();
+    for (node, seen) in seen {
+        let (latency_us, timeout_us) = (seen.latency.as_micros(), timeout.as_micros());
+        let text = format!("{node}: an answer takes {latency_us} us, and rounds wait for {timeout_us} us");
+        if seen.latency > timeout {
+            all.problems.push(format!(
+                "{text}, as the nodes of a quorum need, or the guard allows: its vote seldom counts. Find out what slows it down, \
+                 or move it closer"
+            ));
+        } else if timeout > thresholds.node_timeout {
+            all.remarks.push(format!("{text}, as the nodes of a quorum need"));
+        } else if seen.latency > timeout / SLOWISH {
+            all.remarks.push(text);
+        }
     }
 }
 
@@ -185,7 +198,8 @@ fn servers(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
     let short = |run: &str| one_line(&run.chars().take(8).collect::<String>());
     for (node, seen) in seen.iter().filter(|(_, s)| !s.server.run_id.is_empty()) {
         let own = seen.server.run_id.as_str();
-        if let Some(run) = markers().filter_map(|m| m.alive.get(*node)).find(|run| *run != own) {
+        let mut alive = markers().flat_map(|m| &m.alive).filter(|(name, _)| name == node).map(|(_, run)| run);
+        if let Some(run) = alive.find(|run| *run != own) {
             all.problems.push(format!(
                 "{node}: its name leads to two servers: an instance reaches another one (run {}), and here it is run {}; turn \
                  off the one that should not be there, or correct the address",

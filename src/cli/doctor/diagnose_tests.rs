@@ -50,7 +50,10 @@ fn each_fault_is_a_problem() {
     type Change = Box<dyn FnOnce(&mut NodeObservation)>;
     let foreign = |without_ttl| vec![ForeignKey { key: "session:1".into(), without_ttl }];
     let faults: [(Change, &str); 6] = [
-        (Box::new(|s| s.latency = Duration::from_millis(30)), "a: an answer takes 30000 us"),
+        (
+            Box::new(|s| s.latency = Duration::from_millis(60)),
+            "a: an answer takes 60000 us, and rounds wait for 50000 us",
+        ),
         (Box::new(|s| s.offset_us = 700_000), "a: its clock is +700 ms off"),
         (Box::new(move |s| s.foreign = foreign(true)), "can never be acquired here: session:1"),
         (Box::new(|s| s.server.findings = vec![ServerFinding::Cluster]), "a: The server runs in cluster mode"),
@@ -64,9 +67,20 @@ fn each_fault_is_a_problem() {
 }
 
 #[test]
+fn nodes_in_three_regions_are_no_problem() {
+    let mut checks = healthy();
+    for (check, took) in checks.iter_mut().zip([30, 80, 150]) {
+        check.result.as_mut().expect("reachable").latency = Duration::from_millis(took);
+    }
+    let (problems, remarks) = findings(&checks);
+    assert_eq!(problems, "");
+    assert!(remarks.contains("c: an answer takes 150000 us, and rounds wait for 150000 us"), "{remarks}");
+}
+
+#[test]
 fn remarks_are_not_problems() {
     let (problems, remarks) = with_first(|s| {
-        s.latency = Duration::from_millis(12);
+        s.latency = Duration::from_millis(30);
         s.server.findings = vec![ServerFinding::HasReplicas { count: 1, allowed: true }];
         s.foreign = vec![ForeignKey { key: "other/lock".into(), without_ttl: false }];
         s.leases = vec![ObservedLease { key: "left/over".into(), token_id: "0123abcd".into(), left_ms: 4_000 }];
@@ -74,7 +88,7 @@ fn remarks_are_not_problems() {
     });
     assert_eq!(problems, "");
     for words in [
-        "answer takes 12000 us",
+        "answer takes 30000 us",
         "replica",
         "other/lock",
         "left/over: the lease 0123abcd is on 1 of 3",

@@ -16,7 +16,9 @@ pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, P
     let counts = state.audit.counts();
     let audit =
         AuditTotals { written: counts.written, dropped: counts.dropped, failed: counts.failed, queued: counts.queued };
-    let scrape = Scrape { gauges: state.manager.gauges(), nodes: &state.manager.nodes(), draining, audit };
+    let store = state.authenticator.store();
+    let last_key = store.first_without_key(state.manager.wall_ms()).map(|(who, at_ms)| (who.name.to_string(), at_ms));
+    let scrape = Scrape { gauges: state.manager.gauges(), nodes: &state.manager.nodes(), draining, audit, last_key };
     let text = state.metrics.scrape(&scrape).map_err(|error| {
         tracing::error!(%error, "the metrics could not be written");
         Problem::new(ProblemKind::Internal, "the metrics could not be written")

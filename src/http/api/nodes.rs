@@ -17,7 +17,7 @@ use crate::redlock::monitor::{ForgetError, ReplaceError};
 /// Answers from the manager's view; calls no node.
 pub(crate) async fn nodes(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let format = requests::nodes(&request)?;
-    Ok(responses::nodes(&state.manager.nodes(), format))
+    Ok(responses::nodes(&state.manager.nodes(), state.manager.node_timeout(), format))
 }
 
 /// `POST /nodes/{node}`: answers as `GET /nodes`.
@@ -54,5 +54,5 @@ pub(crate) async fn change(State(state): State<AppState>, request: Request) -> R
     }
     tracing::warn!(%node, action, principal, reason, "an operator changed what is known of a node");
     audit_scope.note(|record| record.outcome = outcome.to_owned());
-    Ok(responses::nodes(&state.manager.nodes(), ResponseFormat::Json))
+    Ok(responses::nodes(&state.manager.nodes(), state.manager.node_timeout(), ResponseFormat::Json))
 }

@@ -296,8 +296,8 @@ pub(crate) fn past_events(past: &api::PastEvents) -> Response {
     json(StatusCode::OK, past)
 }
 
-/// 200 with all nodes.
-pub(crate) fn nodes(reports: &[NodeSummary], format: ResponseFormat) -> Response {
+/// 200 with all nodes. `node_timeout`: how long rounds wait for their answers.
+pub(crate) fn nodes(reports: &[NodeSummary], node_timeout: Duration, format: ResponseFormat) -> Response {
     let nodes: Vec<api::NodeState> = reports.iter().map(convert::node_state).collect();
     let row = |node: &api::NodeState| {
         let number = |value: Option<String>| value.unwrap_or_default();
@@ -307,7 +307,10 @@ pub(crate) fn nodes(reports: &[NodeSummary], format: ResponseFormat) -> Response
     };
     match format {
         ResponseFormat::Text => text(StatusCode::OK, nodes.iter().map(row).collect::<String>()),
-        ResponseFormat::Json => json(StatusCode::OK, &api::Nodes { nodes, quorum: convert::quorum(voting(reports)) }),
+        ResponseFormat::Json => {
+            let node_timeout_ms = u64::try_from(node_timeout.as_millis()).ok();
+            json(StatusCode::OK, &api::Nodes { nodes, quorum: convert::quorum(voting(reports)), node_timeout_ms })
+        }
     }
 }
 

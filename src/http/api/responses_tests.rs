@@ -309,7 +309,12 @@ fn report(name: &str, votes: bool) -> NodeSummary {
 
 #[tokio::test]
 async fn nodes_are_shown_with_the_vote_that_they_make() {
-    let json = value(nodes(&[report("n1", true), report("n2", false), report("n3", true)], ResponseFormat::Json)).await;
+    let json = value(nodes(
+        &[report("n1", true), report("n2", false), report("n3", true)],
+        Duration::from_millis(60),
+        ResponseFormat::Json,
+    ))
+    .await;
     assert_eq!(json["quorum"], json!({"granted": 2, "needed": 2, "nodes": 3}));
     let second = &json["nodes"][1];
     assert_eq!((&second["state"], &second["votes_in_ms"]), (&json!("quarantined"), &json!(4_200)));

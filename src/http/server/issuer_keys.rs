@@ -1,7 +1,7 @@
 //! Keeps the public keys of issuers: read at the start and again at intervals, from a URL or a file. While an issuer does
 //! not answer, its last keys stay in force, up to a limit: a key that was withdrawn must not be accepted for ever.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -64,7 +64,8 @@ pub(crate) async fn keep(authenticator: Arc<Authenticator>, metrics: Arc<Metrics
     let mut lacks_key = false;
     loop {
         let store = authenticator.store();
-        let sources: Vec<KeySource> = store.issuers().iter().map(|issuer| issuer.keys.clone()).collect();
+        // Issuers may share one.
+        let sources: HashSet<KeySource> = store.issuers().iter().map(|issuer| issuer.keys.clone()).collect();
         states.retain(|source, _| sources.contains(source));
         // Remembered until each source that it may concern was read again.
         lacks_key |= authenticator.take_lacks_key();

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use super::tls::Tls;
 use crate::auth::access_file;
 use crate::auth::authenticator::Authenticator;
+use crate::metrics::Metrics;
 use crate::metrics::connections::ReloadedFile;
 use crate::redlock::clock::{Clock, SystemClock};
 
@@ -79,12 +80,14 @@ impl WatchedFiles {
         })
     }
 
-    /// The server's certificate: a valid one is used for new connections.
-    pub(crate) fn certificates(tls: &Arc<Tls>, report: impl ReloadReport) -> Self {
+    /// The server's certificate: a valid one is used for new connections. `metrics` get its expiry.
+    pub(crate) fn certificates(tls: &Arc<Tls>, report: impl ReloadReport, metrics: Arc<Metrics>) -> Self {
         let tls = Arc::clone(tls);
+        metrics.certificate_expires(tls.expires_s());
         Self::new(tls.files().paths(), move || {
             let read = tls.reload();
             report(ReloadedFile::Certificate, read.is_ok());
+            metrics.certificate_expires(tls.expires_s());
             match read {
                 Ok(()) => tracing::info!("the certificate was read again and is in force"),
                 Err(error) => tracing::error!(%error, "the certificate is not used: the one before it stays in force"),

@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ServerConfig, ServerConnection, WebPkiClientVerifier};
 use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
+use x509_parser::parse_x509_certificate;
 
 use crate::auth::key::KeyHash;
 use crate::auth::principals::PeerCertificate;
@@ -63,7 +64,7 @@ pub enum TlsError {
 /// The TLS configuration in force, which is replaced as a whole.
 pub(crate) struct Tls {
     files: TlsFiles,
-    current: RwLock<Arc<ServerConfig>>,
+    current: RwLock<(Arc<ServerConfig>, i64)>,
 }
 
 impl std::fmt::Debug for Tls {
@@ -75,15 +76,20 @@ impl std::fmt::Debug for Tls {
 impl Tls {
     /// From files. Errors: [`TlsError`].
     pub(crate) fn read(files: TlsFiles) -> Result<Self, TlsError> {
-        let current = RwLock::new(Arc::new(config(&files)?));
+        let current = RwLock::new(config(&files)?);
         Ok(Self { files, current })
     }
 
     /// Reads the files again. Errors: [`TlsError`]; the previous configuration stays in force.
     pub(crate) fn reload(&self) -> Result<(), TlsError> {
-        let new = Arc::new(config(&self.files)?);
+        let new = config(&self.files)?;
         *self.current.write() = new;
         Ok(())
+    }
+
+    /// When the first certificate of the chain in force expires. Units: seconds since 1970.
+    pub(crate) fn expires_s(&self) -> i64 {
+        self.current.read().1
     }
 
     /// The files to watch.
@@ -93,7 +99,7 @@ impl Tls {
 
     /// For the next connection.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(Arc::clone(&self.current.read()))
+        TlsAcceptor::from(Arc::clone(&self.current.read().0))
     }
 }
 
@@ -104,8 +110,20 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     if read.is_empty() { Err(wrong("holds no certificate".to_owned())) } else { Ok(read) }
 }
 
-fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+/// When the first of these certificates expires. Units: seconds since 1970. Errors: why one cannot be read.
+fn first_expiry_s(chain: &[CertificateDer<'_>]) -> Result<i64, String> {
+    let expiry = |der: &CertificateDer<'_>| {
+        let (_, certificate) = parse_x509_certificate(der).map_err(|error| error.to_string())?;
+        Ok(certificate.validity().not_after.timestamp())
+    };
+    chain.iter().map(expiry).try_fold(i64::MAX, |first, expiry| expiry.map(|expiry| first.min(expiry)))
+}
+
+/// What the files say, and when the first certificate of the chain expires.
+fn config(files: &TlsFiles) -> Result<(Arc<ServerConfig>, i64), TlsError> {
     let chain = certificates(&files.cert)?;
+    let wrong = |why| TlsError::File { path: files.cert.clone(), why: format!("holds no certificate: {why}") };
+    let expires_s = first_expiry_s(&chain).map_err(wrong)?;
     let key = PrivateKeyDer::from_pem_file(&files.key)
         .map_err(|_| TlsError::File { path: files.key.clone(), why: "holds no private key in PEM".to_owned() })?;
     let provider = Arc::new(ring::default_provider());
@@ -129,7 +147,7 @@ fn config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     };
     let mut config = builder.with_single_cert(chain, key).map_err(TlsError::Unusable)?;
     config.alpn_protocols = vec![ALPN_H2.to_vec(), ALPN_HTTP1.to_vec()];
-    Ok(config)
+    Ok((Arc::new(config), expires_s))
 }
 
 /// The names and the fingerprint of the client's verified certificate; `None` without one.
@@ -148,6 +166,9 @@ mod tests {
     use rcgen::{CertifiedKey, generate_simple_self_signed};
 
     use super::*;
+
+    /// When certificates of `rcgen` expire: 4096-01-01.
+    const RCGEN_END_S: i64 = 67_090_118_400;
 
     struct Files {
         dir: tempfile::TempDir,
@@ -178,10 +199,24 @@ mod tests {
     }
 
     #[test]
+    fn a_chain_expires_with_its_first_certificate() {
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("valid");
+        params.not_after = rcgen::date_time_ymd(2030, 1, 1);
+        let key = rcgen::KeyPair::generate().expect("made");
+        let soon = params.self_signed(&key).expect("signed");
+        let CertifiedKey { cert: late, signing_key } =
+            generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let files = Files::new();
+        files.write("cert", &format!("{}{}", late.pem(), soon.pem()));
+        files.write("key", &signing_key.serialize_pem());
+        assert_eq!(Tls::read(files.paths()).expect("good").expires_s(), 1_893_456_000);
+    }
+
+    #[test]
     fn invalid_files_are_named_and_the_previous_configuration_stays() {
         let files = Files::new();
         let tls = Tls::read(files.paths()).expect("good");
-        let before = Arc::as_ptr(&tls.current.read());
+        let before = Arc::as_ptr(&tls.current.read().0);
         let old_key = std::fs::read_to_string(files.paths().key).expect("readable");
         files.renew();
         for (name, text, word) in
@@ -190,11 +225,12 @@ mod tests {
             files.write(name, text);
             let error = tls.reload().expect_err(name).to_string();
             assert!(error.contains(word) && !error.contains("PRIVATE"), "{error}");
-            assert_eq!(before, Arc::as_ptr(&tls.current.read()));
+            assert_eq!(before, Arc::as_ptr(&tls.current.read().0));
         }
         files.renew();
+        assert_eq!(tls.expires_s(), RCGEN_END_S);
         tls.reload().expect("good again");
-        assert_ne!(before, Arc::as_ptr(&tls.current.read()));
+        assert_ne!(before, Arc::as_ptr(&tls.current.read().0));
         let gone = TlsFiles { cert: "/nowhere/cert".into(), ..files.paths() };
         assert!(Tls::read(gone).expect_err("not there").to_string().contains("/nowhere/cert"));
         let no_ca = TlsFiles { client_ca: Some(files.paths().key), ..files.paths() };

@@ -13,10 +13,12 @@ use crate::api::Event;
 use crate::auth::rule::Right;
 use crate::http::allowed_hosts::host_of;
 use crate::http::middleware::access::Access;
+use crate::http::middleware::auth::Requirement;
 use crate::http::middleware::client_address::is_https;
 use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
+use crate::http::routes::{Operation, UiRoute};
 use crate::http::state::AppState;
 use crate::manager::overview::{ListedWaiter, Overview};
 use crate::manager::types::CycleEdge;
@@ -49,15 +51,19 @@ pub(super) fn html(status: StatusCode, page: &impl Template) -> Result<Response,
 pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access: &Access) -> Layout {
     let address = uri.path_and_query().map_or("/ui/", |p| p.as_str());
     let layout = Layout::new(&state.manager.cluster_status(), tab, title, address);
-    let rights = [
-        (Tab::Locks, Right::Read),
-        (Tab::Waiters, Right::Read),
-        (Tab::Owners, Right::Read),
-        (Tab::Nodes, Right::Metrics),
-        (Tab::Latency, Right::Metrics),
-        (Tab::Events, Right::Events),
+    let pages = [
+        (Tab::Locks, UiRoute::Locks),
+        (Tab::Waiters, UiRoute::Waiters),
+        (Tab::Owners, UiRoute::Owners),
+        (Tab::Nodes, UiRoute::Nodes),
+        (Tab::Latency, UiRoute::Latency),
+        (Tab::Events, UiRoute::Events),
     ];
-    let refused = rights.into_iter().filter(|(_, right)| !access.may_somewhere(*right)).map(|(tab, _)| tab).collect();
+    let is_refused = |page| match Requirement::of(Operation::Ui(page)) {
+        Requirement::Somewhere(right) => !access.may_somewhere(right),
+        _ => false,
+    };
+    let refused = pages.into_iter().filter(|(_, page)| is_refused(*page)).map(|(tab, _)| tab).collect();
     let principal = access.principal().map(|principal| principal.name.to_string()).unwrap_or_default();
     layout.with_open_access(state.settings.is_open_to_others).for_viewer(Viewer { principal, refused })
 }
@@ -149,14 +155,18 @@ pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Re
         history.and_then(|h| h.of(node)).map(|series| series.window(now)).unwrap_or_default()
     };
     let vote = state.manager.cluster_status();
-    html(StatusCode::OK, &NodesPage::new(layout, &vote, window, state.manager.engine().settings.node_timeout))
+    html(StatusCode::OK, &NodesPage::new(layout, &vote, window, state.manager.node_timeout()))
 }
 
 /// `GET /ui/latency`.
 pub(super) async fn latency(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     queries::nothing(request.uri())?;
     let layout = layout(&state, Tab::Latency, "Latency", request.uri(), &Access::of(&request));
-    html(StatusCode::OK, &LatencyPage::new(layout, &state.manager.round_latency()))
+    let now = state.manager.now();
+    let nodes: Vec<_> = state.ui.iter().flat_map(|ui| ui.node_latencies.windows(now)).collect();
+    let (all, each) = state.manager.round_latency();
+    let node_timeout = state.manager.engine().settings.node_timeout;
+    html(StatusCode::OK, &LatencyPage::new(layout, &all, &each, &nodes, node_timeout))
 }
 
 /// `GET /ui/events`.

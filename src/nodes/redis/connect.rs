@@ -2,7 +2,6 @@
 //! requests are sent on it.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -208,7 +207,7 @@ impl Connector {
 
     /// Reads the server checks. Errors: those of `INFO`, and a timeout.
     pub(super) async fn read_server(&self, active: &ActiveConnection) -> Result<ServerInfo, RedisError> {
-        within(self.limits.connect, read_server(&mut active.clone(), self.allow_replicas)).await
+        within(self.limits.connect, read_server(active, self.allow_replicas)).await
     }
 
     /// A connection for subscriptions: `on_push` is called with each message that the server pushes.
@@ -246,42 +245,38 @@ async fn authenticate(wire: &mut Wire, user: Option<&str>, password: &str) -> Re
     }
 }
 
-/// The hand-shake: reads what the server is, and loads the scripts. A restart breaks the connection, so
+/// The hand-shake: reads what the server is, and loads the scripts, in one round trip. A restart breaks the connection, so
 /// what is read here is true for as long as it lasts.
 async fn prepare(wire: &mut Wire, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
-    let server = read_server(wire, allow_replicas).await?;
-    for script in commands::all_scripts() {
-        wire.ask(&script.load()).await?;
-    }
-    Ok(server)
+    let scripts = commands::all_scripts().into_iter().map(|script| script.load());
+    let mut replies = wire.ask_all(server_questions().into_iter().chain(scripts)).await?.into_iter();
+    let mut next = || replies.next().unwrap_or_else(|| Err(errors::lost()));
+    let (info, saves) = (next()?, next());
+    replies.collect::<Result<Vec<_>, _>>()?;
+    server_info(info, saves, allow_replicas)
 }
 
-/// Reads the server's version, role and settings. `CONFIG` may be forbidden: then persistence is not checked.
+/// What is asked of a server to learn its version, role and settings.
+fn server_questions() -> [Cmd; 2] {
+    [cmd("INFO"), cmd("CONFIG").arg("GET").arg("save").to_owned()]
+}
+
+/// From the replies. `CONFIG` may be forbidden: then persistence is not checked.
 ///
-/// Errors: those of `INFO`.
-async fn read_server(asked: &mut impl Ask, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
-    let info: String = parsed(asked.ask(&cmd("INFO")).await?)?;
-    let saves = asked.ask(cmd("CONFIG").arg("GET").arg("save")).await.and_then(parsed::<Vec<String>>);
+/// Errors: an `INFO` that is no text.
+fn server_info(info: Value, saves: Result<Value, RedisError>, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
+    let (info, saves) = (parsed::<String>(info)?, saves.and_then(parsed::<Vec<String>>));
     let saves = saves.ok().and_then(|pair| pair.into_iter().nth(1));
     Ok(server_checks::read(&info, saves.as_deref(), allow_replicas))
 }
 
-/// What a command can be sent on: a connection during its hand-shake, or later.
-trait Ask {
-    /// Errors: the connection's and the server's.
-    fn ask(&mut self, command: &Cmd) -> impl Future<Output = Result<Value, RedisError>> + Send;
-}
-
-impl Ask for Wire {
-    fn ask(&mut self, command: &Cmd) -> impl Future<Output = Result<Value, RedisError>> + Send {
-        Self::ask(self, command)
-    }
-}
-
-impl Ask for ActiveConnection {
-    fn ask(&mut self, command: &Cmd) -> impl Future<Output = Result<Value, RedisError>> + Send {
-        Self::ask(self, command)
-    }
+/// Reads the server's version, role and settings on an open connection.
+///
+/// Errors: those of `INFO`.
+async fn read_server(active: &ActiveConnection, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
+    let [info, saves] = server_questions();
+    let (info, saves) = futures_util::future::join(active.ask(&info), active.ask(&saves)).await;
+    server_info(info?, saves, allow_replicas)
 }
 
 fn parsed<T: FromRedisValue>(value: Value) -> Result<T, RedisError> {

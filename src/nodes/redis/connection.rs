@@ -103,6 +103,7 @@ pub(super) struct NodeConnections {
     in_flight: AtomicUsize,
     errors: [AtomicU64; UnreachableKind::ALL.len()],
     status: Mutex<ConnectionStatus>,
+    reconnected: Notify,
 }
 
 /// What is known of the server and of the connections to it.
@@ -144,6 +145,7 @@ impl NodeConnections {
             in_flight: AtomicUsize::new(0),
             errors: Default::default(),
             status: Mutex::new(status),
+            reconnected: Notify::new(),
         }
     }
 
@@ -180,8 +182,15 @@ impl NodeConnections {
             status.open += 1;
             if status.open == self.slots.len() {
                 status.since = now;
+                self.reconnected.notify_one();
             }
         }
+    }
+
+    /// Resolves when all connections are open after a time in which they were not. For one waiting task. Cancel: the wake-up is
+    /// kept for the next wait.
+    pub(super) async fn reconnected(&self) {
+        self.reconnected.notified().await;
     }
 
     /// Closes a slot's connection if it is of that generation (`None`: any).

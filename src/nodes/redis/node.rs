@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -71,7 +72,8 @@ struct Address {
 pub struct RedisNode {
     id: NodeId,
     max_in_flight: usize,
-    node_timeout: Duration,
+    /// How long callers wait for an answer. Microseconds.
+    timeout_us: AtomicU64,
     connector: Connector,
     address: RwLock<Address>,
     connections: Arc<NodeConnections>,
@@ -122,7 +124,7 @@ impl RedisNode {
         let node = Self {
             id: config.id,
             max_in_flight: config.max_in_flight,
-            node_timeout: config.node_timeout,
+            timeout_us: AtomicU64::new(micros(config.node_timeout)),
             connector: own,
             address: RwLock::new(address),
             connections,
@@ -195,6 +197,14 @@ impl Node for RedisNode {
         self.connections.slots().iter().any(|slot| slot.is_active())
     }
 
+    fn reconnected(&self) -> impl Future<Output = ()> + Send {
+        self.connections.reconnected()
+    }
+
+    fn expect_answers_within(&self, timeout: Duration) {
+        self.timeout_us.store(micros(timeout), Ordering::Relaxed);
+    }
+
     fn address(&self) -> Option<Arc<str>> {
         Some(Arc::clone(&self.address.read().text))
     }
@@ -225,6 +235,10 @@ impl Node for RedisNode {
     ) -> impl Future<Output = NodeResult> + Send + 'static {
         Call { operation: request.operation(), node: self, started: None, state: CallState::New(stamp, request) }
     }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A call: the first poll enqueues the request, so requests keep the order of their first polls. Not an async block, which
@@ -299,7 +313,7 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         let (CallState::Sent { .. }, Some(started)) = (&self.state, self.started) else { return };
-        if self.node.clock.now().since(started) >= self.node.node_timeout {
+        if micros(self.node.clock.now().since(started)) >= self.node.timeout_us.load(Ordering::Relaxed) {
             let late = Unreachable::new(UnreachableKind::Timeout, "no answer within the node timeout");
             self.node.completed(self.operation, started, &Err(late));
         }

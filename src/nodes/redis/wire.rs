@@ -78,6 +78,25 @@ impl Wire {
         }
     }
 
+    /// Sends commands together and returns their replies: for the hand-shake of a node that is far away.
+    ///
+    /// Errors: the connection's. Cancel: the connection is of no use any more.
+    pub(super) async fn ask_all(
+        &mut self,
+        commands: impl IntoIterator<Item = Cmd>,
+    ) -> Result<Vec<Result<Value, RedisError>>, RedisError> {
+        let (mut count, mut replies) = (0, Vec::new());
+        for command in commands {
+            command.write_packed_command(&mut self.out);
+            count += 1;
+        }
+        poll_fn(|cx| self.poll_flush(cx)).await?;
+        for _ in 0..count {
+            replies.push(poll_fn(|cx| self.poll_reply(cx)).await?.extract_error());
+        }
+        Ok(replies)
+    }
+
     /// Sends a command and returns its reply: for the hand-shake, while nothing else is sent.
     ///
     /// Errors: the connection's and the server's. Cancel: the connection is of no use any more.
@@ -94,7 +113,7 @@ fn numbers(reply: &[u8]) -> Option<Value> {
     let mut lines = reply.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r"));
     let number = |line: &[u8]| std::str::from_utf8(line).ok()?.parse::<i64>().ok();
     let count = number(lines.next()??.strip_prefix(b"*")?)?;
-    let mut items = Vec::with_capacity(usize::try_from(count).ok()?);
+    let mut items = Vec::with_capacity(usize::try_from(count).ok()?.min(reply.len()));
     for _ in 0..count {
         items.push(Value::Int(number(lines.next()??.strip_prefix(b":")?)?));
     }

@@ -2,7 +2,7 @@
 -- ARGV: as in marker.lua, 5 operation (probe | init | quarantine), 6 record (init: of the sender's view), 7 key head, 8 key
 --       tail, 9 sweep count, 10 instance, 11 '1' (a probe: it is a witness), then for each node that it sees alive: name, run
 -- Replies: {code, number, hw, now_us, run, why, since_us, until_us, record, promised, admitted, name, run, ...}, the last for
---   each node that any instance saw alive within 3 s; code: A, K, C, P, Q, S, V, or N (init: has a marker already), W (quarantine: refused, as another
+--   each process that another instance saw alive within 3 s; code: A, K, C, P, Q, S, V, or N (init: has a marker already), W (quarantine: refused, as another
 --   instance's time was right here within 2.5 s)
 local operation, instance, ASK = ARGV[5], ARGV[10], tonumber(string.match(PASS, '%d+$'))
 local ALIVE, WITNESS, FORGET = 3000000, 2500000, 60000000 -- us
@@ -21,10 +21,14 @@ local function answer(code, n)
   local y = redis.call('HMGET', META, 'why', 'since', 'until', 'hw', 'roster', 'promised', 'admitted')
   local out = { code, n, tonumber(y[4] or 0), NOW, RUN, y[1] or '', tonumber(y[2] or 0), tonumber(y[3] or 0), y[5] or NONE,
     y[6] or NONE, y[7] or NONE }
+  local listed = {}
   for i = 1, #all, 2 do
-    local run, at = string.match(all[i + 1], '^(%w+) (%d+)$')
-    if string.sub(all[i], 1, 5) == 'peer:' and run and math.abs(NOW - at) <= ALIVE then
-      out[#out + 1], out[#out + 2] = string.sub(all[i], 6), run
+    local at, sees = string.match(all[i + 1], '^(%d+) (.*)$')
+    if string.sub(all[i], 1, 5) == 'sees:' and all[i] ~= 'sees:' .. instance and at and math.abs(NOW - at) <= ALIVE then
+      for name, run in string.gmatch(sees, '(%S+) (%S+)') do
+        local pair = name .. ' ' .. run
+        if not listed[pair] then listed[pair], out[#out + 1], out[#out + 2] = true, name, run end
+      end
     end
   end
   return out
@@ -72,17 +76,14 @@ if period and NOW >= tonumber(period[1] or 0) then
 end
 if operation == 'probe' and not (no and no[1] == 'K') then
   for field, at in pairs(notes) do
-    if string.sub(field, 1, 4) == 'fit:' and math.abs(NOW - at) > FORGET then redis.call('HDEL', META, field) end
+    local kind = string.match(field, '^(%l+):')
+    local of = kind and (kind == 'fit' or kind == 'sees') and string.match(at, '^%d+')
+    if of and math.abs(NOW - of) > FORGET then redis.call('HDEL', META, field) end
   end
   local left = { 'beat', NOW } -- a node that cannot write has no vote to give: this fails where it is full
+  local sees = string.format('%.0f ', NOW) .. table.concat(ARGV, ' ', 12)
   if ARGV[11] == '1' then left[3], left[4] = 'fit:' .. instance, NOW end
-  for i = 12, #ARGV, 2 do -- a note stays until the process that it names was silent for 3 s
-    local field = 'peer:' .. ARGV[i]
-    local run, at = string.match(notes[field] or '', '^(%w+) (%d+)$')
-    if run == ARGV[i + 1] or not run or math.abs(NOW - at) > ALIVE then
-      left[#left + 1], left[#left + 2] = field, ARGV[i + 1] .. ' ' .. string.format('%.0f', NOW)
-    end
-  end
+  if instance ~= '' then left[#left + 1], left[#left + 2] = 'sees:' .. instance, sees end -- in place of its last one
   redis.call('HSET', META, unpack(left))
 end
 -- Sweep: expired leases leave the index; extended ones get their new end.

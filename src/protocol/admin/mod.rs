@@ -2,7 +2,7 @@
 
 pub(super) mod reference;
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use deadpool_redis::redis::Value;
@@ -17,9 +17,9 @@ use crate::types::NodeId;
 
 node_script!(with_marker "admin.lua");
 
-/// How many entries of the index of leases one probe checks: one instance that probes each second keeps up with this
-/// many abandoned leases per second, for about a millisecond of the node's time if there are that many.
-const SWEEP_MAX: u32 = 512;
+/// How many entries of the index of leases one probe checks: one instance that probes each second keeps up with this many
+/// abandoned leases per second, more than it can grant, for some 2 us of the node's time each.
+const SWEEP_MAX: u32 = 8_192;
 
 /// What an instance leaves on each node that it probes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct ProbeArgs {
     /// Its time has agreed with the nodes' for so long that, where its probe meets the node's clock, that clock was not
     /// stepped lately.
     pub is_witness: bool,
-    /// The nodes that it sees alive, with their runs.
+    /// The nodes that it saw alive within the last 2 s, with their runs.
     pub alive: Vec<(NodeId, Arc<str>)>,
 }
 
@@ -92,11 +92,11 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         view: reply.view()?,
         promised: reply.view_id()?,
         admitted: reply.view_id()?,
-        alive: BTreeMap::new(),
+        alive: BTreeSet::new(),
     };
     while reply.remaining() > 0 {
         let name = NodeId::parse(reply.text()?).map_err(|_| Malformed("has an invalid node name".into()))?;
-        status.alive.insert(name, reply.text()?.into());
+        status.alive.insert((name, reply.text()?.into()));
     }
     Ok(Reply::Status(status))
 }

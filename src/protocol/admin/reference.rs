@@ -1,6 +1,6 @@
 //! The reference of `admin.lua`.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::mutant::{self, Mutant};
@@ -22,11 +22,11 @@ pub(in crate::protocol) fn init(
     view: &Arc<View>,
 ) -> Reply {
     if marker.0.as_ref().is_some_and(|m| m.active || m.why != "blank" || mutant::is(Mutant::InitBlocked)) {
-        return status(marker, context, Vote::AlreadyInitialised);
+        return status(marker, context, Vote::AlreadyInitialised, "");
     }
     if context.is_clock_off() {
         // Its fences would start at a wrong time.
-        return status(marker, context, Vote::NoVote(NoVote::ClockOff { node_us: context.now_us }));
+        return status(marker, context, Vote::NoVote(NoVote::ClockOff { node_us: context.now_us }), "");
     }
     declare(marker, context, evicted, context.sent_at.0.max(marker.high_water()));
     if let Some(m) = &mut marker.0 {
@@ -34,7 +34,7 @@ pub(in crate::protocol) fn init(
         let id = context.view;
         (m.view, m.promised, m.admitted) = (Arc::new(View { id, roster: view.roster.clone() }), id, id);
     }
-    status(marker, context, Vote::Active)
+    status(marker, context, Vote::Active, "")
 }
 
 /// Writes a marker that votes from now on; every fence will be above `minimum`.
@@ -78,13 +78,13 @@ pub(in crate::protocol) fn order_quarantine(
     let is_fresh = |at_us: u64| at_us <= context.now_us && context.now_us - at_us <= WITNESS_US;
     let is_witness = |(instance, at_us): (&Arc<str>, &u64)| &**instance != by && is_fresh(*at_us);
     if marker.1.fits.iter().any(is_witness) && !mutant::is(Mutant::NoWitness) {
-        return status(marker, context, Vote::Witnessed);
+        return status(marker, context, Vote::Witnessed, by);
     }
     let left_ms = marker.quarantine(context, "ordered");
     if let Some(m) = &mut marker.0 {
         m.evicted = Some(evicted);
     }
-    status(marker, context, Vote::NoVote(NoVote::Quarantined { left_ms }))
+    status(marker, context, Vote::NoVote(NoVote::Quarantined { left_ms }), by)
 }
 
 /// `probe`: answers the node's state, and leaves the instance's notes.
@@ -94,12 +94,12 @@ pub(in crate::protocol) fn probe(
     evicted: u64,
     args: &ProbeArgs,
 ) -> Reply {
-    let alive = alive(&marker.1, context);
+    let alive = alive(&marker.1, context, &args.instance);
     let no_vote = check(marker, context, evicted);
     if !matches!(no_vote, Some(NoVote::OtherCluster { .. } | NoVote::ClockOff { .. })) {
         leave_notes(&mut marker.1, context, args);
     }
-    match status(marker, context, no_vote.map_or(Vote::Active, Vote::NoVote)) {
+    match status(marker, context, no_vote.map_or(Vote::Active, Vote::NoVote), &args.instance) {
         Reply::Status(status) => Reply::Status(NodeStatus { alive, ..status }),
         other => other,
     }
@@ -107,23 +107,23 @@ pub(in crate::protocol) fn probe(
 
 fn leave_notes(notes: &mut Notes, context: &CallContext<'_>, args: &ProbeArgs) {
     let now_us = context.now_us;
-    for (name, run) in &args.alive {
-        let stays = |(other, at): &(Arc<str>, u64)| other != run && now_us.abs_diff(*at) <= ALIVE_US;
-        if !notes.peers.get(name).is_some_and(stays) {
-            notes.peers.insert(name.clone(), (Arc::clone(run), now_us));
-        }
-    }
+    notes.sees.retain(|_, (at, _)| now_us.abs_diff(*at) <= FORGET_US);
     notes.fits.retain(|_, at| now_us.abs_diff(*at) <= FORGET_US);
-    if args.is_witness && !args.instance.is_empty() {
+    if args.instance.is_empty() {
+        return;
+    }
+    // In place of its last one: what an instance does not see any more, it does not stand for.
+    notes.sees.insert(Arc::clone(&args.instance), (now_us, args.alive.clone()));
+    if args.is_witness {
         notes.fits.insert(Arc::clone(&args.instance), now_us);
     }
 }
 
-/// The notes of processes that were seen alive just now.
-fn alive(notes: &Notes, context: &CallContext<'_>) -> BTreeMap<NodeId, Arc<str>> {
+/// The processes that other instances than `by` saw alive just now.
+fn alive(notes: &Notes, context: &CallContext<'_>, by: &str) -> BTreeSet<(NodeId, Arc<str>)> {
     let is_fresh = |at: u64| context.now_us.abs_diff(at) <= ALIVE_US;
-    let fresh = notes.peers.iter().filter(|(_, (_, at))| is_fresh(*at));
-    fresh.map(|(name, (run, _))| (name.clone(), Arc::clone(run))).collect()
+    let fresh = notes.sees.iter().filter(|(instance, (at, _))| &***instance != by && is_fresh(*at));
+    fresh.flat_map(|(_, (_, seen))| seen.iter().cloned()).collect()
 }
 
 /// Whether it votes, with what only a probe looks at.
@@ -148,7 +148,8 @@ fn check(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Opt
     no_vote
 }
 
-fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote) -> Reply {
+/// As the instance `by` is answered.
+fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote, by: &str) -> Reply {
     let m = marker.0.as_ref();
     Reply::Status(NodeStatus {
         vote,
@@ -161,6 +162,6 @@ fn status(marker: &MarkerKey, context: &CallContext<'_>, vote: Vote) -> Reply {
         view: m.map(|m| Arc::clone(&m.view)).unwrap_or_default(),
         promised: m.map_or(ViewId::NONE, |m| m.promised),
         admitted: m.map_or(ViewId::NONE, |m| m.admitted),
-        alive: alive(&marker.1, context),
+        alive: alive(&marker.1, context, by),
     })
 }

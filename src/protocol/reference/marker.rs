@@ -143,9 +143,12 @@ pub(in crate::protocol) struct MarkerKey(pub(in crate::protocol) Option<MarkerRe
 pub(in crate::protocol) struct Notes {
     /// When each instance's time was right here. Microseconds since 1970.
     pub(in crate::protocol) fits: BTreeMap<Arc<str>, u64>,
-    /// The run that an instance saw alive under each name, and when. Microseconds since 1970.
-    pub(in crate::protocol) peers: BTreeMap<NodeId, (Arc<str>, u64)>,
+    /// The runs that each instance sees alive, and when it said so. Microseconds since 1970.
+    pub(in crate::protocol) sees: BTreeMap<Arc<str>, (u64, SeenRuns)>,
 }
+
+/// The names that an instance reaches, with their runs.
+type SeenRuns = Vec<(NodeId, Arc<str>)>;
 
 impl MarkerKey {
     /// Highest fence given or stored here; 0 without a marker.

@@ -17,7 +17,7 @@ pub use entry::{
 
 use super::keys;
 use super::reply::Reply;
-use super::reply_reader::{Malformed, ReplyReader};
+use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptRef, millis, node_script};
 
 node_script!("waiters.lua");
@@ -75,6 +75,9 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     let mut entries = Vec::new();
     while reply.remaining() > 0 {
         let (name, left_ms, entry) = (reply.bytes()?, reply.left_ms()?, reply.bytes()?);
+        if entries.len() == PAGE_ENTRIES {
+            return malformed("has more entries than were asked for");
+        }
         // Skipped: what is no instance, and a key without a TTL or of another size than an instance writes.
         let instance = std::str::from_utf8(name).ok().and_then(InstanceName::parse);
         if let (Some(instance), Some(left_ms), true) = (instance, left_ms, entry.len() <= WAITERS_ENTRY_MAX_BYTES) {

@@ -105,5 +105,5 @@ fn is_waiting(status: &NodeStatus) -> bool {
 /// An instance left a note on some node that it reached a process under this name within the last seconds.
 fn is_alive_elsewhere(nodes: &[NodeHealth], name: &NodeId) -> bool {
     let answered = nodes.iter().filter(|health| health.error.is_none()).filter_map(|health| health.status.as_ref());
-    answered.into_iter().any(|status| status.alive.contains_key(name))
+    answered.into_iter().flat_map(|status| &status.alive).any(|(of, _)| of == name)
 }

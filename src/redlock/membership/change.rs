@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::derive::{Change, Known, Member};
+use super::derive::{Change, Known, Member, plausible};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{AdmitArgs, MemberStatus, NodeResult, Reply, Request, View, ViewId};
 use crate::redlock::clock::Clock;
@@ -45,9 +45,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let tally = self.step(&self.everyone(), Request::Promise { view: id }).await;
         let replies: Vec<Option<&MemberStatus>> =
             tally.answers().iter().map(|a| a.as_ref().and_then(member_of)).collect();
-        let members: Vec<Option<Member>> = replies.iter().map(|reply| reply.map(Member::from)).collect();
+        let members = plausible(replies.iter().map(|reply| reply.map(Member::from)).collect(), id);
         let names: Vec<NodeId> = self.nodes.iter().map(|node| node.id().clone()).collect();
-        let known = Known { names: &names, members: &members, rivals, ended, quorum: self.quorum() };
+        let addresses = self.addresses();
+        let known =
+            Known { names: &names, members: &members, rivals, ended, addresses: &addresses, quorum: self.quorum() };
         let refuses = |reply: &&MemberStatus| !reply.is_done && Member::from(*reply).is_fillable;
         if replies.iter().flatten().any(refuses) {
             return Outcome::Displaced;

@@ -1,16 +1,19 @@
 //! The view in which an instance asks for votes: the highest that it was shown.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use crate::protocol::{NoVote, NodeInspection, NodeResult, NodeStatus, Reply, View, Vote};
 
-/// The highest view that was seen.
+/// The highest view that was seen, by a probe or in the answers of a quorum.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentView {
     view: RwLock<Arc<View>>,
+    /// The higher view that each node showed last instead of a vote, by node index.
+    shown: Mutex<BTreeMap<usize, Arc<View>>>,
     changed: Notify,
 }
 
@@ -40,13 +43,23 @@ impl CurrentView {
         *self.view.write() = Arc::clone(view);
     }
 
-    /// Takes the view of a node that votes in a higher one.
-    pub(crate) fn see(&self, answer: &NodeResult) {
+    /// Notes the view of a node that votes in a higher one. It is taken when a quorum shows it: what a single node shows may be
+    /// made up, and the next probe asks the others.
+    pub(crate) fn see(&self, node: usize, answer: &NodeResult, quorum: usize) {
         let Ok(reply) = answer else { return };
-        if let Reply::NoVote(NoVote::OtherView { view })
+        let (Reply::NoVote(NoVote::OtherView { view })
         | Reply::Status(NodeStatus { vote: Vote::NoVote(NoVote::OtherView { view }), .. })
-        | Reply::Inspected(NodeInspection { no_vote: Some(NoVote::OtherView { view }), .. }) = reply
-        {
+        | Reply::Inspected(NodeInspection { no_vote: Some(NoVote::OtherView { view }), .. })) = reply
+        else {
+            return;
+        };
+        if view.id <= self.view.read().id {
+            return;
+        }
+        let mut shown = self.shown.lock();
+        shown.insert(node, Arc::clone(view));
+        if shown.values().filter(|other| *other == view).count() >= quorum {
+            shown.clear();
             self.take(view);
         }
     }

@@ -7,6 +7,10 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{MemberStatus, NoVote, NodeStatus, RosterEntry, View, ViewId, Vote};
 use crate::types::NodeId;
 
+/// By how much the number of a view may be above the highest that any other process knows: a cluster that changes its view each
+/// second gets there in 136 years.
+const NUMBERS_AHEAD_MAX: u64 = 1 << 32;
+
 /// What a process says of itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Member {
@@ -48,6 +52,19 @@ impl From<&MemberStatus> for Member {
     }
 }
 
+/// Leaves out who shows a view, or a promise, whose number is further above all others than numbers ever are: taken as it is, it
+/// would leave no number for the next view. `own`: the view of this instance.
+pub(crate) fn plausible(members: Vec<Option<Member>>, own: ViewId) -> Vec<Option<Member>> {
+    let number = |m: &Member| m.promised.max(m.view.id).number();
+    let mut numbers: Vec<u64> = members.iter().flatten().map(number).collect();
+    numbers.sort_unstable();
+    let limit = |known: u64| known.saturating_add(NUMBERS_AHEAD_MAX);
+    let highest = numbers
+        .into_iter()
+        .fold(own.number(), |known, number| if number <= limit(known) { known.max(number) } else { known });
+    members.into_iter().map(|member| member.filter(|m| number(m) <= highest)).collect()
+}
+
 /// The nodes, as far as they answered, and who stands in the way.
 #[derive(Debug)]
 pub(crate) struct Known<'a> {
@@ -59,6 +76,8 @@ pub(crate) struct Known<'a> {
     pub(crate) rivals: &'a [bool],
     /// By node index: if it does not answer, it has ended for good.
     pub(crate) ended: &'a [bool],
+    /// By node index: where this instance reaches it, if it is a server that can be moved.
+    pub(crate) addresses: &'a [Option<Arc<str>>],
     /// How many votes are needed.
     pub(crate) quorum: usize,
 }
@@ -77,17 +96,57 @@ pub(crate) struct Change {
 }
 
 impl Known<'_> {
-    /// The highest view in which a process votes, and the nodes that vote in it or in a lower one that names them alike.
+    /// The view that counts as the highest, and the nodes that vote in it, or in another one that names them alike.
     pub(crate) fn base(&self) -> (Arc<View>, Vec<usize>) {
-        let sound =
-            || self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.is_sound)?)));
-        let highest = sound().map(|(_, m)| &m.view).max_by_key(|view| view.id).cloned().unwrap_or_default();
-        let is_named = |(i, m): &(usize, &Member)| match highest.entry(&self.names[*i]) {
-            Some(entry) => entry.run == m.run && entry.since == m.admitted,
-            None => highest.id == ViewId::NONE,
-        };
-        let named = sound().filter(is_named).map(|(i, _)| i).collect();
+        let highest = self.believed();
+        let named = self.sound().filter(|(i, m)| self.is_named(&highest, *i, m)).map(|(i, _)| i).collect();
         (highest, named)
+    }
+
+    /// The highest view in which a process votes, of those that no single node can have made up (`docs/views.md`, *What one node
+    /// says*). Where a quorum votes in one view, a higher one counts only if a quorum has promised it: whoever made it got these
+    /// promises first. And none counts that has an address which neither a quorum shows nor this instance uses.
+    fn believed(&self) -> Arc<View> {
+        let shown = || self.sound().map(|(_, m)| &m.view).filter(|view| self.unconfirmed(view).is_none());
+        let votes_in =
+            |view: &Arc<View>| self.sound().filter(|(i, m)| m.view == *view && self.is_named(view, *i, m)).count();
+        let chosen = shown().filter(|view| votes_in(view) >= self.quorum).max_by_key(|view| view.id);
+        let counts = |view: &&Arc<View>| chosen.is_none_or(|chosen| view.id > chosen.id && self.is_promised(view.id));
+        shown().filter(counts).max_by_key(|view| view.id).or(chosen).cloned().unwrap_or_default()
+    }
+
+    fn sound(&self) -> impl Iterator<Item = (usize, &Member)> {
+        self.members.iter().enumerate().filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.is_sound)?)))
+    }
+
+    fn is_named(&self, view: &View, i: usize, member: &Member) -> bool {
+        match view.entry(&self.names[i]) {
+            Some(entry) => entry.run == member.run && entry.since == member.admitted,
+            None => view.id == ViewId::NONE,
+        }
+    }
+
+    /// A quorum has promised, or installed, this view or a higher one.
+    fn is_promised(&self, id: ViewId) -> bool {
+        self.members.iter().flatten().filter(|m| m.promised.max(m.view.id) >= id).count() >= self.quorum
+    }
+
+    /// The first node to which the view gives an address that this instance does not use, and that no quorum shows.
+    pub(crate) fn unconfirmed(&self, view: &View) -> Option<usize> {
+        let is_unconfirmed = |i: &usize| {
+            let name = &self.names[*i];
+            let Some(entry) = view.entry(name).filter(|entry| entry.address.is_some()) else { return false };
+            let is_used = self.addresses.get(*i).is_some_and(|own| *own == entry.address);
+            let shows = self.sound().filter(|(_, m)| m.view.entry(name) == Some(entry)).count();
+            !is_used && shows < self.quorum && !mutant::is(Mutant::AddressOfOneNode)
+        };
+        (0..self.names.len()).find(is_unconfirmed)
+    }
+
+    /// A node votes in a higher view than the one that counts, which a quorum has promised: it is to be brought back by a new one.
+    pub(crate) fn has_stray(&self) -> bool {
+        let (base, _) = self.base();
+        self.sound().any(|(_, m)| m.view.id > base.id && self.is_promised(m.view.id))
     }
 
     /// The highest number that anybody knows.
@@ -106,15 +165,18 @@ impl Known<'_> {
 
     /// Processes that vote in a lower view, and that the highest does not name, where too few of those that it names are left
     /// to fill them. While they keep these votes, which count nowhere, nobody can be admitted: neither by the others nor by the
-    /// clock.
+    /// clock. Only where everybody answers: the votes of who is silent may be what contradicts that view, and as long as one is
+    /// silent nobody is admitted by the clock.
     pub(crate) fn to_give_up(&self) -> Vec<usize> {
         let (highest, named) = self.base();
+        let is_silent = |i: usize| self.members[i].is_none() && !self.is_ended(i);
         let is_outside = |i: &usize| {
             let sound = self.members[*i].as_ref().filter(|m| m.is_sound);
             sound.is_some_and(|m| m.view.id < highest.id) && !named.contains(i)
         };
         let outside = (0..self.names.len()).filter(is_outside);
-        if named.len() < self.quorum { outside.collect() } else { Vec::new() }
+        let is_stuck = named.len() < self.quorum && !(0..self.names.len()).any(is_silent);
+        if is_stuck { outside.collect() } else { Vec::new() }
     }
 
     /// Whether too few vote, and every other process of the list has served its quarantine, or has ended for good and leaves a

@@ -1,6 +1,7 @@
 //! Who is named by a new view, and when there is none.
 
 use super::*;
+use crate::mutant::{FOUND_BY_DERIVE, plant, restore};
 
 fn names() -> Vec<NodeId> {
     ["a", "b", "c"].map(|name| NodeId::parse(name).expect("valid")).to_vec()
@@ -27,6 +28,10 @@ fn votes(run: &str, view: &Arc<View>) -> Option<Member> {
     })
 }
 
+fn promised(run: &str, view: &Arc<View>, higher: &View) -> Option<Member> {
+    votes(run, view).map(|member| Member { promised: higher.id, ..member })
+}
+
 fn forgot(run: &str, is_served: bool) -> Option<Member> {
     let member = votes(run, &Arc::default())?;
     Some(Member { is_sound: false, is_served, ..member })
@@ -34,7 +39,7 @@ fn forgot(run: &str, is_served: bool) -> Option<Member> {
 
 fn derive(members: &[Option<Member>], rivals: [bool; 3]) -> Option<Change> {
     let names = names();
-    Known { names: &names, members, rivals: &rivals, ended: &[false; 3], quorum: 2 }
+    Known { names: &names, members, rivals: &rivals, ended: &[false; 3], addresses: &[], quorum: 2 }
         .derive(ViewId::NONE.above(9).above(9).above(9), 0)
 }
 
@@ -59,7 +64,8 @@ fn a_newcomer_is_not_named_while_its_predecessor_is_alive() {
 #[test]
 fn a_process_that_the_highest_view_does_not_name_does_not_count() {
     let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
-    let change = derive(&[votes("a1", &high), votes("b1", &low), votes("c1", &low)], [false; 3]).expect("a change");
+    let change =
+        derive(&[votes("a1", &high), votes("b1", &low), promised("c1", &low, &high)], [false; 3]).expect("a change");
     assert_eq!((change.sound, change.targets), (vec![0, 2], vec![1]), "the former process is to be filled");
     assert!(derive(&[votes("a1", &high), votes("b1", &low), None], [false; 3]).is_none());
 }
@@ -68,7 +74,7 @@ fn a_process_that_the_highest_view_does_not_name_does_not_count() {
 fn a_process_outside_the_highest_view_gives_up_its_vote_where_too_few_are_left_to_fill_it() {
     let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
     let to_give_up = |members: &[Option<Member>]| {
-        Known { names: &names(), members, rivals: &[false; 3], ended: &[false; 3], quorum: 2 }
+        Known { names: &names(), members, rivals: &[false; 3], ended: &[false; 3], addresses: &[], quorum: 2 }
             .to_give_up()
             .first()
             .copied()
@@ -94,7 +100,8 @@ fn a_node_that_has_ended_is_not_waited_for_and_leaves_the_roster() {
     let w = view(1, ["a1", "b1", "c1"]);
     let with = |members: [Option<Member>; 3], ended: [bool; 3]| {
         let names = names();
-        let known = Known { names: &names, members: &members, rivals: &[false; 3], ended: &ended, quorum: 2 };
+        let known =
+            Known { names: &names, members: &members, rivals: &[false; 3], ended: &ended, addresses: &[], quorum: 2 };
         (known.waited_for(), known.derive(ViewId::NONE.above(9).above(9), 0))
     };
     let (c_ended, nobody) = ([false, false, true], [false; 3]);
@@ -118,4 +125,72 @@ fn the_first_view_names_those_that_voted_before_there_were_views() {
     let change = derive(&[votes("a1", &none), votes("b1", &none), None], [false; 3]).expect("a change");
     assert_eq!((change.sound, change.targets, change.view.roster.len()), (vec![0, 1], vec![], 2));
     assert!(change.view.roster.values().all(|entry| entry.since == ViewId::NONE));
+}
+
+/// What is believed of these members, and what follows from it.
+fn seen(members: &[Option<Member>], addresses: &[Option<Arc<str>>]) -> (ViewId, Vec<usize>, Vec<usize>, bool) {
+    let names = names();
+    let known = Known { names: &names, members, rivals: &[false; 3], ended: &[false; 3], addresses, quorum: 2 };
+    let (base, named) = known.base();
+    (base.id, named, known.to_give_up(), known.has_stray())
+}
+
+#[test]
+fn a_view_that_one_node_made_up_moves_and_displaces_nobody() {
+    let real = view(1, ["a1", "b1", "c1"]);
+    for made_up in [view(2, ["x", "y", "c1"]), view(2, ["a1", "y", "c1"]), view(2, ["a1", "b1", "c1"])] {
+        let members = [votes("a1", &real), votes("b1", &real), votes("c1", &made_up)];
+        let (base, named, to_give_up, has_stray) = seen(&members, &[]);
+        assert_eq!((base, to_give_up, has_stray), (real.id, vec![], false), "{made_up:?}");
+        assert!(named.starts_with(&[0, 1]), "{named:?}");
+    }
+    // While one of the others is silent, nobody contradicts it. Who is left keeps its vote all the same.
+    let displaces = view(2, ["x", "y", "c1"]);
+    assert_eq!(seen(&[None, votes("b1", &real), votes("c1", &displaces)], &[]).2, Vec::<usize>::new());
+}
+
+#[test]
+fn a_view_that_a_quorum_promised_counts_from_its_first_vote_on() {
+    let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b1", "c1"]));
+    let members = [votes("a1", &high), promised("b1", &low, &high), votes("c1", &low)];
+    assert_eq!(seen(&members, &[]), (high.id, vec![0, 1, 2], vec![], false));
+    // Where too few are left to contradict it, too.
+    assert_eq!(seen(&[votes("a1", &high), votes("b1", &low), None], &[]).0, high.id);
+}
+
+#[test]
+fn one_nodes_word_gives_no_other_node_an_address() {
+    let real = view(1, ["a1", "b1", "c1"]);
+    let mut elsewhere = View::clone(&view(2, ["a1", "b1", "c1"]));
+    elsewhere.roster.get_mut(&names()[0]).expect("an entry").address = Some("evil:1".into());
+    let elsewhere = Arc::new(elsewhere);
+    // Also not while a change is under way, whose number it knows.
+    let alone = [votes("a1", &real), promised("b1", &real, &elsewhere), votes("c1", &elsewhere)];
+    let seen_alone = seen(&alone, &[]);
+    assert_eq!((seen_alone.0, seen_alone.3), (real.id, true), "a new view brings it back");
+    let change = derive(&alone, [false; 3]).expect("a change");
+    assert!(change.view.roster.values().all(|entry| entry.address.is_none()), "{change:?}");
+    // A quorum shows it, or this instance moved the node itself.
+    let two = [promised("a1", &real, &elsewhere), votes("b1", &elsewhere), votes("c1", &elsewhere)];
+    assert_eq!(seen(&two, &[]).0, elsewhere.id);
+    assert_eq!(seen(&alone, &[Some("evil:1".into()), None, None]).0, elsewhere.id);
+    for mutant in FOUND_BY_DERIVE {
+        let before = plant(Some(*mutant), false);
+        let base = seen(&alone, &[]).0;
+        restore(before);
+        assert_eq!(base, elsewhere.id, "{mutant:?} is not found");
+    }
+}
+
+#[test]
+fn a_number_far_above_all_others_is_left_out() {
+    let (low, high) = (view(3, ["a1", "b1", "c1"]), ViewId::parse(&"f".repeat(32)).expect("a view"));
+    let last = Arc::new(View { id: high, roster: low.roster.clone() });
+    let left = |members, own| plausible(members, own).iter().map(Option::is_some).collect::<Vec<_>>();
+    let low_two = || [votes("a1", &low), votes("b1", &low)];
+    let with = |third| low_two().into_iter().chain([third]).collect::<Vec<_>>();
+    assert_eq!(left(with(votes("c1", &last)), ViewId::NONE), [true, true, false]);
+    assert_eq!(left(with(promised("c1", &low, &last)), low.id), [true, true, false]);
+    assert_eq!(left(with(votes("c1", &last)), last.id), [true, true, true], "this instance knows it");
+    assert_eq!(left(with(promised("c1", &low, &view(900, ["", "", ""]))), low.id), [true, true, true]);
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::mutant::{self, Mutant};
 use crate::protocol::{EndReason, FillEntry, LeaseRecord, ReadEntry, TOKEN_TOMBSTONE, Tombstone};
+use crate::redlock::quorum::quorum_of;
 use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
 
 /// Entries of one page: it occupies the process that is filled for two milliseconds at most.
@@ -16,6 +17,8 @@ const PAGE_BYTES_MAX: usize = 128 * 1024;
 /// Allowance for clock rates: a node may count slower by one part in this many, and by the milliseconds below.
 const DRIFT_PART: u64 = 100;
 const DRIFT_FLOOR_MS: u64 = 2;
+/// No lease has more left, whatever a node says: the largest `max_ttl` and `lock_delay` that can be set, and the allowance.
+const LEFT_MAX_MS: u64 = 50 * 60 * 60 * 1_000;
 /// By how much a lease's fence, which is at least the time of its request, must lie before a tombstone for the tombstone
 /// to be that lease's: more than clocks that vote differ, and than a minute's rates. A token may be used again when its
 /// tombstones are over, and they do not end everywhere at once.
@@ -27,12 +30,16 @@ pub(crate) struct FillPlan {
     quorum: usize,
     /// How many others must be read completely.
     least: usize,
+    /// How many nodes must show a tombstone before it takes anything away: more than a minority, which may lie.
+    witnesses: usize,
     target: usize,
     without_ttl_ms: u64,
     seed: Fence,
     complete: BTreeSet<usize>,
-    ended: BTreeMap<(ResourceName, TokenHash), Ended>,
-    cancelled: BTreeMap<(ResourceName, TokenHash, AttemptId), u64>,
+    /// Each with the node that shows it.
+    ended: BTreeMap<(ResourceName, TokenHash), Vec<(usize, Ended)>>,
+    /// The nodes that show it, and the longest remaining lifetime.
+    cancelled: BTreeMap<(ResourceName, TokenHash, AttemptId), (BTreeSet<usize>, u64)>,
     resources: BTreeMap<ResourceName, Shown>,
 }
 
@@ -41,7 +48,7 @@ pub(crate) struct FillPlan {
 struct Ended {
     reason: EndReason,
     left_ms: u64,
-    /// When the latest was made, by the clock of its node. Microseconds since 1970.
+    /// When it was made, by the clock of its node. Microseconds since 1970.
     made_us: u64,
 }
 
@@ -75,11 +82,14 @@ struct ShownToken {
 }
 
 impl FillPlan {
-    /// For filling the node `target` from `quorum` others. A key without a TTL counts as if it lasted for `without_ttl`.
-    pub(crate) fn new(quorum: usize, target: usize, without_ttl: Duration) -> Self {
+    /// For filling the node `target` of `nodes` from a quorum of others. A key without a TTL counts as if it lasted for
+    /// `without_ttl`.
+    pub(crate) fn new(nodes: usize, target: usize, without_ttl: Duration) -> Self {
+        let quorum = quorum_of(nodes);
         Self {
             quorum,
             least: quorum,
+            witnesses: if mutant::is(Mutant::TombstoneOfOneNode) { 1 } else { nodes - quorum + 1 },
             target,
             without_ttl_ms: u64::try_from(without_ttl.as_millis()).unwrap_or(u64::MAX),
             seed: Fence(0),
@@ -112,16 +122,17 @@ impl FillPlan {
         match entry {
             ReadEntry::Lease { resource, record, left_ms } => {
                 let token = self.resources.entry(resource).or_default().tokens.entry(record.token.clone()).or_default();
-                token.lefts_ms.push(left_ms.unwrap_or(self.without_ttl_ms));
+                token.lefts_ms.push(left_ms.unwrap_or(self.without_ttl_ms).min(LEFT_MAX_MS));
                 token.keys.insert(node, record);
             }
             ReadEntry::Foreign { resource, value, left_ms } => {
-                let left_ms = left_ms.unwrap_or(self.without_ttl_ms);
+                let left_ms = left_ms.unwrap_or(self.without_ttl_ms).min(LEFT_MAX_MS);
                 let shown = self.resources.entry(resource).or_default();
                 shown.add_foreign(value, left_ms);
             }
             ReadEntry::Block { .. } if mutant::is(Mutant::BlocksNotListed) => {}
             ReadEntry::Block { resource, token, claims, left_ms } => {
+                let left_ms = left_ms.min(LEFT_MAX_MS);
                 let shown = self.resources.entry(resource).or_default();
                 shown.blocked.insert(node);
                 match token {
@@ -133,21 +144,19 @@ impl FillPlan {
                     }
                 }
             }
-            ReadEntry::Tombstone(Tombstone { resource, token, attempt: Some(attempt), left_ms, .. }) => {
-                let longest_ms = self.cancelled.entry((resource, token, attempt)).or_default();
-                *longest_ms = left_ms.max(*longest_ms);
-            }
-            ReadEntry::Tombstone(Tombstone { resource, token, attempt: None, reason, left_ms }) => {
-                let lasts = u64::try_from(TOKEN_TOMBSTONE.as_millis()).unwrap_or(u64::MAX);
-                let made_us = now_us.saturating_sub(lasts.saturating_sub(left_ms).saturating_mul(1_000));
-                let new = Ended { reason, left_ms, made_us };
-                let known = self.ended.entry((resource, token)).or_insert(new);
-                // What one node knows to be revoked, and another to be released, is released.
-                match (known.reason, reason) {
-                    (EndReason::Revoked, _) if reason != EndReason::Revoked => *known = new,
-                    (EndReason::Revoked, _) | (_, EndReason::Revoked) => known.left_ms = known.left_ms.max(left_ms),
-                    _ => (known.left_ms, known.made_us) = (known.left_ms.max(left_ms), known.made_us.max(made_us)),
+            ReadEntry::Tombstone(Tombstone { resource, token, attempt, reason, left_ms }) => {
+                let lasts_ms = u64::try_from(TOKEN_TOMBSTONE.as_millis()).unwrap_or(u64::MAX);
+                let left_ms = left_ms.min(lasts_ms);
+                if let Some(attempt) = attempt {
+                    let (nodes, longest_ms) = self.cancelled.entry((resource, token, attempt)).or_default();
+                    nodes.insert(node);
+                    *longest_ms = left_ms.max(*longest_ms);
+                    return;
                 }
+                let made_us = now_us.saturating_sub((lasts_ms - left_ms).saturating_mul(1_000));
+                let known = self.ended.entry((resource, token)).or_default();
+                known.retain(|(by, _)| *by != node);
+                known.push((node, Ended { reason, left_ms, made_us }));
             }
         }
     }
@@ -173,16 +182,31 @@ impl FillPlan {
     }
 
     fn tombstones(&self) -> Vec<FillEntry> {
-        // Not where something stands for the token all the same: the process would refuse that.
-        let is_copied = |((resource, token), of): &(&(ResourceName, TokenHash), &Ended)| {
+        let ended = self.ended.iter().filter_map(|((resource, token), of)| {
             let shown = self.resources.get(resource).and_then(|shown| shown.tokens.get(token));
-            of.reason == EndReason::Revoked || shown.is_none_or(|shown| self.is_ended(resource, token, shown))
-        };
-        let ended = self.ended.iter().filter(is_copied).map(|((resource, token), of)| {
+            let reasons = || of.iter().map(|(_, of)| of.reason);
+            let is_over = shown.is_none_or(|shown| self.is_ended(resource, token, shown));
+            let is_revoked = reasons().filter(|reason| *reason == EndReason::Revoked).count() >= self.witnesses;
+            let reason = match is_over {
+                // What one node knows to be revoked, and another to be released, is released.
+                true => reasons().find(|reason| *reason != EndReason::Revoked).or(reasons().next())?,
+                // Where something stands for the token all the same, the process would refuse that: only its renewals.
+                false if is_revoked => EndReason::Revoked,
+                false => return None,
+            };
+            let left_ms = of.iter().map(|(_, of)| of.left_ms).max()?;
             let (resource, token) = (resource.clone(), token.clone());
-            Tombstone { resource, token, attempt: None, reason: of.reason, left_ms: of.left_ms }
+            Some(Tombstone { resource, token, attempt: None, reason, left_ms })
         });
-        let cancelled = self.cancelled.iter().map(|((resource, token, attempt), left_ms)| {
+        // Not where a claim of the attempt stands, which the process would leave out.
+        let is_copied = |((resource, token, attempt), (nodes, _)): &(
+            &(ResourceName, TokenHash, AttemptId),
+            &(BTreeSet<usize>, u64),
+        )| {
+            let shown = self.resources.get(resource).and_then(|shown| shown.tokens.get(token));
+            nodes.len() >= self.witnesses || shown.is_none_or(|shown| !shown.has_claim(attempt))
+        };
+        let cancelled = self.cancelled.iter().filter(is_copied).map(|((resource, token, attempt), (_, left_ms))| {
             let (resource, token, attempt) = (resource.clone(), token.clone(), Some(attempt.clone()));
             Tombstone { resource, token, attempt, reason: EndReason::Cancelled, left_ms: *left_ms }
         });
@@ -230,16 +254,21 @@ impl FillPlan {
         of.keys.iter().filter(shows).count() >= least && !has_tombstone
     }
 
-    /// Everything that is shown for the token was ended for good. Not what was revoked, which is held until its end; not
-    /// what the token got after its tombstone; and not what blocks stand for, which do not say since when.
+    /// Everything that is shown for the token was ended for good, as more than a minority knows: one node that lies would else
+    /// have a lease forgotten. Not what was revoked, which is held until its end; not what the token got after its tombstone;
+    /// and not what blocks stand for, which do not say since when.
     fn is_ended(&self, resource: &ResourceName, token: &TokenHash, of: &ShownToken) -> bool {
-        let Some(ended) = self.ended.get(&(resource.clone(), token.clone())) else { return false };
-        if ended.reason == EndReason::Revoked || mutant::is(Mutant::ReleasedFilled) {
-            return mutant::is(Mutant::RevokedLeftOut);
-        }
         let margin_us = u64::try_from(TOMBSTONE_MARGIN.as_micros()).unwrap_or(u64::MAX);
-        let is_before = |record: &LeaseRecord| record.fence.0.saturating_add(margin_us) < ended.made_us;
-        mutant::is(Mutant::NextLeaseLeftOut) || (of.claims.is_empty() && of.keys.values().all(is_before))
+        let is_of = |ended: &Ended| {
+            let is_before = |record: &LeaseRecord| record.fence.0.saturating_add(margin_us) < ended.made_us;
+            mutant::is(Mutant::NextLeaseLeftOut) || (of.claims.is_empty() && of.keys.values().all(is_before))
+        };
+        let counts = |(_, ended): &&(usize, Ended)| match ended.reason {
+            EndReason::Revoked => mutant::is(Mutant::RevokedLeftOut),
+            _ => is_of(ended) && !mutant::is(Mutant::ReleasedFilled),
+        };
+        let tombstones = self.ended.get(&(resource.clone(), token.clone()));
+        tombstones.is_some_and(|all| all.iter().filter(counts).count() >= self.witnesses)
     }
 
     /// All these claims, each once, without those of attempts that were cancelled.
@@ -252,9 +281,10 @@ impl FillPlan {
         let mut all = String::new();
         for claim in claims.into_iter().flat_map(|claims| claims.split_inclusive(',')) {
             let attempt = AttemptId::parse(claim.trim_end_matches(','));
-            let is_cancelled = attempt
-                .is_some_and(|attempt| self.cancelled.contains_key(&(resource.clone(), token.clone(), attempt)))
-                && !mutant::is(Mutant::CancelledClaims);
+            let witnesses = attempt
+                .and_then(|attempt| self.cancelled.get(&(resource.clone(), token.clone(), attempt)))
+                .map_or(0, |(nodes, _)| nodes.len());
+            let is_cancelled = witnesses >= self.witnesses && !mutant::is(Mutant::CancelledClaims);
             if !is_cancelled && !all.contains(claim) {
                 all.push_str(claim);
             }
@@ -272,6 +302,12 @@ impl Shown {
 }
 
 impl ShownToken {
+    /// A key or a block has a claim of this attempt.
+    fn has_claim(&self, attempt: &AttemptId) -> bool {
+        let mut all = self.keys.values().map(|record| &record.claims).chain(&self.claims);
+        all.any(|claims| claims.split(',').any(|claim| claim == attempt.as_str()))
+    }
+
     /// The largest lifetime that a node shows, for another clock.
     fn left_ms(&self, smallest: bool) -> u64 {
         let lefts = self.lefts_ms.iter().copied();

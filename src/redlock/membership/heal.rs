@@ -21,6 +21,13 @@ use crate::types::Fence;
 const READ_KEYS: u32 = 500;
 /// Maximum number of pages of one read: 50 million keys.
 const READ_PAGES_MAX: u32 = 100_000;
+/// Maximum number of entries that are kept of one node, and of the bytes of their values: what an honest node has of a million
+/// leases with their tombstones. Beyond that it counts as not read.
+const READ_ENTRIES_MAX: usize = 2_000_000;
+const READ_BYTES_MAX: usize = 256 * 1_024 * 1_024;
+/// By how much a fence that a node shows may be above the nodes' time and all other fences: higher ones would use up the
+/// numbers. Microseconds; a month.
+const FENCE_AHEAD_MAX_US: u64 = 30 * 24 * 60 * 60 * 1_000_000;
 /// Timeout of one page.
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often a page is asked for. Reading changes nothing, and a page of a fill is applied once.
@@ -46,6 +53,29 @@ pub(super) struct NodePages {
     is_complete: bool,
 }
 
+impl NodePages {
+    /// The highest fence that the node shows anywhere.
+    fn highest(&self) -> Fence {
+        let fence = |entry: &ReadEntry| match entry {
+            ReadEntry::Lease { record, .. } => record.fence,
+            _ => Fence(0),
+        };
+        let pages =
+            self.pages.iter().map(|(high_water, _, entries)| entries.iter().map(fence).fold(*high_water, Fence::max));
+        pages.max().unwrap_or(Fence(0))
+    }
+}
+
+/// Bytes of an entry's values.
+fn value_bytes(entry: &ReadEntry) -> usize {
+    match entry {
+        ReadEntry::Lease { record, .. } => record.labels.len() + record.claims.len(),
+        ReadEntry::Foreign { value, .. } => value.as_ref().map_or(0, |value| value.len()),
+        ReadEntry::Block { claims, .. } => claims.len(),
+        ReadEntry::Tombstone(_) => 0,
+    }
+}
+
 /// A page of what a node knows, with its highest fence and its clock.
 type ReadPage = (Fence, u64, Vec<ReadEntry>);
 
@@ -69,8 +99,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         view: &Arc<View>,
     ) -> Option<Filled> {
         let without_ttl = self.settings.params.quarantine;
-        let mut plan = FillPlan::new(self.quorum(), target, without_ttl).of_at_least(least);
-        for NodePages { node, pages, is_complete } in read {
+        let mut plan = FillPlan::new(self.nodes.len(), target, without_ttl).of_at_least(least);
+        for NodePages { node, pages, is_complete } in read.iter().filter(|pages| self.is_plausible(pages, read)) {
             for (high_water, now_us, entries) in pages {
                 plan.add(*node, *high_water, *now_us, entries.clone());
             }
@@ -88,14 +118,31 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Some(Filled { nonce, pages: count, seed })
     }
 
+    /// Its fences are not far above the nodes' time and what the others show.
+    fn is_plausible(&self, pages: &NodePages, read: &[NodePages]) -> bool {
+        let others = read.iter().filter(|other| other.node != pages.node).map(NodePages::highest);
+        let known = others.fold(Fence(self.cluster_clock.request_time().0), Fence::max);
+        let is_plausible = pages.highest().0 <= known.0.saturating_add(FENCE_AHEAD_MAX_US);
+        if !is_plausible {
+            let node = self.nodes[pages.node].id();
+            tracing::error!(%node, "this node shows fences far beyond the nodes' time: nobody is filled with what it shows");
+        }
+        is_plausible
+    }
+
     /// Every page of one node, and whether these are all.
     async fn read_node(&self, index: usize, view: &Arc<View>) -> (Vec<ReadPage>, bool) {
-        let (mut pages, mut cursor) = (Vec::new(), 0);
+        let (mut pages, mut cursor, mut count, mut bytes) = (Vec::new(), 0, 0, 0);
         for _ in 0..READ_PAGES_MAX {
             let request = Request::Read(ReadArgs { cursor, count: READ_KEYS });
             let is_page = |answer: &NodeResult| matches!(answer, Ok(Reply::Knowledge { .. }));
             match self.ask_for_page(index, request, view, is_page).await {
                 Some(Reply::Knowledge { next, high_water, now_us, entries }) => {
+                    count += entries.len();
+                    bytes += entries.iter().map(value_bytes).sum::<usize>();
+                    if count > READ_ENTRIES_MAX || bytes > READ_BYTES_MAX {
+                        break;
+                    }
                     pages.push((high_water, now_us, entries));
                     match next {
                         Some(next) => cursor = next,

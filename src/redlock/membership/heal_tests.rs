@@ -238,3 +238,28 @@ fn a_process_is_filled_only_if_the_view_names_it_and_read_only_if_it_votes() {
     assert_eq!(fill(&engine, &[0, 1], 2, &view), None, "one of the others forgot too");
     assert_eq!(fill(&engine, &[0, 2], 2, &view), None, "what it shows itself does not count");
 }
+
+#[test]
+fn a_node_whose_fences_are_far_ahead_of_all_others_is_not_read() {
+    let engine = engine();
+    let shows = |node, fence| NodePages { node, pages: vec![(Fence(fence), START_US, vec![])], is_complete: true };
+    let (now, far) = (START_US, START_US + FENCE_AHEAD_MAX_US + 1_000_000);
+    let is_plausible = |fence, other| engine.is_plausible(&shows(0, fence), &[shows(0, fence), shows(1, other)]);
+    assert!(is_plausible(now, now) && is_plausible(now + FENCE_AHEAD_MAX_US, now));
+    assert!(!is_plausible(far, now), "nobody else knows of such fences");
+    assert!(is_plausible(far, far), "another one has them too");
+    let resource = ResourceName::parse("r").expect("valid");
+    let (token, ttl) =
+        (Token::parse("a-token-0123456789-abcdef").expect("valid").hash(), Ttl::from_ms(1_000).expect("valid"));
+    let record = crate::protocol::LeaseRecord {
+        token,
+        renewals: 0,
+        ttl,
+        fence: Fence(far),
+        claims: "p,".into(),
+        labels: "".into(),
+    };
+    let lease = ReadEntry::Lease { resource, record, left_ms: Some(1_000) };
+    let pages = NodePages { node: 0, pages: vec![(Fence(now), now, vec![lease])], is_complete: true };
+    assert!(!engine.is_plausible(&pages, &[]), "also where only one of its leases has it");
+}

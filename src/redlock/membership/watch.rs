@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::change::Outcome;
-use super::derive::{Known, Member};
+use super::derive::{Known, Member, plausible};
 use crate::protocol::{NodeStatus, View, ViewId};
 use crate::redlock::backoff::uniform;
 use crate::redlock::clock::Clock;
@@ -26,6 +26,7 @@ pub(super) struct Latest {
     pub(super) members: Vec<Option<Member>>,
     pub(super) rivals: Vec<bool>,
     pub(super) ended: Vec<bool>,
+    pub(super) addresses: Vec<Option<Arc<str>>>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
@@ -85,6 +86,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let known = latest.known(self.engine.quorum());
         !known.to_heal().is_empty() && current.id != ViewId::NONE
             || known.is_cold()
+            || known.has_stray()
             || !latest.laggards(&current, true).is_empty()
     }
 
@@ -110,16 +112,17 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
             health.status.clone().filter(|_| health.error.is_none())
         };
         let members = health.iter().map(|health| status(health).as_ref().map(Member::from)).collect();
+        let members = plausible(members, self.engine.views.current().id);
         let rivals = health.iter().map(|health| health.rival.is_some()).collect();
         let ended = self.ended(&health);
-        Latest { names, members, rivals, ended }
+        Latest { names, members, rivals, ended, addresses: self.engine.addresses() }
     }
 }
 
 impl Latest {
     pub(super) fn known(&self, quorum: usize) -> Known<'_> {
-        let Self { names, members, rivals, ended } = self;
-        Known { names, members, rivals, ended, quorum }
+        let Self { names, members, rivals, ended, addresses } = self;
+        Known { names, members, rivals, ended, addresses, quorum }
     }
 
     /// Nodes that vote in a lower view, and that this one names: those that may take it, or those that promised a higher one.

@@ -88,6 +88,25 @@ pub(super) fn with_numbers(bytes: &[u8], number: &str) -> Vec<u8> {
     lines.join("\r\n").into_bytes()
 }
 
+/// Replaces every view's record in a reply.
+pub(super) fn with_views(bytes: &[u8], change: impl Fn(&str) -> String) -> Vec<u8> {
+    let text = String::from_utf8_lossy(bytes);
+    let lines: Vec<&str> = text.split("\r\n").collect();
+    let is_view = |line: &str| line.len() > 33 && line.as_bytes()[32] == b'\n' && line.is_ascii();
+    let mut out: Vec<String> = Vec::new();
+    for line in lines {
+        match out.last_mut() {
+            Some(length) if length.starts_with('$') && is_view(line) => {
+                let changed = change(line);
+                *length = format!("${}", changed.len());
+                out.push(changed);
+            }
+            _ => out.push(line.to_owned()),
+        }
+    }
+    out.join("\r\n").into_bytes()
+}
+
 /// Resident memory of a process, MiB: now (`VmRSS`), or the maximum so far (`VmHWM`).
 pub(super) fn memory_mib(pid: rustix::process::Pid, what: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).expect("a process");
@@ -222,4 +241,49 @@ async fn m1_floods_of_a_node_do_not_fill_the_memory() {
     }
     let said = service.output();
     assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
+}
+
+/// What a node says of the others counts only with the word of more nodes: nobody is sent to its servers, and nobody loses a vote.
+#[tokio::test]
+async fn n1_views_that_one_node_makes_up_move_and_displace_nobody() {
+    let (cluster, liar, service) = with_liar().await;
+    poll::until("all vote", || async { votes(&service, "n3").await.then_some(()) }).await;
+    let elsewhere = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let address = elsewhere.local_addr().expect("bound").to_string();
+    // With the next number, and other lines for the names.
+    let made_up = |view: &str, line: &dyn Fn(&str) -> String| {
+        let number = u64::from_str_radix(&view[..16], 16).expect("a number") + 1;
+        let lines = view[32..].split('\n').map(line);
+        format!("{number:016x}{}{}", &view[16..32], lines.collect::<Vec<_>>().join("\n"))
+    };
+    let is_other = |line: &str| line.starts_with("n1 ") || line.starts_with("n2 ");
+    type Change = Box<dyn Fn(&str) -> String + Send + Sync>;
+    let to_elsewhere = move |line: &str| if is_other(line) { format!("{line} {address}") } else { line.to_owned() };
+    let to_others = move |line: &str| if is_other(line) { line.replacen(' ', " 0", 1) } else { line.to_owned() };
+    let views: [(&str, Change); 3] = [
+        ("other addresses", Box::new(move |view| made_up(view, &to_elsewhere))),
+        ("other processes", Box::new(move |view| made_up(view, &to_others))),
+        ("the last number", Box::new(|view| format!("{}{}", "f".repeat(32), &view[32..]))),
+    ];
+    for (what, change) in views {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&sent);
+        liar.set(move |bytes| {
+            let changed = with_views(bytes, &change);
+            counted.fetch_add(usize::from(changed != bytes), Ordering::SeqCst);
+            changed
+        });
+        poll::until_true(&format!("{what}: it is shown in several probes"), || sent.load(Ordering::SeqCst) > 4).await;
+        works(&service, "during").await;
+        assert!(votes(&service, "n1").await && votes(&service, "n2").await, "{what}");
+        for server in &cluster.servers[..2] {
+            let roster = server.ask::<String>(&["HGET", "redlockd:meta", "roster"]).await;
+            assert!(!roster.contains("127.0.0.1:") && !roster.starts_with("ffff"), "{what}: {roster}");
+        }
+    }
+    let connected = tokio::time::timeout(Duration::from_millis(1), elsewhere.accept()).await;
+    assert!(connected.is_err(), "it was sent elsewhere: {connected:?}");
+    liar.set(<[u8]>::to_vec);
+    poll::until("it votes again", || async { votes(&service, "n3").await.then_some(()) }).await;
+    works(&service, "after").await;
 }

@@ -32,8 +32,14 @@ impl Authority {
 
     /// A certificate and its key, PEM.
     fn sign(&self, names: Vec<SanType>) -> (String, String) {
+        self.sign_until(names, 4_000)
+    }
+
+    /// The same, until the first day of this year.
+    fn sign_until(&self, names: Vec<SanType>, year: i32) -> (String, String) {
         let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
         params.subject_alt_names = names;
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let key = KeyPair::generate().expect("a key");
         (params.signed_by(&key, &self.issuer).expect("signed").pem(), key.serialize_pem())
     }
@@ -115,7 +121,10 @@ impl Secure {
 
     /// Replaces the certificate by a new one of the same authority.
     fn renew(&self) {
-        let (cert, own_key) = self.authority.for_loopback();
+        self.replace(self.authority.for_loopback());
+    }
+
+    fn replace(&self, (cert, own_key): (String, String)) {
         for (name, text) in [("cert", cert), ("key", own_key)] {
             std::fs::write(self.dir.path().join("new"), text).expect("writable");
             std::fs::rename(self.dir.path().join("new"), self.dir.path().join(name)).expect("renamed");
@@ -254,6 +263,33 @@ async fn certificates_are_renewed_under_load_without_a_failed_request() {
     for worker in workers {
         worker.await.expect("no request failed");
     }
+}
+
+#[tokio::test]
+async fn metrics_say_when_the_certificate_and_the_last_key_of_a_principal_expire() {
+    let access = Access::with(&entry("ops", &[&key("ops")], &["metrics"], ""));
+    let expires = |day: &str| {
+        let text =
+            entry("ci", &[&key("ci")], &["read:**"], "").replace(" }]", &format!(", expires = {day}T00:00:00Z }}]"));
+        access.write(&format!("{}{text}", entry("ops", &[&key("ops")], &["metrics"], "")));
+    };
+    expires("2100-01-01");
+    let secure = Secure::start(&access, &Authority::new("clients").pem, &[]).await;
+    let client = secure.builder().build().expect("a client");
+    let shows = async |what: &str, line: &str| {
+        poll::until(what, || async {
+            let answer = client.get(format!("{}/metrics", secure.url)).bearer_auth(key("ops")).send().await;
+            let text = answer.expect("an answer").text().await.expect("text");
+            text.contains(&format!("\n{line}\n")).then_some(())
+        })
+        .await;
+    };
+    shows("the certificate's end", "redlockd_certificate_expires_timestamp_seconds 64060588800").await;
+    shows("the key's end", "redlockd_last_key_expires_timestamp_seconds{principal=\"ci\"} 4102444800").await;
+    secure.replace(secure.authority.sign_until(vec![SanType::IpAddress([127, 0, 0, 1].into())], 2_050));
+    expires("2101-01-01");
+    shows("the new certificate's end", "redlockd_certificate_expires_timestamp_seconds 2524608000").await;
+    shows("the new key's end", "redlockd_last_key_expires_timestamp_seconds{principal=\"ci\"} 4133980800").await;
 }
 
 /// A connection without a handshake, or with an invalid one, is closed after the timeout of a request's head.

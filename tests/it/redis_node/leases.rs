@@ -330,6 +330,17 @@ async fn expired_leases_are_removed_from_the_index_and_extended_ones_are_kept() 
     assert!(server.ask::<f64>(&["ZSCORE", "redlockd:leases", "stays"]).await > 1_000.0);
 }
 
+/// F13: the index does not grow where as many leases run out unreleased as an instance can grant.
+#[tokio::test]
+async fn f13_one_probe_drains_what_ran_out_within_a_second() {
+    let server = RedisServer::start().await;
+    let node = TestNode::voting(&server).await;
+    let fill = "for i = 1, 8000 do redis.call('ZADD', 'redlockd:leases', 1, 'gone/' .. i) end";
+    server.ask::<()>(&["EVAL", fill, "0"]).await;
+    node.reply(Request::probe()).await;
+    assert_eq!(server.ask::<u64>(&["ZCARD", "redlockd:leases"]).await, 0);
+}
+
 #[tokio::test]
 async fn a_release_publishes_the_id_of_the_token_and_nothing_else() {
     use futures_util::StreamExt;

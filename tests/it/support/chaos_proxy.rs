@@ -2,6 +2,8 @@
 //! silent, held back, half open, refusing, reset.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
@@ -51,6 +53,7 @@ pub const FAIR: Weather =
 pub struct ChaosProxy {
     address: SocketAddr,
     weather: watch::Sender<Weather>,
+    node_port: Arc<AtomicU16>,
     task: JoinHandle<()>,
 }
 
@@ -60,8 +63,9 @@ impl ChaosProxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let address = listener.local_addr().expect("bound");
         let (weather, seen) = watch::channel(FAIR);
-        let task = tokio::spawn(serve(listener, address, SocketAddr::from(([127, 0, 0, 1], node_port)), seen));
-        Self { address, weather, task }
+        let node_port = Arc::new(AtomicU16::new(node_port));
+        let task = tokio::spawn(serve(listener, address, Arc::clone(&node_port), seen));
+        Self { address, weather, node_port, task }
     }
 
     /// Where clients connect.
@@ -72,6 +76,12 @@ impl ChaosProxy {
     /// Changes the weather, for connections that are there and those to come.
     pub fn set(&self, weather: Weather) {
         self.weather.send_modify(|now| *now = Weather { resets: now.resets, ..weather });
+    }
+
+    /// Leads to another port on 127.0.0.1 from now on, as a name that was moved; connections are reset.
+    pub fn lead_to(&self, node_port: u16) {
+        self.node_port.store(node_port, Ordering::SeqCst);
+        self.reset();
     }
 
     /// Resets all connections on the client's side. What is held for the node is still delivered.
@@ -86,7 +96,12 @@ impl Drop for ChaosProxy {
     }
 }
 
-async fn serve(listener: TcpListener, address: SocketAddr, node: SocketAddr, mut seen: watch::Receiver<Weather>) {
+async fn serve(
+    listener: TcpListener,
+    address: SocketAddr,
+    node_port: Arc<AtomicU16>,
+    mut seen: watch::Receiver<Weather>,
+) {
     let mut connections = JoinSet::new();
     let mut open = Some(listener);
     loop {
@@ -100,6 +115,7 @@ async fn serve(listener: TcpListener, address: SocketAddr, node: SocketAddr, mut
             biased;
             changed = seen.changed() => if changed.is_err() { return },
             client = accept(open.as_ref()) => {
+                let node = SocketAddr::from(([127, 0, 0, 1], node_port.load(Ordering::SeqCst)));
                 if let (Some(client), Ok(node)) = (client, TcpStream::connect(node).await) {
                     connections.spawn(carry(client, node, seen.clone()));
                 }
@@ -249,6 +265,20 @@ mod tests {
         stream.write_all(b"lost").await.expect("open");
         let early = tokio::time::timeout(Duration::from_millis(30), stream.read_exact(&mut back)).await;
         assert!(early.is_err(), "swallowed bytes came through");
+    }
+
+    #[tokio::test]
+    async fn it_leads_elsewhere() {
+        let (here, there) = (TcpListener::bind("127.0.0.1:0").await, TcpListener::bind("127.0.0.1:0").await);
+        let (here, there) = (here.expect("loopback"), there.expect("loopback"));
+        let proxy = ChaosProxy::start(here.local_addr().expect("bound").port()).await;
+        let mut stream = TcpStream::connect(proxy.address()).await.expect("accepts");
+        let (mut node, _) = here.accept().await.expect("connected");
+        round_trip_to(&mut stream, &mut node, b"hello").await;
+        proxy.lead_to(there.local_addr().expect("bound").port());
+        assert!(matches!(stream.read(&mut [0]).await, Ok(0) | Err(_)), "it was reset");
+        let _stream = TcpStream::connect(proxy.address()).await.expect("accepts");
+        there.accept().await.expect("connected");
     }
 
     #[tokio::test]

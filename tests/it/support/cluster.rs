@@ -82,6 +82,13 @@ impl Cluster {
         self.service_with(&[]).await
     }
 
+    /// The same with the shipped settings; its nodes may not vote yet.
+    pub async fn service_with_defaults(&self) -> ServiceOver {
+        let proxies = self.proxies().await;
+        let urls = self.servers.iter().zip(&proxies).map(|(server, proxy)| through(server, proxy));
+        ServiceOver { service: Service::start(&node_args(urls)).await, proxies }
+    }
+
     /// The same with more settings.
     pub async fn service_with(&self, more: &[&str]) -> ServiceOver {
         let over = self.service_at_once(more).await;

@@ -18,6 +18,17 @@ use super::poll;
 /// Another process may take a free port before it is bound.
 const PORT_TRIES: usize = 5;
 
+/// Leases of four minutes, as acquires would have left them: those with a number from ARGV[2] to ARGV[3] behind ARGV[1].
+const LEASES: &str = "
+    local t = redis.call('TIME')
+    for i = tonumber(ARGV[2]), tonumber(ARGV[3]) do
+        local name, token = ARGV[1] .. i, redis.sha1hex(i) .. string.sub(redis.sha1hex('and ' .. i), 1, 24)
+        local fence = string.format('%.0f', t[1] * 1000000 + i)
+        redis.call('SET', name, token .. '|000000|240000|' .. fence .. '|p,|{\"owner\":\"test\"}', 'PX', 241000)
+        redis.call('SET', 'redlockd:fence:' .. name, fence, 'PX', 3600000)
+        redis.call('ZADD', 'redlockd:leases', t[1] * 1000 + 241000, name)
+    end";
+
 /// What to start it with.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -106,6 +117,15 @@ impl RedisServer {
         let mut command = cmd(words[0]);
         command.arg(&words[1..]);
         command.query_async(&mut connection).await
+    }
+
+    /// Gives it so many leases, named by this and a number from 1. Other servers get the same ones.
+    pub async fn hold(&self, name: &str, leases: usize) {
+        const AT_A_TIME: usize = 5_000;
+        for first in (1..=leases).step_by(AT_A_TIME) {
+            let (first, last) = (first.to_string(), (first + AT_A_TIME - 1).min(leases).to_string());
+            self.ask::<()>(&["EVAL", LEASES, "0", name, &first, &last]).await;
+        }
     }
 
     /// SIGKILL, and gone.

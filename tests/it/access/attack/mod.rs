@@ -19,8 +19,8 @@ use redlockd::redlock::entropy::Entropy;
 use reqwest::RequestBuilder;
 
 use super::hostile_redis::memory_mib;
-use super::{Access, as_principal, entry, key};
-use crate::support::client::{Answer, Client};
+use super::{Access, entry, key};
+use crate::support::client::{Answer, Client, try_send};
 use crate::support::poll;
 use crate::support::seeded::Seeded;
 use crate::support::service::Service;
@@ -135,10 +135,11 @@ impl Stage {
     }
 }
 
-/// The other caller's answer. A node may be late on a machine that is busy otherwise: who is refused for that asks again.
+/// The other caller's answer. A node may be late on a machine that is busy otherwise, and a connection that was idle for long may
+/// be closed just as it is used again: who is refused for that asks again.
 async fn answered(request: impl Fn() -> RequestBuilder) -> Answer {
     poll::until("another caller is served", || async {
-        let answer = as_principal(request(), CALM).await;
+        let answer = try_send(request().bearer_auth(key(CALM))).await.ok()?;
         (answer.status != 503).then_some(answer)
     })
     .await

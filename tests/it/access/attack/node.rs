@@ -3,7 +3,7 @@
 
 use redlockd::redlock::entropy::Entropy;
 
-use super::super::hostile_redis::{with_liar, with_numbers};
+use super::super::hostile_redis::{with_liar, with_numbers, with_views};
 use super::{AT_ONCE, Stage, assert_sound, mutated};
 use crate::support::client::Client;
 use crate::support::poll;
@@ -22,13 +22,28 @@ const REPLIES: [&[u8]; 8] = [
 /// Bytes of one flood.
 const FLOOD: usize = 4 << 20;
 
+/// A view of its own: a higher number, other processes, other addresses.
+fn view(random: &Seeded, view: &str) -> String {
+    let (id, roster) = view.split_at(32);
+    let number = if random.percent(10) { u64::MAX } else { random.below(1 << 20) };
+    let id = if random.percent(70) { format!("{number:016x}{:016x}", random.bits()) } else { id.to_owned() };
+    let lines = roster.split('\n').skip(1).map(|line| match random.below(6) {
+        0 => line.replacen(" 0", " 1", 1),
+        1 => format!("{line} 127.0.0.1:1"),
+        2 => format!("{line}x"),
+        _ => line.to_owned(),
+    });
+    lines.filter(|_| random.percent(95)).fold(id, |text, line| format!("{text}\n{line}"))
+}
+
 fn lie(random: &Seeded, honest: &[u8]) -> Vec<u8> {
-    match random.below(12) {
+    match random.below(15) {
         0..6 => honest.to_vec(),
         6 => mutated(random, honest, 4),
         7 => random.pick(&REPLIES).to_vec(),
         8 => with_numbers(honest, random.pick::<&str>(&["0", "-1", "1", "9007199254740991", "1795356509344609"])),
         9 => honest.repeat(2),
+        12.. => with_views(honest, |text| view(random, text)),
         10 => b"*1\r\n$1000000\r\n".iter().copied().chain(std::iter::repeat_n(b'x', FLOOD)).collect(),
         _ => Vec::new(),
     }
