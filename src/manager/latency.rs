@@ -22,7 +22,8 @@ const SUB_BITS: u32 = 3;
 const MICROS_MAX: u64 = (1 << 23) - 1;
 const KINDS: usize = UnreachableKind::ALL.len();
 
-fn bucket(took: Duration) -> usize {
+/// The bucket of a latency; beyond the largest, the last one.
+pub(crate) fn bucket(took: Duration) -> usize {
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).min(MICROS_MAX);
     if micros < 1 << SUB_BITS {
         return usize::try_from(micros).unwrap_or(0);

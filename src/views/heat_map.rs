@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::format;
-use crate::manager::latency::{BUCKETS, LatencyWindow, SLOT, SLOTS, TimeSlot, bounds};
+use crate::manager::latency::{LatencyWindow, SLOT, SLOTS, TimeSlot, bounds, bucket};
 
 /// Buckets of a histogram in one row of a map: rows of equal ratio, 1.4.
 const BUCKETS_PER_ROW: usize = 4;
@@ -70,7 +70,7 @@ pub(crate) struct HeatMap {
 
 fn row_of(took: Duration) -> f64 {
     let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-    let bucket = (0..BUCKETS).find(|bucket| bounds(*bucket).1 > micros).unwrap_or(BUCKETS - 1);
+    let bucket = bucket(took);
     let (low, high) = bounds(bucket);
     let part = real(micros.saturating_sub(low)) / real((high - low).max(1));
     (real(u64::try_from(bucket).unwrap_or(0)) + part.min(1.0)) / real(BUCKETS_PER_ROW as u64)
@@ -85,7 +85,8 @@ impl Scale {
     /// Reaches over all of these, and `mark`.
     pub(crate) fn of<'a>(windows: impl Iterator<Item = &'a LatencyWindow>, mark: Duration) -> Self {
         let used = windows.flat_map(|window| window.all.took.counts.iter().enumerate());
-        let (mut first, mut last) = (mark_row(mark), mark_row(mark));
+        let row = bucket(mark) / BUCKETS_PER_ROW;
+        let (mut first, mut last) = (row, row);
         for (bucket, _) in used.filter(|(_, count)| **count > 0) {
             (first, last) = (first.min(bucket / BUCKETS_PER_ROW), last.max(bucket / BUCKETS_PER_ROW));
         }
@@ -157,11 +158,6 @@ impl Scale {
         }
         path
     }
-}
-
-fn mark_row(mark: Duration) -> usize {
-    let micros = u64::try_from(mark.as_micros()).unwrap_or(u64::MAX);
-    (0..BUCKETS).find(|bucket| bounds(*bucket).1 > micros).unwrap_or(BUCKETS - 1) / BUCKETS_PER_ROW
 }
 
 /// How far back a map goes.

@@ -283,8 +283,12 @@ async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus:
     prometheus.until_fired(&["RedlockdNodeErrors", "RedlockdNodeSlow"]).await;
     heal(&over.proxies[0]);
     over.until_all_vote().await;
+    // It gets its vote back within seconds where the others answer: one of them does not, until the alert has fired.
+    cluster.servers[1].freeze();
     cluster.servers[2].kill();
     cluster.servers[2].restart_empty().await;
+    prometheus.until_fired(&["RedlockdNodeQuarantined"]).await;
+    cluster.servers[1].thaw();
     until_metric(client, "a restart is counted", |l| {
         l.starts_with("redlockd_node_restarts_total{node=\"n3\"}") && !l.ends_with(" 0")
     })
@@ -348,7 +352,7 @@ async fn no_panel_is_empty_and_no_rule_fails_after_a_real_run() {
         })
         .await;
     }
-    prometheus.until_fired(&["RedlockdForcedRelease", "RedlockdNodeQuarantined", "RedlockdRanUnprotected"]).await;
+    prometheus.until_fired(&["RedlockdForcedRelease", "RedlockdRanUnprotected"]).await;
     poll::until("the rules are healthy", || async {
         let answer = prometheus.get("/api/v1/rules").await;
         let rules: Vec<&Value> =

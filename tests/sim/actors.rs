@@ -138,6 +138,11 @@ impl Server {
         self.ended.clear();
     }
 
+    /// Its clock was stepped by more than the guard.
+    pub(super) fn is_far_off(&self) -> bool {
+        self.stepped_us.unsigned_abs() > GUARD_MS * 1_000
+    }
+
     /// An attempt was cancelled here.
     pub(super) fn was_cancelled(&self, resource: &ResourceName, attempt: &AttemptId) -> bool {
         self.cancelled.contains(&(resource.clone(), attempt.as_str().to_owned()))

@@ -318,9 +318,16 @@ impl World {
             Heal::NodeUp { node, memory } => self.start_node(node, memory),
             Heal::NodeClock { node } => {
                 let server = &self.servers[node];
-                if server.stepped_us > 0 && server.noticed < NOTICED {
+                // A majority that returns is a step of the cluster's clock, as one that departs is.
+                let is_majority = self.servers.iter().filter(|s| s.is_far_off()).count() > self.profile.nodes / 2;
+                let moves_the_median = is_majority && server.is_far_off();
+                if server.stepped_us > 0 && server.noticed < NOTICED || moves_the_median && !self.can_notice() {
                     return self.at(self.now + 100 * MS, Event::Heal(heal));
                 }
+                if moves_the_median {
+                    self.settled_until = self.now + SETTLING;
+                }
+                let server = &self.servers[node];
                 let by_us = -server.stepped_us;
                 if by_us != 0 {
                     self.trace(|| format!("n{node}'s clock is set back by {by_us} us"));

@@ -25,7 +25,7 @@ use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
-use crate::redlock::monitor::NodeMonitor;
+use crate::redlock::monitor::{InitError, NodeMonitor};
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Labels, NodeId, Ttl, WaitId};
 use crate::waiting::driver::WaitDriver;
@@ -121,7 +121,11 @@ impl Host {
                         break;
                     }
                     clock.sleep(Duration::from_millis(20)).await;
-                    outcome = own.init().await;
+                    // The former try reached the nodes, its answers were late, and other instances completed it.
+                    outcome = match own.init().await {
+                        Err(InitError::AlreadyInitialised(_)) => Ok(()),
+                        other => other,
+                    };
                 }
                 if let Err(error) = outcome {
                     lock(&clock.world).fail(format!("the new cluster could not be initialised: {error}"));

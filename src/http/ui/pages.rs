@@ -165,7 +165,7 @@ pub(super) async fn latency(State(state): State<AppState>, request: Request) -> 
     let now = state.manager.now();
     let nodes: Vec<_> = state.ui.iter().flat_map(|ui| ui.node_latencies.windows(now)).collect();
     let (all, each) = state.manager.round_latency();
-    let node_timeout = state.manager.engine().settings.node_timeout;
+    let node_timeout = state.manager.node_timeout();
     html(StatusCode::OK, &LatencyPage::new(layout, &all, &each, &nodes, node_timeout))
 }
 

@@ -18,7 +18,7 @@ use crate::types::NodeId;
 node_script!(with_marker "admin.lua");
 
 /// How many entries of the index of leases one probe checks: one instance that probes each second keeps up with this many
-/// abandoned leases per second, more than it can grant, for some 2 us of the node's time each.
+/// abandoned leases per second, more than it can grant.
 const SWEEP_MAX: u32 = 8_192;
 
 /// What an instance leaves on each node that it probes.
