@@ -35,6 +35,7 @@ pub async fn run(url: &str) -> Result<(), Failure> {
     // Further URLs would name further instances, which are tried in turn.
     let client = Client::new(ClientSettings { urls: vec![BaseUrl::parse(url)?], key: None, ca_pem: None })?;
     let want = LockRequest {
+        kept_for: None,
         resource: ResourceName::parse("example/client")?,
         ttl: Some(Duration::from_secs(3)),
         owner: "example".to_owned(),

@@ -99,8 +99,15 @@ async fn begin(
     wait: Duration,
 ) -> Result<(Held, serde_json::Value), ClientError> {
     let (owner, note, metadata) = (String::new(), String::new(), Default::default());
-    let request =
-        LockRequest { resource: resource.clone(), ttl: Some(ttl), owner, note, metadata, refuses_deadlock: false };
+    let request = LockRequest {
+        resource: resource.clone(),
+        ttl: Some(ttl),
+        owner,
+        note,
+        metadata,
+        kept_for: None,
+        refuses_deadlock: false,
+    };
     let (token, margin) = (SystemEntropy.token(), (ttl / 10).min(Duration::from_millis(500)));
     let lease = acquire(client, &request, &token, wait, |_| {}).await?;
     let (mut renewer, deadline) = LeaseRenewer::new(client.clone(), resource.clone(), token.clone(), &lease);

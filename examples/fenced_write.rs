@@ -76,6 +76,7 @@ pub async fn run(url: &str) -> Result<(), Failure> {
 /// Acquires a lease of half a second and leaves it to its end.
 async fn fence_of_lease(client: &Client, owner: &str) -> Result<u64, Failure> {
     let want = LockRequest {
+        kept_for: None,
         resource: ResourceName::parse(RESOURCE)?,
         ttl: Some(Duration::from_millis(500)),
         owner: owner.to_owned(),

@@ -55,6 +55,8 @@ mutants! {
         NoSeed,
         /// The highest fence is returned although only a minority has it.
         NoWriteBack,
+        /// A kept lease is renewed past its end.
+        KeptPastEnd,
         /// A node that was wiped belongs to whoever asks first.
         FirstLookClaims,
         /// A node is quarantined at the word of an instance that is alone in its opinion of the time.

@@ -399,6 +399,14 @@ pub struct Labels {
     /// A hash that stands for the principal, set by the service; empty without authentication. Never shown.
     #[serde(rename = "p", default, skip_serializing_if = "String::is_empty")]
     pub principal: String,
+    /// Until when the service renews the lease, on the cluster clock; 0 if it does not. Milliseconds since 1970.
+    #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
+    pub kept_until_ms: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Labels {
@@ -513,7 +521,8 @@ mod tests {
 
         #[test]
         fn encoded_labels_are_parsed_back(owner in ".{0,40}", note in ".{0,40}", k in ".{0,10}", v in ".{0,10}") {
-            let labels = Labels { owner, note, metadata: [(k, v)].into(), acquired_at_ms: 7, principal: "0f".into() };
+            let metadata = [(k, v)].into();
+            let labels = Labels { owner, note, metadata, acquired_at_ms: 7, principal: "0f".into(), kept_until_ms: 8 };
             let back: Labels = serde_json::from_str(&labels.encode()).expect("own encoding");
             prop_assert_eq!(back, labels);
         }

@@ -11,6 +11,8 @@ mod differential;
 mod filling;
 #[path = "contract/in_process.rs"]
 mod in_process;
+#[path = "contract/kept.rs"]
+mod kept;
 #[path = "contract/leases.rs"]
 mod leases;
 #[path = "contract/redis_server.rs"]
@@ -83,6 +85,15 @@ macro_rules! waiter_cases_on {
     };
 }
 
+macro_rules! kept_cases_on {
+    ($start:expr) => {
+        each! { kept on $start;
+            a_kept_lease_is_due_when_half_of_its_ttl_has_passed
+            what_is_no_lease_leaves_the_index
+        }
+    };
+}
+
 macro_rules! server_cases_on {
     ($start:expr) => {
         each! { servers on $start;
@@ -133,18 +144,21 @@ macro_rules! filling_cases_on {
 mod reference {
     filling_cases_on!(crate::declared(crate::Reference::start()));
     lease_cases_on!(crate::declared(crate::Reference::start()));
+    kept_cases_on!(crate::declared(crate::Reference::start()));
     server_cases_on!(crate::declared(crate::Reference::start()));
     waiter_cases_on!(crate::Reference::start());
 }
 
 mod embedded {
     lease_cases_on!(crate::Embedded::start());
+    kept_cases_on!(crate::Embedded::start());
     waiter_cases_on!(crate::Embedded::start());
 }
 
 mod redis {
     filling_cases_on!(crate::declared(crate::RedisServer::start()));
     lease_cases_on!(crate::declared(crate::RedisServer::start()));
+    kept_cases_on!(crate::declared(crate::RedisServer::start()));
     server_cases_on!(crate::declared(crate::RedisServer::start()));
     waiter_cases_on!(crate::RedisServer::start());
 }

@@ -59,6 +59,12 @@ pub struct Lease {
     pub ttl_ms: u64,
     /// Validity: how long the lease can be relied on. Milliseconds.
     pub valid_for_ms: u64,
+    /// Until when the service renews it, if it does. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<String>,
+    /// For how long the service renews it from now on, if it does. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_for_ms: Option<u64>,
     /// How long the request waited; only in the answer to an acquire. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
@@ -86,6 +92,12 @@ pub struct Holder {
     pub acquired_at: String,
     /// Maximum remaining validity. Milliseconds; zero during the lock delay, and where the state is `unknown`.
     pub valid_for_ms: u64,
+    /// Until when the service renews it, if it does. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<String>,
+    /// For how long the service renews it from now on, if it does. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_for_ms: Option<u64>,
     /// How often it was extended.
     pub renewals: u32,
 }

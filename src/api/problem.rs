@@ -94,6 +94,9 @@ pub struct Members {
     /// Remaining validity of the lease. Milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid_for_ms: Option<u64>,
+    /// `keep-too-long`: for how long the lease may be kept from now on. Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept_for_ms: Option<u64>,
     /// `stale-fence`: the largest fence that was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub newest_fence: Option<u64>,

@@ -26,7 +26,9 @@ use crate::http::state::{AppState, ServiceManager};
 use crate::http::{self, routes};
 use crate::manager::events::EventKind;
 use crate::manager::history::HistoryFile;
+use crate::manager::keeping::{KeepLimits, KeptNews};
 use crate::manager::latency::NodeLatencies;
+use crate::manager::tag_of;
 use crate::manager::types::Readiness;
 use crate::metrics::Metrics;
 use crate::metrics::connections::ReloadedFile;
@@ -82,6 +84,30 @@ impl AuditTask {
     }
 }
 
+/// Metrics and quotas follow kept leases.
+fn keep_leases(config: &Config, manager: &ServiceManager, metrics: &Arc<Metrics>, authenticator: &Arc<Authenticator>) {
+    let limits = KeepLimits { max: config.max_keep, total: config.kept_total };
+    let (metrics, authenticator) = (Arc::clone(metrics), Arc::clone(authenticator));
+    let cluster = Arc::clone(&manager.engine().settings.params);
+    manager.set_keeping(
+        limits,
+        Box::new(move |news| {
+            metrics.kept(news);
+            match news {
+                KeptNews::Renewed { resource, principal, deadline, .. } => {
+                    authenticator.quotas().kept(resource, deadline, || {
+                        let store = authenticator.store();
+                        let mut names = store.principals().iter().map(|known| &known.name);
+                        names.find(|name| tag_of(&cluster.cluster, name) == principal).cloned()
+                    });
+                }
+                KeptNews::Ended { resource, .. } => authenticator.quotas().ended(resource),
+                KeptNews::NotRenewed(_) => {}
+            }
+        }),
+    );
+}
+
 impl App {
     /// Binds the listen address, opens the nodes, starts the background tasks, and waits up to two
     /// seconds for a quorum of nodes.
@@ -109,6 +135,7 @@ impl App {
         let ends = Arc::clone(&metrics);
         manager.observe_lease_ends(Box::new(move |end, held| ends.lease_ended(end, held)));
         let authenticator = Arc::new(authenticator(config)?);
+        keep_leases(config, &manager, &metrics, &authenticator);
         let (tls, limits) = (server_tls(config)?.map(Arc::new), ServeLimits::from_config(config));
         let state = AppState::new(manager.clone(), metrics, http_settings(config)?)
             .with_authenticator(Arc::clone(&authenticator))
@@ -125,6 +152,7 @@ impl App {
         app.keep_history(config);
         app.tasks.spawn(manager.clone().run_snapshot_refresh());
         app.tasks.spawn(manager.clone().run_waiter_exchange());
+        app.tasks.spawn(manager.clone().run_keeper());
         app.tasks.spawn(manager.run_maintenance());
         Ok(app)
     }

@@ -95,6 +95,17 @@ impl Quotas {
         }
     }
 
+    /// A lease was renewed by the service. One that is not counted here, as another instance granted it, counts from now on
+    /// for the principal that `acquired_by` finds.
+    pub fn kept(&self, resource: &ResourceName, until: BootTime, acquired_by: impl FnOnce() -> Option<PrincipalName>) {
+        if self.0.lock().leases.contains_key(resource) {
+            return self.extended(resource, until);
+        }
+        if let Some(principal) = acquired_by() {
+            QuotaPermit { quotas: self.clone(), principal, may_wait: false }.granted(resource, until);
+        }
+    }
+
     /// The lease on this resource has ended.
     pub fn ended(&self, resource: &ResourceName) {
         self.0.lock().remove(resource);

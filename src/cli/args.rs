@@ -7,9 +7,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::client_args::{
-    AcquireCommand, ElectCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand,
-    ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
+    AcquireCommand, ElectCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, KeepCommand,
+    ListCommand, ReleaseCommand, RunCommand, StatusCommand, WatchCommand,
 };
+use super::client_help::KEEP_EXAMPLES;
 use super::nodes::NodesCommand;
 use crate::config::Inputs;
 
@@ -106,6 +107,9 @@ pub(super) enum Command {
     Elect(Box<ElectCommand>),
     /// Acquire a lock and print its token
     Acquire(Box<AcquireCommand>),
+    /// Hold a lock for a time, without a process: the service renews the lease meanwhile
+    #[command(after_help = KEEP_EXAMPLES)]
+    Keep(Box<KeepCommand>),
     /// Renew a lease, or edit its labels
     Extend(Box<ExtendCommand>),
     /// Release a lock

@@ -172,6 +172,45 @@ pub(super) struct AcquireCommand {
     pub(super) resource: ResourceName,
 }
 
+/// Arguments of `keep`.
+#[derive(Debug, Args)]
+pub(super) struct KeepCommand {
+    /// For how long the service renews the lease
+    #[arg(long = "for", value_name = "TIME", value_parser = duration, required_unless_present = "until")]
+    pub(super) kept_for: Option<Duration>,
+    /// The same up to this time: 18:00 (in this machine's time zone, today or tomorrow), 2026-11-30T08:00, or with a zone
+    #[arg(long, value_name = "WHEN", value_parser = time_until, conflicts_with = "kept_for")]
+    pub(super) until: Option<Duration>,
+    #[command(flatten)]
+    pub(super) acquire: AcquireCommand,
+}
+
+/// From now to a time that a person gives.
+fn time_until(text: &str) -> Result<Duration, String> {
+    until_from(&jiff::Zoned::now(), text)
+}
+
+fn until_from(now: &jiff::Zoned, text: &str) -> Result<Duration, String> {
+    let invalid = || "must be a time such as 18:00, 2026-11-30T08:00 or 2026-11-30T08:00Z".to_owned();
+    let is_clock_time = text.len() == 5 && text.as_bytes()[2] == b':';
+    let at = if is_clock_time {
+        let time: jiff::civil::Time = text.parse().map_err(|_| invalid())?;
+        let today = now.date().to_datetime(time).to_zoned(now.time_zone().clone()).map_err(|_| invalid())?;
+        match today > *now {
+            true => today,
+            false => today.checked_add(jiff::Span::new().days(1)).map_err(|_| invalid())?,
+        }
+    } else if let Ok(at) = text.parse::<jiff::Timestamp>() {
+        at.to_zoned(now.time_zone().clone())
+    } else {
+        let local: jiff::civil::DateTime = text.parse().map_err(|_| invalid())?;
+        local.to_zoned(now.time_zone().clone()).map_err(|_| invalid())?
+    };
+    let left = at.timestamp().duration_since(now.timestamp());
+    let left = Duration::try_from(left).ok().filter(|left| !left.is_zero()).ok_or("is in the past")?;
+    Ok(Duration::from_secs(left.as_secs().max(1)))
+}
+
 /// The token of a lease.
 #[derive(Debug, Args)]
 pub(super) struct TokenArgs {
@@ -187,6 +226,9 @@ pub(super) struct ExtendCommand {
     /// New TTL, from now [default: the lease's TTL]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) ttl: Option<Duration>,
+    /// Have the service renew the lease for so long from now on
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) keep: Option<Duration>,
     /// Change the note
     #[arg(long, value_name = "TEXT")]
     pub(super) note: Option<String>,
@@ -361,4 +403,23 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 
 fn resource(text: &str) -> Result<ResourceName, String> {
     ResourceName::parse(text).map_err(|invalid| invalid.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_day_is_the_next_one() {
+        let now: jiff::Zoned = "2026-11-23T17:30:00+01:00[+01:00]".parse().expect("a time");
+        let after = |text: &str| until_from(&now, text).map(|left| left.as_secs());
+        assert_eq!(after("18:00"), Ok(1_800));
+        assert_eq!(after("17:30"), Ok(86_400), "tomorrow");
+        assert_eq!(after("08:00"), Ok(14 * 3_600 + 1_800));
+        assert_eq!(after("2026-11-24T17:30"), Ok(86_400));
+        assert_eq!(after("2026-11-23T18:00:00Z"), Ok(5_400));
+        for bad in ["", "25:00", "18", "tomorrow", "2026-11-23T17:00", "2020-01-01T00:00Z"] {
+            assert!(after(bad).is_err(), "{bad}");
+        }
+    }
 }

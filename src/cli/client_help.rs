@@ -46,6 +46,17 @@ Examples:
 Exit codes: 0 acquired, 64 wrong usage, 69 no instance or no quorum, 73 the token file cannot be
 written, 75 the lock is held, 77 not allowed.";
 
+pub(super) const KEEP_EXAMPLES: &str = "\
+Examples:
+  redlockd keep deploy/prod --for 4h --note 'data centre move' --token-file freeze.token
+      nobody deploys for four hours; the token ends it earlier: redlockd release --token-file …
+  redlockd keep deploy/prod --until 18:00 --wait 10m
+      the same up to six in the evening, as soon as the present holder is done
+  redlockd extend --token-file freeze.token --keep 8h deploy/prod
+      from now on
+
+Exit codes: those of `acquire`.";
+
 pub(super) const EXTEND_EXAMPLES: &str = "\
 Examples:
   redlockd extend --token-file lease.token deploy/prod

@@ -22,7 +22,7 @@ use super::run::write_token;
 use crate::api;
 use crate::client::acquire::acquire as acquire_waiting;
 use crate::client::error::ClientError;
-use crate::client::requests::ForcedRelease;
+use crate::client::requests::{ForcedRelease, LockRequest};
 use crate::client::transport::ANSWER_TIMEOUT;
 use crate::config::Environment;
 use crate::duration::format_duration;
@@ -115,12 +115,16 @@ fn warn_of_readers(path: &Path, err: &mut dyn Write) {
     }
 }
 
-/// `acquire`.
-pub(super) fn acquire<E: Environment>(mut args: AcquireCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+/// `acquire`, and `keep` with a time.
+pub(super) fn acquire<E: Environment>(
+    mut args: AcquireCommand,
+    kept_for: Option<Duration>,
+    io: &mut CommandIo<'_, E>,
+) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let is_token_wanted = args.token_file.take_if(|path| *path == Path::new("-")).is_some();
     let request = remote::lock_request(args.resource, args.ttl, args.labels, remote::parent(), io.env);
-    let request = request.map_err(|why| io.fail(exit::USAGE, &why))?;
+    let request = LockRequest { kept_for, ..request.map_err(|why| io.fail(exit::USAGE, &why))? };
     let client = remote::client(&args.service, io.env, io.err)?;
     let token = SystemEntropy.token();
     // If the token cannot be stored, nothing is acquired.
@@ -173,6 +177,7 @@ pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_
     let client = remote::client(&args.service, io.env, io.err)?;
     let mut changes = Map::new();
     changes.extend(args.ttl.map(|ttl| ("ttl".to_owned(), Value::from(format_duration(ttl)))));
+    changes.extend(args.keep.map(|keep| ("keep".to_owned(), Value::from(format_duration(keep)))));
     changes.extend(args.note.clone().map(|note| ("note".to_owned(), Value::from(note))));
     if !args.meta.is_empty() {
         let pair =

@@ -71,7 +71,8 @@ fn rows(form: OutputFormat, headings: &[&str], cells: &[Vec<String>]) -> String 
 }
 
 /// The members of a lease that are shown, in this order, if the answer has them.
-const LEASE_KEYS: [&str; 7] = ["token_id", "fence", "owner", "note", "ttl_ms", "valid_for_ms", "expires_at"];
+const LEASE_KEYS: [&str; 8] =
+    ["token_id", "fence", "owner", "note", "ttl_ms", "valid_for_ms", "kept_until", "expires_at"];
 
 /// A lease; with its token if given.
 pub(super) fn lease(lease: &api::Lease, token: Option<&str>, form: OutputFormat) -> String {
@@ -133,6 +134,7 @@ pub(super) fn lock(lock: &api::Lock, form: OutputFormat) -> String {
             ("valid_for_ms", holder.valid_for_ms.to_string()),
             ("renewals", holder.renewals.to_string()),
         ]);
+        all.extend(holder.kept_until.clone().map(|until| ("kept_until", until)));
     }
     let head = facts(&all, form);
     let OutputFormat::Human { colour } = form else { return head };

@@ -153,7 +153,11 @@ fn help_command(usage: &str) -> String {
 /// The commands that send requests to a running service; `Ok` and `Err` are exit codes.
 fn remote_command<E: Environment>(command: Command, console: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     match command {
-        Command::Acquire(args) => commands::acquire(*args, console),
+        Command::Acquire(args) => commands::acquire(*args, None, console),
+        Command::Keep(args) => {
+            let kept_for = args.kept_for.or(args.until);
+            commands::acquire(args.acquire, kept_for, console)
+        }
         Command::Extend(args) => commands::extend(&args, console),
         Command::Release(args) => commands::release(&args, console),
         Command::Status(args) => commands::status(&args, console),

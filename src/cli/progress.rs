@@ -106,6 +106,8 @@ mod tests {
             fence: 1,
             acquired_at: String::new(),
             valid_for_ms: 1_001,
+            kept_until: None,
+            kept_for_ms: None,
             renewals: 0,
         };
         let waiter = |position, owner: &str| api::Waiter {

@@ -115,5 +115,5 @@ pub(super) fn lock_request(
         }
     }
     let metadata = labels.meta.into_iter().collect::<BTreeMap<_, _>>();
-    Ok(LockRequest { resource, ttl, owner, note, metadata, refuses_deadlock: false })
+    Ok(LockRequest { resource, ttl, owner, note, metadata, kept_for: None, refuses_deadlock: false })
 }

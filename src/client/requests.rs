@@ -30,6 +30,8 @@ pub struct LockRequest {
     pub note: String,
     /// Further labels.
     pub metadata: BTreeMap<String, String>,
+    /// For how long the service renews the lease; `None`: it does not.
+    pub kept_for: Option<Duration>,
     /// Refuse it if it is the newest request in a deadlock.
     pub refuses_deadlock: bool,
 }
@@ -82,6 +84,9 @@ impl Client {
         if request.refuses_deadlock {
             body["on_deadlock"] = "refuse".into();
         }
+        if let Some(kept_for) = request.kept_for {
+            body["keep"] = format_duration(kept_for).into();
+        }
         if let Some(ttl) = request.ttl {
             body["ttl"] = format_duration(ttl).into();
         }
@@ -106,7 +111,7 @@ impl Client {
         Ok(timed(response.json()?, response.started))
     }
 
-    /// `PATCH /locks/{resource}`: renews, and edits what `changes` names (`ttl`, `note`, `metadata`).
+    /// `PATCH /locks/{resource}`: renews, and edits what `changes` names (`ttl`, `keep`, `note`, `metadata`).
     /// `timeout` is for each instance.
     ///
     /// Errors: [`ClientError`]. Cancel: it may or may not have been extended.

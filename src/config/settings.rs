@@ -116,6 +116,14 @@ settings! {
         /// Why: a frozen client keeps its connection, and with it its lock; this limits for how long.
         max_hold: Duration = "24h" in period(SECOND..=720 * HOUR);
 
+        /// Longest time, counted from the grant, for which the service itself renews a lease (keep=2h).
+        /// Why: nobody is asked meanwhile whether the lease is still needed.
+        max_keep: Duration = "24h" in period(SECOND..=720 * HOUR);
+
+        /// Number of kept leases at which this instance refuses further ones (429).
+        /// Why: each costs a renewal on every node three times per TTL. Those of another instance that ended are kept in any case.
+        kept_total: usize = 10000 in integer(1..=1_000_000);
+
         /// Maximum number of waiters for one resource on this instance.
         /// Range: at most waiters_total
         /// Why: the thousandth in a queue will not be served in time, so it is refused at once (429).

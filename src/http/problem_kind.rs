@@ -28,6 +28,8 @@ pub enum ProblemKind {
     NotHeld,
     /// Invalid input.
     Invalid,
+    /// A lease would be kept for too long.
+    KeepTooLong,
     /// A token in the URL, which is logged.
     TokenInUrl,
     /// No such path.
@@ -82,7 +84,7 @@ const fn entry(
 }
 
 /// In the order of [`ProblemKind`].
-const CATALOGUE: [Entry; 27] = [
+const CATALOGUE: [Entry; 28] = [
     entry(
         ProblemKind::Locked,
         "locked",
@@ -179,6 +181,14 @@ const CATALOGUE: [Entry; 27] = [
         "`errors` names each field, parameter or header that is wrong, and why. Durations carry a unit: 500ms, 30s,\n\
          5m, 1h. Unknown fields are refused, so that a misspelt one is not ignored. PATCH requires the Lock-Token header,\n\
          and so does DELETE without `force`.",
+    ),
+    entry(
+        ProblemKind::KeepTooLong,
+        "keep-too-long",
+        StatusCode::BAD_REQUEST,
+        "The lease would be kept for too long",
+        "The service renews a lease for at most `max_keep` after its grant. `kept_for_ms` is what is left of that. Ask for\n\
+         less, or acquire the lock anew.",
     ),
     entry(
         ProblemKind::TokenInUrl,

@@ -37,6 +37,8 @@ pub struct HttpSettings {
     pub max_wait: Duration,
     /// How long a lease is renewed for the stream that holds it, at most.
     pub max_hold: Duration,
+    /// The maximum `keep`.
+    pub max_keep: Duration,
     /// The maximum size of a body. Bytes.
     pub body_limit: usize,
     /// How long a body may take to arrive after its head.
@@ -66,6 +68,7 @@ impl HttpSettings {
             max_ttl: ttl("max_ttl", config.max_ttl)?,
             max_wait: config.max_wait,
             max_hold: config.max_hold,
+            max_keep: config.max_keep,
             body_limit: config.body_limit,
             body_timeout: config.body_timeout,
             uri_limit: config.uri_limit,

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use super::latency::Round;
 use super::service::LockManager;
 use super::types::{AcquireError, CycleEdge};
-use crate::auth::principal::Principal;
+use crate::auth::principal::{Principal, PrincipalName};
 use crate::auth::quota::QuotaPermit;
 use crate::auth::rule::Right;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
@@ -49,8 +49,12 @@ pub(super) fn place_key(resource: &ResourceName, principal: Option<&Principal>, 
 /// no list of names for those who read the nodes. It need not keep a name secret that somebody guesses. Empty without
 /// authentication.
 pub(super) fn principal_tag(cluster: &str, principal: Option<&Principal>) -> String {
-    let Some(principal) = principal else { return String::new() };
-    let digest = Sha256::digest(format!("{cluster}\0{}", principal.name));
+    principal.map_or_else(String::new, |principal| tag_of(cluster, &principal.name))
+}
+
+/// The same by the name.
+pub(crate) fn tag_of(cluster: &str, principal: &PrincipalName) -> String {
+    let digest = Sha256::digest(format!("{cluster}\0{principal}"));
     digest.iter().take(PRINCIPAL_TAG_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -23,7 +23,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel (drop): it may or may not have taken effect; the old deadline is still valid.
     pub async fn extend(&self, request: ExtendRequest) -> Result<ExtendedLease, ExtendError> {
         let hash = request.token.hash();
-        let labels = match request.note.is_some() || !request.metadata.is_empty() {
+        let labels = match request.note.is_some() || !request.metadata.is_empty() || request.kept_for.is_some() {
             true => Some(self.edited_labels(&request, &hash).await?),
             false => None,
         };
@@ -31,9 +31,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             resource: request.resource.clone(),
             token: hash.clone(),
             ttl: request.ttl,
+            until_ms: labels.as_ref().map_or(0, |labels| labels.kept_until_ms),
             fence: request.fence,
             labels: labels.as_ref().map(Labels::encode),
         };
+        if request.kept_for.is_some() && !self.shared.keeper.index(&request.resource).await {
+            return Err(self.extend_error(&hash, ExtendRefusal::Unknown { granted: 0, nodes: Vec::new() }));
+        }
         let begun = self.now();
         let extended = match self.engine().extend(&extension).await {
             Ok(extended) => {
@@ -44,6 +48,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let labels = extended.record.labels();
         self.record_own_lease(&hash, (&request.resource, &labels.owner), extended.deadline);
+        if request.kept_for.is_some() {
+            self.shared.keeper.keep(&request.resource, &extended.record, extended.deadline);
+        }
         self.record_change(&request.resource, |until| {
             LeaseChange::Extended(extended.record.clone(), until(extended.deadline))
         });
@@ -58,6 +65,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             resource: request.resource,
             token: request.token,
             fence: extended.record.fence,
+            kept_for: self.kept_for(&labels),
             labels,
             ttl: extended.ttl,
             deadline: extended.deadline,
@@ -87,6 +95,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 Some(value) => labels.metadata.insert(name.clone(), value.clone()),
                 None => labels.metadata.remove(name),
             };
+        }
+        if let Some(kept_for) = request.kept_for {
+            self.set_kept_until(&mut labels, kept_for)?;
         }
         labels.check().map_err(|(field, invalid)| ExtendError::Invalid(field, invalid.0))?;
         Ok(labels)
@@ -137,6 +148,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let is_ours = self.shared.own_leases.has(token);
         let outcome = self.shared.waiting.release(resource, token, is_ours).await;
         let end = self.shared.own_leases.remove(token);
+        if reason != LeaseOutcome::KeptOut {
+            self.stop_keeping(resource, token);
+        }
         if !matches!(outcome, ReleaseOutcome::Released) {
             return (outcome, None);
         }
@@ -146,6 +160,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.held_leases.lease_ended(LeaseTag::of(token));
         self.shared.events.publish(EventKind::Released, self.wall_ms(), |event| {
             set_lease(event, resource, token);
+            event.reason = (reason == LeaseOutcome::KeptOut).then(|| reason.as_str().to_owned());
             if let Some((end, held)) = end.as_ref().zip(held) {
                 set_end(event, end, held);
             }
@@ -192,6 +207,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         };
         if matches!(outcome, ReleaseOutcome::Released) {
+            if let Some(token) = &token {
+                self.stop_keeping(&request.resource, token);
+            }
             self.publish_forced_end(&request, named.as_ref());
         }
         match (outcome, request.mode, left) {

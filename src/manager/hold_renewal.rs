@@ -162,6 +162,7 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
             resource: self.lease.resource.clone(),
             token: self.lease.token.clone(),
             ttl: None,
+            kept_for: None,
             fence: None,
             note: None,
             metadata: Vec::new(),
@@ -185,7 +186,12 @@ impl<N: Node, C: Clock, E: Entropy> HeldLease<N, C, E> {
                 self.is_over = true;
                 HeldLeaseEvent::Lost(LostReason::Expired)
             }
-            Err(ExtendError::NoQuorum { .. } | ExtendError::Invalid(..)) => {
+            Err(
+                ExtendError::NoQuorum { .. }
+                | ExtendError::Invalid(..)
+                | ExtendError::KeepTooLong { .. }
+                | ExtendError::TooManyKept(_),
+            ) => {
                 self.is_at_risk = true;
                 self.renew_at = now.plus(renewal_retry(ttl, self.manager.entropy()));
                 if now >= self.lease.deadline {

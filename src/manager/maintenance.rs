@@ -119,6 +119,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             resource: lapsed.resource.clone(),
             token: lapsed.token.clone(),
             ttl: None,
+            until_ms: 0,
             fence: None,
             labels: None,
         };

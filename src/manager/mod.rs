@@ -12,6 +12,7 @@ pub mod fence;
 pub(crate) mod history;
 pub(crate) mod hold_renewal;
 mod incidents;
+pub mod keeping;
 pub(crate) mod latency;
 mod leases;
 mod list_merge;
@@ -25,5 +26,6 @@ pub(crate) mod situation;
 pub(crate) mod snapshots;
 pub mod types;
 
+pub(crate) use acquire::tag_of;
 pub use service::{Gauges, LeaseEndObserver, LockManager, PendingGrant};
 pub use snapshots::ClusterLeases;

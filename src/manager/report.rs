@@ -245,6 +245,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Gauges {
             node_timeout: engine.node_timeout(),
             cluster_leases: self.shared.snapshots.count(now, self.wall_ms()),
+            kept: self.kept_count(),
             holding_connections: self.shared.held_leases.count(),
             listeners: self.shared.events.listeners(),
             listeners_limit: LISTENERS_MAX,
@@ -302,10 +303,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// `left` is the TTL of the key: the lease ends a lock delay earlier. What no quorum confirms is promised to nobody.
     fn holder(&self, record: &LeaseRecord, left: Duration, is_confirmed: bool) -> HolderInfo {
         let valid_for = left.saturating_sub(self.engine().settings.params.lock_delay);
+        let labels = record.labels();
         HolderInfo {
             token_id: record.token.id(),
             fence: record.fence,
-            labels: record.labels(),
+            kept_for: self.kept_for(&labels),
+            labels,
             valid_for: if is_confirmed { valid_for } else { Duration::ZERO },
             is_confirmed,
             renewals: record.renewals,

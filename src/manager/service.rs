@@ -14,6 +14,7 @@ use super::deadlocks::Deadlocks;
 use super::events::{EventHub, EventKind, set_lease};
 use super::hold_renewal::HeldLeases;
 use super::incidents::Incidents;
+use super::keeping::{KeepLimits, KeptListener};
 use super::latency::{Round, RoundLatencies};
 use super::leases::{OwnEnd, OwnLeases};
 use super::snapshots::{ClusterLeases, LeaseChange, Snapshots};
@@ -24,6 +25,7 @@ use crate::redlock::acquire::{AcquireParams, Grant};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
+use crate::redlock::keeper::Keeper;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
@@ -54,6 +56,8 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) cluster_waiters: ClusterWaiters,
     pub(super) deadlocks: Arc<Deadlocks>,
     pub(super) held_leases: Arc<HeldLeases>,
+    pub(super) keeper: Keeper<N, C, E>,
+    pub(super) keeping: OnceLock<(KeepLimits, KeptListener)>,
     pub(super) events: Arc<EventHub>,
     pub(super) own_leases: OwnLeases,
     pub(super) snapshots: Snapshots,
@@ -112,11 +116,11 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
                 let hash = lease.token.hash();
                 manager.record_own_lease(&hash, (&lease.resource, &lease.labels.owner), lease.deadline);
                 manager.record_change(&lease.resource, |until| {
-                    let (ttl, fence, labels) = (lease.ttl, lease.fence, lease.labels.encode());
-                    let token = hash.clone();
-                    let record = LeaseRecord { token, renewals: 0, ttl, fence, claims: "".into(), labels };
-                    LeaseChange::Granted(record, until(lease.deadline))
+                    LeaseChange::Granted(lease.record(), until(lease.deadline))
                 });
+                if lease.kept_for.is_some() {
+                    manager.shared.keeper.keep(&lease.resource, &lease.record(), lease.deadline);
+                }
                 if !lease.replay {
                     manager.shared.events.publish(EventKind::Acquired, manager.wall_ms(), |event| {
                         set_lease(event, &lease.resource, &hash);
@@ -142,6 +146,8 @@ pub struct Gauges {
     pub node_timeout: Duration,
     /// The leases of the whole cluster as of the last reading; `None` until there was one.
     pub cluster_leases: Option<ClusterLeases>,
+    /// Leases that this instance keeps.
+    pub kept: usize,
     /// Connections that hold a lease here.
     pub holding_connections: usize,
     /// Event streams that are open here.
@@ -208,6 +214,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let shared = ManagerState {
             waiting,
             held_leases,
+            keeper: Keeper::new(engine.clone()),
+            keeping: OnceLock::new(),
             events,
             engine,
             monitor,
@@ -254,7 +262,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
-        let params = AcquireParams { resource: request.resource, token: token.hash(), ttl: request.ttl, labels };
+        let limits = self.keep_limits();
+        if request.kept_for.is_some() && self.kept_count() >= limits.total {
+            return Err(AcquireError::TooManyKept(limits.total));
+        }
+        let (resource, ttl, kept_for) = (request.resource, request.ttl, request.kept_for);
+        let params = AcquireParams { resource, token: token.hash(), ttl, labels, kept_for };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| places::KeepPlace {
             key: place_key(&params.resource, request.principal.as_deref(), &keep.wait_id),
@@ -263,6 +276,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 labels: params.labels.clone(),
                 token: request.token.as_ref().map(|_| params.token.clone()),
                 refuses_deadlock: request.refuses_deadlock,
+                kept_for: params.kept_for,
             },
             permit: keep.permit.map(|permit| permit as places::Permit),
         });
@@ -286,12 +300,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             true => self.stored_labels(&params.resource, &params.token).await,
             false => None,
         };
-        let labels = stored.unwrap_or(Labels { acquired_at_ms: grant.acquired_at_ms, ..params.labels });
+        let (acquired_at_ms, kept_until_ms) = (grant.acquired_at_ms, grant.kept_until_ms);
+        let labels = stored.unwrap_or(Labels { acquired_at_ms, kept_until_ms, ..params.labels });
+        let kept_for = self.kept_for(&labels);
+        // Before the answer says that it is kept: this instance may end at any time.
+        if kept_for.is_some() && !self.shared.keeper.index(&params.resource).await {
+            return Err(AcquireError::NoQuorum(self.no_quorum(grant.granted, Vec::new())));
+        }
         let lease = GrantedLease {
             resource: params.resource,
             token,
             fence: grant.fence,
             labels,
+            kept_for,
             ttl: params.ttl,
             deadline: grant.deadline,
             replay: grant.joined,

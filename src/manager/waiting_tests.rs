@@ -86,6 +86,7 @@ fn request(resource: &str, owner: &str, wait: Duration) -> AcquireRequest {
         resource: ResourceName::parse(resource).expect("valid"),
         ttl: Ttl::from_ms(60_000).expect("in range"),
         wait,
+        kept_for: None,
         labels: Labels { owner: owner.to_owned(), ..Labels::default() },
         token: None,
         refuses_deadlock: true,

@@ -9,13 +9,15 @@ use prometheus::{Histogram, IntCounter, Registry};
 
 use super::register::{LazyHistograms, counters, histogram, histograms};
 use super::requests::{RequestMetrics, WaitingGuard};
+use crate::manager::keeping::KeptNews;
 use crate::manager::types::{
     AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseOutcome, LostReason, ReleaseError,
 };
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
+use crate::redlock::keeper::{KeptBy, KeptEnd};
 
 /// Outcomes of an acquire. `abandoned`: the caller hung up.
-pub(crate) const ACQUIRE_OUTCOMES: [&str; 12] = [
+pub(crate) const ACQUIRE_OUTCOMES: [&str; 13] = [
     "granted",
     "replayed",
     "locked",
@@ -25,6 +27,7 @@ pub(crate) const ACQUIRE_OUTCOMES: [&str; 12] = [
     "lease-expired",
     "too-many-replays",
     "too-many-waiters",
+    "too-many-kept",
     "draining",
     "wait-id",
     "abandoned",
@@ -32,14 +35,29 @@ pub(crate) const ACQUIRE_OUTCOMES: [&str; 12] = [
 /// The outcomes that have a round of requests to the nodes.
 pub(crate) const ROUND_OUTCOMES: [&str; 4] = ["granted", "replayed", "locked", "quorum-unavailable"];
 /// Outcomes of an extend. `expired`, `released`, `forced`, `unknown`: why the lease was gone.
-pub(crate) const EXTEND_OUTCOMES: [&str; 9] =
-    ["extended", "not-holder", "expired", "released", "forced", "unknown", "changed", "invalid", "quorum-unavailable"];
+pub(crate) const EXTEND_OUTCOMES: [&str; 10] = [
+    "extended",
+    "not-holder",
+    "expired",
+    "released",
+    "forced",
+    "unknown",
+    "changed",
+    "invalid",
+    "too-many-kept",
+    "quorum-unavailable",
+];
 /// Outcomes of a release. `expired`, `forced`, `unknown`: why the lease was gone, so that its holder had been
 /// unprotected; `again`: it had been released before.
 pub(crate) const RELEASE_OUTCOMES: [&str; 7] =
     ["released", "not-holder", "expired", "again", "forced", "unknown", "quorum-unavailable"];
 /// Outcomes of a forced end.
 pub(crate) const FORCE_OUTCOMES: [&str; 5] = ["forced", "not-held", "changed", "foreign", "quorum-unavailable"];
+/// Who renews a kept lease, and how that ends.
+const KEPT_BY: [&str; 2] = ["granter", "adopter"];
+const KEPT_OUTCOMES: [&str; 2] = ["renewed", "failed"];
+/// How kept leases end.
+const KEPT_ENDS: [&str; 7] = ["request", "kept-out", "released", "forced", "revoked", "cancelled", "lost"];
 /// Modes of a forced end.
 pub(crate) const FORCE_MODES: [&str; 2] = ["revoke", "now"];
 
@@ -66,6 +84,8 @@ pub struct LeaseMetrics {
     forces: HashMap<(&'static str, &'static str), IntCounter>,
     lost: Counters,
     held: LazyHistograms,
+    kept_renewals: HashMap<(&'static str, &'static str), IntCounter>,
+    kept_ends: Counters,
 }
 
 impl LeaseMetrics {
@@ -89,7 +109,15 @@ impl LeaseMetrics {
         let lost = counters(r, "lock_lost_total", help, &["reason"]);
         let help = "How long leases were held, as far as this instance knows, by how they ended.";
         let held = histograms(r, "lock_held_duration_seconds", help, &HELD_BUCKETS, &["end"]);
+        let help = "Renewals of kept leases, by the instance that granted the lease or another one, and by outcome.";
+        let renewals = counters(r, "lock_kept_renewals_total", help, &["by", "outcome"]);
+        let both_kept = KEPT_BY.iter().flat_map(|by| KEPT_OUTCOMES.iter().map(move |outcome| (*by, *outcome)));
+        let help =
+            "Ends of kept leases that this instance renewed, by reason; `request`: by a request to this instance.";
+        let kept_ends = counters(r, "lock_kept_ends_total", help, &["reason"]);
         Self {
+            kept_renewals: both_kept.map(|(by, o)| ((by, o), renewals.with_label_values(&[by, o]))).collect(),
+            kept_ends: KEPT_ENDS.iter().map(|end| (*end, kept_ends.with_label_values(&[end]))).collect(),
             acquires: by_outcome("lock_acquire_total", "Acquires by outcome.", &ACQUIRE_OUTCOMES),
             rounds: LazyHistograms::new(rounds, &ROUND_OUTCOMES),
             waits: LazyHistograms::new(waits, &ACQUIRE_OUTCOMES),
@@ -113,7 +141,8 @@ impl LeaseMetrics {
             Err(ExtendError::NotHolder) => "not-holder",
             Err(ExtendError::Gone(reason)) => reason.as_str(),
             Err(ExtendError::Changed { .. }) => "changed",
-            Err(ExtendError::Invalid(..)) => "invalid",
+            Err(ExtendError::Invalid(..) | ExtendError::KeepTooLong { .. }) => "invalid",
+            Err(ExtendError::TooManyKept(_)) => "too-many-kept",
             Err(ExtendError::NoQuorum { .. }) => "quorum-unavailable",
         });
     }
@@ -153,6 +182,19 @@ impl LeaseMetrics {
     /// Counts a lease that was lost by the connection that held it.
     pub fn lost(&self, reason: LostReason) {
         count(&self.lost, reason.as_str());
+    }
+
+    /// Counts what happens to a kept lease.
+    pub fn kept(&self, news: KeptNews<'_>) {
+        let by_word = |by| if by == KeptBy::Granter { "granter" } else { "adopter" };
+        let renewal = match news {
+            KeptNews::Renewed { by, .. } => (by_word(by), "renewed"),
+            KeptNews::NotRenewed(by) => (by_word(by), "failed"),
+            KeptNews::Ended { end, .. } => return count(&self.kept_ends, end.map_or("request", KeptEnd::as_str)),
+        };
+        if let Some(counter) = self.kept_renewals.get(&renewal) {
+            counter.inc();
+        }
     }
 
     /// Counts the end of a lease that was held for `held`.
@@ -221,6 +263,7 @@ impl AcquireWatch {
             Err(AcquireError::Deadlock { .. }) => "deadlock",
             Err(AcquireError::TooManyReplays) => "too-many-replays",
             Err(AcquireError::TooManyWaiters { .. }) => "too-many-waiters",
+            Err(AcquireError::TooManyKept(_)) => "too-many-kept",
             Err(AcquireError::Draining { .. }) => "draining",
             Err(AcquireError::Replaced | AcquireError::OtherPlace(_)) => "wait-id",
         };

@@ -17,6 +17,7 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{Counter, Gauge, IntCounter, IntGauge, Registry, TextEncoder};
 
 use crate::manager::Gauges;
+use crate::manager::keeping::KeptNews;
 use crate::manager::types::{
     ExtendError, ForceError, ForceMode, Forced, LeaseOutcome, LostReason, NodeSummary, ReleaseError,
 };
@@ -48,6 +49,7 @@ struct InstanceMetrics {
     cluster_locks_held: Gauge,
     cluster_longest_held: Gauge,
     cluster_locks_age: Gauge,
+    kept: IntGauge,
     holds: IntGauge,
     waiters: IntGauge,
     waiters_limit: IntGauge,
@@ -191,6 +193,11 @@ impl Metrics {
         self.leases.ended(end, held);
     }
 
+    /// Counts what happens to a kept lease.
+    pub fn kept(&self, news: KeptNews<'_>) {
+        self.leases.kept(news);
+    }
+
     /// All metrics in Prometheus' text format. The cost does not depend on the number of leases or waiters.
     ///
     /// Errors: those of the encoder.
@@ -232,6 +239,7 @@ impl InstanceMetrics {
                 "cluster_locks_age_seconds",
                 "Time since the leases of cluster_locks_held were read; NaN before the first time.",
             ),
+            kept: gauge(r, "lock_kept", "Leases that this instance renews until their end (keep=…)."),
             holds: gauge(r, "lock_holds", "Connections that hold a lease."),
             node_timeout: quantity(r, "node_timeout_seconds", "How long rounds wait for a node's answer."),
             waiters: gauge(r, "lock_waiters", "Requests waiting for a lock at this instance."),
@@ -287,6 +295,7 @@ impl InstanceMetrics {
     fn set(&self, now: &Gauges, draining: bool) {
         let count = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         self.set_cluster_locks(now);
+        self.kept.set(count(now.kept));
         self.holds.set(count(now.holding_connections));
         self.waiters.set(count(now.waiters));
         self.waiters_limit.set(count(now.waiters_limit));

@@ -11,7 +11,8 @@ use super::request::Request;
 use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
-    acquire, admin, delete_foreign, fill, inspect, list, membership, read, release, restore, revoke, update, waiters,
+    acquire, admin, delete_foreign, fill, inspect, kept, list, membership, read, release, restore, revoke, update,
+    waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -37,7 +38,7 @@ pub fn batch_kind(request: &Request) -> Option<BatchKind> {
 }
 
 /// Every script, for loading on a new connection.
-pub fn all_scripts() -> [&'static NodeScript; 13] {
+pub fn all_scripts() -> [&'static NodeScript; 14] {
     [
         &acquire::SCRIPT,
         &update::SCRIPT,
@@ -49,6 +50,7 @@ pub fn all_scripts() -> [&'static NodeScript; 13] {
         &revoke::SCRIPT,
         &delete_foreign::SCRIPT,
         &list::SCRIPT,
+        &kept::SCRIPT,
         &waiters::SCRIPT,
         &read::SCRIPT,
         &fill::SCRIPT,
@@ -86,6 +88,7 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::DeleteForeign(args) => delete_foreign::build(context, args, script_ref),
         Request::Inspect { resource } => inspect::build(context, sent_at, resource, script_ref),
         Request::List(args) => list::build(context, args, script_ref),
+        Request::Kept(args) => kept::build(context, args, script_ref),
         Request::Waiters(args) => waiters::build(args, script_ref),
         Request::Read(args) => read::build(context, sent_at, args, script_ref),
         Request::Fill(args) => fill::build(context, sent_at, args, script_ref),
@@ -132,6 +135,7 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::DeleteForeign(_) => delete_foreign::parse(value),
         Request::Inspect { .. } => inspect::parse(value),
         Request::List(_) => list::parse(value),
+        Request::Kept(_) => kept::parse(value),
         Request::Waiters(_) => waiters::parse(value),
         Request::Read(_) => read::parse(value),
         Request::Fill(_) => fill::parse(value),

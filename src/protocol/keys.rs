@@ -9,6 +9,8 @@ use crate::types::{AttemptId, Invalid, RESERVED_PREFIX, ResourceName, TokenHash}
 pub const META_KEY: &str = "redlockd:meta";
 /// Sorted set: resources that may be held, scored by the end of their lease. Used for listing only.
 pub const LEASES_KEY: &str = "redlockd:leases";
+/// Sorted set: kept leases by when each is checked next, so that an instance renews those of another that has ended.
+pub const KEPT_KEY: &str = "redlockd:kept";
 /// Sorted set: instances by when they published their waiters last.
 pub const WAITERS_KEY: &str = "redlockd:waiters";
 /// Before the name of an instance: the key of the waiters that it published.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use super::kept::KeptPage;
 use super::read::ReadEntry;
 use super::record::LeaseRecord;
 use super::view::{View, ViewId};
@@ -72,6 +73,8 @@ pub enum Reply {
     Inspected(NodeInspection),
     /// Reply to a list request. `next` is `None` on the last page.
     Page { next: Option<u64>, leases: Vec<ListedLease> },
+    /// Reply to a request about kept leases.
+    Kept(KeptPage),
     /// Reply to an exchange of waiters.
     Waiters(WaitersPage),
     /// Reply to a read. `next` is `None` on the last page; `high_water` is the highest fence of this node, `now_us` its

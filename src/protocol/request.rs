@@ -6,6 +6,7 @@ use super::acquire::AcquireArgs;
 use super::admin::ProbeArgs;
 use super::delete_foreign::DeleteForeignArgs;
 use super::fill::FillArgs;
+use super::kept::KeptArgs;
 use super::list::ListArgs;
 use super::membership::AdmitArgs;
 use super::read::ReadArgs;
@@ -46,6 +47,8 @@ pub enum Request {
     /// Read a page of the held leases. Replies: [`Reply::Page`]. A lease may be on two pages; one that is held
     /// throughout is on at least one.
     List(ListArgs),
+    /// Index leases that are to be kept, and read which of the kept leases are due. Replies: [`Reply::Kept`].
+    Kept(KeptArgs),
     /// Publish the waiters of this instance, and read those of the others. Replies: [`Reply::Waiters`].
     Waiters(WaitersArgs),
     /// Read a page of all that a voting node knows: leases, foreign locks, blocks, tombstones. Replies:
@@ -104,6 +107,7 @@ impl Request {
             Self::DeleteForeign(_) => "delete_foreign",
             Self::Inspect { .. } => "inspect",
             Self::List(_) => "list",
+            Self::Kept(_) => "kept",
             Self::Waiters(_) => "waiters",
             Self::Read(_) => "read",
             Self::Fill(_) => "fill",
@@ -128,6 +132,7 @@ impl Request {
             | Self::DeleteForeign(DeleteForeignArgs { resource, .. })
             | Self::Inspect { resource } => Some(resource),
             Self::List(_)
+            | Self::Kept(_)
             | Self::Waiters(_)
             | Self::Read(_)
             | Self::Fill(_)
@@ -142,7 +147,7 @@ impl Request {
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 18] = [
+pub const OPERATIONS: [&str; 19] = [
     "acquire",
     "update",
     "restore",
@@ -152,6 +157,7 @@ pub const OPERATIONS: [&str; 18] = [
     "delete_foreign",
     "inspect",
     "list",
+    "kept",
     "waiters",
     "read",
     "fill",

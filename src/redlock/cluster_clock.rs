@@ -3,7 +3,7 @@
 //! of the host's wall clock changes nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use super::clock::{BootTime, Clock};
 use crate::mutant::{self, Mutant};
@@ -14,13 +14,14 @@ use crate::protocol::RequestTime;
 pub struct ClusterClock<C> {
     clock: C,
     offset_us: Arc<AtomicI64>,
+    is_anchored: Arc<AtomicBool>,
 }
 
 impl<C: Clock> ClusterClock<C> {
     /// Follows the host's wall clock until the node monitor has anchored it.
     pub fn new(clock: C) -> Self {
         let offset = offset_between(clock.now(), clock.wall_ms().saturating_mul(1_000));
-        Self { clock, offset_us: Arc::new(AtomicI64::new(offset)) }
+        Self { clock, offset_us: Arc::new(AtomicI64::new(offset)), is_anchored: Arc::default() }
     }
 
     /// The estimate for now. Microseconds since 1970, below 2^53 until the year 2255.
@@ -38,9 +39,16 @@ impl<C: Clock> ClusterClock<C> {
         RequestTime(u64::try_from(us).unwrap_or(0))
     }
 
-    /// Sets the offset so that `reading` corresponds to `node_us`.
-    pub fn anchor(&self, reading: BootTime, node_us: u64) {
-        self.offset_us.store(offset_between(reading, node_us), Ordering::Relaxed);
+    /// The nodes' time was measured: it is by so many microseconds ahead of the estimate, which follows it from now on.
+    pub fn anchor(&self, by_us: i64) {
+        self.slew(by_us);
+        self.is_anchored.store(true, Ordering::Release);
+    }
+
+    /// Whether the nodes' time was measured. Before that nobody may be asked for a vote: a node whose clock is off as much as
+    /// this host's would grant, with a fence from there.
+    pub fn is_anchored(&self) -> bool {
+        self.is_anchored.load(Ordering::Acquire)
     }
 
     /// Changes the offset by `by_us` microseconds.
@@ -62,8 +70,11 @@ mod tests {
     fn it_follows_its_offset_and_not_the_wall_clock() {
         let cluster_clock = ClusterClock::new(SystemClock);
         let reading = SystemClock.now();
-        cluster_clock.anchor(reading, 1_000_000_000);
+        assert!(!cluster_clock.is_anchored());
+        let RequestTime(before) = cluster_clock.request_time_at(reading);
+        cluster_clock.anchor(1_000_000_000_i64 - before.cast_signed());
         assert_eq!(cluster_clock.request_time_at(reading), RequestTime(1_000_000_000));
+        assert!(cluster_clock.is_anchored());
         cluster_clock.slew(-5);
         assert_eq!(cluster_clock.request_time_at(reading), RequestTime(999_999_995));
         assert_eq!(

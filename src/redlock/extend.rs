@@ -13,7 +13,7 @@ use super::quorum::{Decision, NodeOutcome, Tally};
 use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    EndReason, LeaseRecord, NoVote, NodeResult, ReleaseArgs, Reply, Request, RestoreArgs, UpdateArgs, View,
+    EndReason, LeaseRecord, NoVote, NodeResult, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, UpdateArgs, View,
 };
 use crate::types::{Fence, ResourceName, TokenHash, Ttl};
 
@@ -26,10 +26,23 @@ pub struct ExtendParams {
     pub token: TokenHash,
     /// New lifetime from now; `None`: the lease's own TTL.
     pub ttl: Option<Ttl>,
+    /// The end is not to be later than this, on the cluster clock; 0: any. Milliseconds since 1970.
+    pub until_ms: u64,
     /// Extend only the lease with this fence.
     pub fence: Option<Fence>,
     /// New labels, encoded as JSON; `None`: unchanged.
     pub labels: Option<Arc<str>>,
+}
+
+impl ExtendParams {
+    /// The lifetime that a request has which is sent at `now`. `None`: it would be over already.
+    fn ttl_at(&self, now: RequestTime) -> Option<Option<Ttl>> {
+        if self.until_ms == 0 || mutant::is(Mutant::KeptPastEnd) {
+            return Some(self.ttl);
+        }
+        let left = Ttl::from_ms(self.until_ms.saturating_sub(now.0 / 1_000)).ok()?;
+        Some(Some(self.ttl.map_or(left, |ttl| ttl.min(left))))
+    }
 }
 
 /// A lease that a quorum has extended.
@@ -74,16 +87,19 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut renewal = true;
         let mut repeats = VIEW_REPEATS;
         loop {
+            let started = self.clock.now();
+            let Some(ttl) = extension.ttl_at(self.cluster_clock.request_time_at(started)) else {
+                return Err(ExtendRefusal::Unknown { granted: 0, nodes: Vec::new() });
+            };
             let request = Request::Update(UpdateArgs {
                 resource: extension.resource.clone(),
                 token: extension.token.clone(),
-                ttl: extension.ttl,
+                ttl,
                 fence,
                 renewal,
                 labels: extension.labels.clone(),
             });
-            let started = self.clock.now();
-            let deadline = started.plus(self.node_timeout_for(extension.ttl));
+            let deadline = started.plus(self.node_timeout_for(ttl));
             let is_yes = |a: &NodeResult| match a {
                 Ok(Reply::Updated { record, .. }) => fence.is_none_or(|expected| expected == record.fence),
                 Ok(Reply::NoVote(NoVote::Quarantined { .. })) => mutant::is(Mutant::RepairVotes),
@@ -114,13 +130,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 (fence, renewal, lower) = (Some(highest), false, next);
                 continue;
             }
-            return self.extended(extension, started, most_common, &tally);
+            return self.extended(extension, ttl, started, most_common, &tally);
         }
     }
 
     fn extended(
         &self,
         extension: &ExtendParams,
+        ttl: Option<Ttl>,
         started: BootTime,
         fence: Fence,
         tally: &Tally,
@@ -132,7 +149,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
         // Nodes may have missed renewals: the record with the most is the latest.
         let record = updated.max_by_key(|r| r.renewals).cloned().ok_or_else(unknown)?;
-        let ttl = extension.ttl.unwrap_or(record.ttl);
+        let ttl = ttl.unwrap_or(record.ttl);
         let deadline = self.deadline(started, ttl);
         if self.clock.now() >= deadline {
             return Err(unknown());

@@ -23,6 +23,7 @@ pub mod entropy;
 pub(crate) mod extend;
 mod health;
 pub(crate) mod inspect;
+pub(crate) mod keeper;
 pub(crate) mod list;
 mod membership;
 pub mod monitor;

@@ -332,7 +332,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     /// Takes the nodes' time for the right one, as at the start.
     fn anchor(&self, median_us: i64) {
-        self.engine.cluster_clock.slew(median_us);
+        self.engine.cluster_clock.anchor(median_us);
         let mut state = self.state.lock();
         (state.anchored, state.refused) = (Some(self.engine.clock.now()), None);
     }

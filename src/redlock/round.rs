@@ -64,7 +64,7 @@ impl Request {
 #[derive(Clone, Copy)]
 enum Sent {
     Request,
-    /// Instead of the request, why it has no vote: no view is known in which a vote could count.
+    /// Instead of the request, why it has no vote: no view is known in which a vote could count, or not the nodes' time.
     Question,
     /// The same, and that was the request.
     Inspection,
@@ -76,7 +76,7 @@ fn answer_to(sent: Sent, answer: NodeResult) -> NodeResult {
         (reply, Sent::Request) => Ok(reply),
         (Reply::Inspected(found), Sent::Inspection) if found.no_vote.is_some() => Ok(Reply::Inspected(found)),
         (Reply::Inspected(NodeInspection { no_vote: Some(why), .. }), Sent::Question) => Ok(Reply::NoVote(why)),
-        _ => Err(Unreachable::new(UnreachableKind::Disconnected, "it is not known yet which processes vote")),
+        _ => Err(Unreachable::new(UnreachableKind::Disconnected, "the nodes' view and time are not known yet")),
     }
 }
 
@@ -141,8 +141,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let Posed { request, view } = request.into();
         let view = view.unwrap_or_else(|| self.views.current());
         let request = Arc::new(request);
+        let is_ready = |view: &View| view.id != ViewId::NONE && self.cluster_clock.is_anchored();
         let (sent, request) = match request.resource() {
-            _ if view.id != ViewId::NONE || !request.needs_vote() => (Sent::Request, request),
+            _ if is_ready(&view) || !request.needs_vote() => (Sent::Request, request),
             Some(_) if matches!(*request, Request::Inspect { .. }) => (Sent::Inspection, request),
             Some(resource) => (Sent::Question, Arc::new(Request::Inspect { resource: resource.clone() })),
             None => (Sent::Question, request),

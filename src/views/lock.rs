@@ -79,6 +79,21 @@ pub(crate) struct HolderDetails {
     pub left_ms: u64,
     /// Number of renewals, as text.
     pub renewals: String,
+    /// For how long the service renews it, and until when; `None` where it does not.
+    pub kept: Option<KeptDetails>,
+}
+
+/// Until when the service renews a lease.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KeptDetails {
+    /// The time left.
+    pub left: String,
+    /// The same in milliseconds.
+    pub left_ms: u64,
+    /// The end, as RFC 3339.
+    pub stamp: String,
+    /// The end, as shown.
+    pub moment: String,
 }
 
 /// Formats a holder. Units of `wall_ms`: milliseconds since 1970.
@@ -100,6 +115,12 @@ pub(crate) fn holder(view: &HolderInfo, wall_ms: u64) -> HolderDetails {
         is_confirmed: view.is_confirmed,
         left_ms: format::ms(view.valid_for),
         renewals: format::count(usize::try_from(view.renewals).unwrap_or(usize::MAX), "renewal", "renewals"),
+        kept: view.kept_for.map(|left| KeptDetails {
+            left: format::clock(left),
+            left_ms: format::ms(left),
+            stamp: format::stamp(view.labels.kept_until_ms),
+            moment: format::moment(view.labels.kept_until_ms),
+        }),
     }
 }
 

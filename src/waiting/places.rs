@@ -41,6 +41,8 @@ pub(crate) struct Terms {
     pub token: Option<TokenHash>,
     /// See [`super::event::WaitRequest`].
     pub refuses_deadlock: bool,
+    /// For how long the service is to renew the lease.
+    pub kept_for: Option<Duration>,
 }
 
 impl Terms {
@@ -53,6 +55,7 @@ impl Terms {
             ("note", own.note == others.note),
             ("metadata", own.metadata == others.metadata),
             ("token", self.token == other.token),
+            ("keep", self.kept_for == other.kept_for),
             ("on_deadlock", self.refuses_deadlock == other.refuses_deadlock),
         ];
         fields.into_iter().find(|(_, is_same)| !is_same).map(|(field, _)| field)

@@ -20,6 +20,7 @@ mod history;
 mod http_contract;
 mod in_place_of_flock;
 mod interop;
+mod keeping;
 mod limits;
 mod logs;
 mod many_waiters;

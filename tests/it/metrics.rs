@@ -248,6 +248,7 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
                 resource,
                 ttl,
                 wait: Duration::ZERO,
+                kept_for: None,
                 labels,
                 token: None,
                 refuses_deadlock: false,

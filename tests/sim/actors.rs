@@ -74,6 +74,8 @@ pub(super) struct Inst {
     /// It is stopped until then.
     pub(super) local: Us,
     /// For how long its boot clock stood still.
+    /// The time of its last request, minus the world's: what it takes for the nodes' time. Microseconds.
+    pub(super) reckoned_us: Option<i64>,
     pub(super) boot_lost: Us,
     pub(super) ppm: i64,
     /// Its wall clock minus an honest one, microseconds.
@@ -180,6 +182,7 @@ impl Inst {
             has_time: false,
             local: 0,
             boot_lost: 0,
+            reckoned_us: None,
             ppm: r.either_way(profile.rate_ppm),
             wall_off_us: hours * 3_600_000_000 + r.either_way(profile.skew_ms) * 1_000,
             links: (0..profile.servers())

@@ -125,6 +125,14 @@ pub(super) fn keeps_place(token: &TokenHash) -> bool {
     token.as_str() < "8"
 }
 
+/// For how long the service is to keep the lease of this token: some are kept for three times their TTL, unless the clients
+/// are about to end.
+pub(super) fn kept_for_ms(world: &World, token: &TokenHash, ttl_ms: u64) -> Option<u64> {
+    let is_kept = matches!(token.as_str().as_bytes()[1], b'0'..=b'2') && world.profile.keeps;
+    let end = world.now + 3 * ttl_ms * MS;
+    (is_kept && end < world.closing_time() + world.profile.max_ttl_ms * MS).then_some(3 * ttl_ms)
+}
+
 impl World {
     /// A client, or an check, sends a request.
     pub(super) fn ask(

@@ -30,6 +30,9 @@ pub(super) enum HardState {
     ReplayJoined,
     ClaimLeftStanding,
     OtherClusterRefused,
+    KeptRenewed,
+    KeptAdopted,
+    KeptOut,
     WaiterServed,
     WaiterGaveUp,
     TimedOutBehindOthers,
@@ -52,7 +55,7 @@ pub(super) enum HardState {
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 45] = {
+pub(super) const ALL: [HardState; 48] = {
     use HardState::*;
     [
         Granted,
@@ -81,6 +84,9 @@ pub(super) const ALL: [HardState; 45] = {
         ReplayJoined,
         ClaimLeftStanding,
         OtherClusterRefused,
+        KeptRenewed,
+        KeptAdopted,
+        KeptOut,
         WaiterServed,
         WaiterGaveUp,
         TimedOutBehindOthers,

@@ -3,7 +3,7 @@
 
 use super::actors::{Inst, Server, run_id};
 use super::coverage::HardState;
-use super::profile::Fault;
+use super::profile::{Fault, GUARD_MS};
 use super::world::{Event, MS, SEC, Todo, Us, World};
 use crate::protocol::reference::ReferenceNode;
 use crate::redlock::quorum::quorum_of;
@@ -35,6 +35,8 @@ const CHECK_FAILS: Us = 1_500 * MS;
 
 /// Time for an instance's node monitor to measure the nodes' clocks, or to detect that they were stepped.
 const SETTLING: Us = 2_500 * MS;
+/// Time for an instance that is alone in its opinion of the time to take the nodes', after the faults.
+const FOLLOWED: Us = 5_000 * MS;
 /// Number of answers that must have reported a node's clock as wrong before it is set back: a step that
 /// no instance detects is excluded from the guarantee.
 const NOTICED: u32 = 1;
@@ -230,6 +232,16 @@ impl World {
         self.is_settled() && self.insts.iter().all(has_settled)
     }
 
+    /// Some instances have taken this node's stepped clock for the nodes' time. Until all have, and can notice when it changes
+    /// again, its return is a step that one of them would not see.
+    fn is_followed_by_some(&self, node: usize) -> bool {
+        let ahead_us = self.node_clock(node).cast_signed() - self.now.cast_signed();
+        let follows = |inst: &Inst| inst.reckoned_us.map(|us| (us - ahead_us).unsigned_abs() <= GUARD_MS * 1_000);
+        let insts = self.insts.iter().enumerate().filter(|(i, _)| self.profile.list_of(*i).contains(&node));
+        let follows: Vec<bool> = insts.filter_map(|(_, inst)| follows(inst)).collect();
+        follows.contains(&true) && (follows.contains(&false) || !self.can_notice())
+    }
+
     /// The last step of all clocks has been handled.
     pub(super) fn is_settled(&self) -> bool {
         let handled = self.servers.len() - self.unnoticed.len();
@@ -318,16 +330,12 @@ impl World {
             Heal::NodeUp { node, memory } => self.start_node(node, memory),
             Heal::NodeClock { node } => {
                 let server = &self.servers[node];
-                // A majority that returns is a step of the cluster's clock, as one that departs is.
-                let is_majority = self.servers.iter().filter(|s| s.is_far_off()).count() > self.profile.nodes / 2;
-                let moves_the_median = is_majority && server.is_far_off();
-                if server.stepped_us > 0 && server.noticed < NOTICED || moves_the_median && !self.can_notice() {
+                let is_unseen = server.stepped_us > 0 && server.noticed < NOTICED;
+                // An instance whose own clock is off, too, may never follow.
+                let may_wait = self.now < self.profile.calm_ms * MS + FOLLOWED;
+                if is_unseen || may_wait && server.is_far_off() && self.is_followed_by_some(node) {
                     return self.at(self.now + 100 * MS, Event::Heal(heal));
                 }
-                if moves_the_median {
-                    self.settled_until = self.now + SETTLING;
-                }
-                let server = &self.servers[node];
                 let by_us = -server.stepped_us;
                 if by_us != 0 {
                     self.trace(|| format!("n{node}'s clock is set back by {by_us} us"));

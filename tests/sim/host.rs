@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::clients::{ClientRequest, Operation, keeps_place};
+use super::clients::{ClientRequest, Operation, keeps_place, kept_for_ms};
 use super::clock::SimClock;
 use super::coverage::HardState;
 use super::invariants::{Promise, now_serving};
@@ -20,14 +20,16 @@ use super::network::SimNode;
 use super::notices;
 use super::rng::{Rng, SimEntropy};
 use super::world::{Shared, lock};
+use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{AcquireParams, RefusalKind};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
+use crate::redlock::keeper::{Keeper, KeptBy, KeptEnd, KeptObserver, KeptView};
 use crate::redlock::monitor::{InitError, NodeMonitor};
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::{Labels, NodeId, Ttl, WaitId};
+use crate::types::{Labels, NodeId, ResourceName, TokenHash, Ttl, WaitId};
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, Mode, WaitError, WaitLimits, WaitRequest};
 use crate::waiting::places::{KeepPlace, PlaceKey, Places, Terms};
@@ -45,6 +47,7 @@ const CLEANUP_LIMIT: usize = 512;
 const LIMITS: WaitLimits = WaitLimits { per_resource: 100, total: 100, detects_deadlocks: false };
 
 type Waiting = WaitDriver<SimNode, SimClock, SimEntropy>;
+type KeeperOfHost = Keeper<SimNode, SimClock, SimEntropy>;
 
 /// Reports when a runtime has nothing left to do.
 #[derive(Default)]
@@ -60,6 +63,7 @@ pub(super) struct Host {
     engine: Engine,
     monitor: NodeMonitor<SimNode, SimClock, SimEntropy>,
     waiting: Waiting,
+    keeper: KeeperOfHost,
     handlers: BTreeMap<u64, JoinHandle<()>>,
 }
 
@@ -109,7 +113,12 @@ impl Host {
         let monitor = NodeMonitor::new(engine.clone());
         let waiting = WaitDriver::new(engine.clone(), LIMITS, Box::new(|_| None));
         let own = monitor.clone();
-        let host = Self { runtime, idle, engine, monitor, waiting, handlers: BTreeMap::new() };
+        let keeper = Keeper::new(engine.clone());
+        let (kept, observer) = (keeper.clone(), KeptLeases { engine: engine.clone(), waiting: waiting.clone() });
+        if lock(world).profile.keeps {
+            runtime.spawn(async move { kept.run(&observer).await });
+        }
+        let host = Self { runtime, idle, engine, monitor, waiting, keeper, handlers: BTreeMap::new() };
         let clock = host.engine.clock.clone();
         host.runtime.spawn(async move {
             clock.sleep(Duration::from_millis(20)).await;
@@ -161,8 +170,9 @@ impl Host {
         self.waiting.give_up_places(Places::expire);
         self.handlers.retain(|_, task| !task.is_finished());
         let (engine, waiting, req) = (self.engine.clone(), self.waiting.clone(), request.req);
+        let keeper = self.keeper.clone();
         let work = async move {
-            let mut work = pin!(handle(engine, waiting, request));
+            let mut work = pin!(handle(engine, waiting, keeper, request));
             poll_fn(|cx| {
                 let before = now_serving(req);
                 let poll = work.as_mut().poll(cx);
@@ -192,17 +202,43 @@ impl Host {
     }
 }
 
-async fn handle(engine: Engine, waiting: Waiting, request: ClientRequest) {
+/// What the keeper of an instance tells and asks.
+struct KeptLeases {
+    engine: Engine,
+    waiting: Waiting,
+}
+
+impl KeptObserver for KeptLeases {
+    fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime) {
+        self.waiting.extended(lease.resource, deadline);
+        let (clock, mut world) = (&self.engine.clock, lock(&self.engine.clock.world));
+        world.coverage.count(if by == KeptBy::Granter { HardState::KeptRenewed } else { HardState::KeptAdopted });
+        let until = world.when(clock.inst, deadline);
+        world.check_kept(clock.inst, (lease.resource, lease.token), lease.record, until);
+    }
+
+    fn not_renewed(&self, _by: KeptBy) {}
+
+    fn ended(&self, _lease: KeptView<'_>, _end: KeptEnd) {}
+
+    async fn release(&self, resource: &ResourceName, token: &TokenHash) -> bool {
+        lock(&self.engine.clock.world).note_release(token);
+        lock(&self.engine.clock.world).coverage.count(HardState::KeptOut);
+        !matches!(self.waiting.release(resource, token, true).await, ReleaseOutcome::Unknown { .. })
+    }
+}
+
+async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request: ClientRequest) {
     let (world, inst) = (Arc::clone(&engine.clock.world), engine.clock.inst);
     let started = engine.clock.now();
     let promise = match &request.operation {
         Operation::Acquire { ttl_ms, wait_ms } => {
-            acquire(&engine, &waiting, &request, started, (*ttl_ms, *wait_ms)).await
+            acquire(&engine, &waiting, &keeper, &request, started, (*ttl_ms, *wait_ms)).await
         }
         Operation::Extend { ttl_ms, fence } => {
             let ttl = ttl_ms.map(|ms| Ttl::from_ms(ms).expect("in range"));
             let (resource, token) = (request.resource.clone(), request.token.clone());
-            let extension = ExtendParams { resource, token, ttl, fence: *fence, labels: None };
+            let extension = ExtendParams { resource, token, ttl, until_ms: 0, fence: *fence, labels: None };
             match engine.extend(&extension).await {
                 Ok(extended) => {
                     waiting.extended(&request.resource, extended.deadline);
@@ -222,6 +258,7 @@ async fn handle(engine: Engine, waiting: Waiting, request: ClientRequest) {
         }
         Operation::Release => {
             let outcome = waiting.release(&request.resource, &request.token, true).await;
+            keeper.forget(&request.token);
             let mut world = lock(&world);
             let at = world.local(inst);
             match outcome {
@@ -242,11 +279,17 @@ async fn handle(engine: Engine, waiting: Waiting, request: ClientRequest) {
     world.answer(inst, request.req, promise, u64::try_from(waited.as_micros()).unwrap_or(0));
 }
 
+/// As the nodes have it.
+fn record_of(params: &AcquireParams, fence: crate::types::Fence, kept_until_ms: u64) -> LeaseRecord {
+    let labels = Labels { kept_until_ms, ..params.labels.clone() }.encode();
+    LeaseRecord { token: params.token.clone(), renewals: 0, ttl: params.ttl, fence, claims: "".into(), labels }
+}
+
 /// The place that a request keeps.
 fn keep_place(request: &ClientRequest, params: &AcquireParams) -> KeepPlace {
     let (resource, wait_id) = (request.resource.clone(), WaitId::parse(request.token.as_str()).expect("hex"));
     let token = Some(request.token.clone());
-    let terms = Terms { ttl: params.ttl, labels: Labels::default(), token, refuses_deadlock: false };
+    let terms = Terms { ttl: params.ttl, labels: Labels::default(), token, refuses_deadlock: false, kept_for: None };
     KeepPlace { key: PlaceKey { resource, principal: "".into(), wait_id }, terms, permit: None }
 }
 
@@ -254,6 +297,7 @@ fn keep_place(request: &ClientRequest, params: &AcquireParams) -> KeepPlace {
 async fn acquire(
     engine: &Engine,
     waiting: &Waiting,
+    keeper: &KeeperOfHost,
     request: &ClientRequest,
     started: BootTime,
     (ttl_ms, wait_ms): (u64, u64),
@@ -263,6 +307,7 @@ async fn acquire(
         token: request.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
         labels: crate::types::Labels::default(),
+        kept_for: kept_for_ms(&lock(&engine.clock.world), &request.token, ttl_ms).map(Duration::from_millis),
     };
     let (world, inst) = (&engine.clock.world, engine.clock.inst);
     let has_waiters = || waiting.queue(|queue| queue.waiter_count(&params.resource) > 0);
@@ -290,8 +335,15 @@ async fn acquire(
     match outcome {
         Ok(grant) => {
             let granted = (grant.fence, grant.deadline, grant.joined, engine.clock.now().since(started));
+            if params.kept_for.is_some() && !keeper.index(&params.resource).await {
+                return None;
+            }
             lock(world).stall_before_answer(inst);
+            let (fence, deadline, kept_until_ms) = (grant.fence, grant.deadline, grant.kept_until_ms);
             let kept = grant.keep().is_ok();
+            if kept && kept_until_ms > 0 && is_new {
+                keeper.keep(&params.resource, &record_of(&params, fence, kept_until_ms), deadline);
+            }
             if !kept {
                 lock(world).coverage.count(HardState::TooLateToAnswer);
             }

@@ -4,10 +4,10 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::clients::{ClientRequest, Operation};
+use super::clients::{ClientRequest, Operation, Requester};
 use super::coverage::HardState;
-use super::profile::Variant;
-use super::world::{MS, SEC, Us, World};
+use super::profile::{GUARD_MS, Variant};
+use super::world::{EPOCH_US, MS, SEC, Us, World};
 use crate::protocol::{AcquireArgs, LeaseRecord, Request, RequestTime};
 use crate::types::{Fence, ResourceName, TokenHash};
 
@@ -220,6 +220,35 @@ impl World {
         self.checker.extends += 1;
         self.coverage.count(HardState::Extended);
         self.check_promise(request, promise, "extend");
+        self.check_extended(request, promise);
+    }
+
+    /// A keeper renewed this lease until `until`.
+    pub(super) fn check_kept(
+        &mut self,
+        inst: usize,
+        (resource, token): (&ResourceName, &TokenHash),
+        record: &LeaseRecord,
+        until: Us,
+    ) {
+        let at = self.local(inst);
+        let kept_until = record.labels().kept_until_ms * MS;
+        // Clocks of nodes and instances differ by up to the guard.
+        if !self.checker.clocks_stepped && EPOCH_US + until > kept_until + GUARD_MS * MS {
+            let over = (EPOCH_US + until - kept_until) / MS;
+            return self.fail(format!("the kept lease of {token:?} was renewed to {over} ms after its end"));
+        }
+        let (sent, fence) = (at, record.fence);
+        let operation = Operation::Extend { ttl_ms: None, fence: None };
+        let (resource, token, lease_ttl_ms) = (resource.clone(), token.clone(), record.ttl.as_ms());
+        let by = Requester::Client(0);
+        let request = ClientRequest { req: 0, by, inst, resource, token, operation, sent, lease_ttl_ms };
+        if until > at {
+            self.check_extended(&request, &Promise { fence, at, until, trusted: until, joined: false });
+        }
+    }
+
+    fn check_extended(&mut self, request: &ClientRequest, promise: &Promise) {
         if self.checker.released.contains_key(&request.token) {
             return;
         }

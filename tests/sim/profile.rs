@@ -144,6 +144,8 @@ pub(super) struct Profile {
     pub(super) heals_only: bool,
     /// As the faults end, the first node ends for good, and an operator says so to the first instance.
     pub(super) one_ends: bool,
+    /// Instances keep some of the leases.
+    pub(super) keeps: bool,
 }
 
 impl Profile {
@@ -216,6 +218,7 @@ impl Profile {
             lost_notices: r.pick(&[0, 0, 10, 50]),
             heals_only: false,
             one_ends: false,
+            keeps: false,
             faults,
         };
         // One node has no others that could heal it.
@@ -234,6 +237,7 @@ impl Profile {
         if profile.nodes == 1 && profile.variant == Variant::OtherCluster {
             profile.variant = Variant::No; // two lists of one node have none in common
         }
+        profile.keeps = r.chance(25);
         profile
     }
 }

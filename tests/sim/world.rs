@@ -30,7 +30,7 @@ pub(super) const MS: Us = 1_000;
 /// Microseconds in a second.
 pub(super) const SEC: Us = 1_000_000;
 /// What honest wall clocks read when the world begins, microseconds since 1970.
-const EPOCH_US: u64 = 1_700_000_000_000_000;
+pub(super) const EPOCH_US: u64 = 1_700_000_000_000_000;
 /// At most so long does a node wait that the others fill: its predecessor's notes run out, and changes displace each other.
 const HEALING: Duration = Duration::from_secs(12);
 /// What boot clocks read then.

@@ -75,6 +75,7 @@ impl Within {
                 resource: resource.clone(),
                 ttl,
                 wait: Duration::ZERO,
+                kept_for: None,
                 labels: Labels::default(),
                 token: None,
                 refuses_deadlock: false,

@@ -7,6 +7,7 @@ use axum::http::header;
 
 use super::convert;
 use crate::auth::rule::Right;
+use crate::duration::format_duration;
 use crate::http::format::{ms, seconds_up};
 use crate::http::middleware::access::Access;
 use crate::http::problem::{Problem, RETRY_AFTER_MAX, etag};
@@ -150,6 +151,7 @@ pub(crate) fn acquire(resource: &ResourceName, error: AcquireError, access: &Acc
                 })
                 .retry_after(Duration::ZERO)
         }
+        AcquireError::TooManyKept(limit) => too_many_kept(limit),
         AcquireError::Draining { wait_id } => {
             draining().with(|m| m.wait_id = wait_id.map(|wait_id| wait_id.as_str().to_owned()))
         }
@@ -163,6 +165,28 @@ pub(crate) fn acquire(resource: &ResourceName, error: AcquireError, access: &Acc
             "differs from the request whose place this wait_id names: repeat it, or choose another wait_id",
         ),
     }
+}
+
+/// `left`: for how long the lease may be kept from now on.
+pub(crate) fn keep_too_long(max: Duration, left: Duration) -> Problem {
+    let detail = match left < max {
+        true => format!(
+            "a lease is kept for at most {} after its grant: {} s are left",
+            format_duration(max),
+            left.as_secs()
+        ),
+        false => format!("a lease is kept for at most {}", format_duration(max)),
+    };
+    Problem::new(ProblemKind::KeepTooLong, detail).with(|m| m.kept_for_ms = Some(ms(left)))
+}
+
+fn too_many_kept(limit: usize) -> Problem {
+    Problem::new(ProblemKind::QuotaExceeded, format!("this instance keeps {limit} leases already, its maximum"))
+        .with(|m| {
+            m.limit = Some(limit);
+            m.scope = Some("instance".to_owned());
+        })
+        .retry_after(Duration::from_secs(RETRY_AFTER_MAX))
 }
 
 fn gone(resource: &ResourceName, reason: GoneReason) -> Problem {
@@ -232,6 +256,10 @@ pub(crate) fn extend(resource: &ResourceName, error: ExtendError) -> Problem {
         ExtendError::Gone(reason) => gone(resource, reason),
         ExtendError::Changed { current } => changed(resource, &current.to_string()),
         ExtendError::Invalid(field, detail) => Problem::invalid_field(field, detail),
+        ExtendError::KeepTooLong { max, left } => {
+            keep_too_long(max, left).with(|m| m.resource = Some(resource.to_string()))
+        }
+        ExtendError::TooManyKept(limit) => too_many_kept(limit),
         ExtendError::NoQuorum { no_quorum: error, valid_for } => {
             let unknown = "it is unknown whether the lease was extended";
             let consequence = match valid_for {

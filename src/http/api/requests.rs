@@ -8,6 +8,7 @@ use axum::http::request::Parts;
 
 use super::extract::{self, IfMatch, IfNoneMatch, MergePatch};
 use super::fields::Fields;
+use super::refusals;
 use crate::duration::format_duration;
 use crate::http::negotiation::{ResponseFormat, StreamFormat};
 use crate::http::path;
@@ -23,6 +24,11 @@ use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, NodeId, RESOURCE_MAX_BYTES, 
 pub(crate) const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
 /// The maximum length of the `reason` of a forced end: that of a note.
 pub(crate) const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
+
+/// The shortest `keep`.
+pub(crate) const KEEP_MIN: Duration = Duration::from_secs(1);
+/// The shortest TTL of a kept lease.
+pub(crate) const KEPT_TTL_MIN: Duration = Duration::from_secs(5);
 
 /// A parsed acquire.
 #[derive(Debug)]
@@ -50,14 +56,24 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
         false => None,
     };
     let format = if hold.is_some() { ResponseFormat::Json } else { format? };
-    let ttl = ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
+    let ttl = ttl(&mut fields, settings);
+    let kept_for = kept_for(&mut fields, settings)?;
+    let ttl = match kept_for {
+        Some(kept_for) => kept_ttl(&mut fields, ttl, kept_for, settings),
+        None => ttl.unwrap_or(settings.default_ttl),
+    };
+    if hold.is_some() && kept_for.is_some() {
+        fields.wrong("keep", "is not for hold=true, which renews the lease as long as the connection lasts");
+    }
     let (wait, applied) = wait(&mut fields, &parts, settings);
     let labels = labels(&mut fields);
     let token = own_token(&mut fields, &parts)?;
     let refuses_deadlock = refuses_deadlock(&mut fields);
     let keep = keep(&mut fields, wait);
-    fields.finish(&["ttl", "wait", "owner", "note", "metadata", "token", "hold", "on_deadlock", "wait_id"])?;
-    let request = AcquireRequest { resource, ttl, wait, labels, token, refuses_deadlock, principal: None, keep };
+    let known = ["ttl", "wait", "keep", "owner", "note", "metadata", "token", "hold", "on_deadlock", "wait_id"];
+    fields.finish(&known)?;
+    let principal = None;
+    let request = AcquireRequest { resource, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
     Ok(AcquireFields { request, format, applied, hold })
 }
 
@@ -71,6 +87,33 @@ fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
         Err(Invalid(if ttl > most { bounds + "; longer work extends its lease with PATCH" } else { bounds }))
     };
     fields.check("ttl", bounded)
+}
+
+/// For how long the service is to renew the lease.
+///
+/// Errors: `keep-too-long`.
+fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Duration>, Problem> {
+    let Some(kept_for) = fields.duration("keep") else { return Ok(None) };
+    let least = KEEP_MIN.max(settings.min_ttl.as_duration());
+    if kept_for > settings.max_keep {
+        return Err(refusals::keep_too_long(settings.max_keep, settings.max_keep));
+    }
+    if kept_for < least {
+        fields.wrong(
+            "keep",
+            format!("must be from {} to {}", format_duration(least), format_duration(settings.max_keep)),
+        );
+    }
+    Ok(Some(kept_for))
+}
+
+/// The TTL of a kept lease: other instances need some of it to find the lease if this one ends.
+fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, settings: &HttpSettings) -> Ttl {
+    if asked.is_some_and(|ttl| ttl.as_duration() < KEPT_TTL_MIN) {
+        fields.wrong("ttl", format!("must be at least {} with `keep`", format_duration(KEPT_TTL_MIN)));
+    }
+    let ttl = asked.unwrap_or(settings.max_ttl).as_duration().min(kept_for);
+    Ttl::from_ms(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)).unwrap_or(settings.default_ttl)
 }
 
 /// The field takes precedence over the preference, which is not refused but limited to the maximum.
@@ -156,12 +199,13 @@ pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<
     let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
     let token = extract::required_lock_token(&parts.headers)?;
     let if_match = extract::if_match(&parts.headers)?;
-    for field in ["ttl", "metadata"] {
+    for field in ["ttl", "keep", "metadata"] {
         if fields.take_null(field) {
             fields.wrong(field, "cannot be removed; `metadata: {\"key\": null}` removes one key");
         }
     }
     let ttl = ttl(&mut fields, settings);
+    let kept_for = kept_for(&mut fields, settings)?;
     let note = if fields.take_null("note") { Some(String::new()) } else { fields.text("note") };
     if let Some(note) = &note
         && let Err((field, invalid)) = (Labels { note: note.clone(), ..Labels::default() }).check()
@@ -172,8 +216,8 @@ pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<
     if fields.take("token") {
         fields.wrong("token", "belongs in the Lock-Token header");
     }
-    fields.finish(&["ttl", "note", "metadata"])?;
-    let request = ExtendRequest { resource, token, ttl, fence: None, note, metadata };
+    fields.finish(&["ttl", "keep", "note", "metadata"])?;
+    let request = ExtendRequest { resource, token, ttl, kept_for, fence: None, note, metadata };
     Ok(ExtendFields { request, if_match, format })
 }
 

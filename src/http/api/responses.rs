@@ -62,6 +62,8 @@ fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
         expires_at: format::time(time.wall_ms.saturating_add(format::ms(valid_for))),
         ttl_ms: lease.ttl.as_ms(),
         valid_for_ms: format::ms(valid_for),
+        kept_until: lease.kept_for.map(|_| format::time(lease.labels.kept_until_ms)),
+        kept_for_ms: lease.kept_for.map(format::ms),
         waited_ms: None,
         renewals: None,
         quorum: convert::quorum(lease.quorum),
@@ -125,6 +127,7 @@ pub(crate) fn extended(extended: &ExtendedLease, time: AnswerTime, format: Respo
                 ("acquired_at", body.acquired_at.clone()),
                 ("ttl_ms", Some(body.ttl_ms.to_string())),
                 ("valid_for_ms", Some(body.valid_for_ms.to_string())),
+                ("kept_until", body.kept_until.clone()),
                 ("expires_at", Some(body.expires_at.clone())),
                 ("renewals", body.renewals.map(|n| n.to_string())),
             ];
@@ -210,6 +213,7 @@ fn lock_lines(body: &api::Lock, holder: Option<&HolderInfo>) -> String {
             ("valid_for_ms", shown.valid_for_ms.to_string()),
             ("renewals", shown.renewals.to_string()),
         ]);
+        pairs.extend(shown.kept_until.map(|until| ("kept_until", until)));
     }
     pairs.extend([
         ("waiters", body.waiting.to_string()),

@@ -24,6 +24,7 @@ fn at(now_ms: u64) -> AnswerTime {
 
 fn labels() -> Labels {
     Labels {
+        kept_until_ms: 0,
         owner: "ci-4711".to_owned(),
         note: "release\n1.9".to_owned(),
         metadata: BTreeMap::from([("build".to_owned(), "17".to_owned())]),
@@ -34,6 +35,7 @@ fn labels() -> Labels {
 
 fn lease(replay: bool) -> GrantedLease {
     GrantedLease {
+        kept_for: None,
         resource: ResourceName::parse("deploy/prod").expect("valid"),
         token: Token::parse(TOKEN).expect("valid"),
         fence: Fence(1_763_660_823_123_456),
@@ -49,7 +51,15 @@ fn lease(replay: bool) -> GrantedLease {
 fn holder(valid_for: Duration) -> HolderInfo {
     let lease = lease(false);
     let token_id = lease.token.hash().id();
-    HolderInfo { token_id, fence: lease.fence, labels: lease.labels, valid_for, is_confirmed: true, renewals: 3 }
+    HolderInfo {
+        token_id,
+        fence: lease.fence,
+        labels: lease.labels,
+        valid_for,
+        kept_for: None,
+        is_confirmed: true,
+        renewals: 3,
+    }
 }
 
 fn here() -> InstanceName {

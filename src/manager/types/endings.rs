@@ -80,6 +80,8 @@ pub enum LeaseOutcome {
     Disconnected,
     /// The service released it for a connection, at shutdown or after `max_hold`.
     GivenBack,
+    /// The time for which it was to be kept was over.
+    KeptOut,
     /// An operator ended it.
     Forced,
     /// The last deadline that this instance promised has passed: the lease expired, unless another
@@ -89,7 +91,8 @@ pub enum LeaseOutcome {
 
 impl LeaseOutcome {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Released, Self::Disconnected, Self::GivenBack, Self::Forced, Self::Lapsed];
+    pub const ALL: [Self; 6] =
+        [Self::Released, Self::Disconnected, Self::GivenBack, Self::KeptOut, Self::Forced, Self::Lapsed];
 
     /// As in metrics.
     pub fn as_str(self) -> &'static str {
@@ -97,6 +100,7 @@ impl LeaseOutcome {
             Self::Released => "released",
             Self::Disconnected => "disconnected",
             Self::GivenBack => "given-back",
+            Self::KeptOut => "kept-out",
             Self::Forced => "forced",
             Self::Lapsed => "lapsed",
         }

@@ -84,6 +84,8 @@ pub enum AcquireError {
         /// The limit is that of this resource's queue, not the total.
         per_resource: bool,
     },
+    /// This instance keeps as many leases as it may.
+    TooManyKept(usize),
     /// The service is shutting down.
     Draining {
         /// Of the request.
@@ -142,6 +144,15 @@ pub enum ExtendError {
     },
     /// The labels would exceed their limits: field and reason.
     Invalid(&'static str, String),
+    /// It would be kept for longer than is allowed.
+    KeepTooLong {
+        /// The maximum since the grant.
+        max: Duration,
+        /// For how long it may be kept from now on.
+        left: Duration,
+    },
+    /// This instance keeps as many leases as it may.
+    TooManyKept(usize),
     /// Not known whether it took effect; nothing was released, and the old deadline is still valid.
     NoQuorum {
         /// The vote.

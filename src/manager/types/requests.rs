@@ -16,6 +16,8 @@ pub struct AcquireRequest {
     pub ttl: Ttl,
     /// For how long to wait at most; zero asks once.
     pub wait: Duration,
+    /// For how long after the grant the service renews the lease; `None`: it does not.
+    pub kept_for: Option<Duration>,
     /// Shown to people. The manager sets `acquired_at_ms`.
     pub labels: Labels,
     /// The client's own token: a repeated request joins its lease. `None`: the service draws one.
@@ -47,6 +49,8 @@ pub struct ExtendRequest {
     pub token: Token,
     /// Time left from now; `None`: the lease's own TTL.
     pub ttl: Option<Ttl>,
+    /// For how long from now on the service renews it; `None`: as before.
+    pub kept_for: Option<Duration>,
     /// Only if the lease has this fence (`If-Match`).
     pub fence: Option<Fence>,
     /// `Some` replaces the note.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::protocol::InstanceName;
+use crate::protocol::{InstanceName, LeaseRecord};
 use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::Verdict;
 use crate::types::{Fence, Labels, NodeId, ResourceName, Token, TokenId, Ttl};
@@ -18,6 +18,8 @@ pub struct GrantedLease {
     pub fence: Fence,
     /// As stored with the lease.
     pub labels: Labels,
+    /// For how long the service renews it from now on; `None` where it does not.
+    pub kept_for: Option<Duration>,
     /// The TTL that was asked for.
     pub ttl: Ttl,
     /// Until when it may be relied on, on the service's boot clock.
@@ -28,6 +30,14 @@ pub struct GrantedLease {
     pub waited: Duration,
     /// The vote.
     pub quorum: QuorumCount,
+}
+
+impl GrantedLease {
+    /// As the nodes have it, without the attempts that claim it.
+    pub(in crate::manager) fn record(&self) -> LeaseRecord {
+        let (token, ttl, fence) = (self.token.hash(), self.ttl, self.fence);
+        LeaseRecord { token, renewals: 0, ttl, fence, claims: "".into(), labels: self.labels.encode() }
+    }
 }
 
 /// How a vote went.
@@ -52,6 +62,8 @@ pub struct HolderInfo {
     pub labels: Labels,
     /// Time left until its deadline, at most. Zero while the lock delay passes, and where it is not confirmed.
     pub valid_for: Duration,
+    /// For how long the service renews it from now on; `None` where it does not.
+    pub kept_for: Option<Duration>,
     /// A quorum of nodes has it. Otherwise nobody can tell whether it is held: the other nodes do not answer or have no
     /// vote, and its holder may not rely on it.
     pub is_confirmed: bool,

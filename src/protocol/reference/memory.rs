@@ -6,6 +6,7 @@ use super::blocks::Blocks;
 use super::locks::{LockValue, Locks};
 use super::marker::{CallContext, MarkerKey, millis};
 use super::store::Expiring;
+use crate::protocol::kept::reference::KeptIndex;
 use crate::protocol::waiters::reference::WaitersKeys;
 use crate::protocol::{EndReason, Found};
 use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
@@ -29,6 +30,8 @@ pub(in crate::protocol) struct Memory {
     pub(in crate::protocol) ended: Expiring<(ResourceName, TokenHash), EndReason>,
     /// Tombstones of attempts.
     pub(in crate::protocol) cancelled: Expiring<(ResourceName, TokenHash, AttemptId), EndReason>,
+    /// The index of kept leases.
+    pub(in crate::protocol) kept: KeptIndex,
     /// What instances have published of their waiters.
     pub(in crate::protocol) waiters: WaitersKeys,
 }

@@ -9,8 +9,8 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
     AcquireArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request, RequestStamp, RequestTime,
-    RestoreArgs, UpdateArgs, ViewId, acquire, admin, delete_foreign, fill, inspect, list, membership, read, release,
-    restore, revoke, update, waiters,
+    RestoreArgs, UpdateArgs, ViewId, acquire, admin, delete_foreign, fill, inspect, kept, list, membership, read,
+    release, restore, revoke, update, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -97,6 +97,7 @@ impl ReferenceNode {
             Request::DeleteForeign(args) => delete_foreign::reference::apply(memory, context, args),
             Request::Inspect { resource } => inspect::reference::apply(memory, context, resource),
             Request::List(args) => list::reference::apply(memory, context, args),
+            Request::Kept(args) => kept::reference::apply(memory, context, args),
             Request::Waiters(args) => waiters::reference::apply(memory, context, args),
             Request::Read(args) => read::reference::apply(memory, context, args),
             Request::Fill(args) => fill::reference::apply(memory, context, args),

@@ -133,7 +133,9 @@ fn engine() -> TestEngine {
         poll: Duration::from_secs(1),
         cleanup_limit: 16,
     };
-    Redlock::new(nodes, clock, SystemEntropy, settings)
+    let engine = Redlock::new(nodes, clock, SystemEntropy, settings);
+    engine.cluster_clock.anchor(0);
+    engine
 }
 
 /// The next view: it names the target as it is now, and the others as they are.

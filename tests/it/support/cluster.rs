@@ -268,6 +268,7 @@ impl<C: Clock> Instance<C> {
             resource,
             ttl,
             wait,
+            kept_for: None,
             labels: Labels::default(),
             token: None,
             refuses_deadlock: false,
@@ -286,7 +287,15 @@ impl<C: Clock> Instance<C> {
     pub async fn extend(&self, resource: &str, token: &Token, ttl_ms: u64) -> Result<ExtendedLease, ExtendError> {
         let (resource, ttl) = (name(resource), Ttl::from_ms(ttl_ms).expect("a valid TTL"));
         let token = token.clone();
-        let request = ExtendRequest { resource, token, ttl: Some(ttl), fence: None, note: None, metadata: Vec::new() };
+        let request = ExtendRequest {
+            resource,
+            token,
+            ttl: Some(ttl),
+            kept_for: None,
+            fence: None,
+            note: None,
+            metadata: Vec::new(),
+        };
         self.manager.extend(request).await
     }
 

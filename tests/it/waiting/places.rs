@@ -97,6 +97,7 @@ async fn the_client_takes_its_place_again_when_a_proxy_cuts_the_line() {
     let held = here.acquire("x", &[("ttl", "60s")]).await;
     let client = super::client_of(&format!("http://{}", proxy.address()));
     let request = LockRequest {
+        kept_for: None,
         resource: ResourceName::parse("x").expect("valid"),
         ttl: None,
         owner: "cut".into(),

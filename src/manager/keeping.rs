@@ -1,0 +1,168 @@
+//! Kept leases for the manager: events, lists and quotas. When they are renewed and how they
+//! end is in [`crate::redlock::keeper`].
+
+use std::time::Duration;
+
+use super::events::{EventKind, set_lease};
+use super::service::LockManager;
+use super::snapshots::LeaseChange;
+use super::types::{ExtendError, LeaseOutcome};
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::entropy::Entropy;
+use crate::redlock::keeper::{KeptBy, KeptEnd, KeptObserver, KeptView};
+use crate::redlock::node::Node;
+use crate::redlock::release::ReleaseOutcome;
+use crate::types::{Labels, ResourceName, TokenHash};
+
+/// How long, and how many.
+#[derive(Debug, Clone, Copy)]
+pub struct KeepLimits {
+    /// Maximum time from the grant to the end that a kept lease may be given.
+    pub max: Duration,
+    /// Maximum number of kept leases of this instance that new ones may add to.
+    pub total: usize,
+}
+
+/// What happens to a kept lease of this instance, for metrics and quotas.
+#[derive(Debug, Clone, Copy)]
+pub enum KeptNews<'a> {
+    /// A renewal was confirmed.
+    Renewed {
+        /// The leased resource.
+        resource: &'a ResourceName,
+        /// Who acquired it, see [`Labels::principal`].
+        principal: &'a str,
+        /// Until when it is promised.
+        deadline: BootTime,
+        /// By whom.
+        by: KeptBy,
+    },
+    /// A renewal was not confirmed.
+    NotRenewed(KeptBy),
+    /// It is kept no more.
+    Ended {
+        /// The resource.
+        resource: &'a ResourceName,
+        /// How it ended; `None`: by a request to this instance.
+        end: Option<KeptEnd>,
+    },
+}
+
+/// Is called with [`KeptNews`]. It must be cheap and never wait.
+pub type KeptListener = Box<dyn Fn(KeptNews<'_>) + Send + Sync>;
+
+impl KeptEnd {
+    /// As in events and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::KeptOut => "kept-out",
+            Self::Ended(reason) => reason.as_str(),
+            Self::Lost => "lost",
+        }
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// Sets the limits of kept leases, and who is called with [`KeptNews`]. Only the first call counts.
+    pub fn set_keeping(&self, limits: KeepLimits, listener: KeptListener) {
+        let _ = self.shared.keeping.set((limits, listener));
+    }
+
+    /// The limits of kept leases; none may be kept before [`Self::set_keeping`].
+    pub fn keep_limits(&self) -> KeepLimits {
+        self.shared.keeping.get().map_or(KeepLimits { max: Duration::ZERO, total: 0 }, |(limits, _)| *limits)
+    }
+
+    /// Renews kept leases, for ever. Cancel: as [`crate::redlock::keeper::Keeper::run`].
+    pub async fn run_keeper(self) {
+        self.shared.keeper.run(&self).await;
+    }
+
+    /// How many leases this instance keeps.
+    pub fn kept_count(&self) -> usize {
+        self.shared.keeper.count()
+    }
+
+    /// For how long a lease with these labels is kept from now on; `None` where it is not.
+    pub(super) fn kept_for(&self, labels: &Labels) -> Option<Duration> {
+        let left_ms = labels.kept_until_ms.saturating_sub(self.shared.keeper.now_ms());
+        (labels.kept_until_ms > 0).then(|| Duration::from_millis(left_ms))
+    }
+
+    pub(super) fn tell_kept(&self, news: KeptNews<'_>) {
+        if let Some((_, listener)) = self.shared.keeping.get() {
+            listener(news);
+        }
+    }
+
+    /// Gives a lease another end, from now on.
+    ///
+    /// Errors: it would be kept for longer than the maximum since its grant, or too many are kept here.
+    pub(super) fn set_kept_until(&self, labels: &mut Labels, kept_for: Duration) -> Result<(), ExtendError> {
+        let (limits, now_ms) = (self.keep_limits(), self.shared.keeper.now_ms());
+        let millis = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
+        let until_ms = now_ms.saturating_add(millis(kept_for));
+        let last_ms = labels.acquired_at_ms.saturating_add(millis(limits.max));
+        if until_ms > last_ms {
+            let left = Duration::from_millis(last_ms.saturating_sub(now_ms));
+            return Err(ExtendError::KeepTooLong { max: limits.max, left });
+        }
+        if labels.kept_until_ms == 0 && self.kept_count() >= limits.total {
+            return Err(ExtendError::TooManyKept(limits.total));
+        }
+        labels.kept_until_ms = until_ms;
+        Ok(())
+    }
+
+    /// A request to this instance has ended the lease.
+    pub(super) fn stop_keeping(&self, resource: &ResourceName, token: &TokenHash) {
+        if self.shared.keeper.forget(token) {
+            self.tell_kept(KeptNews::Ended { resource, end: None });
+        }
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
+    fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime) {
+        let KeptView { resource, token, record } = lease;
+        let labels = record.labels();
+        self.record_own_lease(token, (resource, &labels.owner), deadline);
+        self.record_change(resource, |until| LeaseChange::Extended(record.clone(), until(deadline)));
+        self.shared.waiting.extended(resource, deadline);
+        self.tell_kept(KeptNews::Renewed { resource, principal: &labels.principal, deadline, by });
+    }
+
+    fn not_renewed(&self, by: KeptBy) {
+        self.tell_kept(KeptNews::NotRenewed(by));
+    }
+
+    fn ended(&self, lease: KeptView<'_>, end: KeptEnd) {
+        let KeptView { resource, token, record } = lease;
+        self.tell_kept(KeptNews::Ended { resource, end: Some(end) });
+        if end == KeptEnd::KeptOut {
+            // Its release was published.
+            return;
+        }
+        self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
+        let own = self.shared.own_leases.remove(token);
+        if end != KeptEnd::Lost {
+            // Whoever ended it has published the event.
+            self.report_lease_end(own.as_ref(), LeaseOutcome::Forced);
+            return;
+        }
+        self.report_lease_end(own.as_ref(), LeaseOutcome::Lapsed);
+        let labels = record.labels();
+        self.shared.events.publish(EventKind::Lost, self.wall_ms(), |event| {
+            set_lease(event, resource, token);
+            event.reason = Some("kept".to_owned());
+            event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
+            event.fence = Some(record.fence.0);
+            event.after_ms = Some(self.wall_ms().saturating_sub(labels.acquired_at_ms));
+        });
+    }
+
+    async fn release(&self, resource: &ResourceName, token: &TokenHash) -> bool {
+        let (outcome, _) = self.end_lease(resource, token, LeaseOutcome::KeptOut).await;
+        !matches!(outcome, ReleaseOutcome::Unknown { .. })
+    }
+}

@@ -1,0 +1,71 @@
+//! Kept leases, which the service renews: indexes them on a node, and reads which of them nobody has renewed in time. No vote
+//! depends on it.
+
+pub(super) mod reference;
+
+use std::time::Duration;
+
+use deadpool_redis::redis::Value;
+
+use super::keys;
+use super::record::LeaseRecord;
+use super::reply::{ListedLease, Reply};
+use super::reply_reader::{Malformed, ReplyReader, malformed};
+use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
+use crate::types::ResourceName;
+
+node_script!("kept.lua");
+
+/// The maximum number of leases that one request indexes, and of those that it checks.
+pub const KEPT_PAGE_MAX: usize = 256;
+/// One that is due is reported again after this time.
+pub const KEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Arguments of [`Request::Kept`](super::request::Request::Kept).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KeptArgs {
+    /// Leases to be indexed, at most [`KEPT_PAGE_MAX`]; the lock of each need not exist.
+    pub add: Vec<ResourceName>,
+}
+
+/// Which kept leases of a node are due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptPage {
+    /// What was to be indexed is.
+    pub is_indexed: bool,
+    /// There may be more.
+    pub has_more: bool,
+    /// Less than half of their TTL is left. Any client of the node may have indexed one that is not kept.
+    pub due: Vec<ListedLease>,
+}
+
+/// The command for an exchange.
+pub(super) fn build(context: &ScriptContext<'_>, args: &KeptArgs, script_ref: ScriptRef) -> Command {
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1, 1);
+    command.keys([keys::KEPT_KEY]);
+    command.number(millis(context.params.lock_delay)).number(KEPT_PAGE_MAX as u64).number(millis(KEPT_PAUSE));
+    command.text(context.template.head()).text(context.template.tail());
+    for resource in args.add.iter().take(KEPT_PAGE_MAX) {
+        command.text(resource.as_str());
+    }
+    command.build()
+}
+
+/// Reads the reply to an exchange.
+pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
+    let mut reply = ReplyReader::new(value)?;
+    let (is_indexed, has_more) = (reply.flag()?, reply.flag()?);
+    let mut due = Vec::new();
+    while reply.remaining() > 0 {
+        let (resource, left_ms, value) = (reply.bytes()?, reply.left_ms()?, reply.bytes()?);
+        if due.len() == KEPT_PAGE_MAX {
+            return malformed("has more leases than were asked for");
+        }
+        // Skipped: an index entry that names no resource, and one whose key is a foreign client's.
+        let resource = std::str::from_utf8(resource).ok().and_then(|name| ResourceName::parse(name).ok());
+        if let (Some(resource), Some(left_ms), Some(record)) = (resource, left_ms, LeaseRecord::parse(value)) {
+            due.push(ListedLease { resource, record, left_ms });
+        }
+    }
+    Ok(Reply::Kept(KeptPage { is_indexed, has_more, due }))
+}

@@ -1,0 +1,220 @@
+//! Kept leases: renewed by the service, by any instance, until their end and not longer.
+
+use std::time::Duration;
+
+use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
+use redlockd::types::Token;
+use serde_json::json;
+
+use crate::support::client::{Client, lock, send};
+use crate::support::cluster::Cluster;
+use crate::support::poll;
+use crate::support::service::{SHORT_MEMORY, Service};
+
+/// What the end of a kept lease may be late by: a look of the keeper, a round, and a machine that does other things.
+const LATE_MAX: Duration = Duration::from_secs(2);
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+/// Waits for the lock from `begun` on, and answers after how long it was granted.
+async fn granted_after(client: &Client, resource: &str, begun: BootTime) -> Duration {
+    client.acquire(resource, &[("wait", "20s"), ("ttl", "1s")]).await.expect_status(201);
+    SystemClock.now().since(begun)
+}
+
+#[tokio::test]
+async fn a_kept_lease_needs_nobody_and_ends_on_time() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service_with(&SHORT_MEMORY).await;
+    let client = over.client();
+    let begun = SystemClock.now();
+    let lease = client.acquired("freeze", &[("keep", "5s"), ("owner", "ann"), ("note", "until Monday")]).await;
+    let body = lease.json();
+    assert_eq!(body["ttl_ms"], 2_000, "the longest TTL that is allowed");
+    let kept_for = body["kept_for_ms"].as_u64().expect("a number");
+    assert!((4_000..=5_000).contains(&kept_for), "{body}");
+    let shown = client.inspect("freeze").await.json();
+    let holder = &shown["holders"][0];
+    assert_eq!((&holder["owner"], &holder["kept_until"]), (&json!("ann"), &body["kept_until"]), "{shown}");
+    assert!(holder["valid_for_ms"].as_u64() < holder["kept_for_ms"].as_u64(), "what is promised is the TTL: {shown}");
+    let refused = client.acquire("freeze", &[]).await.expect_status(423).json();
+    assert_eq!(refused["holders"][0]["kept_until"], body["kept_until"]);
+    let took = granted_after(client, "freeze", begun).await;
+    assert!(took >= seconds(4.5) && took < seconds(5.0) + LATE_MAX, "{took:?}");
+    let events = client.get("/events?since=1m&name=freeze").await.json().to_string();
+    assert!(!events.contains("lost"), "{events}");
+    let metrics = client.get("/metrics").await.text;
+    assert!(metrics.contains("\nredlockd_lock_kept_ends_total{reason=\"kept-out\"} 1\n"), "{metrics}");
+    assert!(metrics.contains("\nredlockd_lock_kept 0\n"));
+    let renewed = metrics
+        .lines()
+        .find(|l| l.starts_with("redlockd_lock_kept_renewals_total{by=\"granter\",outcome=\"renewed\"}"));
+    assert!(renewed.is_some_and(|line| !line.ends_with(" 0")), "{renewed:?}");
+}
+
+#[tokio::test]
+async fn another_instance_keeps_what_a_killed_one_granted() {
+    let cluster = Cluster::start(3).await;
+    let (mut here, there) = (cluster.service_with(&SHORT_MEMORY).await, cluster.service_with(&SHORT_MEMORY).await);
+    let begun = SystemClock.now();
+    let lease = here.client().acquired("x", &[("keep", "8s")]).await;
+    here.service.kill();
+    let took = granted_after(there.client(), "x", begun).await;
+    assert!(took >= seconds(7.5) && took < seconds(8.0) + LATE_MAX, "{took:?}: released on time by the other instance");
+    there.client().extend("x", &lease.token(), &[]).await.expect_status(410);
+    let metrics = there.client().get("/metrics").await.text;
+    assert!(metrics.contains("redlockd_lock_kept_ends_total{reason=\"kept-out\"} 1"), "{metrics}");
+    assert!(!metrics.contains("redlockd_lock_kept_renewals_total{by=\"adopter\",outcome=\"renewed\"} 0"));
+}
+
+#[tokio::test]
+async fn a_kept_lease_outlives_all_instances_for_a_while() {
+    let cluster = Cluster::start(3).await;
+    // Half of the TTL, less two seconds: 8 s are enough to start again, also on a busy machine.
+    let more = ["--set", "max_ttl=20s", "--set", "default_ttl=2s"];
+    let mut first = cluster.service_with(&more).await;
+    let lease = first.client().acquired("x", &[("keep", "1m")]).await;
+    first.service.kill();
+    let second = cluster.service_with(&more).await;
+    poll::until("it is kept again", || async {
+        let shown = second.client().inspect("x").await.json();
+        shown["holders"][0]["renewals"].as_u64().is_some_and(|renewals| renewals > 0).then_some(())
+    })
+    .await;
+    // The token is good at any instance.
+    second.client().release("x", &lease.token()).await.expect_status(204);
+    second.client().acquired("x", &[]).await;
+}
+
+#[tokio::test]
+async fn a_remainder_on_a_minority_is_not_kept() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service_with(&SHORT_MEMORY).await;
+    let until_ms = SystemClock.wall_ms() + 60_000;
+    let hash = Token::from_random([7; 24]).hash();
+    let record = format!("{}|000000|2000|7|a0123456789abcdef,|{{\"k\":{until_ms}}}", hash.as_str());
+    let node = &cluster.servers[0];
+    node.ask::<()>(&["SET", "x", &record, "PX", "2600"]).await;
+    node.ask::<()>(&["ZADD", "redlockd:kept", "0", "x"]).await;
+    poll::until("an instance has looked at it", || async {
+        let next: f64 = node.ask(&["ZSCORE", "redlockd:kept", "x"]).await;
+        (next > 1.0).then_some(())
+    })
+    .await;
+    poll::until("it is gone with its TTL", || async { (node.ask::<i64>(&["EXISTS", "x"]).await == 0).then_some(()) })
+        .await;
+    let indexed = || async { node.ask::<Option<f64>>(&["ZSCORE", "redlockd:kept", "x"]).await };
+    poll::until("and out of the index", || async { indexed().await.is_none().then_some(()) }).await;
+    assert!(over.client().get("/metrics").await.text.contains("\nredlockd_lock_kept 0\n"));
+}
+
+#[tokio::test]
+async fn its_end_is_moved_by_patch_at_any_instance() {
+    let cluster = Cluster::start(3).await;
+    let more = [&SHORT_MEMORY[..], &["--set", "max_keep=1m"]].concat();
+    let (here, there) = (cluster.service_with(&more).await, cluster.service_with(&more).await);
+    let lease = here.client().acquired("x", &[("keep", "2s")]).await;
+    let longer = there.client().extend("x", &lease.token(), &[("keep", "30s")]).await.expect_status(200).json();
+    assert!(longer["kept_for_ms"].as_u64().is_some_and(|ms| ms > 28_000), "{longer}");
+    // An edit of other labels carries the end on.
+    let edited = here.client().extend("x", &lease.token(), &[("note", "later")]).await.expect_status(200).json();
+    assert_eq!(edited["kept_until"], longer["kept_until"]);
+    let too_long =
+        here.client().extend("x", &lease.token(), &[("keep", "60s")]).await.expect_problem(400, "keep-too-long");
+    assert!(too_long.json()["kept_for_ms"].as_u64().is_some_and(|ms| ms < 60_000), "{}", too_long.text);
+    // The instance that granted it knows the former end, and must not end it then.
+    poll::until("it has been renewed past its first end", || async {
+        let shown = here.client().inspect("x").await.json();
+        let is_past = lease.json()["kept_until"].as_str() < shown["observed_at"].as_str();
+        assert_eq!(shown["holders"][0]["kept_until"], longer["kept_until"], "{shown}");
+        (is_past && shown["holders"][0]["renewals"].as_u64() > Some(4)).then_some(())
+    })
+    .await;
+    let begun = SystemClock.now();
+    there.client().extend("x", &lease.token(), &[("keep", "3s")]).await.expect_status(200);
+    let took = granted_after(here.client(), "x", begun).await;
+    assert!(took >= seconds(2.5) && took < seconds(3.0) + LATE_MAX, "{took:?}");
+    // One that was not kept begins to be.
+    let plain = here.client().acquired("y", &[("ttl", "2s")]).await;
+    assert_eq!(plain.json().get("kept_until"), None);
+    here.client().extend("y", &plain.token(), &[("keep", "4s")]).await.expect_status(200);
+    let begun = SystemClock.now();
+    let took = granted_after(there.client(), "y", begun).await;
+    assert!(took >= seconds(3.5), "{took:?}");
+}
+
+#[tokio::test]
+async fn whoever_ends_it_ends_it() {
+    let cluster = Cluster::start(3).await;
+    let (here, there) = (cluster.service_with(&SHORT_MEMORY).await, cluster.service_with(&SHORT_MEMORY).await);
+    for how in ["release", "now", "revoke"] {
+        let begun = SystemClock.now();
+        let lease = here.client().acquired(how, &[("keep", "1m")]).await;
+        match how {
+            "release" => there.client().release(how, &lease.token()).await.expect_status(204),
+            _ => {
+                let path = format!("{}?force={how}&reason=over", lock(how));
+                send(there.client().request("DELETE", &path)).await.expect_status(if how == "now" { 204 } else { 202 })
+            }
+        };
+        let took = granted_after(there.client(), how, begun).await;
+        assert!(took < seconds(5.0) + LATE_MAX, "{how}: {took:?}, at the latest with its TTL");
+    }
+    poll::until("the granter knows", || async {
+        let metrics = here.client().get("/metrics").await.text;
+        let counts =
+            |reason: &str| metrics.contains(&format!("redlockd_lock_kept_ends_total{{reason=\"{reason}\"}} 1"));
+        (counts("released") && counts("forced") && counts("revoked")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_renewed_is_lost_and_told() {
+    let cluster = Cluster::start(3).await;
+    let over = cluster.service_with(&SHORT_MEMORY).await;
+    over.client().acquired("x", &[("keep", "1m"), ("owner", "ann")]).await;
+    // All nodes forget it.
+    for server in &cluster.servers {
+        server.ask::<()>(&["DEL", "x"]).await;
+    }
+    let lost = poll::until("the loss is told", || async {
+        let past = over.client().get("/events?kind=lost&since=1m").await.json();
+        past["events"].as_array().and_then(|events| events.first().cloned())
+    })
+    .await;
+    assert_eq!(
+        (&lost["resource"], &lost["reason"], &lost["owner"]),
+        (&json!("x"), &json!("kept"), &json!("ann")),
+        "{lost}"
+    );
+    assert!(over.client().get("/metrics").await.text.contains("redlockd_lock_kept_ends_total{reason=\"lost\"} 1"));
+    over.client().acquired("x", &[]).await;
+}
+
+#[tokio::test]
+async fn what_is_not_possible_is_refused_by_name() {
+    let service = Service::embedded(&["--set", "max_keep=1h", "--set", "kept_total=1"]).await;
+    let client = service.client();
+    for (fields, field) in [
+        (&[("keep", "999ms")][..], "keep"),
+        (&[("keep", "10")], "keep"),
+        (&[("keep", "1m"), ("ttl", "4999ms")], "ttl"),
+        (&[("keep", "1m"), ("hold", "true")], "keep"),
+    ] {
+        let refused = client.acquire("x", fields).await.expect_problem(400, "invalid").json();
+        assert_eq!(refused["errors"][0]["field"], field, "{refused}");
+    }
+    let long = client.acquire("x", &[("keep", "61m")]).await.expect_problem(400, "keep-too-long").json();
+    assert_eq!(long["kept_for_ms"], 3_600_000, "{long}");
+    let lease = client.acquired("x", &[("keep", "1m")]).await;
+    let many = client.acquire("y", &[("keep", "1m")]).await.expect_problem(429, "quota-exceeded").json();
+    assert_eq!((&many["limit"], &many["scope"]), (&json!(1), &json!("instance")), "{many}");
+    let plain = client.acquired("y", &[]).await;
+    client.extend("y", &plain.token(), &[("keep", "1m")]).await.expect_problem(429, "quota-exceeded");
+    client.extend("x", &lease.token(), &[("keep", "2m")]).await.expect_status(200);
+    client.release("x", &lease.token()).await.expect_status(204);
+    client.acquired("z", &[("keep", "1m")]).await;
+}
