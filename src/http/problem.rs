@@ -36,6 +36,11 @@ struct Inner {
 }
 
 impl Problem {
+    /// What is wrong, in a sentence without its full stop.
+    pub fn sentence(&self) -> &str {
+        &self.0.detail
+    }
+
     /// Without extension members. `detail` is shown to the client: no secret, no node address.
     pub fn new(slug: ProblemKind, detail: impl Into<String>) -> Self {
         let (detail, members, headers) = (detail.into(), api::Members::default(), HeaderMap::new());

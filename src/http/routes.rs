@@ -57,6 +57,12 @@ pub enum UiRoute {
     AskRelease,
     /// Releases the lock at once.
     Release,
+    /// The form that takes a lock for a time.
+    AskTake,
+    /// Takes it.
+    Take,
+    /// Gives back what the same principal has taken.
+    GiveBack,
     /// The waiters.
     Waiters,
     /// The owners.
@@ -130,6 +136,10 @@ const UI_REVOKE: &str = "/ui/revoke/{resource}";
 const UI_REVOKE_PATTERN: &str = "/ui/revoke/{*resource}";
 const UI_RELEASE: &str = "/ui/release/{resource}";
 const UI_RELEASE_PATTERN: &str = "/ui/release/{*resource}";
+const UI_TAKE: &str = "/ui/take/{resource}";
+const UI_TAKE_PATTERN: &str = "/ui/take/{*resource}";
+const UI_GIVE_BACK: &str = "/ui/give-back/{resource}";
+const UI_GIVE_BACK_PATTERN: &str = "/ui/give-back/{*resource}";
 const UI_ASSET: &str = "/ui/static/{file}";
 
 const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
@@ -144,6 +154,9 @@ const PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421];
 const LOCK_PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421, 503];
 const FORM_CODES: &[u16] = &[303, 400, 401, 403, 404, 412, 413, 415, 421, 503];
 
+const TAKE_CODES: &[u16] = &[303, 400, 401, 403, 413, 415, 421, 423, 429, 503];
+const GIVE_BACK_CODES: &[u16] = &[303, 400, 401, 403, 409, 410, 413, 415, 421, 503];
+
 const LOGIN_CODES: &[u16] = &[303, 400, 403, 413, 415, 421];
 const STREAM_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
 
@@ -152,7 +165,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 33] = [
+pub const ROUTES: [Route; 36] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -176,6 +189,9 @@ pub const ROUTES: [Route; 33] = [
     route("POST", UI_REVOKE, UI_REVOKE_PATTERN, Operation::Ui(UiRoute::Revoke), FORM_CODES),
     route("GET", UI_RELEASE, UI_RELEASE_PATTERN, Operation::Ui(UiRoute::AskRelease), LOCK_PAGE_CODES),
     route("POST", UI_RELEASE, UI_RELEASE_PATTERN, Operation::Ui(UiRoute::Release), FORM_CODES),
+    route("GET", UI_TAKE, UI_TAKE_PATTERN, Operation::Ui(UiRoute::AskTake), PAGE_CODES),
+    route("POST", UI_TAKE, UI_TAKE_PATTERN, Operation::Ui(UiRoute::Take), TAKE_CODES),
+    route("POST", UI_GIVE_BACK, UI_GIVE_BACK_PATTERN, Operation::Ui(UiRoute::GiveBack), GIVE_BACK_CODES),
     page("/ui/waiters", UiRoute::Waiters),
     page("/ui/owners", UiRoute::Owners),
     page("/ui/nodes", UiRoute::Nodes),

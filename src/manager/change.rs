@@ -123,8 +123,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ///
     /// Cancel (drop): the release goes on in the background.
     pub async fn release(&self, resource: &ResourceName, token: &Token) -> Result<Option<Duration>, ReleaseError> {
-        let hash = token.hash();
-        match self.end_lease(resource, &hash, LeaseOutcome::Released).await {
+        self.release_by_hash(resource, &token.hash()).await
+    }
+
+    /// The same by the token's hash.
+    pub(super) async fn release_by_hash(
+        &self,
+        resource: &ResourceName,
+        hash: &TokenHash,
+    ) -> Result<Option<Duration>, ReleaseError> {
+        match self.end_lease(resource, hash, LeaseOutcome::Released).await {
             (ReleaseOutcome::Released, held) => Ok(held),
             (ReleaseOutcome::NotHolder, _) => Err(ReleaseError::NotHolder),
             (ReleaseOutcome::Gone(reason), _) => Err(ReleaseError::Gone(gone(reason))),

@@ -3,12 +3,15 @@
 
 use std::time::Duration;
 
+use super::acquire::principal_tag;
 use super::events::{EventKind, set_lease};
 use super::service::LockManager;
 use super::snapshots::LeaseChange;
-use super::types::{ExtendError, LeaseOutcome};
+use super::types::{ExtendError, LeaseOutcome, ReleaseError};
+use crate::auth::principal::Principal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
+use crate::redlock::inspect::ResourceState;
 use crate::redlock::keeper::{KeptBy, KeptEnd, KeptObserver, KeptView};
 use crate::redlock::node::Node;
 use crate::redlock::release::ReleaseOutcome;
@@ -89,6 +92,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         (labels.kept_until_ms > 0).then(|| Duration::from_millis(left_ms))
     }
 
+    /// When a lease that is kept for so long from now on ends. Milliseconds since 1970, on the cluster clock.
+    pub(super) fn kept_until(&self, kept_for: Duration) -> u64 {
+        let ms = u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX);
+        self.shared.keeper.now_ms().saturating_add(ms)
+    }
+
     pub(super) fn tell_kept(&self, news: KeptNews<'_>) {
         if let Some((_, listener)) = self.shared.keeping.get() {
             listener(news);
@@ -101,7 +110,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) fn set_kept_until(&self, labels: &mut Labels, kept_for: Duration) -> Result<(), ExtendError> {
         let (limits, now_ms) = (self.keep_limits(), self.shared.keeper.now_ms());
         let millis = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
-        let until_ms = now_ms.saturating_add(millis(kept_for));
+        let until_ms = self.kept_until(kept_for);
         let last_ms = labels.acquired_at_ms.saturating_add(millis(limits.max));
         if until_ms > last_ms {
             let left = Duration::from_millis(last_ms.saturating_sub(now_ms));
@@ -112,6 +121,33 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         labels.kept_until_ms = until_ms;
         Ok(())
+    }
+
+    /// Whether this principal acquired the lease with these labels, which the service keeps. Without authentication everybody
+    /// has.
+    pub fn has_taken(&self, labels: &Labels, principal: Option<&Principal>) -> bool {
+        let own = principal_tag(&self.engine().settings.params.cluster, principal);
+        labels.kept_until_ms > 0 && labels.principal == own
+    }
+
+    /// Ends a kept lease at the word of the principal that acquired it. Returns for how long it was held, as far as this
+    /// instance knows.
+    ///
+    /// Cancel: the release goes on in the background.
+    pub async fn give_back(
+        &self,
+        resource: &ResourceName,
+        principal: Option<&Principal>,
+    ) -> Result<Option<Duration>, ReleaseError> {
+        let found = self.engine().inspect(resource).await;
+        let found =
+            found.map_err(|answers| ReleaseError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers))))?;
+        match found.state {
+            ResourceState::Lease { record, .. } if self.has_taken(&record.labels(), principal) => {
+                self.release_by_hash(resource, &record.token).await
+            }
+            _ => Err(ReleaseError::NotHolder),
+        }
     }
 
     /// A request to this instance has ended the lease.

@@ -267,7 +267,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return Err(AcquireError::TooManyKept(limits.total));
         }
         let (resource, ttl, kept_for) = (request.resource, request.ttl, request.kept_for);
-        let params = AcquireParams { resource, token: token.hash(), ttl, labels, kept_for };
+        let params = AcquireParams { resource, token: token.hash(), ttl, labels };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| places::KeepPlace {
             key: place_key(&params.resource, request.principal.as_deref(), &keep.wait_id),
@@ -276,7 +276,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 labels: params.labels.clone(),
                 token: request.token.as_ref().map(|_| params.token.clone()),
                 refuses_deadlock: request.refuses_deadlock,
-                kept_for: params.kept_for,
+                kept_for,
             },
             permit: keep.permit.map(|permit| permit as places::Permit),
         });
@@ -300,13 +300,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             true => self.stored_labels(&params.resource, &params.token).await,
             false => None,
         };
-        let (acquired_at_ms, kept_until_ms) = (grant.acquired_at_ms, grant.kept_until_ms);
-        let labels = stored.unwrap_or(Labels { acquired_at_ms, kept_until_ms, ..params.labels });
-        let kept_for = self.kept_for(&labels);
-        // Before the answer says that it is kept: this instance may end at any time.
-        if kept_for.is_some() && !self.shared.keeper.index(&params.resource).await {
-            return Err(AcquireError::NoQuorum(self.no_quorum(grant.granted, Vec::new())));
+        let acquired_at_ms = grant.acquired_at_ms;
+        let mut labels = stored.unwrap_or(Labels { acquired_at_ms, ..params.labels });
+        if let Some(kept_for) = kept_for.filter(|_| labels.kept_until_ms == 0) {
+            labels.kept_until_ms = self.kept_until(kept_for);
+            if !self.shared.keeper.begin(&params.resource, &params.token, grant.fence, &labels).await {
+                return Err(AcquireError::NoQuorum(self.no_quorum(grant.granted, Vec::new())));
+            }
         }
+        let kept_for = self.kept_for(&labels);
         let lease = GrantedLease {
             resource: params.resource,
             token,

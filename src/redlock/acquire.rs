@@ -31,8 +31,6 @@ pub(crate) struct AcquireParams {
     /// Stored with the lease. The time of the grant is set by each attempt: a request may wait for long before the
     /// attempt that is granted.
     pub labels: Labels,
-    /// For how long after the grant the service renews the lease; `None`: it does not.
-    pub kept_for: Option<Duration>,
 }
 
 /// A lease that a quorum granted. If dropped without [`Grant::keep`], its attempt is cancelled on all
@@ -46,8 +44,6 @@ pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     pub joined: bool,
     /// When the attempt began that was granted, as in the stored labels. Milliseconds since 1970.
     pub acquired_at_ms: u64,
-    /// Until when it is kept, as in the stored labels.
-    pub kept_until_ms: u64,
     /// End of the validity.
     pub deadline: BootTime,
     /// Number of nodes that had granted when the quorum was reached.
@@ -129,12 +125,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Cancel: the attempt is cancelled on all nodes in the background.
     pub(crate) async fn attempt(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
         let attempt = self.entropy.attempt();
-        let kept_until = |kept_for| {
-            self.cluster_clock.request_time().0 / 1_000
-                + u64::try_from(Duration::as_millis(&kept_for)).unwrap_or(u64::MAX)
-        };
-        let kept_until_ms = params.kept_for.map_or(0, kept_until);
-        let labels = Labels { acquired_at_ms: self.clock.wall_ms(), kept_until_ms, ..params.labels.clone() };
+        let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let (resource, token) = (params.resource.clone(), params.token.clone());
         let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });
         let keys_gone = started.plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
@@ -172,7 +163,6 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             fence,
             joined,
             acquired_at_ms: labels.acquired_at_ms,
-            kept_until_ms,
             deadline,
             granted: tally.yes(),
             min_validity,

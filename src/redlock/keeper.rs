@@ -22,9 +22,9 @@ use super::renewal::{renewal_interval, renewal_retry};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    EndReason, KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeResult, Reply, Request,
+    EndReason, KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeResult, Reply, Request, UpdateArgs,
 };
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
 /// Time between two looks at what is due.
 const TICK: Duration = Duration::from_millis(500);
@@ -145,8 +145,34 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         self.engine.cluster_clock.request_time().0 / 1_000
     }
 
-    /// Indexes a lease on a quorum, so that any instance will renew it. To be called before the answer says that it
-    /// is kept. Whether a quorum has it.
+    /// Writes these labels, with an end, to a quorum, and indexes the lease there, so that any instance will renew it. To be
+    /// called when it is granted and before that is answered. Whether a quorum has both.
+    ///
+    /// Not with the acquire itself: what an instance that ends had granted and not answered would be kept for nobody.
+    ///
+    /// Cancel: some nodes may have it. No renewal is confirmed, so that the cancel of its attempt still ends the lease.
+    pub(crate) async fn begin(
+        &self,
+        resource: &ResourceName,
+        token: &TokenHash,
+        fence: Fence,
+        labels: &Labels,
+    ) -> bool {
+        let engine = &self.engine;
+        let (resource, token, labels) = (resource.clone(), token.clone(), Some(labels.encode()));
+        let (fence, ttl) = (Some(fence), None);
+        let index = self.index(&resource);
+        let started = engine.clock.now();
+        let deadline = started.plus(engine.node_timeout());
+        let update = UpdateArgs { resource: resource.clone(), token, ttl, fence, renewal: false, labels };
+        let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Updated { record, .. }) if Some(record.fence) == fence);
+        let everyone = engine.everyone();
+        let marked = engine.round(&everyone, Request::Update(update), started, deadline, Until::Won, is_yes);
+        let (marked, is_indexed) = futures_util::future::join(marked, index).await;
+        marked.yes() >= engine.quorum() && is_indexed
+    }
+
+    /// Indexes a lease on a quorum. Whether a quorum has it.
     ///
     /// Cancel: some nodes may have it, for as long as the lease exists.
     pub(crate) async fn index(&self, resource: &ResourceName) -> bool {

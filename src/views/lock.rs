@@ -28,23 +28,29 @@ pub(crate) enum CompletedAction {
     Revoked,
     /// The lock was released at once.
     Released,
+    /// The reader has taken it for a time.
+    Taken,
+    /// The reader has given back what it had taken.
+    GivenBack,
 }
 
 impl CompletedAction {
     /// The values of the query's field `done`.
-    pub(crate) const NAMES: [&'static str; 2] = ["revoked", "released"];
+    pub(crate) const NAMES: [&'static str; 4] = ["revoked", "released", "taken", "given-back"];
 
     /// The value in the query.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Revoked => Self::NAMES[0],
             Self::Released => Self::NAMES[1],
+            Self::Taken => Self::NAMES[2],
+            Self::GivenBack => Self::NAMES[3],
         }
     }
 
     /// Parses the value of the query.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        [Self::Revoked, Self::Released].into_iter().find(|action| action.as_str() == text)
+        [Self::Revoked, Self::Released, Self::Taken, Self::GivenBack].into_iter().find(|action| action.as_str() == text)
     }
 }
 
@@ -233,7 +239,10 @@ pub(crate) struct LockPage {
     sentence: String,
     holder: Option<HolderDetails>,
     is_foreign: bool,
+    is_free: bool,
     can_end: bool,
+    can_take: bool,
+    can_give_back: bool,
     agreement: String,
     nodes: Vec<NodeAnswerRow>,
     waiters: Vec<LockWaiterRow>,
@@ -264,7 +273,10 @@ impl LockPage {
             sentence: "Fewer than a quorum of the nodes answered, so the holder cannot be determined.".to_owned(),
             holder: None,
             is_foreign: false,
+            is_free: false,
             can_end: false,
+            can_take: false,
+            can_give_back: false,
             agreement: String::new(),
             nodes: Vec::new(),
             waiters: Vec::new(),
@@ -282,10 +294,11 @@ impl LockPage {
         page
     }
 
-    /// The same without the actions, unless the reader may end leases.
+    /// The same with the actions that the reader may take: `has_taken`: it acquired the lease, which the service keeps.
     #[must_use]
-    pub(crate) fn for_viewer(self, may_end: bool) -> Self {
-        Self { can_end: self.can_end && may_end, ..self }
+    pub(crate) fn for_viewer(self, may_end: bool, may_acquire: bool, has_taken: bool) -> Self {
+        let can_take = may_acquire && self.is_free;
+        Self { can_end: self.can_end && may_end, can_take, can_give_back: may_acquire && has_taken, ..self }
     }
 
     fn fill(&mut self, inspection: &Inspection, wall_ms: u64) {
@@ -314,6 +327,7 @@ impl LockPage {
             }
         };
         self.is_foreign = matches!(inspection.state, LockState::Foreign { .. });
+        self.is_free = inspection.state == LockState::Free;
         self.can_end = inspection.etag().is_some();
         self.holder = held.map(|view| holder(view, wall_ms));
         let count = inspection.quorum;

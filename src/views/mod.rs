@@ -20,4 +20,5 @@ pub(crate) mod name_tree;
 pub(crate) mod nodes;
 pub(crate) mod owners;
 pub(crate) mod paging;
+pub(crate) mod take;
 pub(crate) mod waiters;

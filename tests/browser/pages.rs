@@ -7,11 +7,12 @@ use crate::support::poll;
 use crate::support::redis_server::{Options, RedisServer};
 use crate::support::service::SHORT_TIMES;
 
-const PAGES: [(&str, &str); 11] = [
+const PAGES: [(&str, &str); 12] = [
     ("locks", "/ui/"),
     ("locks-filtered", "/ui/?prefix=deploy/prod&sort=held&dir=desc"),
     ("lock", "/ui/locks/deploy/prod"),
     ("lock-free", "/ui/locks/nobody/has/it"),
+    ("take", "/ui/take/deploy/prod"),
     ("revoke", "/ui/revoke/deploy/prod"),
     ("release", "/ui/release/deploy/prod"),
     ("waiters", "/ui/waiters"),

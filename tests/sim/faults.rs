@@ -142,7 +142,7 @@ impl World {
         let now = self.now;
         let span = self.fault_rng.range(600, 4_500) * MS;
         let inst = &mut self.insts[inst];
-        if inst.alive && inst.serving.is_empty() && inst.local <= now {
+        if inst.alive && inst.serving.is_empty() && inst.local <= now && !self.profile.keeps {
             inst.local = now + span;
             inst.boot_lost += span;
             self.coverage.count(HardState::BootClockStopped);

@@ -280,8 +280,8 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
 }
 
 /// As the nodes have it.
-fn record_of(params: &AcquireParams, fence: crate::types::Fence, kept_until_ms: u64) -> LeaseRecord {
-    let labels = Labels { kept_until_ms, ..params.labels.clone() }.encode();
+fn record_of(params: &AcquireParams, fence: crate::types::Fence, labels: &Labels) -> LeaseRecord {
+    let labels = labels.encode();
     LeaseRecord { token: params.token.clone(), renewals: 0, ttl: params.ttl, fence, claims: "".into(), labels }
 }
 
@@ -307,8 +307,8 @@ async fn acquire(
         token: request.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
         labels: crate::types::Labels::default(),
-        kept_for: kept_for_ms(&lock(&engine.clock.world), &request.token, ttl_ms).map(Duration::from_millis),
     };
+    let kept_for = kept_for_ms(&lock(&engine.clock.world), &request.token, ttl_ms);
     let (world, inst) = (&engine.clock.world, engine.clock.inst);
     let has_waiters = || waiting.queue(|queue| queue.waiter_count(&params.resource) > 0);
     let admission = if wait_ms > 0 {
@@ -335,14 +335,17 @@ async fn acquire(
     match outcome {
         Ok(grant) => {
             let granted = (grant.fence, grant.deadline, grant.joined, engine.clock.now().since(started));
-            if params.kept_for.is_some() && !keeper.index(&params.resource).await {
-                return None;
+            if let Some(kept_for) = kept_for.filter(|_| is_new) {
+                let labels = Labels { kept_until_ms: keeper.now_ms() + kept_for, ..params.labels.clone() };
+                if !keeper.begin(&params.resource, &params.token, grant.fence, &labels).await {
+                    return None;
+                }
+                keeper.keep(&params.resource, &record_of(&params, grant.fence, &labels), grant.deadline);
             }
             lock(world).stall_before_answer(inst);
-            let (fence, deadline, kept_until_ms) = (grant.fence, grant.deadline, grant.kept_until_ms);
             let kept = grant.keep().is_ok();
-            if kept && kept_until_ms > 0 && is_new {
-                keeper.keep(&params.resource, &record_of(&params, fence, kept_until_ms), deadline);
+            if !kept && is_new {
+                keeper.forget(&params.token);
             }
             if !kept {
                 lock(world).coverage.count(HardState::TooLateToAnswer);

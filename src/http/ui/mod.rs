@@ -4,6 +4,7 @@ mod forms;
 mod login;
 mod pages;
 mod queries;
+mod take;
 
 use axum::routing::{MethodRouter, get, post};
 
@@ -21,6 +22,9 @@ pub(crate) fn handler(route: UiRoute) -> MethodRouter<AppState> {
         UiRoute::Revoke => post(forms::revoke),
         UiRoute::AskRelease => get(forms::confirm_release),
         UiRoute::Release => post(forms::release),
+        UiRoute::AskTake => get(take::ask),
+        UiRoute::Take => post(take::take),
+        UiRoute::GiveBack => post(take::give_back),
         UiRoute::Waiters => get(pages::waiters),
         UiRoute::Owners => get(pages::owners),
         UiRoute::Nodes => get(pages::nodes),

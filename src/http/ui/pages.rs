@@ -21,7 +21,7 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::routes::{Operation, UiRoute};
 use crate::http::state::AppState;
 use crate::manager::overview::{ListedWaiter, Overview};
-use crate::manager::types::CycleEdge;
+use crate::manager::types::{CycleEdge, LockState};
 use crate::types::ResourceName;
 use crate::views::assets;
 use crate::views::events::EventsPage;
@@ -96,7 +96,13 @@ pub(super) async fn lock(State(state): State<AppState>, request: Request) -> Res
     let status = if inspection.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let past = visible_events(&state, &access);
     let page = LockPage::new(layout, &resource, inspection.as_ref(), &past, done, &base, state.manager.wall_ms());
-    html(status, &page.for_viewer(access.may(Right::Force, &resource)))
+    let holder = inspection.as_ref().ok().and_then(|found| match &found.state {
+        LockState::Held(holder) => Some(&holder.labels),
+        _ => None,
+    });
+    let has_taken = holder.is_some_and(|labels| state.manager.has_taken(labels, access.principal()));
+    let (may_end, may_acquire) = (access.may(Right::Force, &resource), access.may(Right::Acquire, &resource));
+    html(status, &page.for_viewer(may_end, may_acquire, has_taken))
 }
 
 /// The locks and the waiters that the client may read.

@@ -1,0 +1,145 @@
+//! Taking a lock from a page for a time, without a process that holds it: the service renews the lease meanwhile. Whoever has
+//! taken one may give it back; the token is shown to nobody. Works without scripts.
+
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Redirect, Response};
+
+use super::{pages, queries};
+use crate::duration::{format_duration, parse_duration};
+use crate::http::api::extract::{self, MergePatch};
+use crate::http::api::refusals;
+use crate::http::api::requests::KEEP_MIN;
+use crate::http::middleware::access::Access;
+use crate::http::middleware::audit::AuditScope;
+use crate::http::path;
+use crate::http::problem::Problem;
+use crate::http::problem_kind::ProblemKind;
+use crate::http::state::AppState;
+use crate::manager::PendingGrant;
+use crate::manager::types::{AcquireError, AcquireRequest};
+use crate::types::{Labels, ResourceName, Ttl};
+use crate::views::layout::Tab;
+use crate::views::lock::CompletedAction;
+use crate::views::take::{TakeForm, TakePage};
+
+const TAKE: &str = "/ui/take/";
+const GIVE_BACK: &str = "/ui/give-back/";
+/// The owner label of what is taken without authentication.
+const NOBODY: &str = "dashboard";
+
+/// `GET /ui/take/{resource}`. Cancel: nothing is left behind.
+pub(super) async fn ask(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let resource = path::resource_after(request.uri(), TAKE)?;
+    queries::nothing(request.uri())?;
+    let access = Access::of(&request);
+    show(&state, (request.uri(), &access), &resource, TakeForm::default(), StatusCode::OK)
+}
+
+fn show(
+    state: &AppState,
+    (uri, access): (&Uri, &Access),
+    resource: &ResourceName,
+    form: TakeForm,
+    status: StatusCode,
+) -> Result<Response, Problem> {
+    let layout = pages::layout(state, Tab::Other, resource.as_str(), uri, access).without_refresh();
+    pages::html(status, &TakePage::new(layout, resource, &format_duration(state.settings.max_keep), form))
+}
+
+/// `POST /ui/take/{resource}`. Cancel: the lease is given back.
+pub(super) async fn take(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let resource = path::resource_after(request.uri(), TAKE)?;
+    let (audit_scope, access) = (AuditScope::of(&request), Access::of(&request));
+    audit_scope.note(|record| {
+        record.action = "take".to_owned();
+        record.resource = Some(resource.to_string());
+    });
+    let (parts, mut fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
+    let mut field = |name: &str| fields.text(name).unwrap_or_default().trim().to_owned();
+    let form = TakeForm { kept_for: field("for"), note: field("note"), errors: Vec::new() };
+    fields.finish(&["for", "note"])?;
+    let refused = |form: TakeForm, kind: ProblemKind, error: String| {
+        audit_scope.note(|record| record.outcome = kind.as_str().to_owned());
+        let form = TakeForm { errors: vec![error], ..form };
+        show(&state, (&parts.uri, &access), &resource, form, kind.status())
+    };
+    let wanted = match wanted(&state, &access, &resource, &form) {
+        Ok(wanted) => wanted,
+        Err(error) => return refused(form, ProblemKind::Invalid, error),
+    };
+    let permit = access.reserve(false)?;
+    match Box::pin(state.manager.acquire(wanted)).await.and_then(PendingGrant::commit) {
+        Ok(lease) => {
+            audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+            if let Some(permit) = permit {
+                permit.granted(&resource, lease.deadline);
+            }
+            Ok(Redirect::to(&location(&resource, CompletedAction::Taken)).into_response())
+        }
+        Err(error @ (AcquireError::Held(_) | AcquireError::WaitTimeout { .. })) => {
+            let problem = refusals::acquire(&resource, error, &access);
+            refused(form, ProblemKind::Locked, format!("Not taken: {}.", problem.sentence()))
+        }
+        Err(error) => Err(refusals::acquire(&resource, error, &access)),
+    }
+}
+
+/// What the form asks for. Errors: the sentence for the page.
+fn wanted(
+    state: &AppState,
+    access: &Access,
+    resource: &ResourceName,
+    form: &TakeForm,
+) -> Result<AcquireRequest, String> {
+    let settings = &state.settings;
+    let (least, most) = (KEEP_MIN.max(settings.min_ttl.as_duration()), settings.max_keep);
+    let range = || format!("For how long: from {} to {}.", format_duration(least), format_duration(most));
+    let kept_for = parse_duration(&form.kept_for).map_err(|invalid| format!("For how long: {}.", invalid.0))?;
+    if !(least..=most).contains(&kept_for) {
+        return Err(range());
+    }
+    let owner = access.principal().map_or_else(|| NOBODY.to_owned(), |principal| principal.name.to_string());
+    let labels = Labels { owner, note: form.note.clone(), ..Labels::default() };
+    labels.check().map_err(|(field, invalid)| format!("The {field}: {}.", invalid.0))?;
+    let ttl_ms = settings.max_ttl.as_duration().min(kept_for).as_millis();
+    let ttl = Ttl::from_ms(u64::try_from(ttl_ms).unwrap_or(u64::MAX)).map_err(|_| range())?;
+    let (resource, principal, kept_for) = (resource.clone(), access.shared_principal(), Some(kept_for));
+    let wait = std::time::Duration::ZERO;
+    Ok(AcquireRequest {
+        resource,
+        ttl,
+        wait,
+        kept_for,
+        labels,
+        token: None,
+        refuses_deadlock: false,
+        principal,
+        keep: None,
+    })
+}
+
+/// `POST /ui/give-back/{resource}`: of a lease that the same principal acquired and the service keeps. Cancel: the release
+/// continues in the background.
+pub(super) async fn give_back(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let resource = path::resource_after(request.uri(), GIVE_BACK)?;
+    let (audit_scope, access) = (AuditScope::of(&request), Access::of(&request));
+    audit_scope.note(|record| {
+        record.action = "give-back".to_owned();
+        record.resource = Some(resource.to_string());
+    });
+    let (_, fields) = extract::fields(request, &state.settings, MergePatch::Refused).await?;
+    fields.finish(&[])?;
+    let ended = Box::pin(state.manager.give_back(&resource, access.principal())).await;
+    let held = ended.map_err(|error| refusals::release(&resource, error))?;
+    access.update_quota(|quotas| quotas.ended(&resource));
+    audit_scope.note(|record| {
+        record.outcome = "released".to_owned();
+        record.held_ms = held.map(crate::http::format::ms);
+    });
+    Ok(Redirect::to(&location(&resource, CompletedAction::GivenBack)).into_response())
+}
+
+fn location(resource: &ResourceName, done: CompletedAction) -> String {
+    format!("/ui/locks/{resource}?done={}", done.as_str())
+}

@@ -1,0 +1,38 @@
+//! The page on which a person takes a lock for a time.
+
+use askama::Template;
+
+use super::layout::Layout;
+use crate::types::{NOTE_MAX_BYTES, ResourceName};
+
+/// The form as sent; empty at first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TakeForm {
+    /// For how long, as typed.
+    pub kept_for: String,
+    /// The note.
+    pub note: String,
+    /// Why it was rejected, in sentences.
+    pub errors: Vec<String>,
+}
+
+/// The page.
+#[derive(Debug, Template)]
+#[template(path = "take.html")]
+pub(crate) struct TakePage {
+    layout: Layout,
+    resource: String,
+    /// The longest time.
+    longest: String,
+    form: TakeForm,
+}
+
+impl TakePage {
+    /// The length that a note may have; a form counts characters.
+    const NOTE_MAX: usize = NOTE_MAX_BYTES;
+
+    /// `longest`: the setting `max_keep`.
+    pub(crate) fn new(layout: Layout, resource: &ResourceName, longest: &str, form: TakeForm) -> Self {
+        Self { layout, resource: resource.to_string(), longest: longest.to_owned(), form }
+    }
+}
