@@ -68,6 +68,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.sample_gauges(detector.jump(now, self.wall_ms()));
             self.shared.snapshots.sweep(now);
             self.shared.events.sweep(now);
+            self.shared.events.publish_activity(self.wall_ms());
             self.report_incidents();
             self.check_lapsed(&mut lapsed, now).await;
         }

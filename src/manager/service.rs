@@ -250,7 +250,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return Err(AcquireError::Draining { wait_id: request.keep.map(|keep| keep.wait_id) });
         }
         let started = self.now();
-        let until = started.plus(request.wait);
+        let (until, is_ready_to_wait) = (started.plus(request.wait), !request.wait.is_zero());
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
@@ -278,6 +278,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             () = draining.cancelled() => Err(AcquireError::Draining { wait_id }),
             outcome = self.acquire_or_wait(&params, wanted, started, until) => outcome,
         };
+        self.record_acquire(&params.resource, &outcome, is_ready_to_wait, self.now().since(started));
         if let Err(AcquireError::Deadlock { cycle, .. }) = &outcome {
             self.shared.deadlocks.refuse(cycle, self.wall_ms(), &self.shared.events);
         }
