@@ -61,6 +61,8 @@ pub enum UiRoute {
     Waiters,
     /// The owners.
     Owners,
+    /// Who held which name when.
+    Timeline,
     /// The nodes.
     Nodes,
     /// Latency of rounds.
@@ -152,7 +154,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 33] = [
+pub const ROUTES: [Route; 34] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -178,6 +180,7 @@ pub const ROUTES: [Route; 33] = [
     route("POST", UI_RELEASE, UI_RELEASE_PATTERN, Operation::Ui(UiRoute::Release), FORM_CODES),
     page("/ui/waiters", UiRoute::Waiters),
     page("/ui/owners", UiRoute::Owners),
+    page("/ui/timeline", UiRoute::Timeline),
     page("/ui/nodes", UiRoute::Nodes),
     page("/ui/latency", UiRoute::Latency),
     page("/ui/events", UiRoute::Events),

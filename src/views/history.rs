@@ -11,7 +11,8 @@ use crate::api::Event;
 pub(crate) const WIDTH: u64 = 960;
 /// Height of a row.
 pub(crate) const ROW: usize = 18;
-const HOUR_MS: u64 = 3_600_000;
+/// What is drawn.
+pub(crate) const HOUR_MS: u64 = 3_600_000;
 /// Bars that are drawn at most; older ones are left off.
 const BARS_MAX: usize = 200;
 /// Waiters that have a row of their own.

@@ -23,6 +23,7 @@ pub(crate) fn handler(route: UiRoute) -> MethodRouter<AppState> {
         UiRoute::Release => post(forms::release),
         UiRoute::Waiters => get(pages::waiters),
         UiRoute::Owners => get(pages::owners),
+        UiRoute::Timeline => get(pages::timeline),
         UiRoute::Nodes => get(pages::nodes),
         UiRoute::Latency => get(pages::latency),
         UiRoute::Events => get(pages::events),

@@ -30,18 +30,27 @@ fn choice<T: Copy>(fields: &mut Fields, name: &str, known: &[(T, &'static str)])
 /// The filter of the list of locks. Errors: `invalid`.
 pub(super) fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
     let mut fields = Fields::of_query(uri)?;
+    let sort = choice(&mut fields, "sort", &locks::Sort::ALL);
     let states = locks::ListedState::ALL.map(|(state, word, _)| (state, word));
     let query = locks::LocksQuery {
         prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
         owner: fields.text("owner").unwrap_or_default(),
         find: fields.text("find").unwrap_or_default().trim().to_owned(),
         state: choice(&mut fields, "state", &states),
-        sort: choice(&mut fields, "sort", &locks::Sort::ALL).unwrap_or_default(),
-        descending: choice(&mut fields, "dir", &[(true, "desc"), (false, "asc")]).unwrap_or(false),
+        sort: sort.unwrap_or_default(),
+        descending: choice(&mut fields, "dir", &[(true, "desc"), (false, "asc")]).unwrap_or(sort.is_none()),
         page: page(&mut fields),
     };
     fields.finish(&["prefix", "owner", "find", "state", "sort", "dir", "page"])?;
     Ok(query)
+}
+
+/// The prefix of a timeline. Errors: `invalid`.
+pub(super) fn prefix(uri: &Uri) -> Result<String, Problem> {
+    let mut fields = Fields::of_query(uri)?;
+    let prefix = fields.text("prefix").unwrap_or_default().trim().to_owned();
+    fields.finish(&["prefix"])?;
+    Ok(prefix)
 }
 
 /// The filter of the events, and what was entered for it. Units: milliseconds since 1970. Errors: `invalid`.
@@ -90,7 +99,7 @@ mod tests {
     fn a_form_with_empty_fields_does_not_filter() {
         assert_eq!(
             locks(&uri("/ui/?find=&prefix=&owner=&state=&sort=&dir=&page=")).expect("read"),
-            locks::LocksQuery { page: 1, ..locks::LocksQuery::default() }
+            locks::LocksQuery::default()
         );
         let query =
             locks(&uri("/ui/?prefix=deploy/&owner=ci+1&state=lock-delay&sort=held&dir=desc&page=3")).expect("read");
@@ -99,6 +108,9 @@ mod tests {
             (query.state, query.sort, query.descending),
             (Some(locks::ListedState::LockDelay), locks::Sort::Held, true)
         );
+        let by_name = locks(&uri("/ui/?sort=resource")).expect("read");
+        assert!(!by_name.descending, "only the order that is not asked for is a descending one");
+        assert_eq!(prefix(&uri("/ui/timeline?prefix=deploy/")).expect("read"), "deploy/");
         assert_eq!(pages(&uri("/ui/waiters?page=99999999999999999999")).expect("read"), 1);
     }
 
