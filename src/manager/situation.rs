@@ -141,6 +141,10 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
             Reason { one: "is", several: "are", rest: "used by instances of a later release".to_owned() }
         }
         _ if node.has_two_servers => has("two servers under one name".to_owned()),
+        ("up", _) if node.findings.iter().any(|finding| finding.bars) => {
+            has("settings that remove the vote".to_owned())
+        }
+        ("up", _) => has("not answered for some seconds".to_owned()),
         (state, _) => has(format!("had no vote since {since} ({state})")),
     }
 }

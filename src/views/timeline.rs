@@ -7,11 +7,40 @@ use std::time::Duration;
 
 use askama::Template;
 
+use super::format;
 use super::history::{LockHistory, Mark, Span};
 use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::overview::{ListedWaiter, Overview};
 use crate::types::ResourceName;
+
+/// The periods to choose from: as in queries and on the page, with the ends of the scale. Units: milliseconds.
+pub(crate) const PERIODS: [(Period, &str); 3] =
+    [(Period(super::history::HOUR_MS), "1h"), (Period(900_000), "15m"), (Period(300_000), "5m")];
+
+/// How far back the page reaches. Units: milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Period(u64);
+
+/// What the page shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TimelineQuery {
+    /// What the names begin with.
+    pub prefix: String,
+    /// How far back.
+    pub period: Period,
+}
+
+impl Period {
+    /// As text.
+    pub(crate) fn text(self) -> String {
+        format::time(Duration::from_millis(self.0))
+    }
+
+    fn half(self) -> Self {
+        Self(self.0 / 2)
+    }
+}
 
 /// Lanes that are drawn at most: the most waited for, then those that were held last.
 const LANES_MAX: usize = 20;
@@ -38,7 +67,7 @@ pub(crate) struct Lane {
 #[template(path = "timeline.html")]
 pub(crate) struct TimelinePage {
     layout: Layout,
-    prefix: String,
+    query: TimelineQuery,
     lanes: Vec<Lane>,
     marks: Vec<Mark>,
     height: usize,
@@ -60,12 +89,13 @@ impl TimelinePage {
     /// milliseconds since 1970.
     pub(crate) fn new(
         layout: Layout,
-        prefix: &str,
+        query: TimelineQuery,
         overview: &Overview,
         waiters: &[ListedWaiter],
         events: &[Arc<Event>],
         wall_ms: u64,
     ) -> Self {
+        let (prefix, now) = (query.prefix.as_str(), (wall_ms, query.period.0));
         let mut names: HashMap<&str, Known> = HashMap::new();
         let held = overview.leases.leases.iter().filter(|(_, lease)| lease.is_confirmed && lease.left > overview.age);
         for (name, _) in held.filter(|(name, _)| name.as_str().starts_with(prefix)) {
@@ -76,7 +106,7 @@ impl TimelinePage {
             known.waiters.push((waiter.owner.to_string(), waiter.waiting));
         }
         let mut of_names: HashMap<&str, Vec<Arc<Event>>> = HashMap::new();
-        let (mut incidents, from_ms) = (Vec::new(), wall_ms.saturating_sub(super::history::HOUR_MS));
+        let (mut incidents, from_ms) = (Vec::new(), wall_ms.saturating_sub(query.period.0));
         for event in events.iter().filter(|event| event.at_ms > from_ms) {
             match event.resource.as_deref() {
                 Some(name) if name.starts_with(prefix) => {
@@ -100,7 +130,7 @@ impl TimelinePage {
             let holder =
                 lease.filter(|labels| labels.acquired_at_ms > 0).map(|labels| (&*labels.owner, labels.acquired_at_ms));
             let events = of_names.remove(name).unwrap_or_default();
-            let drawn = LockHistory::new(name, &events, holder, &known.waiters, wall_ms);
+            let drawn = LockHistory::new(name, &events, holder, &known.waiters, now);
             if drawn.is_empty() {
                 continue;
             }
@@ -112,8 +142,8 @@ impl TimelinePage {
             height = y + drawn.height() + SPACE;
             lanes.push(Lane { resource: name.to_owned(), y, spans: drawn.spans, waiting });
         }
-        let marks = LockHistory::new("", &incidents, None, &[], wall_ms).marks;
-        Self { layout, prefix: prefix.to_owned(), lanes, marks, height, hidden, complete: overview.leases.complete }
+        let marks = LockHistory::new("", &incidents, None, &[], now).marks;
+        Self { layout, lanes, marks, height, hidden, complete: overview.leases.complete, query }
     }
 }
 
@@ -148,7 +178,8 @@ mod tests {
             owner: "bob".into(),
             waiting: Duration::from_secs(9),
         };
-        TimelinePage::new(layout(), prefix, &four(), &[waiter("deploy/prod"), waiter("next")], events, NOW_MS)
+        let query = TimelineQuery { prefix: prefix.to_owned(), period: PERIODS[0].0 };
+        TimelinePage::new(layout(), query, &four(), &[waiter("deploy/prod"), waiter("next")], events, NOW_MS)
     }
 
     #[test]

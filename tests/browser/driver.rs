@@ -20,8 +20,12 @@ const AXE: &str = include_str!("axe.min.js");
 pub enum Look {
     Light,
     Dark,
-    /// 320 pixels wide, as on a telephone.
+    /// 320 pixels wide, as on a small telephone.
     Narrow,
+    /// 390 pixels wide.
+    Phone,
+    /// The same in dark mode.
+    PhoneDark,
     /// Without script.
     Plain,
 }
@@ -87,6 +91,11 @@ impl Browser {
         self.client.goto(&format!("{}{path}", self.base)).await.unwrap_or_else(|e| panic!("{path}: {e}"));
     }
 
+    /// Opens a path of another service.
+    pub async fn go_to(&self, base: &str, path: &str) {
+        self.client.goto(&format!("{base}{path}")).await.unwrap_or_else(|e| panic!("{path}: {e}"));
+    }
+
     /// The present path with its query.
     pub async fn path(&self) -> String {
         let url = self.client.current_url().await.expect("an address");
@@ -132,6 +141,8 @@ impl Browser {
             Look::Light => "light",
             Look::Dark => "dark",
             Look::Narrow => "narrow",
+            Look::Phone => "phone",
+            Look::PhoneDark => "phone-dark",
             Look::Plain => "plain",
         };
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
@@ -194,12 +205,17 @@ fn capabilities(look: Look) -> serde_json::Map<String, Value> {
         "--force-color-profile=srgb",
         "--window-size=1280,1000",
     ];
-    if look == Look::Dark {
+    if matches!(look, Look::Dark | Look::PhoneDark) {
         args.push("--blink-settings=preferredColorScheme=0");
     }
     let mut options = json!({ "args": args });
-    if look == Look::Narrow {
-        options["mobileEmulation"] = json!({ "deviceMetrics": { "width": 320, "height": 900, "pixelRatio": 2 } });
+    let width = match look {
+        Look::Narrow => Some(320),
+        Look::Phone | Look::PhoneDark => Some(390),
+        Look::Light | Look::Dark | Look::Plain => None,
+    };
+    if let Some(width) = width {
+        options["mobileEmulation"] = json!({ "deviceMetrics": { "width": width, "height": 900, "pixelRatio": 2 } });
     }
     if look == Look::Plain {
         options["prefs"] = json!({ "profile.managed_default_content_settings.javascript": 2 });

@@ -9,6 +9,7 @@ mod driver;
 mod fixture;
 mod force;
 mod forms;
+mod incident;
 mod live;
 mod no_script;
 mod pages;

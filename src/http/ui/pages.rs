@@ -97,14 +97,14 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
 
 /// `GET /ui/timeline`.
 pub(super) async fn timeline(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let prefix = queries::prefix(request.uri())?;
+    let query = queries::timeline(request.uri())?;
     let access = Access::of(&request);
     let layout = layout(&state, Tab::Timeline, "Timeline", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
     let (events, wall_ms) = (visible_events(&state, &access), state.manager.wall_ms());
-    html(StatusCode::OK, &TimelinePage::new(layout, &prefix, &overview, &waiters, &events, wall_ms))
+    html(StatusCode::OK, &TimelinePage::new(layout, query, &overview, &waiters, &events, wall_ms))
 }
 
 /// `GET /ui/locks/{resource}`: 503 if too few nodes answer to tell who holds it. Cancel: nothing is left behind.

@@ -6,6 +6,7 @@ use axum::http::Uri;
 use crate::http::api::event_filter::EventFilter;
 use crate::http::api::fields::Fields;
 use crate::http::problem::Problem;
+use crate::views::timeline::{PERIODS, TimelineQuery};
 use crate::views::{events, locks};
 
 /// The highest page number: more than any table has.
@@ -45,12 +46,13 @@ pub(super) fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
     Ok(query)
 }
 
-/// The prefix of a timeline. Errors: `invalid`.
-pub(super) fn prefix(uri: &Uri) -> Result<String, Problem> {
+/// What a timeline shows. Errors: `invalid`.
+pub(super) fn timeline(uri: &Uri) -> Result<TimelineQuery, Problem> {
     let mut fields = Fields::of_query(uri)?;
     let prefix = fields.text("prefix").unwrap_or_default().trim().to_owned();
-    fields.finish(&["prefix"])?;
-    Ok(prefix)
+    let period = choice(&mut fields, "last", &PERIODS).unwrap_or(PERIODS[0].0);
+    fields.finish(&["prefix", "last"])?;
+    Ok(TimelineQuery { prefix, period })
 }
 
 /// The filter of the events, and what was entered for it. Units: milliseconds since 1970. Errors: `invalid`.
@@ -110,7 +112,9 @@ mod tests {
         );
         let by_name = locks(&uri("/ui/?sort=resource")).expect("read");
         assert!(!by_name.descending, "only the order that is not asked for is a descending one");
-        assert_eq!(prefix(&uri("/ui/timeline?prefix=deploy/")).expect("read"), "deploy/");
+        let last = timeline(&uri("/ui/timeline?prefix=deploy/&last=15m")).expect("read");
+        assert_eq!((last.prefix.as_str(), last.period.text().as_str()), ("deploy/", "15 m 00 s"));
+        assert!(timeline(&uri("/ui/timeline?last=2y")).is_err());
         assert_eq!(pages(&uri("/ui/waiters?page=99999999999999999999")).expect("read"), 1);
     }
 
