@@ -115,25 +115,30 @@ struct Reason {
     rest: String,
 }
 
+/// Why a node is in quarantine, by the word for it.
+pub(super) fn cause(word: &str) -> &'static str {
+    match word {
+        "restart" => "restarted or replaced",
+        "blank" => "wiped, or new",
+        "failover" => "a replica meanwhile",
+        "evicted" => "evicted keys",
+        "clock" => "the clock ran ahead and came back",
+        _ => "leases may be forgotten",
+    }
+}
+
 /// What, since when, until when.
 fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
     let since = time_of_day(wall_ms.saturating_sub(ms(node.since)));
     let has = |rest| Reason { one: "has", several: "have", rest };
     match (node.state.as_str(), node.votes_in) {
         ("quarantined", Some(left)) => {
-            let cause = match node.quarantine.as_deref() {
-                Some("restart") => "restarted or replaced",
-                Some("blank") => "wiped, or new",
-                Some("failover") => "a replica meanwhile",
-                Some("evicted") => "evicted keys",
-                Some("clock") => "the clock ran ahead and came back",
-                _ => "leases may be forgotten",
-            };
+            let cause = cause(node.quarantine.as_deref().unwrap_or_default());
             has(format!("been in quarantine since {since}, until {} ({cause})", end(wall_ms, left)))
         }
         ("down", _) => has(format!("not answered since {since}")),
         ("unknown", _) => has("not answered yet".to_owned()),
-        ("slow", _) => has("answered too late for most rounds".to_owned()),
+        ("slow", _) => has(format!("answered too late for most rounds since {since}")),
         ("awaiting-seed", _) => has(format!("waited for the fences of the other nodes since {since}")),
         ("clock-off", _) => has(format!("had a wrong clock since {since}")),
         ("other-cluster", _) => has("another node list or other settings".to_owned()),

@@ -3,9 +3,12 @@
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::events::{self, EventRow};
 use super::format;
+use crate::api::Event;
 use crate::manager::activity::{Hour, MINUTES, MinuteCounts};
 use crate::manager::overview::Overview;
 use crate::types::ResourceName;
@@ -18,6 +21,9 @@ const BAR: usize = 4;
 pub(crate) const WIDTH: usize = BAR * MINUTES;
 /// Height of a chart.
 pub(crate) const HEIGHT: u64 = 36;
+/// The kinds of events that are listed: what an operator who comes now would have wanted to see.
+const INCIDENTS: [&str; 8] =
+    ["node_down", "node_up", "quarantined", "quorum_lost", "quorum_back", "forced", "lost", "deadlock"];
 const HOUR: Duration = Duration::from_hours(1);
 
 /// A value over the hour.
@@ -61,6 +67,8 @@ pub(crate) struct HourSection {
     pub known_from: String,
     /// How many runs of instances it is made of.
     pub instances: usize,
+    /// The latest incidents.
+    pub incidents: Vec<EventRow>,
 }
 
 impl HourSection {
@@ -118,7 +126,17 @@ impl HourSection {
             owners: largest(owners.into_iter().collect()).iter().map(of_owner).collect(),
             known_from: known_from(hour),
             instances: hour.instances,
+            incidents: Vec::new(),
         }
+    }
+
+    /// The same with the latest of these events, newest first, that are no everyday ones of locks or instances.
+    #[must_use]
+    pub(crate) fn with_incidents(self, events: &[Arc<Event>], wall_ms: u64) -> Self {
+        let from_ms = wall_ms.saturating_sub(format::ms(HOUR));
+        let recent = events.iter().take_while(|event| event.at_ms > from_ms);
+        let incidents = recent.filter(|event| INCIDENTS.contains(&event.event.as_str()));
+        Self { incidents: incidents.take(ROWS_MAX).map(|event| events::row(event)).collect(), ..self }
     }
 }
 
@@ -220,6 +238,19 @@ mod tests {
         assert_eq!((grants.value.as_str(), grants.hint.as_str()), ("1\u{202f}201", "at most 200 in a minute"));
         assert_eq!(grants.bars, "M0 36v-1h3v1zM236 36v-36h3v36z");
         assert_eq!((wait.value.as_str(), wait.bars.as_str()), ("-", ""));
+    }
+
+    #[test]
+    fn the_latest_incidents_of_the_hour_are_listed() {
+        let event = |kind: &str, ago_s: u64| {
+            Arc::new(Event { event: kind.into(), at_ms: NOW_MS - ago_s * 1_000, ..Event::default() })
+        };
+        let all = [event("node_up", 5), event("released", 6), event("node_down", 9), event("quorum_lost", 3_700)];
+        let section = HourSection::default().with_incidents(&all, NOW_MS);
+        assert_eq!(
+            section.incidents.iter().map(|row| row.kind.text.as_str()).collect::<Vec<_>>(),
+            ["node up", "node down"]
+        );
     }
 
     #[test]

@@ -50,9 +50,9 @@ struct Watch<'a> {
 async fn sentence(client: &Client) -> String {
     let html = client.get("/ui/").await.text;
     let part = |id: &str| {
-        let rest = html.split_once(&format!("id=\"{id}\" data-live>"))?.1;
+        let rest = html.split_once(&format!("<div id=\"{id}\" data-live>"))?.1;
         let mut text = String::new();
-        for piece in rest.split_once("</div>\n<")?.0.split('<') {
+        for piece in rest.split_once(if id == "alarm" { "<div class=\"wide\">" } else { "<section" })?.0.split('<') {
             text.push_str(piece.split_once('>').map_or(piece, |(_, after)| after));
         }
         Some(text.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|text| !text.is_empty())

@@ -90,6 +90,7 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
     if is_home {
         let (hour, may_read) = (state.manager.hour(), |name: &ResourceName| access.may(Right::Read, name));
         let hour = HourSection::new(&hour, &overview, may_read, access.may_all(), wall_ms);
+        let hour = hour.with_incidents(&visible_events(&state, &access), wall_ms);
         page = page.with_hour(hour, WaitGraph::new(&overview, &waiters));
     }
     html(StatusCode::OK, &page)
