@@ -33,7 +33,7 @@ pub(super) fn describe(
     let Some(NodeStatus { vote, why, .. }) = &health.status else {
         return ("unknown".into(), None, Some("it has not answered a probe yet".into()), Vec::new());
     };
-    if health.is_slow && matches!(vote, Vote::Active) {
+    if health.is_slow && health.votes(now) {
         return ("slow".into(), None, Some(SLOW.into()), Vec::new());
     }
     let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::poll;
@@ -183,10 +184,20 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ends the browser too. Fails if it has ended already.
+        // The browser would outlive its driver where a test fails. Fails if they have ended already.
+        children(self.driver.id()).into_iter().for_each(|browser| _ = kill_process(browser, Signal::KILL));
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<Pid> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let ids: Vec<i32> =
+        lists.flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect();
+    ids.into_iter().filter_map(Pid::from_raw).collect()
 }
 
 fn violation(violation: &Value) -> String {
