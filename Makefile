@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast model chaos floods attack bench bench-peers bench-growth bench-cost fuzz lint check-crates dist fmt docs acceptance measure
+.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-cost fuzz lint check-crates dist fmt docs acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,6 +30,10 @@ test: deps target/venv/stamp ## install what is missing, then run every test
 	cargo test --locked --lib $(OPTIMISED)
 	cargo test --locked --bins --examples --test '*'
 	cargo test --locked --doc
+
+incident: deps ## half an hour of failures in two minutes, and what pages, events, metrics, alerts and log said; then a rolling restart under 300 requests/s
+	REDLOCKD_SCREENSHOTS=1 cargo test --locked --test browser incident:: -- --ignored --nocapture
+	REDLOCKD_ROLLING_RATE=$(or $(RATE),300) cargo test --locked --test it rolling:: -- --nocapture
 
 model: ## check the models of the protocol within larger bounds than `make test` does (minutes)
 	REDLOCKD_MODEL_IN_DEPTH=1 cargo test --locked --test model -- --nocapture --test-threads 1

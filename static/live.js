@@ -8,6 +8,7 @@
   const TIMEOUT = 5000; // ms for one answer: a service that is stopped keeps the connection open
   const STALE = MAX_INTERVAL + TIMEOUT; // ms; what is older is not shown as live
   const state = document.getElementById("live");
+  const seen = new WeakMap(); // by part, what the server sent last
   let loaded = performance.now();
   let asked = loaded; // when the last fetch began, answered or not
   let wanted = false;
@@ -44,8 +45,9 @@
       e.classList.toggle("over", left <= 0);
       if (left <= 0) wanted = true; // renewed or gone: there are no events for renewals
     }
-    for (const e of document.querySelectorAll(".count[data-held]")) e.textContent = clock(Number(e.dataset.held) + passed);
-    for (const e of document.querySelectorAll(".count[data-age]")) e.textContent = clock(Number(e.dataset.age) + passed);
+    const show = (e, text) => { if (e.textContent !== text) e.textContent = text; };
+    for (const e of document.querySelectorAll(".count[data-held]")) show(e, clock(Number(e.dataset.held) + passed));
+    for (const e of document.querySelectorAll(".count[data-age]")) show(e, clock(Number(e.dataset.age) + passed));
     for (const e of document.querySelectorAll(".bar[data-ttl]")) {
       const percent = Math.max(0, Math.min(100, ((Number(e.dataset.left) - passed) * 100) / Number(e.dataset.ttl)));
       e.querySelector(".fill").setAttribute("width", percent.toFixed(1));
@@ -61,21 +63,53 @@
   const showLost = () =>
     showStatus("lost", `No answer from the service: this page is ${clock(performance.now() - loaded)} old`);
 
+  // Makes `from` equal to `to` with as few changes as possible, so that what is selected, focused or scrolled stays. Children
+  // with a `data-key` are matched by it, the others by their place.
+  const patch = (from, to) => {
+    if (from.nodeName !== to.nodeName) {
+      from.replaceWith(to);
+      return;
+    }
+    if (from.nodeType !== Node.ELEMENT_NODE) {
+      if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
+      return;
+    }
+    for (const { name } of [...from.attributes])
+      if (!to.hasAttribute(name) && !(name === "open" && from.nodeName === "DETAILS")) from.removeAttribute(name);
+    for (const { name, value } of to.attributes) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
+    patchChildren(from, to);
+  };
+
+  const patchChildren = (from, to) => {
+    const keyed = new Map([...from.children].filter((e) => e.dataset.key).map((e) => [e.dataset.key, e]));
+    let at = from.firstChild;
+    for (const next of [...to.childNodes]) {
+      const key = next.dataset?.key;
+      const known = key ? keyed.get(key) : at;
+      if (!known || (!key && (at.dataset?.key || at.nodeName !== next.nodeName))) {
+        from.insertBefore(next, at);
+        continue;
+      }
+      if (known === at) at = at.nextSibling;
+      else from.insertBefore(known, at);
+      patch(known, next);
+    }
+    while (at !== null) {
+      const gone = at;
+      at = at.nextSibling;
+      gone.remove();
+    }
+  };
+
   const replace = (fresh) => {
-    const focus = document.activeElement;
-    const key = focus && focus !== document.body ? focus.id || focus.getAttribute("href") : null;
     for (const part of document.querySelectorAll("[data-live]")) {
       const other = fresh.getElementById(part.id);
-      if (other === null || other.innerHTML === part.dataset.seen) continue;
+      if (other === null) continue;
       const text = other.innerHTML;
-      if (part.hasAttribute("aria-live") && part.textContent === other.textContent) continue;
-      part.replaceChildren(...document.adoptNode(other).childNodes);
-      part.dataset.seen = text;
-    }
-    // The focused element may have been replaced: focus its successor.
-    if (key && !document.contains(focus)) {
-      const successor = [...document.querySelectorAll("[id], a[href]")].find((e) => (e.id || e.getAttribute("href")) === key);
-      if (successor) successor.focus({ preventScroll: true });
+      if (text === seen.get(part) || (part.hasAttribute("aria-live") && part.textContent === other.textContent)) continue;
+      // What the script counted is not what the server sent.
+      patchChildren(part, document.adoptNode(other));
+      seen.set(part, text);
     }
   };
 

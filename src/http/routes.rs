@@ -67,6 +67,8 @@ pub enum UiRoute {
     Waiters,
     /// The owners.
     Owners,
+    /// Who held which name when.
+    Timeline,
     /// The nodes.
     Nodes,
     /// Latency of rounds.
@@ -165,7 +167,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 36] = [
+pub const ROUTES: [Route; 37] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -194,6 +196,7 @@ pub const ROUTES: [Route; 36] = [
     route("POST", UI_GIVE_BACK, UI_GIVE_BACK_PATTERN, Operation::Ui(UiRoute::GiveBack), GIVE_BACK_CODES),
     page("/ui/waiters", UiRoute::Waiters),
     page("/ui/owners", UiRoute::Owners),
+    page("/ui/timeline", UiRoute::Timeline),
     page("/ui/nodes", UiRoute::Nodes),
     page("/ui/latency", UiRoute::Latency),
     page("/ui/events", UiRoute::Events),

@@ -1,9 +1,11 @@
 //! An acquire as a request of the wait queues, and what their answers mean for its caller.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use super::activity::AcquireSeen;
 use super::latency::Round;
 use super::service::LockManager;
 use super::types::{AcquireError, CycleEdge};
@@ -109,6 +111,25 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             Err(error) => Err(self.acquire_error(resource, error, admission == Admission::Queued, started)),
         }
+    }
+
+    /// Counts an acquire for the pages. One that took longer than a round can was refused first, or queued.
+    pub(super) fn record_acquire(
+        &self,
+        resource: &ResourceName,
+        outcome: &Result<Grant<N, C, E>, AcquireError>,
+        is_ready_to_wait: bool,
+        took: Duration,
+    ) {
+        use AcquireError::{Deadlock, Held, TooManyWaiters, WaitTimeout};
+        let (is_over, is_contended) = match outcome {
+            Ok(_) => (true, took > self.node_timeout()),
+            Err(WaitTimeout { .. } | Deadlock { .. }) => (true, true),
+            Err(Held(_) | TooManyWaiters { .. }) => (false, true),
+            Err(_) => return,
+        };
+        let waited = (is_over && is_ready_to_wait).then_some(took);
+        self.shared.events.record_acquire(resource, AcquireSeen { waited, is_contended }, self.wall_ms());
     }
 
     fn acquire_error(

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::events::{EventKind, set_end, set_lease};
 use super::latency::Round;
+use super::leases::OwnEnd;
 use super::service::LockManager;
 use super::snapshots::LeaseChange;
 use super::types::*;
@@ -47,7 +48,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Err(refusal) => return Err(self.extend_error(&hash, refusal)),
         };
         let labels = extended.record.labels();
-        self.record_own_lease(&hash, (&request.resource, &labels.owner), extended.deadline);
+        self.record_own_lease(&hash, (&request.resource, &labels), extended.deadline);
         if request.kept_for.is_some() {
             self.shared.keeper.keep(&request.resource, &extended.record, extended.deadline);
         }
@@ -154,8 +155,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let begun = self.now();
         // Only for a lease that this instance granted: a made-up token must not wake anybody.
         let is_ours = self.shared.own_leases.has(token);
-        let outcome = self.shared.waiting.release(resource, token, is_ours).await;
-        let end = self.shared.own_leases.remove(token);
+        // Of a lease that another instance granted, a node is asked first whose it was, for events and metrics.
+        let stored = async { if is_ours { None } else { self.engine().inspect_on_one(resource, token).await } };
+        let release = self.shared.waiting.release(resource, token, is_ours);
+        let (stored, outcome) = futures_util::future::join(Box::pin(stored), release).await;
+        let end = self.shared.own_leases.remove(token).or_else(|| Some(self.end_of(&stored?.labels())));
         if reason != LeaseOutcome::KeptOut {
             self.stop_keeping(resource, token);
         }
@@ -242,6 +246,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             _ => Err(ForceError::NotHeld),
         }
+    }
+
+    fn end_of(&self, labels: &Labels) -> OwnEnd {
+        OwnEnd { since: self.granted_at(labels), owner: labels.owner.as_str().into() }
     }
 
     fn named(&self, record: &LeaseRecord) -> EndedLease {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
+use super::activity::{self, AcquireSeen, Activity, Hour};
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 pub(crate) use super::event_kind::EventKind;
@@ -41,6 +42,7 @@ pub struct EventHub {
     published: AtomicU64,
     added: Notify,
     state: Mutex<State>,
+    activity: Activity,
 }
 
 #[derive(Default)]
@@ -148,6 +150,7 @@ impl EventHub {
             published: AtomicU64::new(0),
             added: Notify::new(),
             state: Mutex::default(),
+            activity: Activity::default(),
         }
     }
 
@@ -211,7 +214,26 @@ impl EventHub {
     pub fn publish_local(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
         let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, ..Event::default() };
         describe(&mut event);
+        self.activity.record_event(kind, &event);
         self.add(event);
+    }
+
+    /// An acquire of this instance was decided.
+    pub(super) fn record_acquire(&self, resource: &ResourceName, seen: AcquireSeen, wall_ms: u64) {
+        self.activity.record_acquire(resource, seen, wall_ms);
+    }
+
+    /// Publishes the activity of this instance to the others, where it is time to.
+    pub(super) fn publish_activity(&self, wall_ms: u64) {
+        for text in self.activity.due(&self.name, wall_ms, TEXT_MAX) {
+            let text: Arc<str> = text.into();
+            self.channels().for_each(|channel| channel.publish(Topic::Incidents, &text));
+        }
+    }
+
+    /// The activity of the last hour.
+    pub(super) fn hour(&self, wall_ms: u64) -> Hour {
+        self.activity.hour(wall_ms)
     }
 
     /// What is known of the recent past, newest first: what this instance did since it started, and what
@@ -264,6 +286,7 @@ impl EventHub {
         let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, name, ..Event::default() };
         event.instance = kind.is_incident().then(|| self.name.clone());
         describe(&mut event);
+        self.activity.record_event(kind, &event);
         event
     }
 
@@ -273,6 +296,10 @@ impl EventHub {
             return;
         }
         let Ok(event) = serde_json::from_slice::<Event>(text) else { return };
+        if event.event == activity::MESSAGE {
+            self.activity.receive(text, &self.name);
+            return;
+        }
         let is_known = EventKind::parse(&event.event).is_some();
         let edges = event.cycle.iter().flatten().map(|edge| edge.waits_for.as_str());
         let is_valid = event.resource.as_deref().into_iter().chain(edges).all(|name| ResourceName::parse(name).is_ok());

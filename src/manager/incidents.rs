@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::events::{EventHub, EventKind};
-use super::situation::Situation;
+use super::situation::{Situation, cause};
 use super::types::{NodeSummary, QuarantineCounts, QuorumLoss};
 use crate::redlock::clock::BootTime;
 
@@ -51,6 +51,8 @@ struct NodeRecord {
     /// Since when it has no vote.
     lost: Option<BootTime>,
     quarantines: QuarantineCounts,
+    /// How often it had lost its memory at the last observation.
+    losses: u64,
 }
 
 /// A begin or an end.
@@ -58,6 +60,8 @@ struct NodeRecord {
 pub(super) enum Incident {
     /// A node (its index) changed to a state without a vote, from this one.
     NodeLost { node: usize, before: String },
+    /// A node lost its memory and was filled by the others, all since the last observation.
+    Forgot { node: usize },
     /// A node votes again after so long.
     NodeBack { node: usize, after: Option<Duration> },
     /// A quorum votes, for the first time.
@@ -94,6 +98,17 @@ impl Incidents {
         for (i, (summary, record)) in nodes.iter().zip(&mut state.nodes).enumerate() {
             let before = std::mem::replace(&mut record.state, summary.state.clone());
             let had_vote = std::mem::replace(&mut record.votes, summary.votes);
+            let losses = std::mem::replace(&mut record.losses, summary.losses.count);
+            let is_unseen =
+                losses < summary.losses.count && ![&before, &summary.state].contains(&&"quarantined".to_owned());
+            if is_unseen && !before.is_empty() {
+                record.quarantines.add(&summary.losses.why);
+                incidents.push(Incident::Forgot { node: i });
+                if had_vote && summary.votes {
+                    let after = summary.lost_ago.map(|ago| ago.saturating_sub(summary.since));
+                    incidents.push(Incident::NodeBack { node: i, after });
+                }
+            }
             if before == summary.state && had_vote == summary.votes || summary.state == "unknown" {
                 continue;
             }
@@ -149,6 +164,10 @@ pub(super) fn log(incident: &Incident, nodes: &[NodeSummary], needed: usize, sit
             let (of, then) = (nodes.len(), margin_text(voting, needed));
             tracing::warn!(%node, state, before, why, votes_in_s, voting, needed, of, "the node has no vote: {then}");
         }
+        Incident::Forgot { node } => {
+            let (node, why) = (&nodes[*node].node, forgot(&nodes[*node]));
+            tracing::warn!(%node, voting, needed, "the node {why}: {}", margin_text(voting, needed));
+        }
         Incident::NodeBack { node, after } => {
             let (node, after_s) = (&nodes[*node].node, after.map(|after| after.as_secs_f64()));
             tracing::info!(%node, after_s, voting, needed, "the node is up and votes");
@@ -166,6 +185,11 @@ pub(super) fn log(incident: &Incident, nodes: &[NodeSummary], needed: usize, sit
     }
 }
 
+/// What happened to a node that was filled at once.
+fn forgot(node: &NodeSummary) -> String {
+    format!("lost its memory ({}) and was filled by the others at once", cause(&node.losses.why))
+}
+
 /// Each node without a vote, with its state and the time that is left.
 fn reasons(nodes: &[NodeSummary]) -> String {
     let reason = |node: &NodeSummary| match node.votes_in {
@@ -180,7 +204,7 @@ pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub
     let ms = |after: &Duration| u64::try_from(after.as_millis()).ok();
     let kind = match incident {
         Incident::NodeLost { node, .. } if nodes[*node].state == "down" => EventKind::NodeDown,
-        Incident::NodeLost { .. } => EventKind::Quarantined,
+        Incident::NodeLost { .. } | Incident::Forgot { .. } => EventKind::Quarantined,
         Incident::NodeBack { .. } => EventKind::NodeUp,
         Incident::QuorumLost => EventKind::QuorumLost,
         Incident::QuorumBack { .. } => EventKind::QuorumBack,
@@ -191,6 +215,11 @@ pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub
             let node = &nodes[*node];
             (event.node, event.reason) = (Some(node.node.to_string()), Some(node.state.clone()));
             (event.detail, event.left_ms) = (node.why.clone(), node.votes_in.as_ref().and_then(ms));
+        }
+        Incident::Forgot { node } => {
+            let node = &nodes[*node];
+            (event.node, event.reason) = (Some(node.node.to_string()), Some("quarantined".to_owned()));
+            event.detail = Some(forgot(node));
         }
         Incident::NodeBack { node, after } => {
             let node = &nodes[*node];
@@ -253,6 +282,22 @@ mod tests {
         assert_eq!(incidents.quorum_loss(at(30).now), None);
         assert_eq!(incidents.quarantines(1).by_reason().find(|(reason, _)| *reason == "restart"), Some(("restart", 1)));
         assert_eq!(incidents.quarantines(0), QuarantineCounts::default());
+    }
+
+    #[test]
+    fn a_loss_of_memory_between_two_observations_is_an_incident() {
+        let incidents = Incidents::default();
+        let observe = |lost: u64, second| {
+            let mut seen = nodes(&["up", "up", "up"]);
+            (seen[1].losses.count, seen[1].losses.why) = (lost, "blank".into());
+            (seen[1].lost_ago, seen[1].since) = (Some(Duration::from_millis(900)), Duration::from_millis(200));
+            incidents.observe(&seen, 2, at(second))
+        };
+        assert_eq!(observe(4, 1), [Incident::Quorum], "from before this instance");
+        let back = Incident::NodeBack { node: 1, after: Some(Duration::from_millis(700)) };
+        assert_eq!(observe(5, 2), [Incident::Forgot { node: 1 }, back]);
+        assert_eq!(observe(5, 3), []);
+        assert_eq!(incidents.quarantines(1).by_reason().find(|(reason, _)| *reason == "blank"), Some(("blank", 1)));
     }
 
     #[test]

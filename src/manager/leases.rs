@@ -37,7 +37,7 @@ struct OwnState {
 
 struct OwnLease {
     deadline: BootTime,
-    /// When this instance first granted or extended it.
+    /// When it was granted.
     since: BootTime,
     /// Only where its end is to be published.
     named: Option<Box<NamedLease>>,
@@ -53,7 +53,7 @@ struct NamedLease {
 /// What is known of a lease of this instance that has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct OwnEnd {
-    /// When this instance first granted or extended it.
+    /// When it was granted.
     pub since: BootTime,
     /// Its owner label; empty where it is not known.
     pub owner: Box<str>,
@@ -94,13 +94,13 @@ fn nibble(digit: u8) -> u8 {
 }
 
 impl OwnLeases {
-    /// A lease was granted or extended at `now`. [`Self::sweep`] returns it when it has run out, unless `NAMED_MAX` others
-    /// are named already.
+    /// A lease was granted, at `since`, or extended. [`Self::sweep`] returns it when it has run out, unless `NAMED_MAX`
+    /// others are named already.
     pub(crate) fn record(
         &self,
         token: &TokenHash,
         deadline: BootTime,
-        now: BootTime,
+        since: BootTime,
         (resource, owner): (&ResourceName, &str),
     ) {
         let (mut state, key) = (self.state.lock(), key(token));
@@ -109,7 +109,7 @@ impl OwnLeases {
             let has_name = known.is_some_and(|(_, is_named)| is_named) || state.named < NAMED_MAX;
             let named = || NamedLease { resource: resource.clone(), token: token.clone(), owner: owner.into() };
             let named = has_name.then(|| Box::new(named()));
-            state.put(key, OwnLease { deadline, since: known.map_or(now, |(since, _)| since), named });
+            state.put(key, OwnLease { deadline, since: known.map_or(since, |(since, _)| since), named });
         }
     }
 

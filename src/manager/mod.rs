@@ -2,6 +2,7 @@
 //! with the types in `types`. The manager itself is in `service`.
 
 mod acquire;
+pub(crate) mod activity;
 mod change;
 mod cluster_waiters;
 mod deadlocks;

@@ -33,13 +33,17 @@ pub(super) fn describe(
     let Some(NodeStatus { vote, why, .. }) = &health.status else {
         return ("unknown".into(), None, Some("it has not answered a probe yet".into()), Vec::new());
     };
-    if health.is_slow && matches!(vote, Vote::Active) {
+    if health.is_slow && health.votes(now) {
         return ("slow".into(), None, Some(SLOW.into()), Vec::new());
     }
     let passed = health.answered_at.map_or(Duration::ZERO, |at| now.since(at));
     match vote {
         Vote::Active | Vote::AlreadyInitialised | Vote::Witnessed => {
-            ("up".into(), None, two_servers(health), Vec::new())
+            let late = || {
+                format!("its last answer is {} s old: it, the network or this process stood still", passed.as_secs())
+            };
+            let why = two_servers(health).or_else(|| (!health.votes(now)).then(late));
+            ("up".into(), None, why, Vec::new())
         }
         Vote::NoVote(NoVote::OtherView { .. }) if health.votes(now) => ("up".into(), None, None, Vec::new()),
         Vote::NoVote(no_vote) => {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::activity::Hour;
 use super::events::EventKind;
 use super::latency::{LatencyWindow, Round};
 use super::service::LockManager;
@@ -159,6 +160,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let situation = self.situation(&nodes);
         let (draining, instance) = (self.is_stopping(), self.shared.instance.clone());
         ClusterStatus { quorum: self.count(granted), situation, nodes, draining, instance }
+    }
+
+    /// What happened to locks in the last hour, at all instances.
+    pub(crate) fn hour(&self) -> Hour {
+        self.shared.events.hour(self.wall_ms())
     }
 
     /// How long quorums took to decide, over the last quarter of an hour: all rounds, and each kind by itself.

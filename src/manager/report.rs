@@ -164,6 +164,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 why,
                 quarantine: quarantine_reason(&health),
                 quarantines: self.shared.incidents.quarantines(index),
+                lost_ago: health.losses.noticed_at.map(|at| now.since(at)),
+                losses: health.losses,
                 has_two_servers: health.has_two_servers,
                 waits_for,
                 latency: health.latency,

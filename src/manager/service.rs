@@ -114,7 +114,7 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
             Some(Ok(())) => {
                 let (manager, lease) = (&self.manager, &self.lease);
                 let hash = lease.token.hash();
-                manager.record_own_lease(&hash, (&lease.resource, &lease.labels.owner), lease.deadline);
+                manager.record_own_lease(&hash, (&lease.resource, &lease.labels), lease.deadline);
                 manager.record_change(&lease.resource, |until| {
                     LeaseChange::Granted(lease.record(), until(lease.deadline))
                 });
@@ -258,7 +258,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return Err(AcquireError::Draining { wait_id: request.keep.map(|keep| keep.wait_id) });
         }
         let started = self.now();
-        let until = started.plus(request.wait);
+        let (until, is_ready_to_wait) = (started.plus(request.wait), !request.wait.is_zero());
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
@@ -292,6 +292,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             () = draining.cancelled() => Err(AcquireError::Draining { wait_id }),
             outcome = self.acquire_or_wait(&params, wanted, started, until) => outcome,
         };
+        self.record_acquire(&params.resource, &outcome, is_ready_to_wait, self.now().since(started));
         if let Err(AcquireError::Deadlock { cycle, .. }) = &outcome {
             self.shared.deadlocks.refuse(cycle, self.wall_ms(), &self.shared.events);
         }
@@ -325,8 +326,20 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// This instance promised a lease until `deadline`; its end is to be reported.
-    pub(super) fn record_own_lease(&self, token: &TokenHash, named: (&ResourceName, &str), deadline: BootTime) {
-        self.shared.own_leases.record(token, deadline, self.now(), named);
+    pub(super) fn record_own_lease(
+        &self,
+        token: &TokenHash,
+        (resource, labels): (&ResourceName, &Labels),
+        deadline: BootTime,
+    ) {
+        self.shared.own_leases.record(token, deadline, self.granted_at(labels), (resource, &labels.owner));
+    }
+
+    /// When a lease with these labels was granted, as far as the wall clocks of instances agree.
+    pub(super) fn granted_at(&self, labels: &Labels) -> BootTime {
+        let (now, wall_ms) = (self.now(), self.wall_ms());
+        let age_ms = if labels.acquired_at_ms > 0 { wall_ms.saturating_sub(labels.acquired_at_ms) } else { 0 };
+        now.minus(Duration::from_millis(age_ms))
     }
 
     /// Lists show from now on what `change` did; it gets how the end of a lease's keys follows from its deadline.

@@ -27,6 +27,33 @@ impl Situation {
         ready_in: Option<Duration>,
         wall_ms: u64,
     ) -> Self {
+        let base = Self::of_votes(nodes, needed, loss, ready_in, wall_ms);
+        let doubled = nodes.iter().filter(|node| node.votes && node.has_two_servers);
+        let doubled: Vec<&str> = doubled.map(|node| node.node.as_str()).collect();
+        if doubled.is_empty() {
+            return base;
+        }
+        let (names, verb) = (listed(&doubled, "and"), if doubled.len() == 1 { "name" } else { "names" });
+        let state = format!(
+            "{} The {verb} {names} lead{} to two servers, of which one votes.",
+            base.state,
+            if doubled.len() == 1 { "s" } else { "" }
+        );
+        let advice = format!(
+            "{} Turn off the wrong server, or correct its address in the instances that reach it.",
+            base.advice
+        );
+        Self { state, advice: advice.trim_start().to_owned() }
+    }
+
+    /// Without what concerns nodes that vote.
+    fn of_votes(
+        nodes: &[NodeSummary],
+        needed: usize,
+        loss: Option<&QuorumLoss>,
+        ready_in: Option<Duration>,
+        wall_ms: u64,
+    ) -> Self {
         let voting = nodes.iter().filter(|node| node.votes).count();
         let ill: Vec<&NodeSummary> = nodes.iter().filter(|node| !node.votes).collect();
         if ill.is_empty() {
@@ -115,32 +142,44 @@ struct Reason {
     rest: String,
 }
 
+/// Why a node is in quarantine, by the word for it.
+pub(super) fn cause(word: &str) -> &'static str {
+    match word {
+        "restart" => "restarted or replaced",
+        "blank" => "wiped, or new",
+        "failover" => "a replica meanwhile",
+        "evicted" => "evicted keys",
+        "clock" => "the clock ran ahead and came back",
+        _ => "leases may be forgotten",
+    }
+}
+
 /// What, since when, until when.
 fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
     let since = time_of_day(wall_ms.saturating_sub(ms(node.since)));
     let has = |rest| Reason { one: "has", several: "have", rest };
     match (node.state.as_str(), node.votes_in) {
+        _ if node.has_two_servers => has(format!("two servers under one name, seen since {since}")),
         ("quarantined", Some(left)) => {
-            let cause = match node.quarantine.as_deref() {
-                Some("restart") => "restarted or replaced",
-                Some("blank") => "wiped, or new",
-                Some("failover") => "a replica meanwhile",
-                Some("evicted") => "evicted keys",
-                Some("clock") => "the clock ran ahead and came back",
-                _ => "leases may be forgotten",
-            };
+            let cause = cause(node.quarantine.as_deref().unwrap_or_default());
             has(format!("been in quarantine since {since}, until {} ({cause})", end(wall_ms, left)))
+        }
+        ("quarantined", None) => {
+            has(format!("been in quarantine since {since} ({})", cause(node.quarantine.as_deref().unwrap_or_default())))
         }
         ("down", _) => has(format!("not answered since {since}")),
         ("unknown", _) => has("not answered yet".to_owned()),
-        ("slow", _) => has("answered too late for most rounds".to_owned()),
+        ("slow", _) => has(format!("answered too late for most rounds since {since}")),
         ("awaiting-seed", _) => has(format!("waited for the fences of the other nodes since {since}")),
         ("clock-off", _) => has(format!("had a wrong clock since {since}")),
         ("other-cluster", _) => has("another node list or other settings".to_owned()),
         ("newer-protocol", _) => {
             Reason { one: "is", several: "are", rest: "used by instances of a later release".to_owned() }
         }
-        _ if node.has_two_servers => has("two servers under one name".to_owned()),
+        ("up", _) if node.findings.iter().any(|finding| finding.bars) => {
+            has("settings that remove the vote".to_owned())
+        }
+        ("up", _) => has("not answered for some seconds".to_owned()),
         (state, _) => has(format!("had no vote since {since} ({state})")),
     }
 }
@@ -173,7 +212,8 @@ fn degraded_advice(ill: &[&NodeSummary], wall_ms: u64) -> String {
 
 /// What to do about the nodes whose state does not end by itself: a sentence for all that need the same.
 fn repairs(ill: &[&NodeSummary]) -> String {
-    let needy: Vec<&NodeSummary> = ill.iter().copied().filter(|node| node.votes_in.is_none()).collect();
+    let needy: Vec<&NodeSummary> =
+        ill.iter().copied().filter(|node| node.votes_in.is_none() || node.has_two_servers).collect();
     let sentences = grouped(&needy, repair)
         .into_iter()
         .map(|((before, after), nodes)| format!("{before}{}{after}.", listed(&nodes, "and")));
@@ -183,6 +223,7 @@ fn repairs(ill: &[&NodeSummary]) -> String {
 /// What is said before and after the names of the nodes.
 fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
     match node.state.as_str() {
+        _ if node.has_two_servers => ("Turn off the wrong server of ", ", or correct its address here"),
         "down" => ("Bring back ", ""),
         "unknown" => ("Wait for ", ""),
         "slow" => ("Find out what slows down ", " (processor, memory, disk, network)"),
@@ -191,7 +232,6 @@ fn repair(node: &NodeSummary) -> (&'static str, &'static str) {
         "clock-off" => ("Repair the NTP of ", ""),
         "other-cluster" => ("Compare `redlockd config show` on all instances (", ")"),
         "newer-protocol" => ("Upgrade this instance (", ")"),
-        _ if node.has_two_servers => ("Turn off the wrong server of ", ""),
         _ => ("See the findings of ", ""),
     }
 }
@@ -258,6 +298,21 @@ mod tests {
         );
         assert!(outage.contains("3 requests failed here."), "{outage}");
         assert!(outage.ends_with("Do not restart anything: it ends by itself at 10:51:08."), "{outage}");
+    }
+
+    #[test]
+    fn a_name_with_two_servers_is_said_whether_the_one_that_is_reached_votes_or_not() {
+        let doubled = |state, votes_in| NodeSummary { has_two_servers: true, ..node("e", state, votes_in) };
+        let all = [node("a", "up", None), node("b", "up", None), doubled("up", None)];
+        assert_eq!(
+            said(&all, None),
+            "All 3 nodes vote: 1 may fail. The name e leads to two servers, of which one votes. Turn off the wrong server, or \
+             correct its address in the instances that reach it."
+        );
+        let [a, b, _] = all;
+        let text = said(&[a, b, doubled("quarantined", Some(60))], None);
+        assert!(text.starts_with("Node e has two servers under one name, seen since 10:46:02."), "{text}");
+        assert!(text.contains("Turn off the wrong server of e, or correct its address here."), "{text}");
     }
 
     #[test]

@@ -59,6 +59,11 @@ impl LeaseRecord {
         )
     }
 
+    /// Of several records of one lease the largest is the latest: nodes may have missed a fence, renewals, or that it is kept.
+    pub fn recency(&self) -> (Fence, u32, bool) {
+        (self.fence, self.renewals, self.labels.contains("\"k\":"))
+    }
+
     /// The labels; empty if they cannot be read.
     pub fn labels(&self) -> Labels {
         serde_json::from_str(&self.labels).unwrap_or_default()

@@ -147,8 +147,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             _ => None,
         });
         let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
-        // Nodes may have missed renewals: the record with the most is the latest.
-        let record = updated.max_by_key(|r| r.renewals).cloned().ok_or_else(unknown)?;
+        let record = updated.max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
         let ttl = ttl.unwrap_or(record.ttl);
         let deadline = self.deadline(started, ttl);
         if self.clock.now() >= deadline {

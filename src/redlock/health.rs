@@ -49,6 +49,19 @@ pub struct NodeHealth {
     pub(super) forgotten_at: Option<BootTime>,
     /// There has been one for longer than a restart explains: the name leads to two servers.
     pub has_two_servers: bool,
+    /// The times that it lost its memory, also where it was filled again before the next probe.
+    pub losses: MemoryLosses,
+}
+
+/// How often a node lost its memory since this process watches it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MemoryLosses {
+    /// How often.
+    pub count: u64,
+    /// When that was noticed last.
+    pub noticed_at: Option<BootTime>,
+    /// The reason of the last one, as in [`NodeStatus::why`]; empty if only its new admission was seen.
+    pub why: String,
 }
 
 impl NodeHealth {
@@ -68,18 +81,35 @@ impl NodeHealth {
             rival_since: None,
             forgotten_at: None,
             has_two_servers: false,
+            losses: MemoryLosses::default(),
         }
     }
 
+    /// To be called with each answer, before it is stored.
+    pub(super) fn note_loss(&mut self, status: &NodeStatus, received: BootTime) {
+        let forgot = |vote: &Vote| matches!(vote, Vote::NoVote(NoVote::Quarantined { .. } | NoVote::Unseeded { .. }));
+        let Some(old) = self.status.as_ref().filter(|old| !forgot(&old.vote)) else { return };
+        // One that voted is admitted again only where the others had to fill it.
+        let why = match forgot(&status.vote) {
+            true => status.why.clone(),
+            false if status.admitted > old.admitted => String::new(),
+            false => return,
+        };
+        self.losses = MemoryLosses { count: self.losses.count + 1, noticed_at: Some(received), why };
+    }
+
     /// After a probe: whether it is slow. Rounds wait for `timeout`.
-    pub(super) fn judge_speed(&mut self, timeout: Duration) {
+    pub(super) fn judge_speed(&mut self, timeout: Duration, now: BootTime) {
         if self.error.is_some() {
             (self.late, self.is_slow) = (0, false);
             return;
         }
         self.late = self.late << 1 | u8::from(self.latency.is_some_and(|took| took > timeout));
         let late = self.late.count_ones();
-        self.is_slow = late >= if self.is_slow { FAST_BELOW } else { SLOW_FROM };
+        let is_slow = late >= if self.is_slow { FAST_BELOW } else { SLOW_FROM };
+        if std::mem::replace(&mut self.is_slow, is_slow) != is_slow {
+            self.since = now;
+        }
     }
 
     /// Whether the last probe was answered with a vote, within [`HEALTH_MAX_AGE`].
@@ -150,13 +180,33 @@ mod tests {
     }
 
     #[test]
+    fn a_loss_of_memory_is_noticed_also_where_the_node_was_filled_before_the_next_probe() {
+        let mut health = NodeHealth::new(BootTime::default());
+        let views: Vec<ViewId> =
+            std::iter::successors(Some(ViewId::NONE), |view| Some(view.above(0))).take(4).collect();
+        let mut after = |vote: Vote, why: &str, admitted: usize| {
+            let status = NodeStatus { vote, why: why.into(), admitted: views[admitted], ..status() };
+            health.note_loss(&status, BootTime::default());
+            health.status = Some(status);
+            (health.losses.count, health.losses.why.clone())
+        };
+        let quarantined = || Vote::NoVote(NoVote::Quarantined { left_ms: 1 });
+        assert_eq!(after(quarantined(), "blank", 0), (0, String::new()), "from before this process");
+        assert_eq!(after(Vote::Active, "", 1), (0, String::new()));
+        assert_eq!(after(quarantined(), "restart", 1), (1, "restart".into()));
+        assert_eq!(after(Vote::NoVote(NoVote::Unseeded { high_water: Fence(0) }), "restart", 1), (1, "restart".into()));
+        assert_eq!(after(Vote::Active, "", 2), (1, "restart".into()), "the end of the one that was seen");
+        assert_eq!(after(Vote::Active, "", 3), (2, String::new()), "an admission without a quarantine that was seen");
+    }
+
+    #[test]
     fn a_node_is_slow_while_most_of_its_probes_are_late_and_one_stall_is_not_enough() {
         let ms = Duration::from_millis;
         let mut health = NodeHealth::new(BootTime::default());
         let mut after = |took: &[u64]| {
             for took in took {
                 health.latency = Some(ms(*took));
-                health.judge_speed(ms(50));
+                health.judge_speed(ms(50), BootTime::default());
             }
             health.is_slow
         };
@@ -166,7 +216,7 @@ mod tests {
         assert!(!after(&[1, 1, 1, 1, 1, 1]));
         assert!(after(&[51; 5]));
         health.error = Some(UnreachableKind::Timeout);
-        health.judge_speed(ms(50));
+        health.judge_speed(ms(50), BootTime::default());
         assert!(!health.is_slow, "it is down");
     }
 }

@@ -9,7 +9,7 @@ use super::node::Node;
 use super::quorum::Tally;
 use super::round::Until;
 use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, StoredLock};
-use crate::types::ResourceName;
+use crate::types::{ResourceName, TokenHash};
 
 /// What the nodes report of one resource.
 #[derive(Debug, Clone)]
@@ -50,6 +50,23 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         match self.majority_state(&tally) {
             Some((state, agreeing)) => Ok(ClusterInspection { state, agreeing, answers }),
             None => Err(answers),
+        }
+    }
+
+    /// The lease of this token as a single node has it, for display only: no quorum says so. The token chooses the node.
+    pub async fn inspect_on_one(&self, resource: &ResourceName, token: &TokenHash) -> Option<LeaseRecord> {
+        let connected: Vec<usize> = (0..self.nodes.len()).filter(|i| self.nodes[*i].is_connected()).collect();
+        let turn = token.as_str().bytes().map(usize::from).sum::<usize>();
+        let index = *connected.get(turn.checked_rem(connected.len())?)?;
+        let (request, now) = (Request::Inspect { resource: resource.clone() }, self.clock.now());
+        let deadline = now.plus(self.node_timeout());
+        let mut tally = self.round(&[index], request, now, deadline, Until::All, Result::is_ok).await;
+        match tally.take(index)? {
+            Ok(Reply::Inspected(inspection)) => match inspection.lock {
+                StoredLock::Lease { record, .. } if record.token == *token => Some(record),
+                _ => None,
+            },
+            _ => None,
         }
     }
 
@@ -115,10 +132,10 @@ impl LockIdentity {
         }
     }
 
-    /// Keeps the latest record: the highest fence, then the most renewals.
+    /// Keeps the latest record.
     fn update(&mut self, other: Self) {
         if let (Self::Lease(a), Self::Lease(b)) = (self, other)
-            && (b.fence, b.renewals) > (a.fence, a.renewals)
+            && b.recency() > a.recency()
         {
             *a = b;
         }

@@ -363,16 +363,13 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     /// A renewal was confirmed. Its record may have another end by now.
     fn renewed(&self, lease: &KeptLease, extended: ConfirmedExtension, observer: &impl KeptObserver) {
         let (now, token) = (self.engine.clock.now(), &lease.record.token);
-        let until_ms = extended.record.labels().kept_until_ms;
-        observer.renewed(
-            KeptView { resource: &lease.resource, token, record: &extended.record },
-            lease.by,
-            extended.deadline,
-        );
-        let mut leases = self.leases.lock();
-        if until_ms == 0 {
-            leases.remove(token);
-        } else if let Some(own) = leases.get_mut(token) {
+        // The nodes that answered may have missed that it is kept.
+        let (record, until_ms) = match extended.record.labels().kept_until_ms {
+            0 => (lease.record.clone(), lease.until_ms),
+            until_ms => (extended.record, until_ms),
+        };
+        observer.renewed(KeptView { resource: &lease.resource, token, record: &record }, lease.by, extended.deadline);
+        if let Some(own) = self.leases.lock().get_mut(token) {
             // The nodes report to an adopter when it is due again: somebody else may renew it in between.
             let pause = match own.by {
                 KeptBy::Granter => renewal_interval(own.record.ttl.as_duration()),
@@ -380,8 +377,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
             };
             own.is_known = true;
             let deadline = own.deadline.max(extended.deadline);
-            (own.record, own.until_ms, own.deadline, own.renew_at) =
-                (extended.record, until_ms, deadline, now.plus(pause));
+            (own.record, own.until_ms, own.deadline, own.renew_at) = (record, until_ms, deadline, now.plus(pause));
         }
     }
 

@@ -13,7 +13,7 @@ use super::clock::{BootTime, Clock};
 pub use super::declare::InitError;
 use super::engine::Redlock;
 use super::entropy::Entropy;
-pub use super::health::{HEALTH_MAX_AGE, NodeHealth};
+pub use super::health::{HEALTH_MAX_AGE, MemoryLosses, NodeHealth};
 use super::health::{rival, vote_kind};
 pub use super::membership::absent::ForgetError;
 pub use super::membership::replace::ReplaceError;
@@ -265,6 +265,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
                     health.restarts += u64::from(is_new);
                     let known = health.round_trip.filter(|_| !is_new);
                     health.round_trip = Some(known.map_or(RoundTrip::first(rtt), |trip| trip.and(rtt)));
+                    health.note_loss(status, received);
                     health.status = Some(status.clone());
                 }
                 Some(Err(error)) => health.error = Some(error.kind),
@@ -278,14 +279,14 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
 
     /// Rounds wait for as long as the nodes need that can be part of a quorum; a node that needs longer is slow.
     fn adapt_timeout(&self) {
-        let (engine, mut state) = (&self.engine, self.state.lock());
+        let (engine, now, mut state) = (&self.engine, self.engine.clock.now(), self.state.lock());
         let answered = state.nodes.iter().filter(|health| health.error.is_none());
         let measured: Vec<RoundTrip> = answered.filter_map(|health| health.round_trip).collect();
         engine.answers.follow(&measured, engine.quorum());
         let timeout = engine.answers.present();
         for (node, health) in engine.nodes.iter().zip(&mut state.nodes) {
             node.expect_answers_within(timeout);
-            health.judge_speed(timeout);
+            health.judge_speed(timeout, now);
         }
     }
 

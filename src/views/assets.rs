@@ -23,6 +23,8 @@ pub(crate) struct Assets {
     pub style: Asset,
     /// The script that refreshes pages.
     pub live: Asset,
+    /// The script that goes to a lock, an owner or a page.
+    pub palette: Asset,
     /// The icon.
     pub icon: Asset,
 }
@@ -30,6 +32,7 @@ pub(crate) struct Assets {
 static ASSETS: LazyLock<Assets> = LazyLock::new(|| Assets {
     style: asset("style", "css", "text/css; charset=utf-8", include_bytes!("../../static/style.css")),
     live: asset("live", "js", "text/javascript; charset=utf-8", include_bytes!("../../static/live.js")),
+    palette: asset("palette", "js", "text/javascript; charset=utf-8", include_bytes!("../../static/palette.js")),
     icon: asset("icon", "svg", "image/svg+xml", include_bytes!("../../static/icon.svg")),
 });
 
@@ -45,7 +48,7 @@ pub(crate) fn all() -> &'static Assets {
 
 /// The file with this name, including the hash.
 pub(crate) fn find(name: &str) -> Option<&'static Asset> {
-    [&ASSETS.style, &ASSETS.live, &ASSETS.icon].into_iter().find(|asset| asset.name == name)
+    [&ASSETS.style, &ASSETS.live, &ASSETS.palette, &ASSETS.icon].into_iter().find(|asset| asset.name == name)
 }
 
 #[cfg(test)]

@@ -24,6 +24,26 @@ impl ErrorPage<'_> {
     }
 }
 
+#[derive(Template)]
+#[template(path = "problem_page.html")]
+struct ProblemPage<'a> {
+    title: &'a str,
+    word: &'a str,
+    status: u16,
+    paragraphs: Vec<&'a str>,
+}
+
+impl ProblemPage<'_> {
+    fn assets(&self) -> &'static Assets {
+        assets::all()
+    }
+}
+
+/// Renders what a kind of problem means, of the text after its heading. Errors: those of the template.
+pub(crate) fn meaning(title: &str, word: &str, status: u16, text: &str) -> Result<String, askama::Error> {
+    ProblemPage { title, word, status, paragraphs: text.split("\n\n").collect() }.render()
+}
+
 /// Renders the page. `is_open`: see [`super::layout::Layout::is_open`]. Errors: those of the template.
 pub(crate) fn page(problem: &ProblemDetails, is_open: bool) -> Result<String, askama::Error> {
     let nodes = problem.members.nodes.as_deref().unwrap_or_default();

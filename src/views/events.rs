@@ -87,6 +87,13 @@ pub(crate) struct EventRow {
     pub details: String,
 }
 
+impl EventRow {
+    /// The time of day: `10:46:02`.
+    pub(crate) fn clock(&self) -> &str {
+        self.stamp.get(11..19).unwrap_or_default()
+    }
+}
+
 /// Formats an event.
 pub(crate) fn row(event: &Event) -> EventRow {
     let text = KINDS.iter().find(|(kind, _)| *kind == event.event).map_or(event.event.as_str(), |(_, text)| text);

@@ -115,6 +115,13 @@ pub(crate) fn visible(text: &str) -> String {
     shown
 }
 
+/// A sentence of messages in pieces, each with whether it is code: what stands between backticks.
+pub(crate) fn pieces(text: &str) -> Vec<(bool, &str)> {
+    let whole = text.matches('`').count() % 2 == 0;
+    let pieces = text.split(if whole { '`' } else { '\0' }).enumerate();
+    pieces.map(|(i, piece)| (i % 2 == 1, piece)).filter(|(_, piece)| !piece.is_empty()).collect()
+}
+
 /// Percent-encodes the value of a query.
 pub(crate) fn query(value: &str) -> String {
     utf8_percent_encode(value, QUERY).to_string()
@@ -174,6 +181,13 @@ mod tests {
     fn invisible_characters_are_escaped() {
         assert_eq!(visible("a\u{202e}b\0\n\u{200b}"), "a\\u{202e}b\\u{0}\\u{a}\\u{200b}");
         assert_eq!(visible("Grüße, 世界 <b>"), "Grüße, 世界 <b>");
+    }
+
+    #[test]
+    fn what_stands_between_backticks_is_code() {
+        assert_eq!(pieces("run `redlockd init` once"), [(false, "run "), (true, "redlockd init"), (false, " once")]);
+        assert_eq!(pieces("an odd ` stays"), [(false, "an odd ` stays")]);
+        assert_eq!(pieces("`x`"), [(true, "x")]);
     }
 
     #[test]

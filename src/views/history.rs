@@ -11,7 +11,8 @@ use crate::api::Event;
 pub(crate) const WIDTH: u64 = 960;
 /// Height of a row.
 pub(crate) const ROW: usize = 18;
-const HOUR_MS: u64 = 3_600_000;
+/// What is drawn unless another period is asked for.
+pub(crate) const HOUR_MS: u64 = 3_600_000;
 /// Bars that are drawn at most; older ones are left off.
 const BARS_MAX: usize = 200;
 /// Waiters that have a row of their own.
@@ -83,15 +84,15 @@ pub(crate) type PresentHolder<'a> = (&'a str, u64);
 
 impl LockHistory {
     /// `events`: newest first, of this lock and of nodes and quorum; `waiters`: owner and how long each has waited. Units of
-    /// `wall_ms`: milliseconds since 1970.
+    /// `wall_ms`: milliseconds since 1970; of `period_ms`, which ends then: milliseconds.
     pub(crate) fn new(
         resource: &str,
         events: &[Arc<Event>],
         holder: Option<PresentHolder<'_>>,
         waiters: &[(String, Duration)],
-        wall_ms: u64,
+        (wall_ms, period_ms): (u64, u64),
     ) -> Self {
-        let window = Window { from_ms: wall_ms.saturating_sub(HOUR_MS), to_ms: wall_ms };
+        let window = Window { from_ms: wall_ms.saturating_sub(period_ms), to_ms: wall_ms };
         let present = holder.map(|(owner, since_ms)| window.span(owner, (since_ms, wall_ms), 0, "holds"));
         let ended = events.iter().filter(|event| event.resource.as_deref() == Some(resource)).filter_map(|event| {
             let end = match (event.event.as_str(), event.reason.as_deref()) {
@@ -141,7 +142,7 @@ struct Window {
 
 impl Window {
     fn x(&self, at_ms: u64) -> u64 {
-        at_ms.clamp(self.from_ms, self.to_ms).saturating_sub(self.from_ms) * WIDTH / HOUR_MS
+        at_ms.clamp(self.from_ms, self.to_ms).saturating_sub(self.from_ms) * WIDTH / (self.to_ms - self.from_ms).max(1)
     }
 
     fn span(&self, owner: &str, (from_ms, to_ms): (u64, u64), row: usize, end: &'static str) -> Span {
@@ -198,7 +199,7 @@ mod tests {
         ];
         let waiters = [("bob".to_owned(), Duration::from_secs(360))];
         let holder = Some(("", NOW_MS - 450_000));
-        let drawn = LockHistory::new("a", &events, holder, &waiters, NOW_MS);
+        let drawn = LockHistory::new("a", &events, holder, &waiters, (NOW_MS, HOUR_MS));
         let places: Vec<_> = drawn.spans.iter().map(|span| (span.row, span.x, span.width, span.end)).collect();
         assert_eq!(
             places,
@@ -208,12 +209,12 @@ mod tests {
         assert_eq!(drawn.spans[1].title(), "ann: 17:42:03 to 17:57:03, 15 m 00 s, released");
         assert_eq!(drawn.marks, [Mark { x: 640, title: "17:47:03: node down n1".into() }]);
         assert_eq!(drawn.height(), 2 * ROW + 2);
-        assert!(LockHistory::new("b", &events, None, &[], NOW_MS).is_empty());
+        assert!(LockHistory::new("b", &events, None, &[], (NOW_MS, HOUR_MS)).is_empty());
     }
 
     #[test]
     fn a_short_tenure_can_be_seen_and_stays_within_the_drawing() {
-        let drawn = LockHistory::new("a", &[event("released", 0, Some(1))], None, &[], NOW_MS);
+        let drawn = LockHistory::new("a", &[event("released", 0, Some(1))], None, &[], (NOW_MS, HOUR_MS));
         assert_eq!((drawn.spans[0].x, drawn.spans[0].width), (WIDTH - BAR_MIN, BAR_MIN));
         assert!(!drawn.spans[0].has_text);
     }

@@ -14,6 +14,8 @@ pub(crate) enum Tab {
     Waiters,
     /// Leases by owner.
     Owners,
+    /// Who held which name when.
+    Timeline,
     /// State of the nodes.
     Nodes,
     /// Latency of rounds.
@@ -35,10 +37,11 @@ pub(crate) struct NavLink {
     pub text: &'static str,
 }
 
-const LINKS: [NavLink; 6] = [
+const LINKS: [NavLink; 7] = [
     NavLink { tab: Tab::Locks, href: "/ui/", text: "Locks" },
     NavLink { tab: Tab::Waiters, href: "/ui/waiters", text: "Waiters" },
     NavLink { tab: Tab::Owners, href: "/ui/owners", text: "Owners" },
+    NavLink { tab: Tab::Timeline, href: "/ui/timeline", text: "Timeline" },
     NavLink { tab: Tab::Nodes, href: "/ui/nodes", text: "Nodes" },
     NavLink { tab: Tab::Latency, href: "/ui/latency", text: "Latency" },
     NavLink { tab: Tab::Events, href: "/ui/events", text: "Events" },

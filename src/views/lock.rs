@@ -8,7 +8,7 @@ use askama::Template;
 use super::badges::{Badge, Severity, badge};
 use super::events::{self, EventRow};
 use super::format;
-use super::history::LockHistory;
+use super::history::{HOUR_MS, LockHistory};
 use super::layout::Layout;
 use crate::api::Event;
 use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo};
@@ -355,7 +355,7 @@ fn history(
     };
     let waiters = inspection.map(|inspection| inspection.waiters.as_slice()).unwrap_or_default();
     let waiters: Vec<_> = waiters.iter().map(|waiter| (waiter.owner.clone(), waiter.waiting)).collect();
-    LockHistory::new(resource.as_str(), recent, holder, &waiters, wall_ms)
+    LockHistory::new(resource.as_str(), recent, holder, &waiters, (wall_ms, HOUR_MS))
 }
 
 #[cfg(test)]

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use askama::Template;
 
+use super::activity::HourSection;
 use super::badges::{Badge, Severity, badge};
 use super::format;
 use super::layout::Layout;
 use super::name_tree::NameTree;
 use super::paging::Paging;
+use super::wait_graph::WaitGraph;
 use crate::manager::overview::Overview;
 use crate::manager::snapshots::{LabelSummary, SnapshotLease};
 use crate::types::ResourceName;
@@ -19,7 +21,6 @@ use crate::types::ResourceName;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Sort {
     /// Name of the resource.
-    #[default]
     Resource,
     /// Owner label.
     Owner,
@@ -29,7 +30,8 @@ pub(crate) enum Sort {
     Expires,
     /// Fencing token.
     Fence,
-    /// Number of waiters.
+    /// Number of waiters; the most first unless another order is asked for.
+    #[default]
     Waiters,
 }
 
@@ -46,7 +48,7 @@ impl Sort {
 
     /// The name in queries.
     pub(crate) fn as_str(self) -> &'static str {
-        Self::ALL.iter().find(|(sort, _)| *sort == self).map_or("resource", |(_, name)| name)
+        Self::ALL.iter().find(|(sort, _)| *sort == self).map_or("waiters", |(_, name)| name)
     }
 }
 
@@ -74,7 +76,7 @@ impl ListedState {
 }
 
 /// Filters and order of the list.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocksQuery {
     /// Prefix of the name.
     pub prefix: String,
@@ -92,6 +94,14 @@ pub(crate) struct LocksQuery {
     pub page: usize,
 }
 
+impl Default for LocksQuery {
+    fn default() -> Self {
+        let text = String::new;
+        let (prefix, owner, find) = (text(), text(), text());
+        Self { prefix, owner, find, state: None, sort: Sort::default(), descending: true, page: 1 }
+    }
+}
+
 impl LocksQuery {
     /// Path and query of the page with these filters and this order.
     fn link(&self, sort: Sort, descending: bool) -> String {
@@ -105,14 +115,21 @@ impl LocksQuery {
         add("owner", &self.owner);
         add("find", &self.find);
         add("state", self.state_name());
-        add("sort", if sort == Sort::default() { "" } else { sort.as_str() });
-        add("dir", if descending { "desc" } else { "" });
+        if !(sort == Sort::default() && descending) {
+            add("sort", sort.as_str());
+            add("dir", if descending { "desc" } else { "" });
+        }
         if parts.is_empty() { "/ui/".to_owned() } else { format!("/ui/?{}", parts.join("&")) }
     }
 
     /// Name of the state that is filtered by; empty for all states.
     fn state_name(&self) -> &'static str {
         ListedState::ALL.iter().find(|(state, ..)| Some(*state) == self.state).map_or("", |(_, name, _)| name)
+    }
+
+    /// Whether the list has the order that is not asked for: the most waited for first.
+    pub(crate) fn has_default_order(&self) -> bool {
+        self.sort == Sort::default() && self.descending
     }
 
     /// Whether a filter is set.
@@ -145,6 +162,8 @@ pub(crate) struct LockRow {
     pub owner_query: String,
     /// Note of the lease.
     pub note: String,
+    /// The metadata `url`, if it is an address of the web.
+    pub url: String,
     /// When it was granted, as RFC 3339; empty if it is not held.
     pub acquired: String,
     /// Time since the grant. Units: milliseconds.
@@ -208,6 +227,9 @@ pub(crate) struct LocksPage {
     paging: Paging,
     /// The prefix, if it is a valid name: a link to its page is offered.
     exact_name: Option<String>,
+    /// What happened in the last hour, and who waits for whom; not above a list that is filtered.
+    hour: HourSection,
+    graph: WaitGraph,
 }
 
 /// A resource before filtering and paging.
@@ -346,6 +368,7 @@ impl<'a> LockList<'a> {
             owner: String::new(),
             owner_query: String::new(),
             note: String::new(),
+            url: String::new(),
             acquired: String::new(),
             held_ms: 0,
             held: String::new(),
@@ -369,6 +392,8 @@ impl<'a> LockList<'a> {
         row.owner = format::visible(&labels.owner);
         row.owner_query = format::query(&labels.owner);
         row.note = format::visible(&labels.note);
+        let url = labels.metadata.get("url").filter(|url| format::is_web_address(url));
+        row.url = url.map(|url| format::visible(url)).unwrap_or_default();
         if lease.record.renewals > 0 {
             row.renewals = format!("{}×", format::number(lease.record.renewals));
         }
@@ -403,7 +428,6 @@ fn columns(query: &LocksQuery) -> Vec<Column> {
         (Sort::Owner, "Owner and note"),
         (Sort::Held, "Held for"),
         (Sort::Expires, "Expires in"),
-        (Sort::Fence, "Fence"),
         (Sort::Waiters, "Waiters"),
     ]
     .map(column)
@@ -419,10 +443,27 @@ impl LocksPage {
         let paging = Paging::new(all.len(), query.page, query.link(query.sort, query.descending));
         let rows = list.page_of(&query, all, &paging).iter().map(|c| list.row(c)).collect();
         let exact_name = ResourceName::parse(&query.prefix).ok().map(|name| name.to_string());
-        Self { layout, summary: list.summary(), tree, columns: columns(&query), rows, paging, exact_name, query }
+        let (columns, hour, graph) = (columns(&query), HourSection::default(), WaitGraph::default());
+        Self { layout, summary: list.summary(), tree, columns, rows, paging, exact_name, query, hour, graph }
+    }
+
+    /// Whether the page has the section of the last hour: above the whole list only.
+    pub(crate) fn is_home(query: &LocksQuery) -> bool {
+        !query.is_filtered() && query.page == 1
+    }
+
+    /// Sets the last hour and the waits.
+    #[must_use]
+    pub(crate) fn with_hour(self, hour: HourSection, graph: WaitGraph) -> Self {
+        Self { hour, graph, ..self }
+    }
+
+    /// The timeline of these names.
+    fn timeline(&self) -> String {
+        format!("/ui/timeline?prefix={}", format::query(&self.query.prefix))
     }
 }
 
 #[cfg(test)]
 #[path = "locks_tests.rs"]
-mod tests;
+pub(crate) mod tests;

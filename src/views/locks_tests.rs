@@ -10,7 +10,7 @@ use crate::redlock::clock::BootTime;
 use crate::types::Labels;
 use crate::views::paging::PAGE_ROWS;
 
-const NOW_MS: u64 = 1_795_198_023_120;
+pub(crate) const NOW_MS: u64 = 1_795_198_023_120;
 
 fn lease(owner: &str, note: &str, held_s: u64, left_s: u64, fence: u64) -> SnapshotLease {
     let labels =
@@ -38,7 +38,7 @@ fn overview(leases: Vec<(&str, SnapshotLease)>, waiting: &[(&str, usize)]) -> Ov
     }
 }
 
-fn layout() -> Layout {
+pub(crate) fn layout() -> Layout {
     use crate::manager::overview::ClusterStatus;
     use crate::manager::types::QuorumCount;
     let quorum = QuorumCount { granted: 5, needed: 3, nodes: 5 };
@@ -64,7 +64,7 @@ fn names(page: &LocksPage) -> Vec<&str> {
     page.rows.iter().map(|row| row.resource.as_str()).collect()
 }
 
-fn four() -> Overview {
+pub(crate) fn four() -> Overview {
     overview(
         vec![
             ("deploy/prod", lease("ci-4711", "release 1.9", 300, 32, 9)),
@@ -80,13 +80,13 @@ fn four() -> Overview {
 fn a_row_shows_owner_note_times_fence_and_waiters() {
     let overview = four();
     let page = page(&overview, LocksQuery::default());
-    assert_eq!(names(&page), ["deploy/prod", "deploy/test", "import", "next"]);
+    assert_eq!(names(&page), ["deploy/prod", "next", "deploy/test", "import"], "the most waited for first");
     let row = &page.rows[0];
     assert_eq!((row.owner.as_str(), row.note.as_str(), row.fence.as_str()), ("ci-4711", "release 1.9", "9"));
     assert_eq!((row.held.as_str(), row.left.as_str(), row.left_percent), ("5 m 00 s", "30 s", 50));
     assert_eq!((row.waiting, row.renewals.as_str(), row.state.text.as_str()), (3, "2×", "held"));
-    assert_eq!(page.rows[2].state.text, "expired", "only the safety margin is left");
-    assert_eq!(page.rows[3].state.text, "waited for");
+    assert_eq!(page.rows[3].state.text, "expired", "only the safety margin is left");
+    assert_eq!(page.rows[1].state.text, "waited for");
     let summary = &page.summary;
     assert_eq!((summary.held, summary.waiting, summary.longest_wait.as_str()), (2, 4, "1 m 15 s"));
 }
@@ -120,6 +120,7 @@ fn every_column_sorts_both_ways() {
     assert_eq!(sorted(Sort::Expires, false), "import deploy/prod deploy/test next");
     assert_eq!(sorted(Sort::Fence, true), "deploy/prod import deploy/test next");
     assert_eq!(sorted(Sort::Waiters, true), "deploy/prod next deploy/test import");
+    assert_eq!(sorted(Sort::Waiters, false), "deploy/test import next deploy/prod");
     assert_eq!(sorted(Sort::Owner, false), "next import deploy/test deploy/prod");
 }
 
@@ -136,8 +137,21 @@ fn links_of_columns_keep_the_filters_and_reverse_the_order() {
     let page = page(&overview, query);
     let held = page.columns.iter().find(|c| c.text == "Held for").expect("a column");
     assert_eq!((held.sorted, held.href.as_str()), ("descending", "/ui/?prefix=deploy/&owner=a%26b&sort=held"));
-    let fence = page.columns.iter().find(|c| c.text == "Fence").expect("a column");
-    assert_eq!((fence.sorted, fence.href.as_str()), ("none", "/ui/?prefix=deploy/&owner=a%26b&sort=fence&dir=desc"));
+    let waiters = page.columns.iter().find(|c| c.text == "Waiters").expect("a column");
+    assert_eq!((waiters.sorted, waiters.href.as_str()), ("none", "/ui/?prefix=deploy/&owner=a%26b"));
+}
+
+#[test]
+fn a_row_links_the_address_in_its_metadata_and_nothing_else() {
+    let with = |url: &str| {
+        let labels = Labels { metadata: [("url".to_owned(), url.to_owned())].into(), ..Labels::default() };
+        let value = format!("{}|000000|60000|1|p,|{}", "a".repeat(64), labels.encode());
+        let record = LeaseRecord::parse(value.as_bytes()).expect("a record");
+        let overview = overview(vec![("a", SnapshotLease::new(record, Duration::from_secs(60), true))], &[]);
+        page(&overview, LocksQuery::default()).render().expect("a page")
+    };
+    assert!(with("https://ci.example/job/7").contains("<a class=\"job\" href=\"https://ci.example/job/7\""));
+    assert!(!with("javascript:alert(1)").contains("javascript:"));
 }
 
 #[test]
@@ -179,4 +193,34 @@ fn an_incomplete_list_has_a_warning() {
     let leases = overview.leases.leases.clone();
     overview.leases = Arc::new(Snapshot::of(leases, BootTime::default(), false));
     assert!(page(&overview, LocksQuery::default()).render().expect("a page").contains("fewer than a quorum"));
+}
+
+#[test]
+fn the_home_page_has_the_last_hour_and_the_waits_and_a_filtered_list_has_not() {
+    use crate::manager::activity::Hour;
+    use crate::manager::overview::ListedWaiter;
+    use crate::views::activity::HourSection;
+    use crate::views::wait_graph::WaitGraph;
+    let overview = four();
+    let waiter = ListedWaiter {
+        resource: name("deploy/prod"),
+        instance: crate::protocol::InstanceName::from_random(1),
+        position: 1,
+        owner: "</text><script>".into(),
+        waiting: Duration::from_secs(1),
+    };
+    let hour = Hour { contended: [("hot".to_owned(), 7)].into(), ..Hour::default() };
+    let hour = HourSection::new(&hour, &overview, |_| true, true, NOW_MS);
+    let html = |query: LocksQuery| {
+        let page =
+            page(&overview, query).with_hour(hour.clone(), WaitGraph::new(&overview, std::slice::from_ref(&waiter)));
+        page.render().expect("a page")
+    };
+    let home = html(LocksQuery::default());
+    for part in ["The last hour", "Grants", "href=\"/ui/locks/hot\"", "Who waits for whom", "class=\"arrow\""] {
+        assert!(home.contains(part), "{part}: {home}");
+    }
+    assert!(!home.contains("</text><script>"), "{home}");
+    assert!(!html(LocksQuery { page: 2, ..LocksQuery::default() }).contains("The last hour"));
+    assert!(!html(LocksQuery { find: "x".into(), ..LocksQuery::default() }).contains("The last hour"));
 }

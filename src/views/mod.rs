@@ -2,6 +2,7 @@
 //! number and text can be tested without a request. The templates in `templates/` escape every string, since
 //! names, owners and notes are chosen by callers.
 
+pub(crate) mod activity;
 pub(crate) mod assets;
 pub(crate) mod badges;
 pub(crate) mod charts;
@@ -21,4 +22,6 @@ pub(crate) mod nodes;
 pub(crate) mod owners;
 pub(crate) mod paging;
 pub(crate) mod take;
+pub(crate) mod timeline;
+pub(crate) mod wait_graph;
 pub(crate) mod waiters;

@@ -1,5 +1,6 @@
 //! The page of the nodes: which of them vote, why others do not and for how long, latency, failures and findings.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use askama::Template;
@@ -25,8 +26,12 @@ pub(crate) struct NodeCard {
     pub since: String,
     /// The same in milliseconds.
     pub since_ms: u64,
+    /// Since when, in UTC: `10:46:02`.
+    pub since_clock: String,
     /// Why it does not vote; empty if it does.
     pub why: String,
+    /// When it votes again, in UTC; empty if not known.
+    pub until_clock: String,
     /// Time until it votes again; empty if not known.
     pub votes_in: String,
     /// The same in milliseconds.
@@ -85,13 +90,30 @@ fn or_dash(took: Option<Duration>) -> String {
     took.map_or_else(|| "-".to_owned(), format::latency)
 }
 
-fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration) -> NodeCard {
+/// How much trouble a node is in: the higher, the further up it stands.
+fn trouble(report: &NodeSummary) -> u8 {
+    match (report.votes, report.findings.iter().any(|finding| finding.bars), report.votes_in) {
+        (false, _, None) => 3,
+        (false, _, Some(_)) => 2,
+        (true, true, _) => 1,
+        (true, false, _) => 0,
+    }
+}
+
+/// `10:46:02`, in UTC. Units: milliseconds since 1970.
+fn clock(wall_ms: u64) -> String {
+    format::stamp(wall_ms).get(11..19).unwrap_or("-").to_owned()
+}
+
+fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration, wall_ms: u64) -> NodeCard {
     let kinds = UnreachableKind::ALL.iter().zip(window.all.failed).filter(|(_, n)| *n > 0);
     NodeCard {
         node: report.node.to_string(),
         state: badges::node_badge(report),
         since: format::clock(report.since),
         since_ms: format::ms(report.since),
+        since_clock: clock(wall_ms.saturating_sub(format::ms(report.since))),
+        until_clock: report.votes_in.map(|left| clock(wall_ms.saturating_add(format::ms(left)))).unwrap_or_default(),
         why: report.why.as_deref().map(format::visible).unwrap_or_default(),
         votes_in: report.votes_in.map(format::clock).unwrap_or_default(),
         votes_in_ms: report.votes_in.map_or(0, format::ms),
@@ -121,14 +143,18 @@ pub(crate) struct NodesPage {
 }
 
 impl NodesPage {
-    /// `window`: the latencies of a node in the last 15 minutes.
+    /// `window`: the latencies of a node in the last 15 minutes. The nodes with the most trouble come first. Units of
+    /// `wall_ms`: milliseconds since 1970.
     pub(crate) fn new(
         layout: Layout,
         status: &ClusterStatus,
         window: impl Fn(&NodeId) -> LatencyWindow,
         node_timeout: Duration,
+        wall_ms: u64,
     ) -> Self {
-        let nodes = status.nodes.iter().map(|report| node(report, &window(&report.node), node_timeout)).collect();
+        let mut reports: Vec<&NodeSummary> = status.nodes.iter().collect();
+        reports.sort_by_key(|report| Reverse(trouble(report)));
+        let nodes = reports.iter().map(|report| node(report, &window(&report.node), node_timeout, wall_ms)).collect();
         Self { layout, nodes, node_timeout: format::time(node_timeout) }
     }
 }
@@ -138,6 +164,33 @@ mod tests {
     use super::*;
     use crate::manager::latency::LatencySeries;
     use crate::redlock::clock::BootTime;
+
+    /// 2026-11-20T18:07:03.120Z.
+    const NOW_MS: u64 = 1_795_198_023_120;
+
+    #[test]
+    fn the_nodes_with_the_most_trouble_come_first_with_their_times() {
+        let named = |name: &str, state: &str, votes| NodeSummary {
+            node: NodeId::parse(name).expect("valid"),
+            findings: Vec::new(),
+            ..report(state, votes)
+        };
+        let all =
+            [named("a", "up", true), report("up", true), named("c", "quarantined", false), named("d", "down", false)];
+        let status = ClusterStatus {
+            nodes: all.into(),
+            quorum: crate::manager::types::QuorumCount { granted: 2, needed: 3, nodes: 4 },
+            draining: false,
+            instance: crate::protocol::InstanceName::from_random(1),
+            situation: Default::default(),
+        };
+        let layout = crate::views::locks::tests::layout();
+        let page = NodesPage::new(layout, &status, |_| LatencyWindow::default(), Duration::from_millis(50), NOW_MS);
+        let order: Vec<_> = page.nodes.iter().map(|n| n.node.as_str()).collect();
+        assert_eq!(order, ["d", "c", "n1", "a"], "a finding counts as well");
+        let html = page.render().expect("a page");
+        assert!(html.contains("since 18:05:48") && html.contains("until 18:09:13"), "{html}");
+    }
 
     fn report(state: &str, votes: bool) -> NodeSummary {
         NodeSummary {
@@ -160,7 +213,7 @@ mod tests {
     fn a_node_without_a_vote_shows_the_reason_and_the_findings() {
         let (series, now) = (LatencySeries::default(), BootTime::default());
         series.record_failure(now, UnreachableKind::Timeout);
-        let view = node(&report("quarantined", false), &series.window(now), Duration::from_millis(50));
+        let view = node(&report("quarantined", false), &series.window(now), Duration::from_millis(50), NOW_MS);
         assert_eq!((view.state.text.as_str(), view.votes_in.as_str()), ("in quarantine", "2 m 10 s"));
         assert_eq!((view.kinds.as_slice(), view.failures), (&[("timeout", "1".to_owned())][..], 1));
         assert_eq!((view.latency.as_str(), view.offset.as_str(), view.run.as_str()), ("412 µs", "-3 ms", "01234567"));
@@ -171,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_node_that_is_down_shows_no_present_latency() {
-        let view = node(&report("down", false), &LatencyWindow::default(), Duration::from_millis(50));
+        let view = node(&report("down", false), &LatencyWindow::default(), Duration::from_millis(50), NOW_MS);
         assert_eq!((view.latency.as_str(), view.median.as_str()), ("-", "-"));
     }
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use fantoccini::{Client, ClientBuilder, Locator};
 use hyper_util::client::legacy::connect::HttpConnector;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::support::poll;
@@ -20,8 +21,12 @@ const AXE: &str = include_str!("axe.min.js");
 pub enum Look {
     Light,
     Dark,
-    /// 320 pixels wide, as on a telephone.
+    /// 320 pixels wide, as on a small telephone.
     Narrow,
+    /// 390 pixels wide.
+    Phone,
+    /// The same in dark mode.
+    PhoneDark,
     /// Without script.
     Plain,
 }
@@ -87,6 +92,11 @@ impl Browser {
         self.client.goto(&format!("{}{path}", self.base)).await.unwrap_or_else(|e| panic!("{path}: {e}"));
     }
 
+    /// Opens a path of another service.
+    pub async fn go_to(&self, base: &str, path: &str) {
+        self.client.goto(&format!("{base}{path}")).await.unwrap_or_else(|e| panic!("{path}: {e}"));
+    }
+
     /// The present path with its query.
     pub async fn path(&self) -> String {
         let url = self.client.current_url().await.expect("an address");
@@ -132,6 +142,8 @@ impl Browser {
             Look::Light => "light",
             Look::Dark => "dark",
             Look::Narrow => "narrow",
+            Look::Phone => "phone",
+            Look::PhoneDark => "phone-dark",
             Look::Plain => "plain",
         };
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/screenshots");
@@ -172,10 +184,20 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Ends the browser too. Fails if it has ended already.
+        // The browser would outlive its driver where a test fails. Fails if they have ended already.
+        children(self.driver.id()).into_iter().for_each(|browser| _ = kill_process(browser, Signal::KILL));
         let _ = self.driver.kill();
         let _ = self.driver.wait();
     }
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<Pid> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let ids: Vec<i32> =
+        lists.flat_map(|list| list.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>()).collect();
+    ids.into_iter().filter_map(Pid::from_raw).collect()
 }
 
 fn violation(violation: &Value) -> String {
@@ -194,12 +216,17 @@ fn capabilities(look: Look) -> serde_json::Map<String, Value> {
         "--force-color-profile=srgb",
         "--window-size=1280,1000",
     ];
-    if look == Look::Dark {
+    if matches!(look, Look::Dark | Look::PhoneDark) {
         args.push("--blink-settings=preferredColorScheme=0");
     }
     let mut options = json!({ "args": args });
-    if look == Look::Narrow {
-        options["mobileEmulation"] = json!({ "deviceMetrics": { "width": 320, "height": 900, "pixelRatio": 2 } });
+    let width = match look {
+        Look::Narrow => Some(320),
+        Look::Phone | Look::PhoneDark => Some(390),
+        Look::Light | Look::Dark | Look::Plain => None,
+    };
+    if let Some(width) = width {
+        options["mobileEmulation"] = json!({ "deviceMetrics": { "width": width, "height": 900, "pixelRatio": 2 } });
     }
     if look == Look::Plain {
         options["prefs"] = json!({ "profile.managed_default_content_settings.javascript": 2 });

@@ -36,7 +36,7 @@ async fn countdowns_and_bars_continue_between_refreshes() {
     let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
     browser.go("/ui/").await;
     // The focus pauses the refresh, so that only the page itself can count.
-    browser.eval("document.querySelector('.name').focus()").await;
+    browser.eval("document.querySelector('.locks .name').focus()").await;
     let width = "return Number(document.querySelector('.locks .fill').getAttribute('width'))";
     let left = "return document.querySelector('.expires .count').textContent";
     let (first, full) = (browser.eval(left).await, browser.eval(width).await);
@@ -59,7 +59,7 @@ async fn the_refresh_is_paused_while_the_focus_is_in_the_table() {
     let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
     browser.go("/ui/").await;
     browser.until_text("#list", "the first lock", |t| t.contains("held")).await;
-    browser.eval("document.querySelector('tbody .name').focus()").await;
+    browser.eval("document.querySelector('.locks tbody .name').focus()").await;
     browser.until_text("#live", "the refresh is paused", |t| t.starts_with("Paused")).await;
     client.acquired("b", &[("ttl", "2m")]).await;
     // Longer than a refresh takes: the countdown changes twice more.
@@ -67,11 +67,11 @@ async fn the_refresh_is_paused_while_the_focus_is_in_the_table() {
     browser.until_text(".expires .count", "time passes", |t| t != before).await;
     let before = browser.text(".expires .count").await;
     browser.until_text(".expires .count", "more time passes", |t| t != before).await;
-    assert_eq!(browser.eval("return document.querySelectorAll('tbody tr').length").await, 1);
+    assert_eq!(browser.eval("return document.querySelectorAll('.locks tbody tr').length").await, 1);
     assert_eq!(browser.eval("return document.activeElement.textContent").await, "a", "the focus stays");
     browser.eval("document.activeElement.blur()").await;
     browser.until_text("#list", "what was missed", |t| t.contains("2 m") || t.contains("all 2")).await;
-    assert_eq!(browser.eval("return document.querySelectorAll('tbody tr').length").await, 2);
+    assert_eq!(browser.eval("return document.querySelectorAll('.locks tbody tr').length").await, 2);
     browser.close().await;
 }
 

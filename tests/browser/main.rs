@@ -5,10 +5,13 @@
 //! Needs chromium and chromedriver, which `make test` installs. Without apt the tests that need them are skipped
 //! with a message.
 
+mod balanced;
 mod driver;
 mod fixture;
 mod force;
 mod forms;
+mod hands;
+mod incident;
 mod live;
 mod no_script;
 mod pages;

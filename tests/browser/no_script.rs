@@ -27,7 +27,12 @@ async fn the_dashboard_works_without_script() {
     browser.click(".confirm button").await;
     browser.until_text(".notice", "it was done", |t| t.contains("Released.")).await;
     client.extend("fresh", &lease.token(), &[]).await.expect_status(410);
-    for path in ["/ui/waiters", "/ui/owners", "/ui/nodes", "/ui/latency", "/ui/events"] {
+    browser.go("/ui/").await;
+    assert!(browser.text("#hour").await.contains("Most contended names"), "the last hour needs no script");
+    browser.go("/ui/timeline?prefix=deploy/").await;
+    browser.click("summary").await;
+    assert!(browser.text("details table").await.contains("ci-4711"), "the timeline as a table");
+    for path in ["/ui/waiters", "/ui/owners", "/ui/timeline", "/ui/nodes", "/ui/latency", "/ui/events"] {
         browser.go(path).await;
         assert!(!browser.text("h1").await.is_empty(), "{path}");
     }

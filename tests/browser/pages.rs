@@ -7,7 +7,7 @@ use crate::support::poll;
 use crate::support::redis_server::{Options, RedisServer};
 use crate::support::service::SHORT_TIMES;
 
-const PAGES: [(&str, &str); 12] = [
+pub const PAGES: [(&str, &str); 14] = [
     ("locks", "/ui/"),
     ("locks-filtered", "/ui/?prefix=deploy/prod&sort=held&dir=desc"),
     ("lock", "/ui/locks/deploy/prod"),
@@ -17,6 +17,8 @@ const PAGES: [(&str, &str); 12] = [
     ("release", "/ui/release/deploy/prod"),
     ("waiters", "/ui/waiters"),
     ("owners", "/ui/owners"),
+    ("timeline", "/ui/timeline?prefix=deploy/"),
+    ("timeline-short", "/ui/timeline?last=5m"),
     ("nodes", "/ui/nodes"),
     ("latency", "/ui/latency"),
     ("events", "/ui/events"),
@@ -30,10 +32,22 @@ async fn check_every_page(look: Look) {
     fixture::wait_for(client, "deploy/prod", &["ci-4713", "ci-4714", ""]).await;
     fixture::wait_for(client, "db/migrate/orders", &["release-bot-2"]).await;
     let Some(browser) = Browser::open(client.base(), look).await else { return };
-    for (name, path) in PAGES.into_iter().chain([("error", "/ui/?sort=colour"), ("missing", "/ui/none")]) {
+    for (name, path) in PAGES.into_iter().chain([
+        ("error", "/ui/?sort=colour"),
+        ("missing", "/ui/none"),
+        ("problem", "/problems/wait-timeout"),
+    ]) {
         browser.go(path).await;
         browser.check_page(path).await;
         browser.screenshot(name).await;
+    }
+    if look == Look::Light {
+        for kind in
+            ["locked", "quorum-unavailable", "unauthenticated", "lease-expired", "invalid", "draining", "internal"]
+        {
+            browser.go(&format!("/problems/{kind}")).await;
+            browser.check_page(kind).await;
+        }
     }
     browser.close().await;
 }

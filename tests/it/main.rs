@@ -32,6 +32,7 @@ mod recipes_page;
 mod redis_node;
 mod regions;
 mod restarts;
+mod rolling;
 mod run;
 mod run_elect;
 mod run_lost;

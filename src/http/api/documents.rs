@@ -2,11 +2,13 @@
 
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 
 use super::responses;
+use crate::http::middleware::html_response::accepts_html;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
+use crate::views::error_page;
 
 /// The contract, as it is served.
 pub(crate) const OPENAPI: &str = include_str!("../../../openapi.yaml");
@@ -21,7 +23,13 @@ pub(crate) async fn problem_page(request: Request) -> Result<Response, Problem> 
     let name = request.uri().path().rsplit('/').next().unwrap_or_default();
     let kind = ProblemKind::parse(name)
         .ok_or_else(|| Problem::new(ProblemKind::NotFound, "there is no problem with this name"))?;
-    Ok(responses::text(StatusCode::OK, kind.page()))
+    if !accepts_html(request.headers()) {
+        return Ok(responses::text(StatusCode::OK, kind.page()));
+    }
+    let text = kind.page();
+    let meaning = text.splitn(3, "\n\n").nth(2).unwrap_or_default().trim_end();
+    let page = error_page::meaning(kind.title(), kind.as_str(), kind.status().as_u16(), meaning);
+    Ok(page.map_or_else(|_| responses::text(StatusCode::OK, text.clone()), |html| Html(html).into_response()))
 }
 
 #[cfg(test)]
@@ -46,6 +54,17 @@ mod tests {
         for path in ["/problems/none", "/problems/%FF", "/problems/"] {
             assert_eq!(problem_page(request(path)).await.expect_err(path).slug(), ProblemKind::NotFound);
         }
+    }
+
+    #[tokio::test]
+    async fn a_browser_gets_a_page_with_a_title() {
+        let mut asked = request("/problems/locked");
+        asked.headers_mut().insert(header::ACCEPT, header::HeaderValue::from_static("text/html,*/*;q=0.8"));
+        let page = problem_page(asked).await.expect("found");
+        assert!(page.headers()[header::CONTENT_TYPE].to_str().is_ok_and(|kind| kind.starts_with("text/html")));
+        let bytes = page.into_body().collect().await.expect("a body").to_bytes();
+        let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        assert!(text.contains("<title>Locked") && !text.contains('`'), "{text}");
     }
 
     #[tokio::test]

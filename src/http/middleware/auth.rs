@@ -62,7 +62,7 @@ impl Requirement {
     fn of_page(page: UiRoute) -> Self {
         match page {
             UiRoute::Home | UiRoute::Asset | UiRoute::Login | UiRoute::LogIn | UiRoute::LogOut => Self::Nothing,
-            UiRoute::Locks | UiRoute::Waiters | UiRoute::Owners => Self::Somewhere(Right::Read),
+            UiRoute::Locks | UiRoute::Waiters | UiRoute::Owners | UiRoute::Timeline => Self::Somewhere(Right::Read),
             UiRoute::Lock => Self::OnName(Right::Read),
             UiRoute::AskRevoke | UiRoute::Revoke | UiRoute::AskRelease | UiRoute::Release => Self::OnName(Right::Force),
             UiRoute::AskTake | UiRoute::Take | UiRoute::GiveBack => Self::OnName(Right::Acquire),

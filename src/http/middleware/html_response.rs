@@ -1,4 +1,4 @@
-//! Answers below `/ui`: security headers for browsers, and problems as HTML pages for clients that accept HTML.
+//! Answers below `/ui` and `/problems`: security headers for browsers, and problems as HTML pages for clients that accept HTML.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
 /// client heeds it; without `includeSubDomains`, since other names are other services.
 const HSTS: HeaderValue = HeaderValue::from_static("max-age=15552000");
 
-/// Completes the answer to a request below `/ui`.
+/// Completes the answer to a request for a page.
 pub(super) struct HtmlResponse {
     accepts_html: bool,
     is_open: bool,
@@ -45,7 +45,7 @@ impl HtmlResponse {
     /// `None` for requests elsewhere.
     pub(super) fn of(request: &Request, settings: &HttpSettings) -> Option<Self> {
         let path = request.uri().path();
-        let is_below = path == "/ui" || path.starts_with("/ui/");
+        let is_below = path == "/ui" || path.starts_with("/ui/") || path.starts_with("/problems/");
         is_below.then(|| Self {
             accepts_html: accepts_html(request.headers()),
             is_open: settings.is_open_to_others,
@@ -95,7 +95,7 @@ fn page_of(request: &Request) -> Option<String> {
     is_page(path).then(|| path.to_owned())
 }
 
-fn accepts_html(headers: &HeaderMap) -> bool {
+pub(crate) fn accepts_html(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT).iter().filter_map(|v| v.to_str().ok());
     values.flat_map(|v| v.split(',')).any(|range| range.trim_start().starts_with("text/html"))
 }

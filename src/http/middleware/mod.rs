@@ -5,7 +5,7 @@ pub(crate) mod audit;
 pub(crate) mod auth;
 pub(crate) mod client_address;
 pub(crate) mod credentials;
-mod html_response;
+pub(crate) mod html_response;
 pub(crate) mod metrics;
 pub mod request_id;
 pub(crate) mod request_layer;

@@ -27,6 +27,7 @@ pub(crate) fn handler(route: UiRoute) -> MethodRouter<AppState> {
         UiRoute::GiveBack => post(take::give_back),
         UiRoute::Waiters => get(pages::waiters),
         UiRoute::Owners => get(pages::owners),
+        UiRoute::Timeline => get(pages::timeline),
         UiRoute::Nodes => get(pages::nodes),
         UiRoute::Latency => get(pages::latency),
         UiRoute::Events => get(pages::events),

@@ -23,6 +23,7 @@ use crate::http::state::AppState;
 use crate::manager::overview::{ListedWaiter, Overview};
 use crate::manager::types::{CycleEdge, LockState};
 use crate::types::ResourceName;
+use crate::views::activity::HourSection;
 use crate::views::assets;
 use crate::views::events::EventsPage;
 use crate::views::latency::LatencyPage;
@@ -31,6 +32,8 @@ use crate::views::lock::{CompletedAction, LockPage};
 use crate::views::locks::LocksPage;
 use crate::views::nodes::NodesPage;
 use crate::views::owners::OwnersPage;
+use crate::views::timeline::TimelinePage;
+use crate::views::wait_graph::WaitGraph;
 use crate::views::waiters::WaitersPage;
 
 /// `Cache-Control` of assets, whose names contain a hash. A year is the maximum that caches honour.
@@ -55,6 +58,7 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
         (Tab::Locks, UiRoute::Locks),
         (Tab::Waiters, UiRoute::Waiters),
         (Tab::Owners, UiRoute::Owners),
+        (Tab::Timeline, UiRoute::Timeline),
         (Tab::Nodes, UiRoute::Nodes),
         (Tab::Latency, UiRoute::Latency),
         (Tab::Events, UiRoute::Events),
@@ -80,8 +84,28 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
     let layout = layout(&state, Tab::Locks, "Locks", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
-    let (overview, _) = visible_to(&state, &access).await;
-    html(StatusCode::OK, &LocksPage::new(layout, &overview, query, state.manager.wall_ms()))
+    let (overview, waiters) = visible_to(&state, &access).await;
+    let (is_home, wall_ms) = (LocksPage::is_home(&query), state.manager.wall_ms());
+    let mut page = LocksPage::new(layout, &overview, query, wall_ms);
+    if is_home {
+        let (hour, may_read) = (state.manager.hour(), |name: &ResourceName| access.may(Right::Read, name));
+        let hour = HourSection::new(&hour, &overview, may_read, access.may_all(), wall_ms);
+        let hour = hour.with_incidents(&visible_events(&state, &access), wall_ms);
+        page = page.with_hour(hour, WaitGraph::new(&overview, &waiters));
+    }
+    html(StatusCode::OK, &page)
+}
+
+/// `GET /ui/timeline`.
+pub(super) async fn timeline(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    let query = queries::timeline(request.uri())?;
+    let access = Access::of(&request);
+    let layout = layout(&state, Tab::Timeline, "Timeline", request.uri(), &access);
+    state.manager.events().follow_cluster();
+    drop(request);
+    let (overview, waiters) = visible_to(&state, &access).await;
+    let (events, wall_ms) = (visible_events(&state, &access), state.manager.wall_ms());
+    html(StatusCode::OK, &TimelinePage::new(layout, query, &overview, &waiters, &events, wall_ms))
 }
 
 /// `GET /ui/locks/{resource}`: 503 if too few nodes answer to tell who holds it. Cancel: nothing is left behind.
@@ -161,7 +185,8 @@ pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Re
         history.and_then(|h| h.of(node)).map(|series| series.window(now)).unwrap_or_default()
     };
     let vote = state.manager.cluster_status();
-    html(StatusCode::OK, &NodesPage::new(layout, &vote, window, state.manager.node_timeout()))
+    let (node_timeout, wall_ms) = (state.manager.node_timeout(), state.manager.wall_ms());
+    html(StatusCode::OK, &NodesPage::new(layout, &vote, window, node_timeout, wall_ms))
 }
 
 /// `GET /ui/latency`.

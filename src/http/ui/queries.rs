@@ -6,6 +6,7 @@ use axum::http::Uri;
 use crate::http::api::event_filter::EventFilter;
 use crate::http::api::fields::Fields;
 use crate::http::problem::Problem;
+use crate::views::timeline::{PERIODS, TimelineQuery};
 use crate::views::{events, locks};
 
 /// The highest page number: more than any table has.
@@ -30,18 +31,28 @@ fn choice<T: Copy>(fields: &mut Fields, name: &str, known: &[(T, &'static str)])
 /// The filter of the list of locks. Errors: `invalid`.
 pub(super) fn locks(uri: &Uri) -> Result<locks::LocksQuery, Problem> {
     let mut fields = Fields::of_query(uri)?;
+    let sort = choice(&mut fields, "sort", &locks::Sort::ALL);
     let states = locks::ListedState::ALL.map(|(state, word, _)| (state, word));
     let query = locks::LocksQuery {
         prefix: fields.text("prefix").unwrap_or_default().trim().to_owned(),
         owner: fields.text("owner").unwrap_or_default(),
         find: fields.text("find").unwrap_or_default().trim().to_owned(),
         state: choice(&mut fields, "state", &states),
-        sort: choice(&mut fields, "sort", &locks::Sort::ALL).unwrap_or_default(),
-        descending: choice(&mut fields, "dir", &[(true, "desc"), (false, "asc")]).unwrap_or(false),
+        sort: sort.unwrap_or_default(),
+        descending: choice(&mut fields, "dir", &[(true, "desc"), (false, "asc")]).unwrap_or(sort.is_none()),
         page: page(&mut fields),
     };
     fields.finish(&["prefix", "owner", "find", "state", "sort", "dir", "page"])?;
     Ok(query)
+}
+
+/// What a timeline shows. Errors: `invalid`.
+pub(super) fn timeline(uri: &Uri) -> Result<TimelineQuery, Problem> {
+    let mut fields = Fields::of_query(uri)?;
+    let prefix = fields.text("prefix").unwrap_or_default().trim().to_owned();
+    let period = choice(&mut fields, "last", &PERIODS).unwrap_or(PERIODS[0].0);
+    fields.finish(&["prefix", "last"])?;
+    Ok(TimelineQuery { prefix, period })
 }
 
 /// The filter of the events, and what was entered for it. Units: milliseconds since 1970. Errors: `invalid`.
@@ -90,7 +101,7 @@ mod tests {
     fn a_form_with_empty_fields_does_not_filter() {
         assert_eq!(
             locks(&uri("/ui/?find=&prefix=&owner=&state=&sort=&dir=&page=")).expect("read"),
-            locks::LocksQuery { page: 1, ..locks::LocksQuery::default() }
+            locks::LocksQuery::default()
         );
         let query =
             locks(&uri("/ui/?prefix=deploy/&owner=ci+1&state=lock-delay&sort=held&dir=desc&page=3")).expect("read");
@@ -99,6 +110,11 @@ mod tests {
             (query.state, query.sort, query.descending),
             (Some(locks::ListedState::LockDelay), locks::Sort::Held, true)
         );
+        let by_name = locks(&uri("/ui/?sort=resource")).expect("read");
+        assert!(!by_name.descending, "only the order that is not asked for is a descending one");
+        let last = timeline(&uri("/ui/timeline?prefix=deploy/&last=15m")).expect("read");
+        assert_eq!((last.prefix.as_str(), last.period.text().as_str()), ("deploy/", "15 m 00 s"));
+        assert!(timeline(&uri("/ui/timeline?last=2y")).is_err());
         assert_eq!(pages(&uri("/ui/waiters?page=99999999999999999999")).expect("read"), 1);
     }
 

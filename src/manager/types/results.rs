@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::protocol::{InstanceName, LeaseRecord};
 use crate::redlock::clock::BootTime;
+use crate::redlock::monitor::MemoryLosses;
 use crate::redlock::quorum::Verdict;
 use crate::types::{Fence, Labels, NodeId, ResourceName, Token, TokenId, Ttl};
 
@@ -246,6 +247,10 @@ pub struct NodeSummary {
     pub quarantine: Option<String>,
     /// How often this instance saw it begin a quarantine.
     pub quarantines: QuarantineCounts,
+    /// How often it was noticed that it lost its memory, and why the last time.
+    pub losses: MemoryLosses,
+    /// How long ago that was noticed.
+    pub lost_ago: Option<Duration>,
     /// Its name leads to two servers.
     pub has_two_servers: bool,
     /// The nodes without which it gets no vote, however long it waits.
@@ -276,6 +281,8 @@ impl NodeSummary {
             why: None,
             quarantine: None,
             quarantines: QuarantineCounts::default(),
+            losses: MemoryLosses::default(),
+            lost_ago: None,
             has_two_servers: false,
             waits_for: Vec::new(),
             latency: None,

@@ -225,7 +225,7 @@ impl FillPlan {
         // Two are never supported at one moment; pages are read at many.
         if let (Some((_, of, claims)), None) = (supported.next(), supported.next()) {
             let smallest = mutant::is(Mutant::CopySmallestTtl);
-            if let Some(record) = of.keys.values().max_by_key(|record| (record.fence, record.renewals)) {
+            if let Some(record) = of.keys.values().max_by_key(|record| record.recency()) {
                 let record = LeaseRecord { claims: claims.as_str().into(), ..record.clone() };
                 entries.push(FillEntry::Copy { resource: resource.clone(), record, left_ms: of.left_ms(smallest) });
                 return;

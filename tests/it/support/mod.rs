@@ -1,6 +1,7 @@
 //! What the integration tests stand on: real servers, a network that misbehaves on command, the
 //! service as a process and as a library, and waiting for a condition with a bound.
 
+pub mod balancer;
 pub mod chaos_proxy;
 pub mod client;
 pub mod cluster;

@@ -1,0 +1,137 @@
+//! What people do with their hands: every page by keyboard, the palette, text that is selected while the page refreshes, and a
+//! list of ten thousand leases.
+
+use fantoccini::key::Key;
+use serde_json::json;
+
+use super::driver::{Browser, Look};
+use super::fixture;
+use super::pages::PAGES;
+use crate::support::cluster::Cluster;
+use crate::support::poll;
+
+/// More than any page of the test has.
+const STOPS_MAX: usize = 150;
+
+async fn press(browser: &Browser, key: char) {
+    let focused = browser.client.active_element().await.expect("something has the focus");
+    focused.send_keys(&key.to_string()).await.expect("a key");
+}
+
+#[tokio::test]
+async fn every_page_can_be_used_by_keyboard() {
+    let service = fixture::service().await;
+    let client = service.client();
+    fixture::past(client).await;
+    fixture::hold(client).await;
+    fixture::wait_for(client, "deploy/prod", &["ci-4713", "ci-4714"]).await;
+    let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
+    for (_, path) in PAGES {
+        browser.go(path).await;
+        // A closed `details` has no stops inside it.
+        let all = "const stops = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex=\"0\"]')]; \
+                   window.stops = stops.filter((e) => e.checkVisibility()); return window.stops.length";
+        let count = browser.eval(all).await.as_u64().and_then(|n| usize::try_from(n).ok()).expect("a number");
+        assert!((5..STOPS_MAX).contains(&count), "{path}: {count}");
+        let mut missed: Vec<usize> = (0..count).collect();
+        for n in 0..count {
+            press(&browser, char::from(Key::Tab)).await;
+            let at = browser
+                .eval(
+                    "const e = document.activeElement; const s = getComputedStyle(e); const r = e.getBoundingClientRect(); \
+                     return [window.stops.indexOf(e), s.outlineStyle !== 'none' && r.width > 0, e.outerHTML.slice(0, 120)]",
+                )
+                .await;
+            assert_eq!(at[1], true, "{path}: the focus cannot be seen: {at}");
+            assert!(
+                n > 0 || at[2].as_str().is_some_and(|html| html.contains("skip")),
+                "{path}: first the skip link: {at}"
+            );
+            missed.retain(|index| at[0] != json!(index));
+        }
+        // What was refreshed meanwhile may be another element.
+        assert!(missed.len() <= count / 10, "{path}: {missed:?} of {count} are not reached");
+    }
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn the_palette_goes_to_a_lock_an_owner_or_a_page_by_keyboard_alone() {
+    let service = fixture::service().await;
+    let client = service.client();
+    fixture::hold(client).await;
+    let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
+    browser.go("/ui/events").await;
+    press(&browser, '/').await;
+    browser.until_text(".palette li", "it is open with the pages", |t| t.contains("Locks")).await;
+    for typed in "deploy/pr".chars() {
+        press(&browser, typed).await;
+    }
+    browser.until_text(".palette li", "the lock is found", |t| t.contains("deploy/prod")).await;
+    browser.check_page("the palette").await;
+    browser.screenshot("palette").await;
+    let combobox = "const i = document.querySelector('.palette input'); const o = document.getElementById(i.getAttribute('aria-activedescendant')); \
+                    return [document.activeElement === i, i.getAttribute('role'), o.getAttribute('role'), o.getAttribute('aria-selected')]";
+    assert_eq!(browser.eval(combobox).await, json!([true, "combobox", "option", "true"]));
+    press(&browser, char::from(Key::Enter)).await;
+    poll::until("the lock's page", || async { (browser.path().await == "/ui/locks/deploy/prod").then_some(()) }).await;
+    press(&browser, '/').await;
+    for typed in "search-7".chars() {
+        press(&browser, typed).await;
+    }
+    browser.until_text(".palette li:nth-child(2)", "the owner is found", |t| t.contains("search-7f9c")).await;
+    press(&browser, char::from(Key::Down)).await;
+    press(&browser, char::from(Key::Enter)).await;
+    poll::until("the owner's locks", || async { (browser.path().await == "/ui/?owner=search-7f9c").then_some(()) })
+        .await;
+    // In a field the key is a character.
+    browser.click("#find").await;
+    press(&browser, '/').await;
+    assert_eq!(browser.eval("return document.querySelector('#find').value").await, "/");
+    browser.click(".find").await;
+    browser.until_text(".palette li", "the button opens it", |t| t.contains("Locks")).await;
+    press(&browser, char::from(Key::Escape)).await;
+    assert_eq!(browser.eval("return document.querySelector('dialog[open]')").await, json!(null));
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn what_is_selected_stays_selected_while_the_list_is_refreshed() {
+    let service = fixture::service().await;
+    let client = service.client();
+    client.acquired("m", &[("owner", "to-be-copied"), ("ttl", "2m")]).await;
+    let Some(browser) = Browser::open(client.base(), Look::Light).await else { return };
+    browser.go("/ui/").await;
+    browser.until_text("#list", "the lock", |t| t.contains("to-be-copied")).await;
+    browser.eval("window.getSelection().selectAllChildren(document.querySelector('.owner'))").await;
+    for name in ["a", "z"] {
+        client.acquired(name, &[("ttl", "2m")]).await;
+        let row = format!("tr[data-key={name}]");
+        browser.until_text(&row, "it appears before or behind it", |t| t.contains(name)).await;
+        assert_eq!(browser.eval("return String(window.getSelection())").await, "to-be-copied");
+    }
+    let order = browser.eval("return [...document.querySelectorAll('tr[data-key]')].map((e) => e.dataset.key)").await;
+    assert_eq!(order, json!(["a", "m", "z"]));
+    browser.close().await;
+}
+
+#[tokio::test]
+async fn ten_thousand_leases_are_listed_found_and_paged() {
+    let cluster = Cluster::start(1).await;
+    cluster.servers[0].hold("many/part/", 10_000).await;
+    let over = cluster.service_with(&["--set", "list_refresh=500ms"]).await;
+    let Some(browser) = Browser::open(over.client().base(), Look::Light).await else { return };
+    browser.go("/ui/").await;
+    browser.until_text("#figure-held", "all of them", |t| t.replace('\u{202f}', "") == "10000").await;
+    assert_eq!(browser.eval("return document.querySelectorAll('tr[data-key]').length").await, 100);
+    browser.check_page("ten thousand leases").await;
+    browser.screenshot("locks-10000").await;
+    browser.go("/ui/?find=part%2F777&sort=resource").await;
+    browser.until_text("caption", "those with it in the middle", |t| t.contains("all 11, filtered")).await;
+    // Twenty rows of a list fit into a window.
+    let last = browser.eval("window.scrollTo(0, 0); const r = [...document.querySelectorAll('tr[data-key]')].map((e) => e.getBoundingClientRect().height); return Math.max(...r)").await;
+    assert!(last.as_f64().is_some_and(|height| height * 20.0 <= 640.0), "a row has {last} pixels");
+    browser.go("/ui/?page=100").await;
+    browser.until_text(".pages", "the last page", |t| t.contains("Page 100 of 100")).await;
+    browser.close().await;
+}
