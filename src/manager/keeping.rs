@@ -15,7 +15,7 @@ use crate::redlock::inspect::ResourceState;
 use crate::redlock::keeper::{KeptBy, KeptEnd, KeptObserver, KeptView};
 use crate::redlock::node::Node;
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::{Labels, ResourceName, TokenHash};
+use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
 /// How long, and how many.
 #[derive(Debug, Clone, Copy)]
@@ -96,6 +96,20 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) fn kept_until(&self, kept_for: Duration) -> u64 {
         let ms = u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX);
         self.shared.keeper.now_ms().saturating_add(ms)
+    }
+
+    /// A lease that was just granted is kept from now on. Whether a quorum knows it.
+    ///
+    /// Cancel: some nodes may have it.
+    pub(super) async fn begin_keeping(
+        &self,
+        (resource, token): (&ResourceName, &TokenHash),
+        fence: Fence,
+        labels: &mut Labels,
+        kept_for: Duration,
+    ) -> bool {
+        labels.kept_until_ms = self.kept_until(kept_for);
+        self.shared.keeper.begin(resource, token, fence, labels).await
     }
 
     pub(super) fn tell_kept(&self, news: KeptNews<'_>) {

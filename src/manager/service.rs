@@ -303,11 +303,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let acquired_at_ms = grant.acquired_at_ms;
         let mut labels = stored.unwrap_or(Labels { acquired_at_ms, ..params.labels });
-        if let Some(kept_for) = kept_for.filter(|_| labels.kept_until_ms == 0) {
-            labels.kept_until_ms = self.kept_until(kept_for);
-            if !self.shared.keeper.begin(&params.resource, &params.token, grant.fence, &labels).await {
-                return Err(AcquireError::NoQuorum(self.no_quorum(grant.granted, Vec::new())));
-            }
+        if let Some(kept_for) = kept_for.filter(|_| labels.kept_until_ms == 0)
+            && !self.begin_keeping((&params.resource, &params.token), grant.fence, &mut labels, kept_for).await
+        {
+            return Err(AcquireError::NoQuorum(self.no_quorum(grant.granted, Vec::new())));
         }
         let kept_for = self.kept_for(&labels);
         let lease = GrantedLease {
