@@ -117,7 +117,7 @@ pub(crate) fn visible(text: &str) -> String {
 
 /// A sentence of messages in pieces, each with whether it is code: what stands between backticks.
 pub(crate) fn pieces(text: &str) -> Vec<(bool, &str)> {
-    let whole = text.matches('`').count() % 2 == 0;
+    let whole = text.matches('`').count().is_multiple_of(2);
     let pieces = text.split(if whole { '`' } else { '\0' }).enumerate();
     pieces.map(|(i, piece)| (i % 2 == 1, piece)).filter(|(_, piece)| !piece.is_empty()).collect()
 }

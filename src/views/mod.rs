@@ -16,6 +16,7 @@ pub(crate) mod latency;
 pub(crate) mod layout;
 pub(crate) mod lock;
 pub(crate) mod locks;
+mod locks_query;
 pub(crate) mod login;
 pub(crate) mod name_tree;
 pub(crate) mod nodes;

@@ -2,7 +2,9 @@
 //! for by time, kind and name.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use redlockd::redlock::clock::{Clock, SystemClock};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, send};
@@ -140,4 +142,46 @@ async fn a_deadlock_is_shown_by_every_instance_while_it_lasts() {
     ann.await.expect("no panic").expect_status(201);
     shows(false).await;
     bob.abort();
+}
+
+async fn a_while() {
+    let end = SystemClock.now().plus(Duration::from_millis(300));
+    poll::until_true("a while has passed", || SystemClock.now() >= end).await;
+}
+
+/// As behind a balancer: another instance than the one that granted extends and releases.
+#[tokio::test]
+async fn a_release_at_another_instance_says_whose_the_lease_was_and_for_how_long() {
+    let cluster = Cluster::start(3).await;
+    let [one, two, three] = [cluster.service().await, cluster.service().await, cluster.service().await];
+    let lease = one.client().acquired("x", &[("ttl", "30s"), ("owner", "ann")]).await;
+    a_while().await;
+    two.client().extend("x", &lease.token(), &[]).await.expect_status(200);
+    two.client().release("x", &lease.token()).await.expect_status(204);
+    let lease = one.client().acquired("x", &[("ttl", "30s"), ("owner", "bob")]).await;
+    a_while().await;
+    three.client().release("x", &lease.token()).await.expect_status(204);
+    for (over, owner) in [(&two, "ann"), (&three, "bob")] {
+        let released = past(over.client(), "kind=released").await;
+        let held = released[0]["after_ms"].as_u64();
+        assert!(released[0]["owner"] == owner && held >= Some(250), "{owner}: {released:?}");
+    }
+}
+
+#[tokio::test]
+async fn the_last_hour_is_of_all_instances() {
+    let cluster = Cluster::start(3).await;
+    let (one, two) = (cluster.service().await, cluster.service().await);
+    let lease = one.client().acquired("hot/name", &[("ttl", "30s"), ("owner", "ann")]).await;
+    for _ in 0..3 {
+        one.client().acquire("hot/name", &[]).await.expect_status(423);
+    }
+    one.client().release("hot/name", &lease.token()).await.expect_status(204);
+    poll::until("the other instance shows who met contention, and who held it", || async {
+        let page = two.client().get("/ui/").await.text;
+        let section = page.split_once("id=\"hour\"")?.1.split_once("</section>")?.0.to_owned();
+        let is_there = ["hot/name", "ann", "Of 2 instances"].iter().all(|part| section.contains(part));
+        is_there.then_some(())
+    })
+    .await;
 }

@@ -88,7 +88,7 @@ type Holders = Arc<Vec<AtomicU64>>;
 
 /// Acquires and releases at its share of the rate, until it is over; half of the callers want the same few names.
 async fn call(client: Client, seen: Arc<Seen>, holders: Holders, caller: u64, pause: Duration) {
-    let contended = (caller % 2 == 0).then_some(caller / 2 % CONTENDED);
+    let contended = caller.is_multiple_of(2).then_some(caller / 2 % CONTENDED);
     let name = contended.map_or_else(|| format!("own/{caller}"), |name| format!("hot/{name}"));
     let holder = contended.and_then(|name| holders.get(usize::try_from(name).expect("small")));
     let (mut next, mut fence) = (SystemClock.now(), 0);
