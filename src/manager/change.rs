@@ -16,7 +16,7 @@ use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::LeaseTag;
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::{Labels, ResourceName, Token, TokenHash};
+use crate::types::{Labels, ResourceName, Token, TokenHash, Ttl};
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Extends a lease that still exists, or edits its labels.
@@ -28,10 +28,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             true => Some(self.edited_labels(&request, &hash).await?),
             false => None,
         };
+        let (labels, stored_ttl) = labels.map_or((None, None), |(labels, ttl)| (Some(labels), Some(ttl)));
         let extension = ExtendParams {
             resource: request.resource.clone(),
             token: hash.clone(),
-            ttl: request.ttl,
+            ttl: request.ttl.or(stored_ttl),
             until_ms: labels.as_ref().map_or(0, |labels| labels.kept_until_ms),
             fence: request.fence,
             labels: labels.as_ref().map(Labels::encode),
@@ -77,14 +78,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(ExtendedLease { lease, renewals: extended.record.renewals })
     }
 
-    /// The labels that a quorum has, with the request's changes.
-    async fn edited_labels(&self, request: &ExtendRequest, hash: &TokenHash) -> Result<Labels, ExtendError> {
+    /// The labels that a quorum has, with the request's changes, and the TTL.
+    async fn edited_labels(&self, request: &ExtendRequest, hash: &TokenHash) -> Result<(Labels, Ttl), ExtendError> {
         let view = self.engine().inspect(&request.resource).await.map_err(|answers| ExtendError::NoQuorum {
             no_quorum: self.no_quorum(0, self.engine().outcomes(&answers)),
             valid_for: self.shared.own_leases.valid_for(hash, self.now()),
         })?;
-        let mut labels = match view.state {
-            ResourceState::Lease { record, .. } if record.token == *hash => record.labels(),
+        let (mut labels, ttl) = match view.state {
+            ResourceState::Lease { record, .. } if record.token == *hash => (record.labels(), record.ttl),
             ResourceState::Free => return Err(ExtendError::Gone(GoneReason::Unknown)),
             _ => return Err(ExtendError::NotHolder),
         };
@@ -101,7 +102,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.set_kept_until(&mut labels, kept_for)?;
         }
         labels.check().map_err(|(field, invalid)| ExtendError::Invalid(field, invalid.0))?;
-        Ok(labels)
+        Ok((labels, ttl))
     }
 
     fn extend_error(&self, hash: &TokenHash, refusal: ExtendRefusal) -> ExtendError {

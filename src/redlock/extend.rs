@@ -26,7 +26,7 @@ pub struct ExtendParams {
     pub token: TokenHash,
     /// New lifetime from now; `None`: the lease's own TTL.
     pub ttl: Option<Ttl>,
-    /// The end is not to be later than this, on the cluster clock; 0: any. Milliseconds since 1970.
+    /// With a `ttl`: the end is not to be later than this, on the cluster clock; 0: any. Milliseconds since 1970.
     pub until_ms: u64,
     /// Extend only the lease with this fence.
     pub fence: Option<Fence>,
@@ -41,7 +41,7 @@ impl ExtendParams {
             return Some(self.ttl);
         }
         let left = Ttl::from_ms(self.until_ms.saturating_sub(now.0 / 1_000)).ok()?;
-        Some(Some(self.ttl.map_or(left, |ttl| ttl.min(left))))
+        Some(self.ttl.map(|ttl| ttl.min(left)))
     }
 }
 

@@ -119,6 +119,11 @@ async fn its_end_is_moved_by_patch_at_any_instance() {
     let lease = here.client().acquired("x", &[("keep", "2s")]).await;
     let longer = there.client().extend("x", &lease.token(), &[("keep", "30s")]).await.expect_status(200).json();
     assert!(longer["kept_for_ms"].as_u64().is_some_and(|ms| ms > 28_000), "{longer}");
+    assert_eq!(
+        (&longer["ttl_ms"], lease.json()["ttl_ms"].as_u64()),
+        (&json!(2_000), Some(2_000)),
+        "its TTL is as before"
+    );
     // An edit of other labels carries the end on.
     let edited = here.client().extend("x", &lease.token(), &[("note", "later")]).await.expect_status(200).json();
     assert_eq!(edited["kept_until"], longer["kept_until"]);

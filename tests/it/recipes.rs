@@ -73,6 +73,27 @@ async fn acquire_renew_ask_and_release(shell: &[&str]) {
     assert_eq!(service.client().inspect("x").await.expect_status(200).json()["holders"][0]["owner"], "");
 }
 
+/// The steps of docs/keeping.md, each in a shell of its own, as those of a workflow are.
+#[tokio::test]
+async fn a_workflow_keeps_its_lock_between_its_steps() {
+    let document = std::fs::read_to_string(root().join("docs/keeping.md")).expect("docs/keeping.md");
+    let block = document.split("```sh\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a block of shell");
+    let [_, first, renew, last] = &block.lines().collect::<Vec<_>>()[..] else { panic!("{block}") };
+    for shell in shells() {
+        let service = Service::embedded(&[]).await;
+        let (code, token) = run_in(shell, &service, &format!("{first}\necho $T")).await;
+        assert_eq!(code, Some(0), "{shell:?}");
+        let holder = service.client().inspect("deploy/prod").await.json()["holders"][0].clone();
+        assert_eq!(holder["owner"], "release-42");
+        assert!(holder["kept_for_ms"].as_u64().is_some_and(|ms| ms > 7_000_000), "{holder}");
+        for step in [renew, last] {
+            let (code, out) = run_in(shell, &service, &format!("T={}\n{step}", token.trim())).await;
+            assert_eq!(code, Some(0), "{shell:?}: {step}: {out}");
+        }
+        service.client().inspect("deploy/prod").await.expect_problem(404, "not-held");
+    }
+}
+
 #[tokio::test]
 async fn each_recipe_exits_as_it_says() {
     for shell in shells() {
