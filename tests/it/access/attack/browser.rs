@@ -89,7 +89,7 @@ async fn an_operators_browser_on_a_foreign_page() {
     let mut browser = Browser::new(&guarded);
     browser.log_in("mallory").await;
     let session = browser.session().to_owned();
-    let stages = [Stage::of(open.client()).await, Stage::of(guarded.client()).await];
+    let stages = [Stage::of(open.client(), open.pid()).await, Stage::of(guarded.client(), guarded.pid()).await];
     let (open_ref, guarded_ref, session) = (&open, &guarded, session.as_str());
     let [at_open, at_guarded] = &stages;
     tokio::join!(
