@@ -72,7 +72,7 @@ async fn a_neighbour_on_the_host() {
                     run.env("XDG_RUNTIME_DIR", dir_ref).env("PATH", "/usr/bin:/bin");
                     let done = tokio::task::spawn_blocking(move || ended(&mut run)).await.expect("no panic");
                     let is_late = match done.code {
-                        Some(69) => done.err.contains("nodes voted for it"),
+                        Some(69) => ["nodes voted for it", "no answer within"].iter().any(|why| done.err.contains(why)),
                         Some(76) => done.err.contains("could not be renewed in time"),
                         _ => false,
                     };
