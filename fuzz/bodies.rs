@@ -3,23 +3,37 @@
 
 use std::collections::BTreeMap;
 
+use axum::body::Body;
+use axum::extract::Request as HttpRequest;
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use deadpool_redis::redis::parse_redis_value;
 use redlockd::auth::key_set::KeySet;
 use redlockd::auth::rule::{AccessRule, AccessRules, Pattern, Right};
+use redlockd::auth::session::Sessions;
 use redlockd::auth::token;
+use redlockd::client::events::EventParser;
 use redlockd::config::Inputs;
 use redlockd::duration::{format_duration, parse_duration};
-use redlockd::http::api::extract;
+use redlockd::http::allowed_hosts::AllowedHosts;
+use redlockd::http::api::event_filter::EventFilter;
 use redlockd::http::api::fields::Fields;
-use redlockd::http::middleware::request_id;
-use redlockd::http::{negotiation, path};
-use redlockd::protocol::commands;
+use redlockd::http::api::{extract, fences, requests};
+use redlockd::http::middleware::{client_address, credentials, request_id};
+use redlockd::http::{head_checks, negotiation, path};
+use redlockd::manager::events::EventHub;
+use redlockd::nodes::redis::meter::Meter;
+use redlockd::nodes::redis::{NodeUrl, read_server_info};
 use redlockd::protocol::{
     AcquireArgs, InstanceName, LeaseRecord, ListArgs, NodeInspection, ReadArgs, ReleaseArgs, Reply, Request,
     RevokeArgs, StoredLock, UpdateArgs, View, WaitersArgs, WaitersEntry,
 };
-use redlockd::types::{AttemptId, ResourceName, Token, Ttl};
+use redlockd::protocol::{commands, keys};
+use redlockd::redlock::notifications::Notice;
+use redlockd::types::{AttemptId, ResourceName, Token, Ttl, WaitId};
+
+/// Some time in 2027. Milliseconds since 1970.
+const NOW_MS: u64 = 1_800_000_000_000;
 
 fn text(data: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(data)
@@ -75,8 +89,119 @@ pub fn bodies(data: &[u8]) {
     }
 }
 
-/// Headers: `name: value` lines.
-pub fn headers(data: &[u8]) {
+/// What a query says beyond its fields: which events, which locks, a fence, a place in a queue, a node, the page after a log-in.
+pub fn queries(data: &[u8]) {
+    let text = text(data);
+    let _ = (WaitId::parse(&text), path::is_page(&text));
+    if let Ok(url) = NodeUrl::parse(&text) {
+        assert!(
+            NodeUrl::parse(&format!("redis://{}", url.address())).is_ok() || text.contains("unix"),
+            "{}",
+            url.address()
+        );
+    }
+    if let Ok(uri) = format!("/nodes/{text}").parse::<Uri>() {
+        let _ = path::node(&uri);
+    }
+    let Ok(uri) = format!("/fences/a?{text}").parse::<Uri>() else { return };
+    let Ok(mut fields) = Fields::of_query(&uri) else { return };
+    let filter = EventFilter::read(&mut fields, NOW_MS);
+    assert!(filter.prefix.trim() == filter.prefix);
+    let _ = fields.finish(&EventFilter::FIELDS);
+    let request = HttpRequest::builder().uri(uri).body(Body::empty()).expect("a request");
+    let _ = fences::parse(&request);
+    if let Ok((query, _)) = requests::list(&request) {
+        assert!((1..=1_000).contains(&query.limit) && query.prefix.len() <= 255, "{query:?}");
+        assert!(query.after.is_none_or(|name| ResourceName::parse(&name).is_ok()));
+    }
+}
+
+/// Who sends a request: a line with its target, then `name: value` lines. Only the listed name, addresses and `localhost` are hosts
+/// of this service, and only one cookie has a session.
+pub fn callers(data: &[u8]) {
+    const GOOD: &str = "NDEwMjQ0NDgwMDAwMCA2ZTE3ZGZmMWEyZWM4NjQ1MDMzOGZhOWFkMGZmY2M1OGVmOWJmYmMxOTNiNDYyZDZkMzQ1MTE4NjBmNjg2YTFjIG5vbmNlIGFubg.-hN3gKz48uOCMx6AGwisxtB6xR612ogzbkUKN_mM6O0";
+    const ACCESS: &str = "[[principal]]\nname = \"ann\"\nkeys = [{ sha256 = \"8254c329a92850f6d539dd376f4816ee2764517da5e0235514af433164480d7a\" }]";
+    const LISTED: &str = "locks.example.org";
+    let mut parts = data.splitn(2, |byte| *byte == b'\n');
+    let Ok(uri) = text(parts.next().unwrap_or_default()).parse::<Uri>() else { return };
+    let mut request = HttpRequest::builder().uri(uri).body(Body::empty()).expect("a request");
+    *request.headers_mut() = header_lines(parts.next().unwrap_or_default());
+    let (headers, uri) = (request.headers(), request.uri());
+    if let Some(token) = credentials::session_token(headers) {
+        let store = redlockd::auth::access_file::parse(ACCESS).expect("a principal");
+        let is_found = Sessions::with_secret(b"secret").find(token, &store, NOW_MS).is_some();
+        assert_eq!(is_found, token == GOOD);
+    }
+    let _ = credentials::presented_key(headers);
+    let peer = [10, 0, 0, 1].into();
+    assert_eq!(client_address::resolve(peer, headers, &[]), peer);
+    let _ = client_address::resolve(peer, headers, &["10.0.0.0/8".parse().expect("a network")]);
+    let hosts = AllowedHosts::of(vec![LISTED.to_owned()]);
+    if head_checks::check(&request).is_err() || !hosts.permit_request(headers, uri, false) {
+        return;
+    }
+    let host = uri.authority().map(Authority::as_str).or_else(|| headers.get("host")?.to_str().ok());
+    let authority: Authority = host.expect("not missing").parse().expect("checked");
+    let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
+    let is_address = name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    assert!(is_address || name == LISTED || name == "localhost" || name.ends_with(".localhost"), "{name}");
+}
+
+/// What instances publish to each other through the nodes, where others can publish too: events, notices, names of keys; and what
+/// a node says of its server.
+pub fn published(data: &[u8]) {
+    let text = text(data);
+    let _ = (Notice::parse(data), keys::parse_tombstone(&text), keys::freed_resource(&text).map(ResourceName::parse));
+    let server = read_server_info(&text, Some(&text), false);
+    assert!(server.findings.len() <= 16);
+    let hub = std::sync::Arc::new(EventHub::new(&InstanceName::from_random(7)));
+    let mut lines = 0;
+    for line in data.split(|byte| *byte == b'\n') {
+        hub.receive(line);
+        lines += 1;
+    }
+    let mut events = hub.subscribe(Some(&text)).expect("the first one");
+    assert!(events.take_backlog().len() <= lines && hub.past().len() <= lines);
+    for event in hub.past() {
+        assert!(event.resource.as_deref().is_none_or(|name| ResourceName::parse(name).is_ok()), "{event:?}");
+        assert!(event.name.is_none(), "{event:?}");
+    }
+}
+
+/// Bytes that arrive in parts, of the length that the first byte says: an event stream of the service, and replies of a node. Where
+/// they are divided makes no difference, and a reply ends where its parser says.
+pub fn streams(data: &[u8]) {
+    let Some((length, bytes)) = data.split_first() else { return };
+    let parts = || bytes.chunks(usize::from(*length) + 1);
+    let mut parser = EventParser::default();
+    let events: Result<Vec<_>, _> = parts().map(|part| parser.read(part)).collect();
+    assert_eq!(events.map(|events| events.concat()), EventParser::default().read(bytes));
+    let whole = Meter::default().feed_value(bytes);
+    let (mut meter, mut read) = (Meter::default(), 0);
+    for part in parts() {
+        match meter.feed_value(part) {
+            Ok((count, true)) => {
+                assert_eq!(whole, Ok((read + count, true)));
+                break;
+            }
+            Ok((count, false)) => read += count,
+            Err(_) => {
+                assert!(whole.is_err());
+                break;
+            }
+        }
+    }
+    match whole {
+        Ok((end, true)) => {
+            assert!(parse_redis_value(&bytes[..end - 1]).is_err(), "it ended before");
+            assert_eq!(parse_redis_value(&bytes[..end]).is_ok(), parse_redis_value(bytes).is_ok());
+        }
+        Ok((_, false)) => assert!(parse_redis_value(bytes).is_err(), "it has ended"),
+        Err(_) => {}
+    }
+}
+
+fn header_lines(data: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in data.split(|b| *b == b'\n').take(64) {
         let Some(colon) = line.iter().position(|b| *b == b':') else { continue };
@@ -86,6 +211,12 @@ pub fn headers(data: &[u8]) {
             headers.append(name, value);
         }
     }
+    headers
+}
+
+/// Headers: `name: value` lines.
+pub fn headers(data: &[u8]) {
+    let headers = header_lines(data);
     if let Ok(Some(token)) = extract::lock_token(&headers) {
         // A token does not print.
         assert!(!format!("{token:?}").contains(token.reveal()));
@@ -137,8 +268,6 @@ pub fn tokens(data: &[u8]) {
     const KEYS: &str =
         r#"{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"a","x":"FEqOn3olRnGrTxap8LYKjhGZAK3-Os344cpLHcv2Gcc"}]}"#;
     const GOOD: &str = "eyJhbGciOiJFZERTQSIsImtpZCI6ImEifQ.eyJpc3MiOiJodHRwczovL2kuZXhhbXBsZSIsImF1ZCI6ImxvY2tzIiwic3ViIjoiYSIsImV4cCI6NDEwMjQ0NDgwMH0.7xNs8XxVP4HCJKS84J2p9pT884OYLeK01kBq37Msbo3ChrthGL554RnuxIQ2eoMk3ks_nYMssXEyZ3GoPwbrDQ";
-    /// Some time in 2027. Milliseconds since 1970.
-    const NOW_MS: u64 = 1_800_000_000_000;
     if let Ok(keys) = KeySet::parse(data) {
         assert!(!keys.is_empty() && keys.len() <= 32);
     }

@@ -332,8 +332,16 @@ async fn monitor_nodes(monitor: Monitor, shutdown: CancellationToken) {
 }
 
 async fn probe_nodes(monitor: Monitor, shutdown: CancellationToken) {
+    let mut reported = None;
     loop {
         monitor.probe_round().await;
+        let same = monitor.same_server();
+        if same != reported
+            && let Some((a, b)) = &same
+        {
+            tracing::error!(node = %a, also = %b, "two names lead to one server: the one that had another server has no vote");
+        }
+        reported = same;
         if let Some((a, b)) = monitor.votes_twice() {
             tracing::error!(node = %a, also = %b, "two nodes are one and the same server: its vote would count twice");
             shutdown.cancel();

@@ -13,5 +13,5 @@ pub(crate) mod principals;
 pub(crate) mod quota;
 pub(crate) mod rate_limit;
 pub mod rule;
-pub(crate) mod session;
+pub mod session;
 pub mod token;

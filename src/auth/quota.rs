@@ -10,7 +10,10 @@ use super::principal::PrincipalName;
 use crate::redlock::clock::BootTime;
 use crate::types::ResourceName;
 
-/// Leases and waiters of all principals. Cheap to clone.
+/// Event streams of one principal, of those that an instance has for all.
+pub(crate) const STREAMS_PER_PRINCIPAL: usize = 64;
+
+/// Leases, waiters and event streams of all principals. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Quotas(Arc<Mutex<Accounts>>);
 
@@ -37,6 +40,8 @@ struct Totals {
     pending: usize,
     /// Of these, the ones that may wait.
     waiting: usize,
+    /// Open event streams.
+    streams: usize,
     /// When expired leases were last removed.
     swept: BootTime,
 }
@@ -87,6 +92,17 @@ impl Quotas {
         Ok(QuotaPermit { quotas: self.clone(), principal: principal.clone(), may_wait })
     }
 
+    /// Counts an event stream until the permit is dropped; `None` where the principal has [`STREAMS_PER_PRINCIPAL`].
+    pub fn open_stream(&self, principal: &PrincipalName) -> Option<StreamPermit> {
+        let mut accounts = self.0.lock();
+        let totals = accounts.totals.entry(principal.clone()).or_default();
+        if totals.streams >= STREAMS_PER_PRINCIPAL {
+            return None;
+        }
+        totals.streams += 1;
+        Some(StreamPermit { quotas: self.clone(), principal: principal.clone() })
+    }
+
     /// A lease was extended. Leases that are not counted here are ignored.
     pub fn extended(&self, resource: &ResourceName, until: BootTime) {
         let mut accounts = self.0.lock();
@@ -115,6 +131,22 @@ impl Quotas {
     pub fn totals(&self, principal: &PrincipalName) -> (usize, usize) {
         let accounts = self.0.lock();
         accounts.totals.get(principal).map_or((0, 0), |t| (t.leases, t.waiting))
+    }
+}
+
+/// Permits one event stream, until dropped.
+#[derive(Debug)]
+pub struct StreamPermit {
+    quotas: Quotas,
+    principal: PrincipalName,
+}
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        let mut accounts = self.quotas.0.lock();
+        if let Some(totals) = accounts.totals.get_mut(&self.principal) {
+            totals.streams = totals.streams.saturating_sub(1);
+        }
     }
 }
 

@@ -134,14 +134,15 @@ impl EventFollower {
     }
 }
 
+/// An event that is longer than any of the service.
 #[derive(Debug, PartialEq, Eq)]
-struct EventTooLong;
+pub struct EventTooLong;
 
 /// Parses server-sent events as bytes arrive.
 ///
 /// Source: <https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>
 #[derive(Debug, Default)]
-struct EventParser {
+pub struct EventParser {
     /// The incomplete line.
     line: Vec<u8>,
     /// The last line ended with a carriage return: a newline after it does not end another.
@@ -161,7 +162,8 @@ impl EventParser {
         *self = Self { id: last_id.clone(), last_id, retry, ..Self::default() };
     }
 
-    fn read(&mut self, bytes: &[u8]) -> Result<Vec<StreamEvent>, EventTooLong> {
+    /// The events that end within these bytes. Errors: [`EventTooLong`].
+    pub fn read(&mut self, bytes: &[u8]) -> Result<Vec<StreamEvent>, EventTooLong> {
         let mut events = Vec::new();
         for byte in bytes {
             let is_second = std::mem::take(&mut self.after_return) && *byte == b'\n';

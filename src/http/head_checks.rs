@@ -15,7 +15,7 @@ pub(crate) const MAX_HEADERS: usize = 64;
 ///
 /// Errors: `head-too-large` for too many headers, which HTTP/1 refuses as it parses them; `not-implemented`; `invalid`,
 /// naming `Host`.
-pub(crate) fn check(request: &Request) -> Result<(), Problem> {
+pub fn check(request: &Request) -> Result<(), Problem> {
     let headers = request.headers();
     if headers.len() > MAX_HEADERS {
         let detail = format!("the request has {} headers; the maximum is {MAX_HEADERS}", headers.len());

@@ -2,11 +2,11 @@
 //! `negotiation` and the other files of this folder; `middleware`, which wraps every handler; `api` and `ui`, the
 //! handlers; `server`, which accepts connections.
 
-pub(crate) mod allowed_hosts;
+pub mod allowed_hosts;
 pub mod api;
 pub(crate) mod connection;
 pub(crate) mod format;
-pub(crate) mod head_checks;
+pub mod head_checks;
 pub mod middleware;
 pub mod negotiation;
 pub mod path;

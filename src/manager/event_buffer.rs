@@ -10,6 +10,20 @@ use crate::api::Event;
 /// Events that are kept, and how far a stream may lag: some seconds of a busy cluster, a few hundred KiB.
 /// Renewals are counted apart from all others, since they would push everything else off the pages.
 pub(crate) const EVENTS_MAX: usize = 1_024;
+/// The size of both together, since whoever can publish on a node can make each as large as the longest deadlock.
+pub(crate) const EVENTS_BYTES_MAX: usize = 4 << 20;
+
+/// What an event takes in memory: itself and its texts.
+pub(super) fn size_of(event: &Event) -> usize {
+    let texts = [&event.at, &event.resource, &event.token_id, &event.owner, &event.reason, &event.detail];
+    let more = [&event.principal, &event.instance, &event.node, &event.name];
+    let texts: usize = texts.iter().chain(&more).filter_map(|text| text.as_ref()).map(String::capacity).sum();
+    let edges = event.cycle.iter().flatten().map(|edge| {
+        let texts = [&edge.owner, &edge.waits_for, &edge.held_by, &edge.token_id];
+        size_of_val(edge) + texts.iter().map(|text| text.capacity()).sum::<usize>()
+    });
+    size_of_val(event) + event.event.capacity() + texts + edges.sum::<usize>()
+}
 
 /// An event with its place in this instance's sequence.
 #[derive(Debug, Clone)]
@@ -26,33 +40,43 @@ impl NumberedEvent {
     }
 }
 
-/// At most [`EVENTS_MAX`] renewals and as many other events, in the order of their numbers.
+/// At most [`EVENTS_MAX`] renewals and as many other events, and [`EVENTS_BYTES_MAX`] of both, in the order of their numbers.
 #[derive(Debug, Default)]
 pub(super) struct EventBuffer {
     events: VecDeque<NumberedEvent>,
     renewals: usize,
+    bytes: usize,
     next: u64,
     /// Nothing with this number or a higher one has been removed.
     complete_from: u64,
 }
 
 impl EventBuffer {
-    /// Adds an event and removes the oldest of its kind (renewal or not) where there are too many.
+    /// Adds an event, and removes the oldest of its kind (renewal or not) where there are too many, or the oldest of all where
+    /// they are too large.
     pub(super) fn push(&mut self, event: Arc<Event>) {
         let event = NumberedEvent { number: self.next, event };
         self.next += 1;
         let is_renewal = event.is_renewal();
         let kept = if is_renewal { self.renewals } else { self.events.len() - self.renewals };
+        self.bytes += size_of(&event.event);
         self.events.push_back(event);
         self.renewals += usize::from(is_renewal);
-        if kept < EVENTS_MAX {
-            return;
+        if kept >= EVENTS_MAX
+            && let Some(oldest) = self.events.iter().position(|kept| kept.is_renewal() == is_renewal)
+        {
+            self.remove(oldest);
         }
-        let oldest = self.events.iter().position(|kept| kept.is_renewal() == is_renewal);
-        if let Some(removed) = oldest.and_then(|index| self.events.remove(index)) {
-            self.renewals -= usize::from(is_renewal);
-            self.complete_from = self.complete_from.max(removed.number + 1);
+        while self.bytes > EVENTS_BYTES_MAX {
+            self.remove(0);
         }
+    }
+
+    fn remove(&mut self, index: usize) {
+        let Some(removed) = self.events.remove(index) else { return };
+        self.bytes -= size_of(&removed.event);
+        self.renewals -= usize::from(removed.is_renewal());
+        self.complete_from = self.complete_from.max(removed.number + 1);
     }
 
     /// The number of the next event.
@@ -85,6 +109,7 @@ impl EventBuffer {
     /// Events of other instances are not received from here on: a stream that resumes later has a gap.
     pub(super) fn interrupt(&mut self) {
         self.events.retain(|kept| !kept.is_renewal());
+        self.bytes = self.events.iter().map(|kept| size_of(&kept.event)).sum();
         self.renewals = 0;
         self.next += 1;
         self.complete_from = self.next;
@@ -114,6 +139,22 @@ mod tests {
         assert!(buffer.has_gap_from(1) && !buffer.has_gap_from(1 + EVENTS_MAX as u64));
         assert_eq!(buffer.missed_from(0), EVENTS_MAX as u64, "the first event is still here");
         assert_eq!(buffer.missed_from(buffer.next_number()), 0);
+    }
+
+    #[test]
+    fn n7_large_events_of_others_are_bounded_in_bytes() {
+        let mut buffer = EventBuffer::default();
+        let size = 16_000;
+        for at_ms in 0..EVENTS_MAX as u64 {
+            let detail = Some("x".repeat(size));
+            buffer.push(Arc::new(Event { detail, at_ms, ..Event::clone(&event(EventKind::Lost)) }));
+        }
+        let kept = buffer.from(0).count();
+        assert!(kept * size <= EVENTS_BYTES_MAX && kept > EVENTS_BYTES_MAX / size - 10, "{kept}");
+        assert!(buffer.has_gap_from(0) && buffer.missed_from(0) == (EVENTS_MAX - kept) as u64);
+        buffer.interrupt();
+        (0..EVENTS_MAX).for_each(|_| buffer.push(event(EventKind::Acquired)));
+        assert_eq!(buffer.recent().next().map(|e| e.event.as_str()), Some("acquired"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::activity::{self, AcquireSeen, Activity, Hour};
 use super::event_buffer::EventBuffer;
 pub(crate) use super::event_buffer::{EVENTS_MAX, NumberedEvent};
 pub(crate) use super::event_kind::EventKind;
-use super::history::{self, HISTORY_MAX, HistoryFile};
+use super::history::{self, HistoryFile, Incidents};
 use super::leases::OwnEnd;
 use crate::api::Event;
 use crate::protocol::InstanceName;
@@ -29,6 +29,8 @@ const SEEN_NAMES_MAX: usize = 4 * EVENTS_MAX;
 /// Longest text that is accepted from a node's channel, in bytes: any client of Redis may publish there. The longest
 /// deadlock, of 16 owners with the longest names, takes less.
 const TEXT_MAX: usize = 16_384;
+/// Longest name of an event, in bytes: that of an instance and a number take less.
+const NAME_MAX: usize = 64;
 /// For so long after the last stream ended, events of other instances are still received, so that a
 /// stream which is resumed misses nothing.
 const FOLLOW_LINGER: Duration = Duration::from_secs(60);
@@ -48,8 +50,7 @@ pub struct EventHub {
 #[derive(Default)]
 struct State {
     buffer: EventBuffer,
-    /// The last [`HISTORY_MAX`] incidents, the oldest first.
-    incidents: VecDeque<Arc<Event>>,
+    incidents: Incidents,
     unwritten: Option<mpsc::Sender<Arc<Event>>>,
     seen: SeenNames,
     /// The nodes' channels are subscribed to.
@@ -167,8 +168,9 @@ impl EventHub {
         let (sender, unwritten) = history::queue();
         {
             let mut state = self.state.lock();
-            let present = std::mem::take(&mut state.incidents);
-            state.incidents = file.past.iter().chain(&present).cloned().collect();
+            let present: Vec<_> = state.incidents.iter().cloned().collect();
+            state.incidents = file.past.clone();
+            state.incidents.extend(present.iter().cloned());
             // Those of this run so far.
             present.into_iter().for_each(|event| _ = sender.try_send(event));
             state.unwritten = Some(sender);
@@ -300,7 +302,8 @@ impl EventHub {
             self.activity.receive(text, &self.name);
             return;
         }
-        let is_known = EventKind::parse(&event.event).is_some();
+        let is_known =
+            EventKind::parse(&event.event).is_some() && event.name.as_ref().is_none_or(|n| n.len() <= NAME_MAX);
         let edges = event.cycle.iter().flatten().map(|edge| edge.waits_for.as_str());
         let is_valid = event.resource.as_deref().into_iter().chain(edges).all(|name| ResourceName::parse(name).is_ok());
         if is_known && is_valid {
@@ -322,10 +325,7 @@ impl EventHub {
                 // Beyond the queue it is kept in memory only.
                 let _ = unwritten.try_send(Arc::clone(&event));
             }
-            state.incidents.push_back(event);
-            if state.incidents.len() > HISTORY_MAX {
-                state.incidents.pop_front();
-            }
+            state.incidents.push(event);
         }
         drop(state);
         self.added.notify_waiters();

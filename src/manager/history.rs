@@ -1,6 +1,7 @@
 //! Where incidents are kept over restarts: a file of JSON lines in the data directory, if that exists. It informs people;
 //! nothing depends on it, so a disk that fails or is slow loses incidents and delays nothing.
 
+use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -8,10 +9,14 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
+use super::event_buffer::size_of;
 use crate::api::Event;
 
-/// Incidents that are kept in memory and read back at a start: some megabytes.
+/// Incidents that are kept in memory and read back at a start.
 pub(crate) const HISTORY_MAX: usize = 10_000;
+/// Their size, since whoever can publish on a node can make each as large as the longest deadlock. Honest ones take some three
+/// hundred bytes each.
+pub(crate) const HISTORY_BYTES_MAX: usize = 8 << 20;
 /// Incidents that wait to be written; further ones stay in memory only.
 const UNWRITTEN_MAX: usize = 1_024;
 /// Longest line that is read back, in bytes.
@@ -20,13 +25,45 @@ const LINE_MAX: usize = 32_768;
 const FILE: &str = "incidents.jsonl";
 const LOCK: &str = "incidents.lock";
 
+/// The last incidents: at most [`HISTORY_MAX`], and [`HISTORY_BYTES_MAX`] of them.
+#[derive(Debug, Clone, Default)]
+pub struct Incidents {
+    events: VecDeque<Arc<Event>>,
+    bytes: usize,
+}
+
+impl Incidents {
+    /// Adds one, and drops the oldest beyond the limits.
+    pub(super) fn push(&mut self, event: Arc<Event>) {
+        self.bytes += size_of(&event);
+        self.events.push_back(event);
+        while (self.events.len() > HISTORY_MAX || self.bytes > HISTORY_BYTES_MAX)
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.bytes -= size_of(&oldest);
+        }
+    }
+
+    /// The oldest first.
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Event>> {
+        self.events.iter()
+    }
+}
+
+impl Extend<Arc<Event>> for Incidents {
+    fn extend<T: IntoIterator<Item = Arc<Event>>>(&mut self, events: T) {
+        events.into_iter().for_each(|event| self.push(event));
+    }
+}
+
 /// The incidents of former runs, and what writes those of this one.
 pub struct HistoryFile {
-    /// The oldest first.
-    pub past: Vec<Arc<Event>>,
+    /// Those of former runs.
+    pub past: Incidents,
     path: PathBuf,
     file: File,
     lines: usize,
+    bytes: usize,
     /// Held by the one process that writes.
     _lock: File,
 }
@@ -47,14 +84,13 @@ impl HistoryFile {
             Err(fs::TryLockError::Error(error)) => return Err(error),
         }
         let path = dir.join(FILE);
-        let mut past = match File::open(&path) {
+        let past = match File::open(&path) {
             Ok(file) => read(file)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Incidents::default(),
             Err(error) => return Err(error),
         };
-        past.drain(..past.len().saturating_sub(HISTORY_MAX));
-        let file = rewrite(&path, past.iter().map(AsRef::as_ref))?;
-        Ok(Some(Self { lines: past.len(), past, path, file, _lock: lock }))
+        let (file, bytes) = rewrite(&path, &past)?;
+        Ok(Some(Self { lines: past.events.len(), past, path, file, bytes, _lock: lock }))
     }
 
     /// Writes what it is sent until the sender is dropped. Cancel: what waits is not written.
@@ -66,17 +102,17 @@ impl HistoryFile {
                 batch.push(event);
             }
             recent.extend(batch.iter().cloned());
-            recent.drain(..recent.len().saturating_sub(HISTORY_MAX));
-            // Twice as many lines as are kept: only the kept ones stay.
-            let kept = (self.lines + batch.len() > 2 * HISTORY_MAX).then(|| recent.clone());
+            let text = lines(batch.iter().map(AsRef::as_ref));
+            (self.lines, self.bytes) = (self.lines + batch.len(), self.bytes + text.len());
+            // Twice as much as is kept: only what is kept stays.
+            let is_full = self.lines > 2 * HISTORY_MAX || self.bytes > 2 * HISTORY_BYTES_MAX;
+            let kept = is_full.then(|| recent.clone());
             let written = tokio::task::spawn_blocking(move || {
                 let result = match kept {
-                    Some(kept) => rewrite(&self.path, kept.iter().map(AsRef::as_ref)).map(|file| {
-                        (self.file, self.lines) = (file, kept.len());
+                    Some(kept) => rewrite(&self.path, &kept).map(|(file, bytes)| {
+                        (self.file, self.lines, self.bytes) = (file, kept.events.len(), bytes);
                     }),
-                    None => self.file.write_all(lines(batch.iter().map(AsRef::as_ref)).as_bytes()).map(|()| {
-                        self.lines += batch.len();
-                    }),
+                    None => self.file.write_all(text.as_bytes()),
                 };
                 (self, result)
             })
@@ -100,8 +136,8 @@ fn lines<'a>(events: impl Iterator<Item = &'a Event>) -> String {
 }
 
 /// The events of a file; lines that are none are skipped, such as one that a crash cut off.
-fn read(file: File) -> io::Result<Vec<Arc<Event>>> {
-    let mut events = Vec::new();
+fn read(file: File) -> io::Result<Incidents> {
+    let mut events = Incidents::default();
     for line in BufReader::new(file).split(b'\n') {
         let line = line?;
         events.extend(
@@ -114,12 +150,12 @@ fn read(file: File) -> io::Result<Vec<Arc<Event>>> {
     Ok(events)
 }
 
-/// Replaces the file by one with these events, and opens it for appending.
-fn rewrite<'a>(path: &Path, events: impl Iterator<Item = &'a Event>) -> io::Result<File> {
-    let new = path.with_extension("new");
-    fs::write(&new, lines(events))?;
+/// Replaces the file by one with these events, and opens it for appending; with its size in bytes.
+fn rewrite(path: &Path, events: &Incidents) -> io::Result<(File, usize)> {
+    let (new, text) = (path.with_extension("new"), lines(events.iter().map(AsRef::as_ref)));
+    fs::write(&new, &text)?;
     fs::rename(&new, path)?;
-    OpenOptions::new().append(true).open(path)
+    Ok((OpenOptions::new().append(true).open(path)?, text.len()))
 }
 
 #[cfg(test)]
@@ -135,7 +171,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let open = || HistoryFile::open(dir.path()).expect("readable");
         let file = open().expect("free");
-        assert!(file.past.is_empty() && open().is_none(), "another process writes there");
+        assert!(file.past.events.is_empty() && open().is_none(), "another process writes there");
         let (sender, receiver) = queue();
         let writer = tokio::spawn(file.write(receiver));
         for at_ms in 1..=3 * HISTORY_MAX as u64 {
@@ -148,9 +184,33 @@ mod tests {
         assert!(text.lines().count() <= 2 * HISTORY_MAX, "{}", text.lines().count());
         text.push_str("{\"event\":\"cut of");
         fs::write(&path, text).expect("writable");
-        let past = open().expect("free").past;
+        let past = open().expect("free").past.events;
         assert_eq!((past.len(), past[0].at_ms, past[HISTORY_MAX - 1].at_ms), (10_000, 20_001, 30_000));
         assert_eq!(fs::read_to_string(&path).expect("readable").lines().count(), HISTORY_MAX, "rewritten at the start");
+    }
+
+    /// N7: what is kept is bounded in bytes as well, in memory and in the file.
+    #[tokio::test]
+    async fn n7_large_incidents_of_others_fill_neither_memory_nor_disk() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = HistoryFile::open(dir.path()).expect("readable").expect("free");
+        let (sender, receiver) = queue();
+        let writer = tokio::spawn(file.write(receiver));
+        let large = |at_ms| Event { detail: Some("x".repeat(16_000)), ..event(at_ms) };
+        let mut recent = Incidents::default();
+        for at_ms in 1..=3 * (HISTORY_BYTES_MAX / 16_000) as u64 {
+            recent.push(Arc::new(large(at_ms)));
+            sender.send(Arc::new(large(at_ms))).await.expect("it writes");
+        }
+        drop(sender);
+        writer.await.expect("no panic");
+        let size = fs::metadata(dir.path().join(FILE)).expect("a file").len();
+        assert!(size <= 2 * HISTORY_BYTES_MAX as u64 && size > HISTORY_BYTES_MAX as u64 / 2, "{size}");
+        let kept = HistoryFile::open(dir.path()).expect("readable").expect("free").past;
+        for incidents in [&recent, &kept] {
+            assert!(incidents.bytes <= HISTORY_BYTES_MAX && incidents.events.len() > 400, "{}", incidents.bytes);
+        }
+        assert_eq!(kept.events, recent.events);
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod cluster_waiters;
 mod deadlocks;
 mod event_buffer;
 mod event_kind;
-pub(crate) mod events;
+pub mod events;
 pub mod fence;
 pub(crate) mod history;
 pub(crate) mod hold_renewal;

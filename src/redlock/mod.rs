@@ -28,7 +28,7 @@ pub(crate) mod list;
 mod membership;
 pub mod monitor;
 pub mod node;
-pub(crate) mod notifications;
+pub mod notifications;
 pub(crate) mod quorum;
 pub(crate) mod release;
 pub(crate) mod renewal;

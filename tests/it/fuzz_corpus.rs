@@ -13,7 +13,7 @@ use crate::support::seeded::Seeded;
 /// A target's name, and the function that takes one input.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 8] = [
+const TARGETS: [Target; 12] = [
     ("names", bodies::names),
     ("durations", bodies::durations),
     ("bodies", bodies::bodies),
@@ -22,6 +22,10 @@ const TARGETS: [Target; 8] = [
     ("access_file", bodies::access_file),
     ("replies", bodies::replies),
     ("tokens", bodies::tokens),
+    ("queries", bodies::queries),
+    ("callers", bodies::callers),
+    ("published", bodies::published),
+    ("streams", bodies::streams),
 ];
 /// Seeds of one target. Each has a name that says what is in it.
 const SEEDS: usize = 10;

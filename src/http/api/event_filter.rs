@@ -14,7 +14,7 @@ const DAY_MS: u64 = 86_400_000;
 
 /// What an event must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct EventFilter {
+pub struct EventFilter {
     /// Not before. Milliseconds since 1970.
     pub from_ms: Option<u64>,
     /// Not after. Milliseconds since 1970.
@@ -27,10 +27,10 @@ pub(crate) struct EventFilter {
 
 impl EventFilter {
     /// The fields that [`Self::read`] takes.
-    pub(crate) const FIELDS: [&'static str; 6] = ["since", "from", "to", "at", "kind", "prefix"];
+    pub const FIELDS: [&'static str; 6] = ["since", "from", "to", "at", "kind", "prefix"];
 
     /// Reads the fields; wrong ones are reported when they are finished. Units of `now_ms`: milliseconds since 1970.
-    pub(crate) fn read(fields: &mut Fields, now_ms: u64) -> Self {
+    pub fn read(fields: &mut Fields, now_ms: u64) -> Self {
         let mut moment = |name: &'static str| {
             let text = fields.text(name).filter(|text| !text.is_empty())?;
             fields.check(name, moment(&text, now_ms))

@@ -16,6 +16,8 @@ use super::fields::Fields;
 use super::hold::NO_BUFFERING;
 use super::{extract, responses};
 use crate::api::{Event, PastEvents};
+use crate::auth::quota::StreamPermit;
+use crate::auth::rule::Right;
 use crate::http::format;
 use crate::http::middleware::access::Access;
 use crate::http::negotiation::{self, ResponseFormat, StreamFormat};
@@ -24,13 +26,17 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
 use crate::manager::events::{EventHub, EventKind, EventSubscription, EventsMissed, LISTENERS_MAX, NumberedEvent};
 use crate::metrics::requests::{InFlightGuard, RequestKind};
-use crate::redlock::clock::Clock;
+use crate::redlock::clock::{BootTime, Clock};
 
 /// Past events in an answer without a limit, and at most.
 const PAST_DEFAULT: usize = 1_000;
 const PAST_MAX: usize = 20_000;
 /// The interval of comments while nothing happens: proxies close a connection that is silent for a minute.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How old the last check of a reader's credentials may be when it gets an event: a check compares all keys.
+const RECHECK: Duration = Duration::from_secs(1);
+/// The last text of a stream whose reader lost its access.
+const ACCESS_ENDED: &str = ": your access has ended\n\n";
 /// The id of the last event that a reconnecting reader has seen.
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The delay before a reader reconnects. Milliseconds, in the stream's own notation.
@@ -53,11 +59,26 @@ pub(crate) async fn events(State(state): State<AppState>, request: Request) -> R
         return Err(Problem::new(ProblemKind::NotAcceptable, detail));
     }
     let last = request.headers().get(LAST_EVENT_ID).map(|v| v.to_str().unwrap_or_default());
+    let access = Access::of(&request);
+    let permit = access.reserve_stream()?;
     let hub = Arc::clone(state.manager.events());
     let subscription = hub.subscribe(last).ok_or_else(too_many_readers)?;
     let in_flight = state.metrics.watch_stream(RequestKind::Events);
-    let (access, phase) = (Access::of(&request), Phase::Start);
-    let reader = EventReader { state, access, hub, prefix, renewals, subscription, phase, _in_flight: in_flight };
+    let (parts, phase, checked_at) = (request.into_parts().0, Phase::Start, state.clock.now());
+    let request = Request::from_parts(parts, Body::empty());
+    let counted = (in_flight, permit);
+    let reader = EventReader {
+        state,
+        request,
+        access,
+        checked_at,
+        hub,
+        prefix,
+        renewals,
+        subscription,
+        phase,
+        _counted: counted,
+    };
     let body = Body::from_stream(stream::unfold(reader, EventReader::step));
     let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     Ok((StatusCode::OK, [content_type, NO_BUFFERING], body).into_response())
@@ -109,13 +130,16 @@ enum Phase {
 
 struct EventReader {
     state: AppState,
+    /// The one that it answers, for the credentials in it.
+    request: Request,
     access: Access,
+    checked_at: BootTime,
     hub: Arc<EventHub>,
     prefix: String,
     renewals: bool,
     subscription: EventSubscription,
     phase: Phase,
-    _in_flight: InFlightGuard,
+    _counted: (InFlightGuard, Option<StreamPermit>),
 }
 
 impl EventReader {
@@ -155,15 +179,16 @@ impl EventReader {
                 biased;
                 () = draining.cancelled() => return self.end(": this instance is shutting down\n\n"),
                 received = self.subscription.next() => received,
-                () = &mut heartbeat => return ":\n\n".into(),
+                () = &mut heartbeat => match self.is_still_allowed(Duration::ZERO) {
+                    true => return ":\n\n".into(),
+                    false => return self.end(ACCESS_ENDED),
+                },
             };
             match received {
                 Ok(event) => {
-                    // The rules may have changed since the stream began.
-                    let Some(access) = self.access.renewed() else {
-                        return self.end(": your access has ended\n\n");
-                    };
-                    self.access = access;
+                    if !self.is_still_allowed(RECHECK) {
+                        return self.end(ACCESS_ENDED);
+                    }
                     if let Some(text) = self.encode(&event) {
                         return text;
                     }
@@ -174,6 +199,17 @@ impl EventReader {
                 }
             }
         }
+    }
+
+    /// Whether the reader has access by the rules of now, and its credentials were accepted at most so long ago.
+    fn is_still_allowed(&mut self, age_max: Duration) -> bool {
+        let (now, renewed) = (self.state.clock.now(), self.access.renewed());
+        let is_due = now.since(self.checked_at) >= age_max;
+        self.access = renewed.unwrap_or_else(Access::nothing);
+        if is_due {
+            self.checked_at = now;
+        }
+        self.access.may_somewhere(Right::Events) && (!is_due || self.access.is_still_identified(&self.request))
     }
 
     /// `None` for an event that the reader did not ask for or may not see. Events of nodes match every prefix.

@@ -21,7 +21,7 @@ use crate::types::{Fence, Invalid, ResourceName};
 
 /// A parsed check.
 #[derive(Debug)]
-struct FenceFields {
+pub struct FenceFields {
     resource: ResourceName,
     fence: Fence,
     /// The status of a refusal, where it is not the problem's own.
@@ -41,8 +41,8 @@ pub(crate) async fn check(State(state): State<AppState>, request: Request) -> Re
     })
 }
 
-/// Errors: `invalid`, `token-in-url`, `not-acceptable`.
-fn parse(request: &Request) -> Result<FenceFields, Problem> {
+/// Parses `GET /fences/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.
+pub fn parse(request: &Request) -> Result<FenceFields, Problem> {
     let resource = path::resource_after(request.uri(), FENCES_PREFIX)?;
     let format = extract::accepted(request.headers(), &BOTH)?;
     let mut fields = Fields::of_query(request.uri())?;

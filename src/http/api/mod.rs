@@ -2,10 +2,10 @@
 
 pub(crate) mod convert;
 pub(crate) mod documents;
-pub(crate) mod event_filter;
+pub mod event_filter;
 pub(crate) mod events;
 pub mod extract;
-pub(crate) mod fences;
+pub mod fences;
 pub mod fields;
 pub(crate) mod force;
 pub(crate) mod health;
@@ -15,7 +15,7 @@ pub(crate) mod locks;
 pub(crate) mod metrics;
 pub(crate) mod nodes;
 pub(crate) mod refusals;
-pub(crate) mod requests;
+pub mod requests;
 pub(crate) mod responses;
 
 #[cfg(test)]

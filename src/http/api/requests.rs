@@ -335,7 +335,7 @@ fn no_fields(request: &Request) -> Result<(), Problem> {
 }
 
 /// Parses `GET /locks`. Errors: as [`inspect`].
-pub(crate) fn list(request: &Request) -> Result<(ListQuery, ResponseFormat), Problem> {
+pub fn list(request: &Request) -> Result<(ListQuery, ResponseFormat), Problem> {
     let format = extract::accepted(request.headers(), &[ResponseFormat::Json, ResponseFormat::Text])?;
     let mut fields = Fields::of_query(request.uri())?;
     let prefix = fields.text("prefix").unwrap_or_default();

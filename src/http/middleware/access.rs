@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use axum::extract::Request;
 
+use super::credentials;
 use crate::api::{DeadlockEdge, Event};
 use crate::auth::authenticator::Authenticator;
 use crate::auth::principal::Principal;
-use crate::auth::quota::{QuotaExceeded, QuotaPermit, Quotas};
+use crate::auth::quota::{QuotaExceeded, QuotaPermit, Quotas, STREAMS_PER_PRINCIPAL, StreamPermit};
 use crate::auth::rule::Right;
+use crate::http::path::HOME;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::redlock::clock::{Clock, SystemClock};
@@ -135,6 +137,17 @@ impl Access {
         }
     }
 
+    /// Whether the credentials of this client's request are still accepted: its key may have been removed, its token or its
+    /// session have ended. Compares all keys, or verifies a signature.
+    pub(crate) fn is_still_identified(&self, request: &Request) -> bool {
+        let Permissions::Principal { authenticator, principal } = &self.0 else { return true };
+        let identified = match request.uri().path().starts_with(HOME) {
+            true => credentials::identify_page_user(authenticator, request),
+            false => credentials::identify(authenticator, request),
+        };
+        identified.is_ok_and(|access| access.principal().is_some_and(|now| now.name == principal.name))
+    }
+
     /// Reserves an acquire in the principal's quota; `None` without authentication.
     ///
     /// Errors: `quota-exceeded`.
@@ -150,6 +163,19 @@ impl Access {
             };
             let detail = format!("{} already has {limit} {counted}, the maximum for a principal", principal.name);
             quota_exceeded(detail, limit).retry_after(Duration::from_secs(1))
+        })
+    }
+
+    /// Counts an event stream of the principal; `None` without authentication.
+    ///
+    /// Errors: `quota-exceeded`.
+    pub(crate) fn reserve_stream(&self) -> Result<Option<StreamPermit>, Problem> {
+        let Permissions::Principal { authenticator, principal } = &self.0 else { return Ok(None) };
+        let permit = authenticator.quotas().open_stream(&principal.name);
+        permit.map(Some).ok_or_else(|| {
+            let limit = STREAMS_PER_PRINCIPAL;
+            let detail = format!("{} already reads {limit} event streams, the maximum for a principal", principal.name);
+            quota_exceeded(detail, limit).retry_after(Duration::from_secs(30))
         })
     }
 

@@ -183,13 +183,10 @@ impl RouteAuth {
         Ok(access)
     }
 
-    /// Notes the principal for the audit log and counts the request in its rate. Pages have no rate.
+    /// Notes the principal for the audit log and counts the request in its rate.
     fn count(&self, access: &Access, request: &Request) -> Result<(), Problem> {
         let Some(principal) = access.principal() else { return Ok(()) };
         AuditScope::of(request).name(principal.name.as_str());
-        if self.is_page {
-            return Ok(());
-        }
         let is_holder = matches!(*request.method(), Method::PATCH | Method::DELETE) && !forces(request);
         let class = if is_holder { RequestClass::Holder } else { RequestClass::Other };
         self.authenticator.count_request(principal, class, SystemClock.now()).map_err(|exceeded| {

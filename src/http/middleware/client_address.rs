@@ -40,7 +40,7 @@ fn parse(hop: &str) -> Option<IpAddr> {
 
 /// The first address, from the nearest hop outwards, that is no trusted proxy: an untrusted client may have written
 /// everything beyond it.
-fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
+pub fn resolve(peer: IpAddr, headers: &HeaderMap, trusted: &[IpNet]) -> IpAddr {
     let is_trusted = |address: &IpAddr| trusted.iter().any(|net| net.contains(address));
     let mut nearest = peer;
     let values: Vec<&str> = headers.get_all(FORWARDED).iter().map(|v| v.to_str().unwrap_or("?")).collect();

@@ -26,7 +26,7 @@ const CHALLENGE: HeaderValue = HeaderValue::from_static("Bearer realm=\"redlockd
 const INVALID: HeaderValue = HeaderValue::from_static("Bearer realm=\"redlockd\", error=\"invalid_token\"");
 
 /// The session token in the cookie that the browser sent.
-pub(crate) fn session_token(headers: &HeaderMap) -> Option<&str> {
+pub fn session_token(headers: &HeaderMap) -> Option<&str> {
     let values = headers.get_all(header::COOKIE).iter().filter_map(|v| v.to_str().ok());
     let mut pairs = values.flat_map(|v| v.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(name, _)| *name == SESSION_COOKIE).map(|(_, token)| token)
@@ -96,7 +96,7 @@ fn unauthenticated(detail: &str, challenge: HeaderValue) -> Problem {
 /// The key in the `Authorization` header: `Bearer KEY`, or the password of `Basic`.
 ///
 /// Errors: `unauthenticated` for another scheme, for malformed values, and for more than one header.
-fn presented_key(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
+pub fn presented_key(headers: &HeaderMap) -> Result<Option<Vec<u8>>, Problem> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let malformed = || {

@@ -3,8 +3,8 @@
 pub(crate) mod access;
 pub(crate) mod audit;
 pub(crate) mod auth;
-pub(crate) mod client_address;
-pub(crate) mod credentials;
+pub mod client_address;
+pub mod credentials;
 pub(crate) mod html_response;
 pub(crate) mod metrics;
 pub mod request_id;

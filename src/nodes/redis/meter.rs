@@ -25,7 +25,7 @@ const UNASKED_MAX: u64 = 1;
 
 /// Reads the framing of one direction of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub struct Meter {
     /// Elements that are missing in each incomplete list, the outermost first.
     open: Vec<usize>,
     /// The present line so far.
@@ -52,7 +52,7 @@ impl Meter {
     /// Reads the next bytes, at most to the end of a value. Returns how many, and whether a value ends there.
     ///
     /// Errors: as [`Self::feed`].
-    pub(super) fn feed_value(&mut self, bytes: &[u8]) -> Result<(usize, bool), &'static str> {
+    pub fn feed_value(&mut self, bytes: &[u8]) -> Result<(usize, bool), &'static str> {
         let mut at = 0;
         while at < bytes.len() {
             let rest = &bytes[at..];

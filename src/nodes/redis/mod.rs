@@ -12,7 +12,7 @@ mod connect;
 mod connection;
 mod driver;
 mod errors;
-mod meter;
+pub mod meter;
 mod node;
 mod queue;
 mod retry;

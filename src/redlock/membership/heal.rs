@@ -130,10 +130,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         is_plausible
     }
 
-    /// Every page of one node, and whether these are all.
+    /// Every page of one node, and whether these are all. No longer than a quarantine, after which the target needs none: the
+    /// others wait for the slowest.
     async fn read_node(&self, index: usize, view: &Arc<View>) -> (Vec<ReadPage>, bool) {
         let (mut pages, mut cursor, mut count, mut bytes) = (Vec::new(), 0, 0, 0);
+        let end = self.clock.now().plus(self.settings.params.quarantine);
         for _ in 0..READ_PAGES_MAX {
+            if self.clock.now() >= end {
+                break;
+            }
             let request = Request::Read(ReadArgs { cursor, count: READ_KEYS });
             let is_page = |answer: &NodeResult| matches!(answer, Ok(Reply::Knowledge { .. }));
             match self.ask_for_page(index, request, view, is_page).await {

@@ -50,6 +50,8 @@ struct TestNode {
     losses: AtomicU32,
     /// Answers after which it is silent.
     answers: AtomicU32,
+    /// Reads of it have no end: what each page has, and how long it takes.
+    endless: Mutex<Option<(Vec<ReadEntry>, Duration)>>,
 }
 
 impl TestNode {
@@ -81,6 +83,11 @@ impl Node for TestNode {
             return Err(lost());
         }
         self.answers.store(left - 1, Ordering::SeqCst);
+        if let (Request::Read(args), Some((entries, takes))) = (&*request, &*self.endless.lock()) {
+            self.clock.0.fetch_add(u64::try_from(takes.as_micros()).expect("short"), Ordering::SeqCst);
+            let (next, now_us) = (Some(args.cursor + 1), self.clock.now().as_micros());
+            return Ok(Reply::Knowledge { next, high_water: Fence(1), now_us, entries: entries.clone() });
+        }
         let now_us = self.clock.now().as_micros();
         let stamp = RequestStamp { sent_at: RequestTime(now_us), ..stamp };
         let reply = self.reference.lock().apply(now_us, "", stamp, &params(), &request)?;
@@ -111,7 +118,7 @@ fn engine() -> TestEngine {
         let reference = Mutex::new(ReferenceNode::new(&format!("run {i}")));
         let id = NodeId::parse(&format!("n{i}")).expect("valid");
         let (losses, answers) = (AtomicU32::new(0), AtomicU32::new(u32::MAX));
-        let node = TestNode { id, clock: clock.clone(), reference, losses, answers };
+        let node = TestNode { id, clock: clock.clone(), reference, losses, answers, endless: Mutex::default() };
         Arc::new(node)
     });
     let nodes: Vec<_> = nodes.collect();
@@ -239,6 +246,29 @@ fn a_process_is_filled_only_if_the_view_names_it_and_read_only_if_it_votes() {
     let view = next_view(&engine, 2);
     assert_eq!(fill(&engine, &[0, 1], 2, &view), None, "one of the others forgot too");
     assert_eq!(fill(&engine, &[0, 2], 2, &view), None, "what it shows itself does not count");
+}
+
+/// What one endless node gives: pages, and whether they count as all.
+fn read_endless(entries: Vec<ReadEntry>, takes: Duration) -> (usize, bool) {
+    let engine = engine();
+    *engine.nodes[1].endless.lock() = Some((entries, takes));
+    let view = next_view(&engine, 2);
+    [0, 1].iter().for_each(|node| drop(engine.nodes[*node].ask(&Request::Install { view: Arc::clone(&view) })));
+    let read = run(engine.read_all(&[0, 1], &view));
+    assert!(read[0].is_complete, "the honest one");
+    (read[1].pages.len(), read[1].is_complete)
+}
+
+/// N5: what is read of one node is bounded in bytes and in time, and then counts as not read.
+#[test]
+fn n5_a_node_without_an_end_fills_neither_the_memory_nor_the_time() {
+    let resource = |i| ResourceName::parse(&format!("r/{i}")).expect("valid");
+    // All pages share one text, so the test itself needs no such memory.
+    let large: Arc<[u8]> = vec![b'x'; 1 << 20].into();
+    let entry = ReadEntry::Foreign { resource: resource(0), value: Some(large), left_ms: None };
+    assert_eq!(read_endless(vec![entry], Duration::ZERO), (READ_BYTES_MAX >> 20, false));
+    let (pages, is_complete) = read_endless(Vec::new(), Duration::from_secs(1));
+    assert!(!is_complete && pages <= QUARANTINE.as_secs() as usize + 1, "{pages} pages");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::support::cluster::{Cluster, node_args};
 use crate::support::poll;
+use crate::support::redis_server::RedisServer;
 use crate::support::service::{SHORT_TIMES, Service};
 
 /// Changes the replies of a node.
@@ -31,7 +32,7 @@ impl Drop for Liar {
 }
 
 impl Liar {
-    async fn before(node: u16) -> Self {
+    pub(super) async fn before(node: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
         let port = listener.local_addr().expect("bound").port();
         let honest: Twist = Arc::new(<[u8]>::to_vec);
@@ -44,6 +45,10 @@ impl Liar {
             }
         });
         Self { port, twist, task }
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(super) fn set(&self, twist: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) {
@@ -114,7 +119,7 @@ pub(super) fn memory_mib(pid: rustix::process::Pid, what: &str) -> u64 {
     line.trim().trim_end_matches(" kB").trim().parse::<u64>().expect("a number") / 1024
 }
 
-async fn votes(service: &Service, node: &str) -> bool {
+pub(super) async fn votes(service: &Service, node: &str) -> bool {
     let nodes = service.client().get("/nodes").await.json();
     let nodes = nodes["nodes"].as_array().cloned().expect("nodes");
     nodes.iter().any(|n| n["node"] == node && n["votes"] == true)
@@ -132,7 +137,7 @@ pub(super) async fn with_liar() -> (Cluster, Liar, Service) {
 }
 
 /// Acquires, extends, inspects and releases with the two other nodes.
-async fn works(service: &Service, name: &str) {
+pub(super) async fn works(service: &Service, name: &str) {
     let client = service.client();
     let lease = client.acquired(name, &[("ttl", "10s")]).await;
     assert!(lease.fence() < 1 << 53, "{lease:?}");
@@ -241,6 +246,33 @@ async fn m1_floods_of_a_node_do_not_fill_the_memory() {
     }
     let said = service.output();
     assert!(!said.iter().any(|line| line.contains("panicked")), "{said:#?}");
+}
+
+/// N7: whoever can publish on one node can send as many events as he likes: they displace older ones, and no memory grows.
+#[tokio::test]
+async fn n7_events_that_a_node_makes_up_do_not_fill_the_memory() {
+    let cluster = Cluster::start(3).await;
+    let mut args = node_args(cluster.servers.iter().map(RedisServer::url));
+    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
+    let service = Service::start(&args).await;
+    service.until_ready().await;
+    let publish = async |text: &str| -> u64 { cluster.servers[2].ask(&["PUBLISH", "redlockd:incidents", text]).await };
+    poll::until("it listens", || async { (publish("").await == 1).then_some(()) }).await;
+    let long = "x".repeat(16_000);
+    for i in 0..3_000 {
+        publish(&format!(r#"{{"event":"lost","at_ms":1,"name":"{i}{long}"}}"#)).await;
+        publish(&format!(r#"{{"event":"lost","at_ms":1,"name":"made-up.{i}","detail":"{i}{long}"}}"#)).await;
+    }
+    // The server cuts off who reads too slowly: what comes after that arrives again.
+    poll::until("later ones are received", || async {
+        publish(r#"{"event":"lost","at_ms":1,"detail":"last"}"#).await;
+        let past = service.client().get("/events?kind=lost&limit=1").await.expect_status(200).json();
+        (past["events"][0]["detail"] == "last").then_some(())
+    })
+    .await;
+    let peak_mib = memory_mib(service.pid(), "VmHWM");
+    assert!(peak_mib < MEMORY_MAX_MIB, "{peak_mib} MiB");
+    works(&service, "after").await;
 }
 
 /// What a node says of the others counts only with the word of more nodes: nobody is sent to its servers, and nobody loses a vote.

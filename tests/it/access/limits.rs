@@ -232,6 +232,19 @@ async fn a_principal_above_its_rate_limit_gets_429_and_others_are_served() {
         .await;
 }
 
+/// P4: pages ask the nodes as the API does, so they count as much.
+#[tokio::test]
+async fn p4_pages_count_against_the_rate_of_a_principal() {
+    let text = entry("slow", &[&key("slow")], &["acquire:**"], "requests_per_second = 1");
+    let service = Access::with(&text).service(&[]).await;
+    let mut refused = 0;
+    for _ in 0..20 {
+        let page = service.client().request("GET", "/ui/locks/a").header("Accept", "text/html");
+        refused += usize::from(as_principal(page, "slow").await.status == 429);
+    }
+    assert!(refused > 10, "{refused}");
+}
+
 /// M3: a loop of reads with the key of a holder costs it neither a renewal nor its release.
 #[tokio::test]
 async fn m3_a_principal_above_its_rate_limit_renews_and_releases_its_leases() {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use reqwest::{Certificate, Identity, Version, tls};
+use rustix::process::Pid;
 use tempfile::TempDir;
 
 use super::{Access, entry, key};
@@ -103,6 +104,10 @@ impl Secure {
         .await;
         assert!(url.starts_with("https://"), "{url}");
         Self { service, url, dir, authority }
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        Pid::from_child(&self.service)
     }
 
     /// The memory of its process that is in use. Bytes.

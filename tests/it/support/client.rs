@@ -10,6 +10,9 @@ use serde_json::Value;
 
 /// Only a hang takes this long: longer than any wait that the tests ask for.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A connection that was idle for longer is not used again: the service closes it after its `idle_timeout` of a minute, and a request
+/// that crosses with that has no answer.
+const KEPT_FOR: Duration = Duration::from_secs(20);
 
 /// Talks to one instance. Cheap to clone.
 #[derive(Clone)]
@@ -36,7 +39,8 @@ impl Client {
     pub fn new(base: &str) -> Self {
         // Whoever was first has chosen the provider; all of them serve.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        Self::with(base, reqwest::Client::builder().timeout(PATIENCE).build().expect("a client"))
+        let http = reqwest::Client::builder().timeout(PATIENCE).pool_idle_timeout(KEPT_FOR);
+        Self::with(base, http.build().expect("a client"))
     }
 
     /// The same with an HTTP client of the caller's own.

@@ -12,13 +12,21 @@ const STEP: Duration = Duration::from_millis(5);
 /// Asks until the answer is `Some`.
 ///
 /// Panics: after [`PATIENCE`], with `what` was waited for.
-pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
+pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, ask: impl FnMut() -> F) -> T {
     let end = SystemClock.now().plus(PATIENCE);
+    until_over(what, || SystemClock.now() >= end, ask).await
+}
+
+/// The same with a bound of the caller's own.
+pub async fn until_over<T, F>(what: &str, is_over: impl Fn() -> bool, mut ask: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
     loop {
         if let Some(found) = ask().await {
             return found;
         }
-        assert!(SystemClock.now() < end, "waited {PATIENCE:?} in vain: {what}");
+        assert!(!is_over(), "waited in vain: {what}");
         SystemClock.sleep(STEP).await;
     }
 }

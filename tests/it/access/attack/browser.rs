@@ -4,8 +4,8 @@
 use redlockd::redlock::entropy::Entropy;
 
 use super::super::login::Browser;
-use super::{Access, Stage, assert_sound, principals};
-use crate::support::client::send;
+use super::{Access, NO_ANSWER, Stage, assert_sound, principals};
+use crate::support::client::try_send;
 use crate::support::seeded::Seeded;
 use crate::support::service::Service;
 
@@ -67,7 +67,7 @@ async fn attack(random: &Seeded, stage: &Stage, service: &Service, session: Opti
             *random.pick(&["ttl=30s&owner=evil", "reason=x&name=calm%2Fheld&tag=*", "key=x", "{\"ttl\":\"30s\"}"]);
         request = request.header("Content-Type", *random.pick(&KINDS)).body(body);
     }
-    let answer = send(request).await;
+    let Ok(answer) = try_send(request).await else { return NO_ANSWER.to_owned() };
     let what = format!("{method} {path}, rebinding: {rebinds}");
     assert!(answer.status < 500, "{what}: {answer:?}");
     let cors = answer.headers.keys().find(|name| name.as_str().starts_with("access-control-"));
@@ -89,7 +89,7 @@ async fn an_operators_browser_on_a_foreign_page() {
     let mut browser = Browser::new(&guarded);
     browser.log_in("mallory").await;
     let session = browser.session().to_owned();
-    let stages = [Stage::of(open.client()).await, Stage::of(guarded.client()).await];
+    let stages = [Stage::of(open.client(), open.pid()).await, Stage::of(guarded.client(), guarded.pid()).await];
     let (open_ref, guarded_ref, session) = (&open, &guarded, session.as_str());
     let [at_open, at_guarded] = &stages;
     tokio::join!(

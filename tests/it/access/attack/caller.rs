@@ -15,7 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{Access, Stage, assert_sound, mutated, principals};
-use crate::support::client::send;
+use crate::support::client::{Answer, Client, try_send};
+use crate::support::poll;
 use crate::support::seeded::Seeded;
 use crate::support::service::path;
 
@@ -26,6 +27,8 @@ const KEYS: &str =
 const HALF_OPEN: usize = 100;
 /// What the service sends before it closes is at most this; more is not read.
 const ANSWER_MAX: u64 = 256 << 10;
+/// A connection that was idle for longer is not used again: well below the service's `idle_timeout`.
+const KEPT_FOR: Duration = Duration::from_secs(1);
 
 const HEADS: [&str; 7] = [
     "GET /locks HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
@@ -98,6 +101,20 @@ fn token(random: &Seeded) -> String {
     parts[..usize::try_from(2 + random.below(2)).expect("small")].join(".")
 }
 
+/// The answer to a token, and what to add to its status. The service closes a connection that was idle for `idle_timeout`, also
+/// just as it is used again: then the token is sent on a connection of its own, on which an answer must come.
+async fn unauthorised(client: &Client, token: &str) -> (Answer, &'static str) {
+    let request = |client: &Client| client.request("GET", "/locks").bearer_auth(token);
+    if let Ok(answer) = try_send(request(client)).await {
+        return (answer, "");
+    }
+    let ask = || async {
+        let unused = reqwest::Client::builder().pool_max_idle_per_host(0).build().expect("a client");
+        try_send(request(&Client::with(client.base(), unused))).await.ok()
+    };
+    (poll::until("a token is answered on a new connection", ask).await, ", the idle connection was closed")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_anonymous_caller() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -110,8 +127,9 @@ async fn an_anonymous_caller() {
         path(&file),
         principals(&[])
     ));
-    let service = access.service(&["--set", "header_timeout=2s", "--set", "idle_timeout=2s"]).await;
-    let stage = Stage::of(service.client()).await;
+    let service = access.service(&["--set", "header_timeout=5s", "--set", "idle_timeout=5s"]).await;
+    let kept = || reqwest::Client::builder().pool_idle_timeout(KEPT_FOR).build().expect("a client");
+    let stage = Stage::of(&Client::with(service.client().base(), kept()), service.pid()).await;
     let half_open = Mutex::new(VecDeque::new());
     let (stage, half_open, service_ref) = (&stage, &half_open, &service);
     stage
@@ -128,9 +146,9 @@ async fn an_anonymous_caller() {
                 }
                 6..9 => {
                     let token = token(&random);
-                    let answer = send(stage.client.request("GET", "/locks").bearer_auth(&token)).await;
+                    let (answer, word) = unauthorised(&stage.client, &token).await;
                     assert_eq!(answer.status, 401, "{token}: {answer:?}");
-                    stage.check(&token, &answer)
+                    stage.check(&token, &answer) + word
                 }
                 _ => {
                     let mut stream = TcpStream::connect(service_ref.address()).await.expect("it listens");

@@ -62,7 +62,7 @@ async fn somebody_on_the_network() {
     // Bytes that were taken away leave both ends waiting for them.
     let impatient = &|| secure.builder().http1_only().timeout(HANGS_UP_AFTER).build().expect("a client");
     let client = Client::with(&secure.url, secure.builder().build().expect("a client"));
-    let stage = Stage::of(&client).await;
+    let stage = Stage::of(&client, secure.pid()).await;
     let secrets: &Secrets = &Arc::new(stage.secrets.clone());
     let service: SocketAddr = secure.url.trim_start_matches("https://").parse().expect("an address");
     stage

@@ -95,7 +95,7 @@ fn request(random: &Seeded, stage: &Stage) -> (String, RequestBuilder) {
 async fn a_principal() {
     let rules = ["acquire:part/*", "force:part/*", "events:part/*", "metrics"];
     let service = Access::with(&principals(&rules)).service(&["--set", "min_ttl=400ms"]).await;
-    let stage = Stage::of(service.client()).await;
+    let stage = Stage::of(service.client(), service.pid()).await;
     let stage = &stage;
     stage
         .play("principal", |random: Seeded| async move {

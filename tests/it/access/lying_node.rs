@@ -1,0 +1,91 @@
+//! What one node claims of the others, or of leases, does not stop the service: findings N4 and N6 of docs/security.md.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use redlockd::redlock::clock::{Clock, SystemClock};
+
+use super::hostile_redis::{Liar, votes, with_liar, works};
+use crate::support::chaos_proxy::ChaosProxy;
+use crate::support::cluster::{Cluster, node_args, slow_to_answer};
+use crate::support::poll;
+use crate::support::redis_server::RedisServer;
+use crate::support::service::{SHORT_TIMES, Service};
+
+/// A field of `INFO`.
+async fn info(server: &RedisServer, section: &str, field: &str) -> String {
+    let text: String = server.ask(&["INFO", section]).await;
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.expect("a field").trim().to_owned()
+}
+
+/// A process's run as probes and hand-shakes show it: two texts of one length each.
+async fn run_of(server: &RedisServer) -> [String; 2] {
+    [info(server, "server", "run_id").await, info(server, "replication", "master_replid").await]
+}
+
+/// N4: a node that claims another one's run loses its own vote, and the service goes on.
+#[tokio::test]
+async fn n4_a_node_that_claims_the_run_of_another_one_stops_nobody() {
+    let (cluster, liar, service) = with_liar().await;
+    poll::until("all vote", || async { votes(&service, "n3").await.then_some(()) }).await;
+    let (honest, claimed) = (run_of(&cluster.servers[2]).await, run_of(&cluster.servers[0]).await);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&sent);
+    liar.set(move |bytes| {
+        let mut text = bytes.to_vec();
+        for (own, other) in honest.iter().zip(&claimed) {
+            let found: Vec<usize> = (0..text.len()).filter(|at| text[*at..].starts_with(own.as_bytes())).collect();
+            counted.fetch_add(found.len(), Ordering::SeqCst);
+            found.into_iter().for_each(|at| text[at..at + own.len()].copy_from_slice(other.as_bytes()));
+        }
+        text
+    });
+    poll::until_true("several probes show it", || sent.load(Ordering::SeqCst) > 10).await;
+    poll::until("it has no vote", || async { (!votes(&service, "n3").await).then_some(()) }).await;
+    works(&service, "during").await;
+    assert!(votes(&service, "n1").await && votes(&service, "n2").await);
+    poll::until_true("the log says so", || service.output().iter().any(|line| line.contains("one server"))).await;
+    liar.set(<[u8]>::to_vec);
+    poll::until("it votes again", || async { votes(&service, "n3").await.then_some(()) }).await;
+}
+
+/// Other fences in the records of leases, of the same length.
+fn with_fences(bytes: &[u8], fence: &str) -> Vec<u8> {
+    let text = String::from_utf8_lossy(bytes);
+    let lines = text.split("\r\n").map(|line| {
+        let mut fields: Vec<&str> = line.splitn(6, '|').collect();
+        if fields.len() == 6 && fields[0].len() == 64 && fields[3].len() == fence.len() {
+            fields[3] = fence;
+        }
+        fields.join("|")
+    });
+    lines.collect::<Vec<_>>().join("\r\n").into_bytes()
+}
+
+/// N6: a node that answers an extend before the others, with a fence far ahead, does not make it fail.
+#[tokio::test]
+async fn n6_a_fence_far_ahead_of_one_node_does_not_make_an_extend_fail() {
+    let cluster = Cluster::start(3).await;
+    let (slow, liar) =
+        (ChaosProxy::start(cluster.servers[1].port()).await, Liar::before(cluster.servers[2].port()).await);
+    let ports = [cluster.servers[0].port(), slow.address().port(), liar.port()];
+    let mut args = node_args(ports.iter().map(|port| format!("redis://127.0.0.1:{port}")));
+    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
+    let service = Service::start(&args).await;
+    poll::until("all vote", || async { votes(&service, "n3").await.then_some(()) }).await;
+    service.until_ready().await;
+    let client = service.client();
+    let lease = client.acquired("far", &[("ttl", "1m")]).await;
+    // The answers of the first and of the hostile node come before that of the second one.
+    slow.set(slow_to_answer(Duration::from_millis(60)));
+    let ahead = Duration::from_hours(1);
+    let fence = (u128::from(SystemClock.wall_ms()) * 1_000 + ahead.as_micros()).to_string();
+    liar.set(move |bytes| with_fences(bytes, &fence));
+    for _ in 0..5 {
+        let extended = client.extend("far", &lease.token(), &[]).await.expect_status(200);
+        assert_eq!(extended.json()["fence"], lease.fence(), "{extended:?}");
+    }
+    client.release("far", &lease.token()).await.expect_status(204);
+}
