@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::event_kind::EventKind;
 use super::latency::{BUCKETS, Histogram, bucket};
 use crate::api::Event;
-use crate::types::ResourceName;
+use crate::protocol::InstanceName;
+use crate::types::{OWNER_MAX_BYTES, ResourceName};
 
 /// Minutes that are kept: an hour.
 pub(crate) const MINUTES: usize = 60;
@@ -213,12 +214,14 @@ impl Activity {
         let mut state = self.0.lock();
         let Some(present) = state.present.as_ref().map(|present| present.minute) else { return };
         let is_recent = minute.minute <= present + 1 && minute.minute.saturating_add(MINUTES as u64) > present;
-        if event != MESSAGE || instance.is_empty() || instance == own || !is_recent {
+        if event != MESSAGE || InstanceName::parse(&instance).is_none() || instance == own || !is_recent {
             return;
         }
+        // Anybody who may publish on a node may have sent it.
         minute.waits.retain(|(bucket, _)| *bucket < BUCKETS);
+        minute.waits.truncate(BUCKETS);
         minute.names.retain(|(name, _)| ResourceName::parse(name).is_ok());
-        minute.held.retain(|((name, _), _)| ResourceName::parse(name).is_ok());
+        minute.held.retain(|((name, owner), _)| owner.len() <= OWNER_MAX_BYTES && ResourceName::parse(name).is_ok());
         minute.names.truncate(KEPT_MAX);
         minute.held.truncate(KEPT_MAX);
         state.keep(instance, minute);

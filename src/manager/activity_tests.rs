@@ -96,6 +96,16 @@ fn what_no_instance_would_publish_is_dropped() {
     }
     assert_eq!(activity.hour(NOW_MS).all.grants, 0);
     activity.receive(message("x", now, "no\nname").as_bytes(), "own");
+    let minute = Minute {
+        minute: now,
+        waits: vec![(0, 1); 2 * BUCKETS],
+        held: vec![(("a".into(), "x".repeat(OWNER_MAX_BYTES + 1)), 1)],
+        ..Minute::default()
+    };
+    let long = Message { event: MESSAGE.into(), instance: "long".into(), minute };
+    activity.receive(serde_json::to_string(&long).expect("JSON").as_bytes(), "own");
+    let kept = activity.0.lock().minutes["long"][&now].clone();
+    assert_eq!((kept.waits.len(), kept.held.len()), (BUCKETS, 0));
     let hour = activity.hour(NOW_MS);
     assert_eq!((hour.all.grants, hour.contended.len()), (1, 0), "a bucket and a name that do not exist are left out");
     for i in 0..2 * INSTANCES_MAX as u64 {
