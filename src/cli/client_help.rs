@@ -48,12 +48,12 @@ written, 75 the lock is held, 77 not allowed.";
 
 pub(super) const KEEP_EXAMPLES: &str = "\
 Examples:
-  redlockd keep deploy/prod --for 4h --note 'data centre move' --token-file freeze.token
+  redlockd keep deploy/prod --for 4h --note 'data centre move' --token-file new.token
       nobody deploys for four hours; the token ends it earlier: redlockd release --token-file …
   redlockd keep deploy/prod --until 18:00 --wait 10m
       the same up to six in the evening, as soon as the present holder is done
-  redlockd extend --token-file freeze.token --keep 8h deploy/prod
-      from now on
+  redlockd extend --token-file lease.token --keep 8h deploy/prod
+      eight hours from now on
 
 Exit codes: those of `acquire`.";
 

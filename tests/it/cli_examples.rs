@@ -12,8 +12,10 @@ use crate::support::poll;
 use crate::support::redis_server::RedisServer;
 
 /// Commands whose examples ask a running service.
-const ASKING: [&str; 12] =
-    ["run", "acquire", "extend", "release", "status", "fence", "list", "watch", "events", "nodes", "force", "health"];
+const ASKING: [&str; 13] = [
+    "run", "acquire", "keep", "extend", "release", "status", "fence", "list", "watch", "events", "nodes", "force",
+    "health",
+];
 
 /// The examples of a help text: two blanks before them, six before what explains them.
 fn examples(help: &str) -> Vec<String> {
