@@ -12,7 +12,7 @@ use crate::auth::principal::Principal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::ResourceState;
-use crate::redlock::keeper::{KeptBy, KeptEnd, KeptObserver, KeptView};
+use crate::redlock::kept::{KeptBy, KeptEnd, KeptObserver, KeptView};
 use crate::redlock::node::Node;
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Fence, Labels, ResourceName, TokenHash};

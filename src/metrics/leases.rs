@@ -14,7 +14,7 @@ use crate::manager::types::{
     AcquireError, ExtendError, ForceError, ForceMode, Forced, GoneReason, LeaseOutcome, LostReason, ReleaseError,
 };
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::keeper::{KeptBy, KeptEnd};
+use crate::redlock::kept::{KeptBy, KeptEnd};
 
 /// Outcomes of an acquire. `abandoned`: the caller hung up.
 pub(crate) const ACQUIRE_OUTCOMES: [&str; 13] = [

@@ -142,13 +142,17 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         fence: Fence,
         tally: &Tally,
     ) -> Result<ConfirmedExtension, ExtendRefusal> {
-        let updated = tally.received().filter_map(|(_, a)| match a {
-            Ok(Reply::Updated { record, .. }) if record.fence == fence => Some(record),
-            _ => None,
-        });
+        let updated = || {
+            tally.received().filter_map(|(_, a)| match a {
+                Ok(Reply::Updated { record, .. }) if record.fence == fence => Some(record),
+                _ => None,
+            })
+        };
         let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
-        let record = updated.max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
-        let ttl = ttl.unwrap_or(record.ttl);
+        let record = updated().max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
+        // Nothing is promised for a longer TTL than every one of them has: one node alone may show any.
+        let shortest = updated().map(|record| record.ttl).min();
+        let ttl = ttl.or(shortest).unwrap_or(record.ttl);
         let deadline = self.deadline(started, ttl);
         if self.clock.now() >= deadline {
             return Err(unknown());

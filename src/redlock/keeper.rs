@@ -4,7 +4,6 @@
 //! instances that renew one lease cost time only.
 
 use std::collections::{BTreeMap, HashMap};
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,12 +16,14 @@ use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::extend::{ConfirmedExtension, ExtendParams, ExtendRefusal};
 use super::inspect::ResourceState;
+use super::kept::{KeptBy, KeptEnd, KeptObserver, KeptTimes, KeptView};
 use super::node::Node;
 use super::renewal::{renewal_interval, renewal_retry};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    EndReason, KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeResult, Reply, Request, UpdateArgs,
+    KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeInspection, NodeResult, Reply, Request,
+    StoredLock, UpdateArgs,
 };
 use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
@@ -40,49 +41,6 @@ const PAGES_MAX: usize = 16;
 const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of kept leases that one instance renews, those of others that have ended included.
 pub(crate) const KEPT_MAX: usize = 1_000_000;
-
-/// How a kept lease ended, as far as this instance knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeptEnd {
-    /// Its time was over, and it was released.
-    KeptOut,
-    /// Somebody ended it.
-    Ended(EndReason),
-    /// It ran out, although its time was not over.
-    Lost,
-}
-
-/// Who renewed a kept lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeptBy {
-    /// The instance that granted it, or changed its end.
-    Granter,
-    /// Another one.
-    Adopter,
-}
-
-/// A kept lease, as an observer gets it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct KeptView<'a> {
-    /// The resource.
-    pub resource: &'a ResourceName,
-    /// Hash of its token.
-    pub token: &'a TokenHash,
-    /// The lease as this instance saw it last.
-    pub record: &'a LeaseRecord,
-}
-
-/// Is called with what becomes of the leases that this instance keeps, and releases them.
-pub(crate) trait KeptObserver: Send + Sync {
-    /// A renewal was confirmed; the lease is promised until `deadline`.
-    fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime);
-    /// A renewal was not confirmed; it is tried again.
-    fn not_renewed(&self, by: KeptBy);
-    /// It is renewed no more. Not called where another instance knows how it ended.
-    fn ended(&self, lease: KeptView<'_>, end: KeptEnd);
-    /// Releases it. Whether a quorum has ended it.
-    fn release(&self, resource: &ResourceName, token: &TokenHash) -> impl Future<Output = bool> + Send;
-}
 
 /// The leases that this instance keeps. Cheap to clone.
 pub(crate) struct Keeper<N, C, E> {
@@ -122,8 +80,8 @@ enum Step {
 
 /// What a quorum shows of a resource.
 enum Confirmed {
-    /// The lease of the token that was asked for.
-    Lease(LeaseRecord),
+    /// The lease of the token that was asked for, with the shortest TTL that any node shows, and until when it is kept.
+    Lease(LeaseRecord, KeptTimes),
     /// Something else, or nothing.
     Other,
     Unknown,
@@ -284,8 +242,8 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     /// Renews a lease that one node reports, if a quorum has it.
     async fn adopt(&self, listed: ListedLease, observer: &impl KeptObserver) {
         let ListedLease { resource, record, .. } = listed;
-        let Confirmed::Lease(record) = self.confirmed(&resource, &record.token).await else { return };
-        let (now, token, until_ms) = (self.engine.clock.now(), record.token.clone(), record.labels().kept_until_ms);
+        let Confirmed::Lease(record, times) = self.confirmed(&resource, &record.token).await else { return };
+        let (now, token, until_ms) = (self.engine.clock.now(), record.token.clone(), times.agreed_ms);
         if until_ms > 0 {
             let (by, indexed) = (KeptBy::Adopter, now.minus(INDEX_REFRESH));
             let known = self.leases.lock().get(&token).map(|own| (own.is_known, own.deadline));
@@ -301,15 +259,24 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
 
     /// What a quorum shows.
     async fn confirmed(&self, resource: &ResourceName, token: &TokenHash) -> Confirmed {
-        match self.engine.inspect(resource).await {
-            Err(_) => Confirmed::Unknown,
-            Ok(found) => match found.state {
-                ResourceState::Lease { record, .. } if record.token == *token => {
-                    if found.agreeing >= self.engine.quorum() { Confirmed::Lease(record) } else { Confirmed::Unknown }
-                }
-                _ => Confirmed::Other,
-            },
+        let Ok(found) = self.engine.inspect(resource).await else { return Confirmed::Unknown };
+        let ResourceState::Lease { mut record, .. } = found.state else { return Confirmed::Other };
+        if record.token != *token {
+            return Confirmed::Other;
         }
+        if found.agreeing < self.engine.quorum() {
+            return Confirmed::Unknown;
+        }
+        let mut ends = Vec::new();
+        for answer in found.answers.iter().flatten() {
+            if let Ok(Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record: shown, .. }, .. })) = answer
+                && shown.token == *token
+            {
+                ends.push(shown.labels().kept_until_ms);
+                record.ttl = record.ttl.min(shown.ttl);
+            }
+        }
+        Confirmed::Lease(record, KeptTimes::of(ends, self.engine.nodes.len()))
     }
 
     /// What is due in this instance's own list, that with the earliest deadline first.
@@ -341,7 +308,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         let (resource, token) = (resource.clone(), record.token.clone());
         let extension = ExtendParams { resource, token, ttl, until_ms, fence: None, labels: None };
         match self.engine.extend(&extension).await {
-            Ok(extended) => self.renewed(&lease, extended, observer),
+            Ok(extended) => self.renewed(&lease, extended, observer).await,
             Err(ExtendRefusal::Unknown { .. }) => {
                 observer.not_renewed(*by);
                 let retry_at =
@@ -360,15 +327,19 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         }
     }
 
-    /// A renewal was confirmed. Its record may have another end by now.
-    fn renewed(&self, lease: &KeptLease, extended: ConfirmedExtension, observer: &impl KeptObserver) {
+    /// A renewal was confirmed. Another instance may have set another end meanwhile.
+    async fn renewed(&self, lease: &KeptLease, extended: ConfirmedExtension, observer: &impl KeptObserver) {
         let (now, token) = (self.engine.clock.now(), &lease.record.token);
-        // The nodes that answered may have missed that it is kept.
-        let (record, until_ms) = match extended.record.labels().kept_until_ms {
-            0 => (lease.record.clone(), lease.until_ms),
-            until_ms => (extended.record, until_ms),
-        };
-        observer.renewed(KeptView { resource: &lease.resource, token, record: &record }, lease.by, extended.deadline);
+        let mut until_ms = lease.until_ms;
+        if extended.record.labels().kept_until_ms != until_ms
+            && let Confirmed::Lease(_, KeptTimes { agreed_ms: agreed @ 1.., .. }) =
+                self.confirmed(&lease.resource, token).await
+        {
+            until_ms = agreed;
+        }
+        let record = LeaseRecord { ttl: lease.record.ttl, ..extended.record };
+        let view = KeptView { resource: &lease.resource, token, record: &record };
+        observer.renewed(view, lease.by, extended.deadline);
         if let Some(own) = self.leases.lock().get_mut(token) {
             // The nodes report to an adopter when it is due again: somebody else may renew it in between.
             let pause = match own.by {
@@ -383,15 +354,16 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
 
     /// Its time is over, unless another instance has set another end.
     async fn end(&self, lease: KeptLease, observer: &impl KeptObserver) {
-        let token = &lease.record.token;
+        let (token, now_ms) = (&lease.record.token, self.now_ms());
         match self.confirmed(&lease.resource, token).await {
-            Confirmed::Lease(record) if record.labels().kept_until_ms > self.now_ms() => {
-                let until_ms = record.labels().kept_until_ms;
+            Confirmed::Lease(_, times) if times.agreed_ms > now_ms => {
                 if let Some(own) = self.leases.lock().get_mut(token) {
-                    (own.record, own.until_ms) = (record, until_ms);
+                    own.until_ms = times.agreed_ms;
                 }
             }
-            Confirmed::Lease(_) => {
+            // One node shows a later end: it is not renewed, and ends with its TTL.
+            Confirmed::Lease(_, times) if times.latest_ms > now_ms => drop(self.leases.lock().remove(token)),
+            Confirmed::Lease(..) => {
                 if observer.release(&lease.resource, token).await {
                     self.over(&lease, KeptEnd::KeptOut, observer);
                 }

@@ -24,6 +24,7 @@ pub(crate) mod extend;
 mod health;
 pub(crate) mod inspect;
 pub(crate) mod keeper;
+pub(crate) mod kept;
 pub(crate) mod list;
 mod membership;
 pub mod monitor;

@@ -1,4 +1,5 @@
-//! What one node claims of the others, or of leases, does not stop the service: findings N4 and N6 of docs/security.md.
+//! What one node claims of the others, or of leases, does not stop the service, nor is it promised: findings N4, N6 and N8 of
+//! docs/security.md.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -51,13 +52,13 @@ async fn n4_a_node_that_claims_the_run_of_another_one_stops_nobody() {
     poll::until("it votes again", || async { votes(&service, "n3").await.then_some(()) }).await;
 }
 
-/// Other fences in the records of leases, of the same length.
-fn with_fences(bytes: &[u8], fence: &str) -> Vec<u8> {
+/// Another value of this field in the records of leases, of the same length.
+fn with_field(bytes: &[u8], field: usize, value: &str) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.split("\r\n").map(|line| {
         let mut fields: Vec<&str> = line.splitn(6, '|').collect();
-        if fields.len() == 6 && fields[0].len() == 64 && fields[3].len() == fence.len() {
-            fields[3] = fence;
+        if fields.len() == 6 && fields[0].len() == 64 && fields[field].len() == value.len() {
+            fields[field] = value;
         }
         fields.join("|")
     });
@@ -82,10 +83,35 @@ async fn n6_a_fence_far_ahead_of_one_node_does_not_make_an_extend_fail() {
     slow.set(slow_to_answer(Duration::from_millis(60)));
     let ahead = Duration::from_hours(1);
     let fence = (u128::from(SystemClock.wall_ms()) * 1_000 + ahead.as_micros()).to_string();
-    liar.set(move |bytes| with_fences(bytes, &fence));
+    liar.set(move |bytes| with_field(bytes, 3, &fence));
     for _ in 0..5 {
         let extended = client.extend("far", &lease.token(), &[]).await.expect_status(200);
         assert_eq!(extended.json()["fence"], lease.fence(), "{extended:?}");
     }
     client.release("far", &lease.token()).await.expect_status(204);
+}
+
+/// N8: nothing is promised for the TTL that one node claims.
+#[tokio::test]
+async fn n8_an_extend_promises_no_longer_ttl_than_the_honest_nodes_have() {
+    let (_cluster, liar, service) = with_liar().await;
+    poll::until("all vote", || async { votes(&service, "n3").await.then_some(()) }).await;
+    let client = service.client();
+    let lease = client.acquired("long", &[("ttl", "60s")]).await;
+    let lies = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&lies);
+    liar.set(move |bytes| {
+        let text = with_field(&with_field(bytes, 2, "99000"), 1, "999999");
+        counted.fetch_add(usize::from(text != bytes), Ordering::SeqCst);
+        text
+    });
+    // Whichever two answer first.
+    poll::until("the hostile node was among them", || async {
+        let extended = client.extend("long", &lease.token(), &[]).await.expect_status(200).json();
+        let valid_for = extended["valid_for_ms"].as_u64().expect("a number");
+        assert!(valid_for <= 60_000, "{extended}");
+        (extended["renewals"].as_u64() > Some(900_000)).then_some(())
+    })
+    .await;
+    assert!(lies.load(Ordering::SeqCst) > 0);
 }
