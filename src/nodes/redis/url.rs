@@ -14,6 +14,8 @@ const FORM: &str = "must be redis://[user:password@]host[:port][/db], rediss://â
 const ENCODING: &str = "in a user name or password, write / as %2F, : as %3A, @ as %40, # as %23, ? as %3F";
 /// Maximum length of an address.
 const URL_MAX_BYTES: usize = 1_024;
+/// Maximum length of a host: that of a name in DNS. An address is stored on every node, and read again there.
+const HOST_MAX_BYTES: usize = 253;
 
 /// Certificates for `rediss://`, each in PEM. Never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -80,7 +82,9 @@ impl NodeUrl {
             ConnectionAddr::Tcp(_, 0) | ConnectionAddr::TcpTls { port: 0, .. } => return invalid("has the port 0"),
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 match host.to_ascii_lowercase().as_str() {
-                    "" => return invalid(FORM),
+                    host if host.is_empty() || host.len() > HOST_MAX_BYTES || host.contains('%') => {
+                        return invalid(FORM);
+                    }
                     "localhost" => format!("127.0.0.1:{port}"),
                     host if host.contains(':') => format!("[{host}]:{port}"),
                     host => format!("{host}:{port}"),
@@ -253,6 +257,8 @@ mod tests {
             "unix:///",
             "unix:///s?s3cr=2",
             &format!("redis://{}", "h".repeat(2_000)),
+            &format!("redis://{}", "h".repeat(HOST_MAX_BYTES + 1)),
+            "redis://Ã©",
         ] {
             let error = NodeUrl::parse(bad).expect_err(bad).0;
             assert!(!error.is_empty() && !error.contains("s3cr") && !error.contains('\n'), "{bad}: {error}");

@@ -33,9 +33,11 @@ const SECONDS: u64 = 2;
 const AT_ONCE: u64 = 8;
 /// Longer than another caller may wait for an answer, beside the time in which the service or this process was ready to run and the
 /// machine ran something else.
-const SERVED_WITHIN: Duration = Duration::from_secs(20);
+const SERVED_WITHIN: Duration = Duration::from_secs(60);
 /// After this time an attack has [`NO_ANSWER`].
 const ATTACK_WITHIN: Duration = Duration::from_secs(60);
+/// How often a long run says how far it is.
+const REPORT_INTERVAL: Duration = Duration::from_mins(5);
 /// The service under test takes some 25 MiB.
 const MEMORY_MAX_MIB: u64 = 96;
 
@@ -122,6 +124,7 @@ impl Stage {
         let end = SystemClock.now().plus(Duration::from_secs(seconds.unwrap_or(SECONDS)));
         let mut attacks = number("REDLOCKD_ATTACK_FROM").unwrap_or(0);
         let (mut words, mut took) = (BTreeMap::<String, u64>::new(), Vec::new());
+        let mut report_at = SystemClock.now().plus(REPORT_INTERVAL);
         while SystemClock.now() < end {
             let batch = (attacks..attacks + AT_ONCE).map(|stream| {
                 let attack = tokio::time::timeout(ATTACK_WITHIN, attack(Seeded::new(seed, stream)));
@@ -129,6 +132,10 @@ impl Stage {
             });
             let (came, served) = tokio::join!(join_all(batch), self.serve_other_caller());
             attacks += AT_ONCE;
+            if SystemClock.now() >= report_at {
+                println!("{role}: {attacks} attacks so far");
+                report_at = report_at.plus(REPORT_INTERVAL);
+            }
             came.into_iter().for_each(|word| *words.entry(word).or_default() += 1);
             took.push(served);
         }
