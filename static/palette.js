@@ -92,6 +92,6 @@
     open();
   });
   button.addEventListener("click", open);
-  document.querySelector(".vote").before(button);
+  document.querySelector("header nav").after(button);
   document.body.append(dialog);
 })();

@@ -26,7 +26,7 @@ const KEPT_MAX: usize = 16;
 /// Instances whose minutes are kept, one for each run; those that reported last stay.
 const INSTANCES_MAX: usize = 32;
 /// Time after which the present minute is published again.
-const PUBLISH_INTERVAL_MS: u64 = 5_000;
+const PUBLISH_INTERVAL: Duration = Duration::from_secs(5);
 const MINUTE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 3_600_000;
 
@@ -199,7 +199,7 @@ impl Activity {
         let mut state = self.0.lock();
         let present = state.present(wall_ms).kept();
         let mut due: Vec<Minute> = state.unpublished.drain(..).collect();
-        if wall_ms.saturating_sub(state.published_ms) >= PUBLISH_INTERVAL_MS {
+        if Duration::from_millis(wall_ms.saturating_sub(state.published_ms)) >= PUBLISH_INTERVAL {
             state.published_ms = wall_ms;
             due.push(present);
         }

@@ -71,8 +71,8 @@ fn minutes_of_other_instances_are_added_once_and_replaced_by_later_ones() {
     assert_eq!((hour.all.grants, hour.all.contended, hour.instances, hour.contended["a"]), (1, 1, 2, 1));
     assert_eq!(hour.held[&("a".into(), "ann".into())], Duration::from_secs(7));
     assert!(hour.all.wait_p95().is_some());
-    contended(&one, "a", 3, NOW_MS + PUBLISH_INTERVAL_MS);
-    let second = one.due("one", NOW_MS + PUBLISH_INTERVAL_MS, TEXT_MAX);
+    contended(&one, "a", 3, NOW_MS + 5_000);
+    let second = one.due("one", NOW_MS + 5_000, TEXT_MAX);
     two.receive(second[0].as_bytes(), "two");
     assert_eq!(two.hour(NOW_MS).all.contended, 2);
     let finished = one.due("one", NOW_MS + MINUTE_MS, TEXT_MAX);

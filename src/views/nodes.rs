@@ -113,7 +113,10 @@ fn node(report: &NodeSummary, window: &LatencyWindow, node_timeout: Duration, wa
         since: format::clock(report.since),
         since_ms: format::ms(report.since),
         since_clock: clock(wall_ms.saturating_sub(format::ms(report.since))),
-        until_clock: report.votes_in.map(|left| clock(wall_ms.saturating_add(format::ms(left)))).unwrap_or_default(),
+        until_clock: report
+            .votes_in
+            .map(|left| clock(wall_ms.saturating_add(format::ms(left) + 999)))
+            .unwrap_or_default(),
         why: report.why.as_deref().map(format::visible).unwrap_or_default(),
         votes_in: report.votes_in.map(format::clock).unwrap_or_default(),
         votes_in_ms: report.votes_in.map_or(0, format::ms),
@@ -189,7 +192,7 @@ mod tests {
         let order: Vec<_> = page.nodes.iter().map(|n| n.node.as_str()).collect();
         assert_eq!(order, ["d", "c", "n1", "a"], "a finding counts as well");
         let html = page.render().expect("a page");
-        assert!(html.contains("since 18:05:48") && html.contains("until 18:09:13"), "{html}");
+        assert!(html.contains("since 18:05:48") && html.contains("until 18:09:14"), "{html}");
     }
 
     fn report(state: &str, votes: bool) -> NodeSummary {
