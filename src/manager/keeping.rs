@@ -7,7 +7,7 @@ use super::acquire::principal_tag;
 use super::events::{EventKind, set_lease};
 use super::service::LockManager;
 use super::snapshots::LeaseChange;
-use super::types::{ExtendError, LeaseOutcome, ReleaseError};
+use super::types::{AcquireError, ExtendError, LeaseOutcome, ReleaseError};
 use crate::auth::principal::Principal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
@@ -96,6 +96,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) fn kept_until(&self, kept_for: Duration) -> u64 {
         let ms = u64::try_from(kept_for.as_millis()).unwrap_or(u64::MAX);
         self.shared.keeper.now_ms().saturating_add(ms)
+    }
+
+    /// Errors: [`AcquireError::TooManyKept`] where the request is for a kept lease, and this instance keeps as many as it may.
+    pub(super) fn check_kept_total(&self, kept_for: Option<Duration>) -> Result<(), AcquireError> {
+        let total = self.keep_limits().total;
+        let is_refused = kept_for.is_some() && self.kept_count() >= total;
+        if is_refused { Err(AcquireError::TooManyKept(total)) } else { Ok(()) }
     }
 
     /// A lease that was just granted is kept from now on. Whether a quorum knows it.
