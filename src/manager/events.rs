@@ -321,7 +321,7 @@ impl EventHub {
         let event = Arc::new(event);
         state.buffer.push(Arc::clone(&event));
         if EventKind::parse(&event.event).is_some_and(EventKind::is_incident) {
-            if let Some(unwritten) = &state.unwritten {
+            if let Some(unwritten) = state.unwritten.as_ref().filter(|queue| history::may_wait(&event, queue)) {
                 // Beyond the queue it is kept in memory only.
                 let _ = unwritten.try_send(Arc::clone(&event));
             }

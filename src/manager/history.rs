@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,6 +24,18 @@ const LINE_MAX: usize = 32_768;
 
 const FILE: &str = "incidents.jsonl";
 const LOCK: &str = "incidents.lock";
+
+/// Bytes that are written at a time, and one event more.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Incidents that are larger than this are written only while few wait: an instance makes none, but who can publish on a node may.
+const LARGE_BYTES: usize = 2_048;
+/// Those few.
+const LARGE_UNWRITTEN_MAX: usize = 64;
+
+/// Whether an incident may wait to be written.
+pub(super) fn may_wait(event: &Event, queue: &mpsc::Sender<Arc<Event>>) -> bool {
+    size_of(event) <= LARGE_BYTES || queue.max_capacity() - queue.capacity() < LARGE_UNWRITTEN_MAX
+}
 
 /// The last incidents: at most [`HISTORY_MAX`], and [`HISTORY_BYTES_MAX`] of them.
 #[derive(Debug, Clone, Default)]
@@ -98,7 +110,11 @@ impl HistoryFile {
         let mut recent = std::mem::take(&mut self.past);
         while let Some(event) = unwritten.recv().await {
             let mut batch = vec![event];
-            while let Ok(event) = unwritten.try_recv() {
+            let mut bytes = size_of(&batch[0]);
+            while bytes < BATCH_BYTES_MAX
+                && let Ok(event) = unwritten.try_recv()
+            {
+                bytes += size_of(&event);
                 batch.push(event);
             }
             recent.extend(batch.iter().cloned());
@@ -152,10 +168,17 @@ fn read(file: File) -> io::Result<Incidents> {
 
 /// Replaces the file by one with these events, and opens it for appending; with its size in bytes.
 fn rewrite(path: &Path, events: &Incidents) -> io::Result<(File, usize)> {
-    let (new, text) = (path.with_extension("new"), lines(events.iter().map(AsRef::as_ref)));
-    fs::write(&new, &text)?;
+    let (new, mut bytes) = (path.with_extension("new"), 0);
+    let mut file = BufWriter::new(File::create(&new)?);
+    for event in events.iter() {
+        let line = lines(std::iter::once(event.as_ref()));
+        bytes += line.len();
+        file.write_all(line.as_bytes())?;
+    }
+    file.flush()?;
+    drop(file);
     fs::rename(&new, path)?;
-    Ok((OpenOptions::new().append(true).open(path)?, text.len()))
+    Ok((OpenOptions::new().append(true).open(path)?, bytes))
 }
 
 #[cfg(test)]

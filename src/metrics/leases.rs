@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, Registry};
+use prometheus::{Histogram, IntCounter, IntCounterVec, Registry};
 
 use super::register::{LazyHistograms, counters, histogram, histograms};
 use super::requests::{RequestMetrics, WaitingGuard};
@@ -53,11 +53,8 @@ pub(crate) const RELEASE_OUTCOMES: [&str; 7] =
     ["released", "not-holder", "expired", "again", "forced", "unknown", "quorum-unavailable"];
 /// Outcomes of a forced end.
 pub(crate) const FORCE_OUTCOMES: [&str; 5] = ["forced", "not-held", "changed", "foreign", "quorum-unavailable"];
-/// Who renews a kept lease, and how that ends.
-const KEPT_BY: [&str; 2] = ["granter", "adopter"];
-const KEPT_OUTCOMES: [&str; 2] = ["renewed", "failed"];
 /// How kept leases end.
-const KEPT_ENDS: [&str; 7] = ["request", "kept-out", "released", "forced", "revoked", "cancelled", "lost"];
+const KEPT_ENDS: [&str; 6] = ["request", "kept-out", "released", "forced", "revoked", "lost"];
 /// Modes of a forced end.
 pub(crate) const FORCE_MODES: [&str; 2] = ["revoke", "now"];
 
@@ -84,7 +81,7 @@ pub struct LeaseMetrics {
     forces: HashMap<(&'static str, &'static str), IntCounter>,
     lost: Counters,
     held: LazyHistograms,
-    kept_renewals: HashMap<(&'static str, &'static str), IntCounter>,
+    kept_renewals: IntCounterVec,
     kept_ends: Counters,
 }
 
@@ -109,14 +106,12 @@ impl LeaseMetrics {
         let lost = counters(r, "lock_lost_total", help, &["reason"]);
         let help = "How long leases were held, as far as this instance knows, by how they ended.";
         let held = histograms(r, "lock_held_duration_seconds", help, &HELD_BUCKETS, &["end"]);
-        let help = "Renewals of kept leases, by the instance that granted the lease or another one, and by outcome.";
+        let help = "Renewals of kept leases, by the granter or an adopter.";
         let renewals = counters(r, "lock_kept_renewals_total", help, &["by", "outcome"]);
-        let both_kept = KEPT_BY.iter().flat_map(|by| KEPT_OUTCOMES.iter().map(move |outcome| (*by, *outcome)));
-        let help =
-            "Ends of kept leases that this instance renewed, by reason; `request`: by a request to this instance.";
+        let help = "Ends of kept leases, by reason.";
         let kept_ends = counters(r, "lock_kept_ends_total", help, &["reason"]);
         Self {
-            kept_renewals: both_kept.map(|(by, o)| ((by, o), renewals.with_label_values(&[by, o]))).collect(),
+            kept_renewals: renewals,
             kept_ends: KEPT_ENDS.iter().map(|end| (*end, kept_ends.with_label_values(&[end]))).collect(),
             acquires: by_outcome("lock_acquire_total", "Acquires by outcome.", &ACQUIRE_OUTCOMES),
             rounds: LazyHistograms::new(rounds, &ROUND_OUTCOMES),
@@ -190,11 +185,12 @@ impl LeaseMetrics {
         let renewal = match news {
             KeptNews::Renewed { by, .. } => (by_word(by), "renewed"),
             KeptNews::NotRenewed(by) => (by_word(by), "failed"),
-            KeptNews::Ended { end, .. } => return count(&self.kept_ends, end.map_or("request", KeptEnd::as_str)),
+            KeptNews::Ended { end, .. } => {
+                let end = end.map_or("request", KeptEnd::as_str);
+                return count(&self.kept_ends, if end == "cancelled" { "released" } else { end });
+            }
         };
-        if let Some(counter) = self.kept_renewals.get(&renewal) {
-            counter.inc();
-        }
+        self.kept_renewals.with_label_values(&[renewal.0, renewal.1]).inc();
     }
 
     /// Counts the end of a lease that was held for `held`.

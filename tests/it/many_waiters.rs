@@ -73,8 +73,9 @@ async fn waiters_send_nothing_to_the_nodes_and_are_served_in_order() {
     let probes = |lines: &[String]| lines.iter().filter(|line| is_script_call(line)).count();
     poll::until_true("the instances have probed", || probes(&monitor.commands()) >= 2 * QUIET_ROUNDS).await;
     let lines = monitor.commands();
-    // What the instances publish of their waiters is for display.
-    let is_about = |line: &&String| line.contains("contended") && !line.contains("redlockd:waiters");
+    // What the instances publish of their waiters, and of the last hour, is for display.
+    let is_display = |line: &str| line.contains("redlockd:waiters") || line.contains("redlockd:incidents");
+    let is_about = |line: &&String| line.contains("contended") && !is_display(line);
     let about: Vec<&String> = lines.iter().filter(is_about).collect();
     assert!(about.is_empty(), "a request about the lock: {about:#?}");
     here.get(&["release", "--token-file", &token, "contended"]);

@@ -30,8 +30,9 @@ use crate::support::prometheus::tool;
 use crate::support::service::Service;
 
 /// All labels; none has values that callers choose.
-const LABELS: [&str; 13] =
-    ["route", "method", "code", "class", "kind", "outcome", "reason", "how", "end", "node", "op", "version", "le"];
+const LABELS: [&str; 14] = [
+    "route", "method", "code", "class", "kind", "outcome", "reason", "how", "end", "node", "op", "version", "le", "by",
+];
 
 /// Series by family: type, and the names of the labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
