@@ -11,7 +11,7 @@ use crate::support::chaos_proxy::ChaosProxy;
 use crate::support::cluster::{Cluster, node_args, slow_to_answer};
 use crate::support::poll;
 use crate::support::redis_server::RedisServer;
-use crate::support::service::{SHORT_TIMES, Service};
+use crate::support::service::Service;
 
 /// A field of `INFO`.
 async fn info(server: &RedisServer, section: &str, field: &str) -> String {
@@ -72,7 +72,9 @@ async fn n6_a_fence_far_ahead_of_one_node_does_not_make_an_extend_fail() {
         (ChaosProxy::start(cluster.servers[1].port()).await, Liar::before(cluster.servers[2].port()).await);
     let ports = [cluster.servers[0].port(), slow.address().port(), liar.port()];
     let mut args = node_args(ports.iter().map(|port| format!("redis://127.0.0.1:{port}")));
-    args.extend(SHORT_TIMES.iter().map(ToString::to_string));
+    // A time-out that no busy machine exceeds: the three answers are awaited one round after another.
+    let times = ["guard=300ms", "lock_delay=600ms", "node_timeout=2s", "min_ttl=4s"];
+    args.extend(times.iter().flat_map(|time| ["--set".to_owned(), (*time).to_owned()]));
     let service = Service::start(&args).await;
     poll::until("all vote", || async { votes(&service, "n3").await.then_some(()) }).await;
     service.until_ready().await;
