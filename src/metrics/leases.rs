@@ -111,7 +111,11 @@ impl LeaseMetrics {
         let help = "Ends of kept leases, by reason.";
         let kept_ends = counters(r, "lock_kept_ends_total", help, &["reason"]);
         Self {
-            kept_renewals: renewals,
+            kept_renewals: {
+                // The others appear with their first event.
+                renewals.with_label_values(&["granter", "renewed"]);
+                renewals
+            },
             kept_ends: KEPT_ENDS.iter().map(|end| (*end, kept_ends.with_label_values(&[end]))).collect(),
             acquires: by_outcome("lock_acquire_total", "Acquires by outcome.", &ACQUIRE_OUTCOMES),
             rounds: LazyHistograms::new(rounds, &ROUND_OUTCOMES),

@@ -154,12 +154,15 @@ impl Known<'_> {
         self.members.iter().flatten().map(|m| m.promised.max(m.view.id)).max().unwrap_or(ViewId::NONE)
     }
 
-    /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none.
+    /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none. Not one that shows the
+    /// run of a process that votes: a view with one run under two names stops every instance.
     pub(crate) fn to_heal(&self) -> Vec<usize> {
         let (_, named) = self.base();
         let is_other = |i: &usize| !named.contains(i) && !self.rivals[*i];
+        let run = |i: &usize| self.members[*i].as_ref().map(|m| &m.run);
         let fillable = |i: &usize| self.members[*i].as_ref().is_some_and(|m| m.is_fillable);
-        let others = (0..self.names.len()).filter(|i| is_other(i) && fillable(i));
+        let is_own_run = |i: &usize| named.iter().all(|voter| run(voter) != run(i));
+        let others = (0..self.names.len()).filter(|i| is_other(i) && fillable(i) && is_own_run(i));
         if named.len() >= self.quorum { others.collect() } else { Vec::new() }
     }
 
