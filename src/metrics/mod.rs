@@ -239,7 +239,7 @@ impl InstanceMetrics {
                 "cluster_locks_age_seconds",
                 "Time since the leases of cluster_locks_held were read; NaN before the first time.",
             ),
-            kept: gauge(r, "lock_kept", "Leases that this instance renews until their end (keep=…)."),
+            kept: gauge(r, "lock_kept", "Leases that this instance keeps."),
             holds: gauge(r, "lock_holds", "Connections that hold a lease."),
             node_timeout: quantity(r, "node_timeout_seconds", "How long rounds wait for a node's answer."),
             waiters: gauge(r, "lock_waiters", "Requests waiting for a lock at this instance."),

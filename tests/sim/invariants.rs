@@ -233,9 +233,9 @@ impl World {
     ) {
         let at = self.local(inst);
         let kept_until = record.labels().kept_until_ms * MS;
-        // Clocks of nodes and instances differ by up to the guard.
+        // The clocks of nodes and instances differ by up to the guard, and those of the nodes from the true time.
         // Those that answered may have missed the end.
-        if kept_until > 0 && !self.checker.clocks_stepped && EPOCH_US + until > kept_until + GUARD_MS * MS {
+        if kept_until > 0 && !self.checker.clocks_stepped && EPOCH_US + until > kept_until + 2 * GUARD_MS * MS {
             let over = (EPOCH_US + until - kept_until) / MS;
             return self.fail(format!("the kept lease of {token:?} was renewed to {over} ms after its end"));
         }
