@@ -116,8 +116,8 @@ async fn gone_ends_the_tries_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_receiver_that_never_answers_costs_ten_seconds_a_try() {
     let (outcome, tries, end) = deliver(&[(Duration::MAX, status(200))], 40).await;
-    assert_eq!((outcome, end), (DeliveryOutcome::Undelivered, 40.0));
-    assert_eq!(tries, [0.0, 11.0, 23.0, 38.0][..tries.len()], "{tries:?}");
+    assert_eq!((outcome, end), (DeliveryOutcome::Undelivered, 48.0), "the last try is awaited");
+    assert_eq!(tries, [0.0, 11.0, 23.0, 38.0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -188,7 +188,11 @@ pub fn client(policy: AddressPolicy, lookup: Arc<dyn Lookup>, authorities: Autho
         Authorities::System => builder,
         Authorities::None => builder.tls_certs_only([]),
         Authorities::Pem(pem) => {
-            builder.tls_certs_only(Certificate::from_pem_bundle(pem).map_err(|_| "is not PEM".to_owned())?)
+            let certificates = Certificate::from_pem_bundle(pem).unwrap_or_default();
+            if certificates.is_empty() {
+                return Err("has no certificate in PEM".to_owned());
+            }
+            builder.tls_certs_only(certificates)
         }
     };
     builder.build().map_err(|error| format!("cannot be used: {}", error.without_url()))
