@@ -25,7 +25,7 @@ use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 
-use api::{documents, events, fences, health, list, locks, metrics, nodes};
+use api::{documents, events, fences, health, hooks, list, locks, metrics, nodes};
 use middleware::auth::AuthLayer;
 use middleware::request_layer::RequestLayer;
 use path::LOCKS_PREFIX;
@@ -78,6 +78,9 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::Nodes => get(nodes::nodes),
         Operation::ChangeNode => post(nodes::change),
         Operation::Events => get(events::events),
+        Operation::Hooks => get(hooks::list),
+        Operation::TestHook => post(hooks::test),
+        Operation::ReplayHook => post(hooks::replay),
         Operation::Live => get(health::live),
         Operation::Ready => get(health::ready),
         Operation::Metrics => get(metrics::metrics),

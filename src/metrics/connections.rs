@@ -14,17 +14,20 @@ pub enum ReloadedFile {
     AccessFile,
     /// The server's TLS certificate.
     Certificate,
+    /// Targets of call-backs, and hooks.
+    Webhooks,
 }
 
 impl ReloadedFile {
     /// All files.
-    const ALL: [Self; 2] = [Self::AccessFile, Self::Certificate];
+    const ALL: [Self; 3] = [Self::AccessFile, Self::Certificate, Self::Webhooks];
 
     /// The label's value.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::AccessFile => "access_file",
             Self::Certificate => "certificate",
+            Self::Webhooks => "webhooks_file",
         }
     }
 }
@@ -46,7 +49,7 @@ pub(crate) struct IssuerCounts {
 pub(super) struct ConnectionMetrics {
     connections: IntGauge,
     connections_limit: IntGauge,
-    reloads: [IntGauge; 2],
+    reloads: [IntGauge; 3],
     issuers: [IntGauge; 3],
     issuer_keys_age: Gauge,
     certificate_expires: GaugeVec,

@@ -8,6 +8,7 @@ pub(crate) mod leases;
 mod nodes;
 mod register;
 pub(crate) mod requests;
+pub(crate) mod webhooks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +29,7 @@ use leases::{AcquireWatch, LeaseMetrics};
 use nodes::NodeMetrics;
 use register::{counter, counters, gauge, gauges, quantity, raise, sum};
 use requests::{InFlightGuard, RequestKind, RequestMetrics, RequestWatch};
+use webhooks::{WebhookMetrics, WebhookTotals};
 
 pub use requests::RouteLabels;
 
@@ -39,6 +41,7 @@ pub struct Metrics {
     nodes: NodeMetrics,
     instance: InstanceMetrics,
     connections: ConnectionMetrics,
+    webhooks: WebhookMetrics,
     /// One scrape at a time: it sets gauges and raises counters to totals that are kept elsewhere.
     scraping: Mutex<()>,
 }
@@ -83,6 +86,8 @@ pub struct Scrape<'a> {
     pub audit: AuditTotals,
     /// The principal that is the first to have no valid key left, and when: milliseconds since 1970.
     pub last_key: Option<(String, u64)>,
+    /// Of the hooks.
+    pub webhooks: WebhookTotals,
 }
 
 /// Number of audit records by outcome.
@@ -112,6 +117,7 @@ impl Metrics {
             nodes: NodeMetrics::new(r, nodes),
             instance: InstanceMetrics::new(r),
             connections: ConnectionMetrics::new(r),
+            webhooks: WebhookMetrics::new(r),
             scraping: Mutex::default(),
             registry,
         })
@@ -163,6 +169,11 @@ impl Metrics {
         self.connections.issuers(now);
     }
 
+    /// Counts a try to send a message, or that one was given up (without a duration).
+    pub fn webhook_tried(&self, kind: &str, outcome: &str, took: Option<Duration>) {
+        self.webhooks.tried(kind, outcome, took);
+    }
+
     /// Counts an extend.
     pub fn extended<T>(&self, outcome: &Result<T, ExtendError>) {
         self.leases.extended(outcome);
@@ -207,6 +218,7 @@ impl Metrics {
         self.instance.set_audit(now.audit);
         self.nodes.set(now.nodes);
         self.connections.last_key_expires(now.last_key.as_ref());
+        self.webhooks.set(now.webhooks);
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
