@@ -245,8 +245,11 @@ fn hook(entry: &mut Table<'_>, read: &WebhooksFile) -> Option<Hook> {
     };
     let names: Vec<_> =
         names_text.iter().filter_map(|pattern| entry.check("`names`", Pattern::parse(pattern))).collect();
-    let waiting = entry.text("waiting_longer").map(|text| entry.check("`waiting_longer`", parse_duration(&text)));
-    let waiting_longer = waiting.map_or(Some(WAITING_LONGER), |parsed| parsed.filter(|wait| !wait.is_zero()))?;
+    let waiting = entry.text("waiting_longer").map(|text| parse_duration(&text).ok().filter(|wait| !wait.is_zero()));
+    if waiting == Some(None) {
+        entry.report("`waiting_longer` must be a duration such as \"30s\"");
+    }
+    let waiting_longer = waiting.unwrap_or(Some(WAITING_LONGER))?;
     (names.len() == names_text.len()).then_some(())?;
     Some(Hook { name: name?, target: target?, events, names, names_text, waiting_longer })
 }
