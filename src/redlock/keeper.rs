@@ -15,15 +15,13 @@ use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::extend::{ConfirmedExtension, ExtendParams, ExtendRefusal};
-use super::inspect::ResourceState;
 use super::kept::{KeptBy, KeptEnd, KeptObserver, KeptTimes, KeptView};
 use super::node::Node;
 use super::renewal::{renewal_interval, renewal_retry};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeInspection, NodeResult, Reply, Request,
-    StoredLock, UpdateArgs,
+    KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeInspection, NodeResult, Reply, Request, UpdateArgs,
 };
 use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
@@ -260,21 +258,19 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     /// What a quorum shows.
     async fn confirmed(&self, resource: &ResourceName, token: &TokenHash) -> Confirmed {
         let Ok(found) = self.engine.inspect(resource).await else { return Confirmed::Unknown };
-        let ResourceState::Lease { mut record, .. } = found.state else { return Confirmed::Other };
-        if record.token != *token {
-            return Confirmed::Other;
-        }
-        if found.agreeing < self.engine.quorum() {
-            return Confirmed::Unknown;
-        }
+        let Some((record, _)) = found.state.lease_of(token) else { return Confirmed::Other };
+        let mut record = record.clone();
         let mut ends = Vec::new();
         for answer in found.answers.iter().flatten() {
-            if let Ok(Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record: shown, .. }, .. })) = answer
-                && shown.token == *token
+            if let Ok(Reply::Inspected(NodeInspection { lock, .. })) = answer
+                && let Some((shown, _)) = lock.lease_of(token)
             {
                 ends.push(shown.labels().kept_until_ms);
                 record.ttl = record.ttl.min(shown.ttl);
             }
+        }
+        if ends.len() < self.engine.quorum() {
+            return Confirmed::Unknown;
         }
         Confirmed::Lease(record, KeptTimes::of(ends, self.engine.nodes.len()))
     }
