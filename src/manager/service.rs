@@ -262,7 +262,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
-        self.check_kept_total(request.kept_for)?;
+        if request.kept_for.is_some() {
+            self.check_kept_total().map_err(AcquireError::TooManyKept)?;
+        }
         let (resource, ttl, kept_for) = (request.resource, request.ttl, request.kept_for);
         let (token_hash, mode) = (token.hash(), WantedMode::Exclusive);
         let params = AcquireParams { resource, token: token_hash, ttl, mode, labels };

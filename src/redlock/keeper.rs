@@ -141,8 +141,8 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         tally.yes() >= engine.quorum()
     }
 
-    /// Renews this lease from now on, as its granter. `record`: as the nodes have it, with its end; without one, it is
-    /// renewed no more.
+    /// Renews this lease from now on, as its granter. `record`: as the nodes have it, with its end; without one, which
+    /// only a node that lies shows then, it is renewed no more.
     pub(crate) fn keep(&self, resource: &ResourceName, record: &LeaseRecord, deadline: BootTime) {
         let (now, token) = (self.engine.clock.now(), record.token.clone());
         match record.labels().kept_until_ms {
