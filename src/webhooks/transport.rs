@@ -81,28 +81,29 @@ pub struct HttpTransport;
 
 impl Transport for HttpTransport {
     fn send(&self, target: Arc<Target>, message: Outgoing) -> impl Future<Output = Answer> + Send + 'static {
-        async move {
-            // A resolver is not asked about a literal address.
-            if let Some(literal) = literal_address(&message.url)
-                && let Err(refused) = address::check(literal, target.policy)
-            {
-                return Answer::Blocked(refused.0);
-            }
-            let headers = match headers(&target, &message) {
-                Ok(headers) => headers,
-                Err(why) => return Answer::Failed(why),
-            };
-            let request =
-                target.client.request(target.method.clone(), message.url).headers(headers).body(message.body.bytes);
-            match request.send().await {
-                // Its body is dropped unread, and with it the connection.
-                Ok(response) => Answer::Status {
-                    code: response.status().as_u16(),
-                    retry_after: retry_after(response.headers(), message.at_ms),
-                },
-                Err(error) => failure(&error),
-            }
-        }
+        try_once(target, message)
+    }
+}
+
+async fn try_once(target: Arc<Target>, message: Outgoing) -> Answer {
+    // A resolver is not asked about a literal address.
+    if let Some(literal) = literal_address(&message.url)
+        && let Err(refused) = address::check(literal, target.policy)
+    {
+        return Answer::Blocked(refused.0);
+    }
+    let headers = match headers(&target, &message) {
+        Ok(headers) => headers,
+        Err(why) => return Answer::Failed(why),
+    };
+    let request = target.client.request(target.method.clone(), message.url).headers(headers).body(message.body.bytes);
+    match request.send().await {
+        // Its body is dropped unread, and with it the connection.
+        Ok(response) => Answer::Status {
+            code: response.status().as_u16(),
+            retry_after: retry_after(response.headers(), message.at_ms),
+        },
+        Err(error) => failure(&error),
     }
 }
 
