@@ -27,6 +27,9 @@ pub(super) fn open(
     metrics: &Arc<Metrics>,
 ) -> Result<Arc<ServiceWebhooks>, AppError> {
     let (path, metrics) = (config.webhooks_file.clone(), Arc::clone(metrics));
+    if path.is_some() {
+        metrics.add_webhooks();
+    }
     let (parts, instance) = ((SystemClock, SystemEntropy, HttpTransport), manager.instance().to_string());
     let lookup: Arc<dyn Lookup> = Arc::new(SystemLookup);
     let webhooks = ServiceWebhooks::open(

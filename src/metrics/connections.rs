@@ -58,7 +58,7 @@ pub(super) struct ConnectionMetrics {
 
 impl ConnectionMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let help = "1 if the last reload succeeded, 0 if it failed and the previous content is still in force.";
+        let help = "1 if the last reload succeeded, 0 if the content before it is still in force.";
         let reloads = gauges(r, "config_last_reload_successful", help, &["kind"]);
         let reloads = ReloadedFile::ALL.map(|kind| reloads.with_label_values(&[kind.as_str()]));
         reloads.iter().for_each(|gauge| gauge.set(1));

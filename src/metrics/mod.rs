@@ -10,7 +10,7 @@ mod register;
 pub(crate) mod requests;
 pub(crate) mod webhooks;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -41,7 +41,8 @@ pub struct Metrics {
     nodes: NodeMetrics,
     instance: InstanceMetrics,
     connections: ConnectionMetrics,
-    webhooks: WebhookMetrics,
+    /// Where there is a file of targets and hooks.
+    webhooks: OnceLock<WebhookMetrics>,
     /// One scrape at a time: it sets gauges and raises counters to totals that are kept elsewhere.
     scraping: Mutex<()>,
 }
@@ -117,7 +118,7 @@ impl Metrics {
             nodes: NodeMetrics::new(r, nodes),
             instance: InstanceMetrics::new(r),
             connections: ConnectionMetrics::new(r),
-            webhooks: WebhookMetrics::new(r),
+            webhooks: OnceLock::new(),
             scraping: Mutex::default(),
             registry,
         })
@@ -169,9 +170,16 @@ impl Metrics {
         self.connections.issuers(now);
     }
 
+    /// Adds the series of call-backs and hooks: without targets they would say nothing.
+    pub fn add_webhooks(&self) {
+        self.webhooks.get_or_init(|| WebhookMetrics::new(&self.registry));
+    }
+
     /// Counts a try to send a message, or that one was given up (without a duration).
     pub fn webhook_tried(&self, kind: &str, outcome: &str, took: Option<Duration>) {
-        self.webhooks.tried(kind, outcome, took);
+        if let Some(webhooks) = self.webhooks.get() {
+            webhooks.tried(kind, outcome, took);
+        }
     }
 
     /// Counts an extend.
@@ -218,7 +226,9 @@ impl Metrics {
         self.instance.set_audit(now.audit);
         self.nodes.set(now.nodes);
         self.connections.last_key_expires(now.last_key.as_ref());
-        self.webhooks.set(now.webhooks);
+        if let Some(webhooks) = self.webhooks.get() {
+            webhooks.set(now.webhooks);
+        }
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }

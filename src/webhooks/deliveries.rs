@@ -165,7 +165,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
         (self.observer)(kind, outcome, took);
     }
 
-    /// Makes one try, once there is room for it.
+    /// Makes one try, once fewer than the maximum are under way.
     ///
     /// Cancel: the message may have arrived.
     pub(super) async fn attempt(&self, try_: Try) -> Answer {

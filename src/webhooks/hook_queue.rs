@@ -99,7 +99,7 @@ impl HookQueue {
         }
     }
 
-    fn has_room(&self) -> bool {
+    fn may_begin(&self) -> bool {
         let limit = if self.failing_since.is_some() { 1 } else { HOOK_TRIES };
         self.off.is_none() && self.under_way < limit
     }
@@ -107,7 +107,7 @@ impl HookQueue {
     /// The message whose try begins now. It counts as under way until [`Self::finished`].
     pub(super) fn take_due(&mut self, now: BootTime) -> Option<Waiting> {
         let due = self.waiting.first_entry().filter(|first| first.key().0 <= now);
-        if due.is_none() || !self.has_room() {
+        if due.is_none() || !self.may_begin() {
             return None;
         }
         self.under_way += 1;
@@ -117,7 +117,7 @@ impl HookQueue {
     /// When the next try begins, if none has to end before.
     pub(super) fn next_due(&self) -> Option<BootTime> {
         let first = self.waiting.first_key_value().map(|((due, _), _)| *due);
-        first.filter(|_| self.has_room())
+        first.filter(|_| self.may_begin())
     }
 
     /// A try has ended. `jittered` varies a pause.

@@ -1,3 +1,5 @@
+//! Hours and days of failures, without a clock.
+
 use serde_json::Map;
 
 use super::super::event::HookEvent;

@@ -1,3 +1,5 @@
+//! What becomes a message, when it is sent, and what operators do, with paused time.
+
 use std::fs;
 
 use super::super::resolver::SystemLookup;

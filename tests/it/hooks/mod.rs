@@ -2,6 +2,6 @@
 //! that nothing else is; hooks of locks, nodes and the quorum.
 
 mod reach;
-mod receiver;
+pub mod receiver;
 mod service;
 mod verify;

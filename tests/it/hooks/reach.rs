@@ -75,16 +75,17 @@ async fn once(tried: &Tried) -> String {
     tried.test("target:t").await.expect("a target").answer.text()
 }
 
-/// A target by name at this receiver's port.
-fn named(receiver: &Receiver, more: &str) -> HooksFile {
-    let text = target("t", receiver, more).replace("http://127.0.0.1:", "http://hooks.example.com:");
-    HooksFile::with(&text.replace("private = true\n", "insecure = true\n"))
+/// A target by name at this receiver's port, allowed to use http; `private` too where it says so.
+fn named(receiver: &Receiver, is_private: bool) -> HooksFile {
+    let allowed = if is_private { "insecure = true\nprivate = true\n" } else { "insecure = true\n" };
+    let text = target("t", receiver, "").replace("http://127.0.0.1:", "http://hooks.example.com:");
+    HooksFile::with(&text.replace("private = true\n", allowed))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_leads_inside_is_not_followed_whenever_it_does() {
     let receiver = Receiver::start().await;
-    let file = named(&receiver, "");
+    let file = named(&receiver, false);
     for inside in ["127.0.0.1", "::ffff:127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fd00:ec2::254", "0.0.0.0"] {
         // The first look-up finds nothing; by the second the name has become an address inside.
         let names = NameServer::of(&[&[], &[inside]]);
@@ -101,7 +102,7 @@ async fn a_name_that_leads_inside_is_not_followed_whenever_it_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_accepted_message_leaves_no_connection_that_the_next_one_uses() {
     let receiver = Receiver::start().await;
-    let file = named(&receiver, "private = true");
+    let file = named(&receiver, true);
     // Of several addresses those are used that are allowed.
     let names = NameServer::of(&[&["169.254.169.254", "127.0.0.1"], &["169.254.169.254"]]);
     let tried = open(&file, &names);

@@ -1,6 +1,8 @@
 //! Hooks of a running service: events of locks, nodes and the quorum; the file that is read anew; rights; what is shown, and
 //! what is shown nowhere.
 
+use std::os::unix::fs::PermissionsExt;
+
 use redlockd::webhooks::signing::{SignedContent, SigningSecret};
 
 use super::receiver::{HooksFile, NEW_SECRET, Received, Receiver, SECRET, hook, target};
@@ -40,7 +42,11 @@ async fn what_happens_to_a_lock_is_reported_with_its_fence_and_signed() {
     let mut kinds: Vec<_> = received.iter().map(Received::kind).collect();
     kinds.sort();
     assert_eq!(kinds, ["lock.acquired", "lock.acquired", "lock.forced", "lock.released"]);
-    assert!(received.iter().all(|message| is_signed(message, SECRET) && message.path == "/in/SECRET-path/" && message.method == "POST"));
+    assert!(
+        received.iter().all(|message| is_signed(message, SECRET)
+            && message.path == "/in/SECRET-path/"
+            && message.method == "POST")
+    );
     let released = received.iter().find(|message| message.kind() == "lock.released").expect("there").json();
     assert_eq!(released["data"]["resource"], "deploy/prod");
     assert_eq!(released["data"]["owner"], "ann");
@@ -183,6 +189,7 @@ async fn hooks_are_for_administrators_and_the_command_line_shows_them() {
     as_principal(request("POST", "/hooks/all/test?name=x"), "root").await.expect_problem(400, "invalid");
     let key_file = file.0.path().join("key");
     std::fs::write(&key_file, key("root")).expect("writable");
+    std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(0o600)).expect("own file");
     let (url, key_file) = (service.client().base().to_owned(), key_file.display().to_string());
     let hook = |args: &[&str]| {
         let service = ["--url", url.as_str(), "--key-file", key_file.as_str()];
