@@ -6,6 +6,7 @@ pub(crate) mod activity;
 mod change;
 mod cluster_waiters;
 mod deadlocks;
+pub mod derived;
 mod event_buffer;
 mod event_kind;
 pub mod events;
