@@ -25,7 +25,7 @@ pub struct Naming {
 pub enum DerivedHolder {
     /// Nobody.
     Nobody,
-    /// A lease with a token of its client's, or another Redlock client.
+    /// A lease with a token of its client's, several leases, or another Redlock client.
     Other,
     /// A lease with a derived token.
     Lease {
@@ -58,7 +58,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let record = match view.state {
             ResourceState::Free => return Ok(DerivedHolder::Nobody),
             ResourceState::Lease { record, .. } => record,
-            ResourceState::Foreign { .. } => return Ok(DerivedHolder::Other),
+            ResourceState::Members(_) | ResourceState::Foreign { .. } => return Ok(DerivedHolder::Other),
         };
         let mut labels = record.labels();
         let name = labels.metadata.remove(naming.member).unwrap_or_default();
