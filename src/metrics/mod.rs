@@ -237,10 +237,9 @@ impl InstanceMetrics {
     fn new(r: &Registry) -> Self {
         let skipped = "Clean-ups that were left to the TTL because too many were in progress.";
         let missing = "Nodes found without a lease that an extend had just confirmed on a quorum.";
-        let help = "Audit records by outcome: written, dropped because the queue was full, or failed to be written.";
+        let help = "Audit records by outcome: written, dropped (full queue), or failed to be written.";
         let audit = counters(r, "audit_records_total", help, &["outcome"]);
-        let help =
-            "Deadlocks confirmed by a quorum, by what became of their newest request: it waits on, or was refused.";
+        let help = "Deadlocks confirmed by a quorum; their newest request waits on, or was refused.";
         let deadlocks = counters(r, "lock_deadlocks_total", help, &["outcome"]);
         Self {
             deadlocks: ["reported", "refused"].map(|outcome| deadlocks.with_label_values(&[outcome])),

@@ -134,7 +134,7 @@ async fn a_message_that_was_not_accepted_is_tried_again_by_a_replay_or_by_itself
     assert!(service.output().iter().any(|line| line.contains("switched off")), "{:#?}", service.output());
     let replayed = send(service.client().request("POST", "/hooks/all/replay")).await.expect_status(200);
     assert_eq!(replayed.json()["queued"], 1);
-    receiver.until("the message of b", |m| m.json()["data"]["resource"] == "b" && m.header("webhook-id") != "").await;
+    receiver.until("the message of b", |m| m.json()["data"]["resource"] == "b").await;
     poll::until("it is on again", || async {
         (hook(service.client().get("/hooks").await.json())["state"] == "on").then_some(())
     })
