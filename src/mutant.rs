@@ -75,6 +75,8 @@ mutants! {
         ReleaseBelievesAll,
         /// A node that was probed before is refused as part of a new cluster.
         InitBlocked,
+        /// A node that refuses a set keeps those of its resources that were free.
+        HalfSetKept,
     }
     /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
     FOUND_IN_QUEUES {
