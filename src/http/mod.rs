@@ -25,7 +25,7 @@ use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 
-use api::{documents, events, fences, health, list, locks, metrics, nodes};
+use api::{documents, events, fences, health, list, locks, metrics, nodes, sets};
 use middleware::auth::AuthLayer;
 use middleware::request_layer::RequestLayer;
 use path::LOCKS_PREFIX;
@@ -72,6 +72,9 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::Acquire => post(locks::acquire),
         Operation::Extend => patch(locks::extend),
         Operation::Release => delete(locks::release),
+        Operation::AcquireSet => post(sets::acquire),
+        Operation::ExtendSet => patch(sets::extend),
+        Operation::ReleaseSet => delete(sets::release),
         Operation::Inspect => get(locks::inspect),
         Operation::CheckFence => get(fences::check),
         Operation::List => get(list::list),

@@ -23,10 +23,12 @@ mod node_state;
 pub(crate) mod overview;
 mod report;
 mod service;
+mod sets;
 pub(crate) mod situation;
 pub(crate) mod snapshots;
 pub mod types;
 
 pub(crate) use acquire::tag_of;
 pub use service::{Gauges, LeaseEndObserver, LockManager, PendingGrant};
+pub use sets::PendingSet;
 pub use snapshots::ClusterLeases;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -106,8 +107,9 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let _ = self.0.on_deadlock.set(observer);
     }
 
-    /// Acquires, waiting as `request` says; its only resource is that of `params`. It is refused only for a
-    /// deadlock of which it `may_know` each resource. `on_round` is called after each attempt, with when it began.
+    /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or of those that its token does
+    /// not hold already. It is refused only for a deadlock of which it `may_know` each resource. `on_round` is called after each attempt, with
+    /// when it began.
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
     /// stays for [`super::places::PLACE_KEPT`], for the next request with this key.
@@ -133,7 +135,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
             };
             match step {
-                Step::Attempt { joins: true } if !Box::pin(self.holds(&params.resource, &params.token)).await => {
+                Step::Attempt { joins: true } if !Box::pin(self.holds_all(&params.resources, &params.token)).await => {
                     place.report(AttemptOutcome::NotJoined);
                 }
                 Step::Attempt { joins } => {
@@ -144,12 +146,12 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                     if !place.report(self.summary(params, &outcome, joins)) {
                         // What was granted is undone, as for a caller that hung up.
                         drop(outcome);
-                        self.lease_may_have_ended(&params.resource);
+                        params.resources.iter().for_each(|resource| self.lease_may_have_ended(resource));
                         continue;
                     }
                     match outcome {
                         Ok(mut grant) => {
-                            grant.joined &= joins || tries == 0;
+                            grant.leases.iter_mut().for_each(|lease| lease.joined &= joins || tries == 0);
                             granted = Some(grant);
                         }
                         Err(refusal) => last = Some(refusal),
@@ -176,7 +178,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             (RefuseReason::QueueFull(full), _) => WaitError::QueueFull(full),
             (RefuseReason::Deadlock(cycle), _) => WaitError::Deadlock(cycle),
             (RefuseReason::TimedOut { position }, _) => {
-                let inspected = Box::pin(self.0.engine.inspect(&params.resource)).await;
+                let inspected = Box::pin(self.0.engine.inspect_all(&params.resources)).await;
                 WaitError::TimedOut { position, inspected }
             }
         }
@@ -232,9 +234,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 AttemptOutcome::Granted { lease: params.token.clone(), until }
             }
             Err(refusal) if joins && !refusal.kind.is_final() => AttemptOutcome::NotJoined,
-            Err(refusal) => {
-                AttemptOutcome::of_refusal(&params.resource, refusal, self.0.engine.quorum(), &*self.0.party_of)
-            }
+            Err(refusal) => AttemptOutcome::of_refusal(refusal, self.0.engine.quorum(), &*self.0.party_of),
         }
     }
 
@@ -242,6 +242,11 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     pub(crate) async fn holds(&self, resource: &ResourceName, token: &TokenHash) -> bool {
         let state = self.0.engine.inspect(resource).await.map(|inspected| inspected.state);
         matches!(state, Ok(ResourceState::Lease { record, .. }) if record.token == *token)
+    }
+
+    /// Whether a quorum has this token's lease of each resource.
+    pub(crate) async fn holds_all(&self, resources: &[ResourceName], token: &TokenHash) -> bool {
+        join_all(resources.iter().map(|resource| self.holds(resource, token))).await.into_iter().all(|holds| holds)
     }
 
     /// Whether a quorum has each lease of the cycle. False also where too few nodes answer.

@@ -288,10 +288,10 @@ fn record_of(params: &AcquireParams, fence: crate::types::Fence, labels: &Labels
 
 /// The place that a request keeps.
 fn keep_place(request: &ClientRequest, params: &AcquireParams) -> KeepPlace {
-    let (resource, wait_id) = (request.resource.clone(), WaitId::parse(request.token.as_str()).expect("hex"));
+    let (resources, wait_id) = ([request.resource.clone()].into(), WaitId::parse(request.token.as_str()).expect("hex"));
     let token = Some(request.token.clone());
     let terms = Terms { ttl: params.ttl, labels: Labels::default(), token, refuses_deadlock: false, kept_for: None };
-    KeepPlace { key: PlaceKey { resource, principal: "".into(), wait_id }, terms, permit: None }
+    KeepPlace { key: PlaceKey { resources, principal: "".into(), wait_id }, terms, permit: None }
 }
 
 /// As in the manager: the grant is kept last, just before the answer.
@@ -304,17 +304,17 @@ async fn acquire(
     (ttl_ms, wait_ms): (u64, u64),
 ) -> Option<(crate::types::Fence, BootTime, bool, Duration)> {
     let params = AcquireParams {
-        resource: request.resource.clone(),
+        resources: [request.resource.clone()].into(),
         token: request.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
         labels: crate::types::Labels::default(),
     };
     let kept_for = kept_for_ms(&lock(&engine.clock.world), &request.token, ttl_ms);
     let (world, inst) = (&engine.clock.world, engine.clock.inst);
-    let has_waiters = || waiting.queue(|queue| queue.waiter_count(&params.resource) > 0);
+    let has_waiters = || waiting.queue(|queue| queue.waiter_count(&request.resource) > 0);
     let admission = if wait_ms > 0 {
         Admission::Queued
-    } else if has_waiters() && waiting.holds(&params.resource, &params.token).await {
+    } else if has_waiters() && waiting.holds(&request.resource, &params.token).await {
         Admission::Passing
     } else {
         Admission::Once
@@ -330,18 +330,18 @@ async fn acquire(
     let outcome = waiting
         .acquire(&params, wanted, keep, |_| true, |begun, _| *began.lock().expect("no panic here") = Some(begun))
         .await;
-    let is_new = outcome.as_ref().is_ok_and(|grant| !grant.joined);
+    let is_new = outcome.as_ref().is_ok_and(|grant| !grant.leases[0].joined);
     let began = began.into_inner().expect("no panic here").filter(|_| is_new);
     lock(world).ends_to_wait(inst, request.req, began);
     match outcome {
         Ok(grant) => {
-            let granted = (grant.fence, grant.deadline, grant.joined, engine.clock.now().since(started));
+            let granted = (grant.fence(), grant.deadline, grant.leases[0].joined, engine.clock.now().since(started));
             if let Some(kept_for) = kept_for.filter(|_| is_new) {
                 let labels = Labels { kept_until_ms: keeper.now_ms() + kept_for, ..params.labels.clone() };
-                if !keeper.begin(&params.resource, &params.token, grant.fence, &labels).await {
+                if !keeper.begin(&request.resource, &params.token, grant.fence(), &labels).await {
                     return None;
                 }
-                keeper.keep(&params.resource, &record_of(&params, grant.fence, &labels), grant.deadline);
+                keeper.keep(&request.resource, &record_of(&params, grant.fence(), &labels), grant.deadline);
             }
             lock(world).stall_before_answer(inst);
             let kept = grant.keep().is_ok();

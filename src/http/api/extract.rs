@@ -106,8 +106,17 @@ fn body_kind(headers: &HeaderMap, patch: MergePatch) -> Result<BodyKind, Problem
 /// Errors: `invalid`, `token-in-url`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
 pub async fn fields(request: Request, settings: &HttpSettings, patch: MergePatch) -> Result<(Parts, Fields), Problem> {
+    fields_into(Fields::default(), request, settings, patch).await
+}
+
+/// The same, added to these.
+pub async fn fields_into(
+    mut fields: Fields,
+    request: Request,
+    settings: &HttpSettings,
+    patch: MergePatch,
+) -> Result<(Parts, Fields), Problem> {
     let (parts, body) = request.into_parts();
-    let mut fields = Fields::default();
     fields.add_query(parts.uri.query().unwrap_or_default())?;
     // Content-Type is checked only for non-empty bodies; if Content-Length announces one, before it is read.
     let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());

@@ -17,6 +17,8 @@ pub(crate) mod nodes;
 pub(crate) mod refusals;
 pub mod requests;
 pub(crate) mod responses;
+mod set_requests;
+pub(crate) mod sets;
 
 #[cfg(test)]
 mod openapi_tests;
