@@ -29,7 +29,7 @@ use crate::redlock::keeper::Keeper;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
-use crate::types::{Labels, ResourceName, Token, TokenHash};
+use crate::types::{Labels, ResourceName, Token, TokenHash, WantedMode};
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
@@ -276,9 +276,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
-        self.check_kept_total(request.kept_for)?;
-        let (ttl, kept_for) = (request.ttl, request.kept_for);
-        let params = AcquireParams { resources, token: token.hash(), ttl, labels };
+        if request.kept_for.is_some() {
+            self.check_kept_total().map_err(AcquireError::TooManyKept)?;
+        }
+        let (ttl, kept_for, mode) = (request.ttl, request.kept_for, WantedMode::Exclusive);
+        let params = AcquireParams { resources, token: token.hash(), ttl, mode, labels };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| places::KeepPlace {
             key: place_key(&params.resources, request.principal.as_deref(), &keep.wait_id),
@@ -332,6 +334,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             fence: lease.fence,
             kept_for: self.kept_for(&labels),
             labels,
+            mode: grant.mode,
             ttl: params.ttl,
             deadline: grant.deadline,
             replay: lease.joined,

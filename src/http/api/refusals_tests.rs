@@ -11,7 +11,7 @@ use crate::auth::access_file;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::key::KeyHash;
 use crate::auth::principal::{PrincipalLimits, PrincipalName};
-use crate::manager::types::{HolderInfo, QuorumCount};
+use crate::manager::types::{BlockedBy, HolderInfo, QuorumCount};
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::{Fence, Labels, NodeId, Token, TokenHash, WaitId};
