@@ -96,6 +96,8 @@ pub(crate) struct Refusal {
     pub resource: ResourceName,
     /// Of several resources, those that are held as well.
     pub others: Vec<Refusal>,
+    /// A node may have set a key of the attempt, which is being cancelled.
+    pub took_effect: bool,
     /// Outcome by node.
     pub nodes: Vec<NodeOutcome>,
     /// Number of nodes that granted.
@@ -174,7 +176,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if !took_effect {
                 undo.disarm();
             }
-            return Err(self.refusal(params, &tally));
+            return Err(Refusal { took_effect, ..self.refusal(params, &tally) });
         }
         let Some(fences) = self.settle_fences(params, &tally).await else {
             return Err(Refusal { kind: RefusalKind::Split, ..self.refusal(params, &tally) });
@@ -319,6 +321,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             kind,
             resource: resource.clone(),
             others: Vec::new(),
+            took_effect: true,
             nodes: self.outcomes(all.answers()),
             granted: all.yes(),
             holder_nodes: blocker.as_ref().map_or(0, |b| b.nodes),

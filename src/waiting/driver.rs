@@ -122,7 +122,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
         let place = self.enter(request, keep).map_err(WaitError::Differs)?;
-        let (mut granted, mut last, mut tries) = (None, None::<Refusal>, 0_u32);
+        // Once an attempt may have set a key, its own lease is none that was there before.
+        let (mut granted, mut last, mut took_effect) = (None, None::<Refusal>, false);
         let entered = engine.clock.now();
         loop {
             let step = match place.take_step() {
@@ -150,12 +151,14 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                     }
                     match outcome {
                         Ok(mut grant) => {
-                            grant.leases.iter_mut().for_each(|lease| lease.joined &= joins || tries == 0);
+                            grant.leases.iter_mut().for_each(|lease| lease.joined &= joins || !took_effect);
                             granted = Some(grant);
                         }
-                        Err(refusal) => last = Some(refusal),
+                        Err(refusal) => {
+                            took_effect |= !joins && refusal.took_effect;
+                            last = Some(refusal);
+                        }
                     }
-                    tries += u32::from(!joins);
                 }
                 Step::CheckCycle(cycle) => {
                     let is_confirmed = Box::pin(self.is_confirmed(&cycle)).await;
