@@ -1,6 +1,5 @@
 //! The reference of `acquire_set.lua`.
 
-use super::AcquireSetArgs;
 use crate::mutant::{self, Mutant};
 use crate::protocol::acquire::reference::{grant, held, join};
 use crate::protocol::record::CLAIMS_MAX_BYTES;
@@ -8,7 +7,7 @@ use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::reply::GrantedLease;
-use crate::protocol::{EndReason, NoVote, Reply};
+use crate::protocol::{AcquireSetArgs, EndReason, NoVote, Reply};
 use crate::types::ResourceName;
 
 /// Runs one acquire of several resources.
