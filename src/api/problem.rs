@@ -79,10 +79,10 @@ pub struct Members {
     pub holders: Option<Vec<Holder>>,
     /// Of a request for several locks: those that others hold.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub blocked_by: Option<Vec<BlockedBy>>,
+    pub blocked_by: Option<Box<[BlockedBy]>>,
     /// Of a request for several locks: what became of each.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub results: Option<Vec<SetResult>>,
+    pub results: Option<Box<[SetResult]>>,
     /// Number of waiters at all instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<usize>,

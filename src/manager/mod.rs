@@ -11,6 +11,7 @@ mod event_buffer;
 mod event_kind;
 pub mod events;
 pub mod fence;
+mod granting;
 pub(crate) mod history;
 pub(crate) mod hold_renewal;
 mod incidents;

@@ -282,8 +282,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Some(_) => HeldReason::Lease,
         };
         HeldRefusal {
-            resource: resource.clone(),
-            blocked_by,
+            about: Box::new(HeldResources { resource: resource.clone(), blocked_by }),
             reason,
             holders: holder.into_iter().collect(),
             waiting: self.shared.waiting.queue(|queue| queue.waiter_count(resource)),
@@ -321,11 +320,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         });
         let blocked_by = blocked_by.collect();
         let index = known.iter().position(is_held).unwrap_or(0);
-        let shown = self.held_on(known.into_iter().nth(index)?);
-        Some(HeldRefusal { blocked_by, ..shown })
+        Some(self.held_on(known.into_iter().nth(index)?, blocked_by))
     }
 
-    fn held_on(&self, inspection: Inspection) -> HeldRefusal {
+    fn held_on(&self, inspection: Inspection, blocked_by: Vec<BlockedBy>) -> HeldRefusal {
         let (reason, holders, free_in) = match inspection.state {
             LockState::Free => (HeldReason::Lease, Vec::new(), None),
             LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),
@@ -338,8 +336,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let nodes = inspection.nodes.into_iter().map(|n| NodeOutcome { node: n.node, verdict: n.verdict }).collect();
         let (waiting, waiting_elsewhere) = (inspection.waiting_here, inspection.waiting - inspection.waiting_here);
-        let (resource, blocked_by) = (inspection.resource, Vec::new());
-        HeldRefusal { resource, blocked_by, reason, holders, waiting, waiting_elsewhere, free_in, nodes }
+        let about = Box::new(HeldResources { resource: inspection.resource, blocked_by });
+        HeldRefusal { about, reason, holders, waiting, waiting_elsewhere, free_in, nodes }
     }
 
     /// `left` is the TTL of the key: the lease ends a lock delay earlier. What no quorum confirms is promised to nobody.

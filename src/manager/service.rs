@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::acquire::{Wanted, cycle_edge, place_key, principal_tag};
 use super::cluster_waiters::ClusterWaiters;
 use super::deadlocks::Deadlocks;
-use super::events::{EventHub, EventKind, set_lease};
+use super::events::EventHub;
+use super::granting::Asked;
 use super::hold_renewal::HeldLeases;
 use super::incidents::Incidents;
 use super::keeping::{KeepLimits, KeptListener};
@@ -29,7 +30,7 @@ use crate::redlock::keeper::Keeper;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
-use crate::types::{Labels, ResourceName, Token, TokenHash, WantedMode};
+use crate::types::{Labels, ResourceName, TokenHash, WantedMode};
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
@@ -121,14 +122,6 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
             }
         }
     }
-}
-
-/// What was granted to a request, before it is kept.
-pub(super) struct Asked<N: Node, C: Clock, E: Entropy> {
-    pub(super) params: AcquireParams,
-    pub(super) token: Token,
-    pub(super) grant: Grant<N, C, E>,
-    pub(super) started: BootTime,
 }
 
 /// Numbers of this instance, for metrics.
@@ -312,53 +305,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.shared.deadlocks.refuse(cycle, self.wall_ms(), &self.shared.events);
         }
         Ok(Asked { params, token, grant: outcome?, started })
-    }
-
-    /// The labels of the lease of the resource with this index: those that the nodes have where the token had it before.
-    pub(super) async fn labels_of(&self, asked: &Asked<N, C, E>, index: usize) -> Labels {
-        let Asked { params, grant, .. } = asked;
-        let stored = match grant.leases[index].joined {
-            true => self.stored_labels(&params.resources[index], &params.token).await,
-            false => None,
-        };
-        stored.unwrap_or_else(|| Labels { acquired_at_ms: grant.acquired_at_ms, ..params.labels.clone() })
-    }
-
-    /// The lease of the resource with this index.
-    pub(super) fn granted_lease(&self, asked: &Asked<N, C, E>, index: usize, labels: Labels) -> GrantedLease {
-        let Asked { params, token, grant, started } = asked;
-        let lease = grant.leases[index];
-        GrantedLease {
-            resource: params.resources[index].clone(),
-            token: token.clone(),
-            fence: lease.fence,
-            kept_for: self.kept_for(&labels),
-            labels,
-            mode: grant.mode,
-            ttl: params.ttl,
-            deadline: grant.deadline,
-            replay: lease.joined,
-            waited: self.now().since(*started),
-            quorum: self.count(grant.granted),
-        }
-    }
-
-    /// A grant is about to be answered: lists, events and the pages know of it from now on.
-    pub(super) fn record_grant(&self, lease: &GrantedLease) {
-        let hash = lease.token.hash();
-        self.record_own_lease(&hash, (&lease.resource, &lease.labels), lease.deadline);
-        self.record_change(&lease.resource, |until| LeaseChange::Granted(lease.record(), until(lease.deadline)));
-        if lease.kept_for.is_some() {
-            self.shared.keeper.keep(&lease.resource, &lease.record(), lease.deadline);
-        }
-        if !lease.replay {
-            self.shared.events.publish(EventKind::Acquired, self.wall_ms(), |event| {
-                set_lease(event, &lease.resource, &hash);
-                event.owner = Some(lease.labels.owner.clone()).filter(|o| !o.is_empty());
-                event.fence = Some(lease.fence.0);
-                event.valid_for_ms = u64::try_from(lease.deadline.since(self.now()).as_millis()).ok();
-            });
-        }
     }
 
     /// This instance promised a lease until `deadline`; its end is to be reported.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::service::{Asked, LockManager};
+use super::granting::Asked;
+use super::service::LockManager;
 use super::types::{
     AcquireError, AcquireRequest, ExtendError, ExtendRequest, ExtendedLease, GrantedLease, ReleaseError,
 };

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
-use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -21,7 +20,7 @@ use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{LeaseTag, Notice, NotificationHandler, NotificationSource, Topic};
 use crate::redlock::subscriptions::{SubscriptionGuard, Subscriptions};
-use crate::types::{ResourceName, TokenHash};
+use crate::types::ResourceName;
 
 /// What a waiter's task is to do.
 enum Step {
@@ -238,17 +237,6 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             Err(refusal) if joins && !refusal.kind.is_final() => AttemptOutcome::NotJoined,
             Err(refusal) => AttemptOutcome::of_refusal(refusal, self.0.engine.quorum(), &*self.0.party_of),
         }
-    }
-
-    /// Whether a quorum has this token's lease.
-    pub(crate) async fn holds(&self, resource: &ResourceName, token: &TokenHash) -> bool {
-        let state = self.0.engine.inspect(resource).await.map(|inspected| inspected.state);
-        state.is_ok_and(|state| state.lease_of(token).is_some())
-    }
-
-    /// Whether a quorum has this token's lease of each resource.
-    pub(crate) async fn holds_all(&self, resources: &[ResourceName], token: &TokenHash) -> bool {
-        join_all(resources.iter().map(|resource| self.holds(resource, token))).await.into_iter().all(|holds| holds)
     }
 
     /// Whether a quorum has each lease of the cycle. False also where too few nodes answer.

@@ -18,6 +18,7 @@ pub(crate) mod refusals;
 pub mod requests;
 pub(crate) mod responses;
 mod set_requests;
+mod set_responses;
 pub(crate) mod sets;
 
 #[cfg(test)]

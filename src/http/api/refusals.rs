@@ -21,7 +21,7 @@ use crate::redlock::quorum::Verdict;
 use crate::types::ResourceName;
 
 fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Problem {
-    let resource = &locked.resource;
+    let resource = &locked.about.resource;
     let reason = match locked.reason {
         HeldReason::Lease => "held",
         HeldReason::Foreign => "foreign",
@@ -35,7 +35,7 @@ fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Pr
             m.waiting = Some(locked.waiting.saturating_add(locked.waiting_elsewhere));
             m.waiting_here = Some(locked.waiting);
             m.nodes = Some(locked.nodes.iter().map(convert::node_outcome).collect());
-            let blocked_by = locked.blocked_by.iter().map(convert::blocked_by).collect::<Vec<_>>();
+            let blocked_by = locked.about.blocked_by.iter().map(convert::blocked_by).collect::<Box<[_]>>();
             m.blocked_by = Some(blocked_by).filter(|blocked_by| !blocked_by.is_empty());
         })
         .retry_after(locked.free_in.unwrap_or(Duration::from_secs(RETRY_AFTER_MAX)))
@@ -43,7 +43,7 @@ fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Pr
 
 /// The holder, as a sentence.
 fn held_by(locked: &HeldRefusal) -> String {
-    let resource = &locked.resource;
+    let resource = &locked.about.resource;
     match (locked.reason, locked.holders.first()) {
         (HeldReason::Foreign, _) => format!("{resource} is held by another Redlock client"),
         (HeldReason::LockDelay, _) => {

@@ -11,7 +11,7 @@ use crate::auth::access_file;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::key::KeyHash;
 use crate::auth::principal::{PrincipalLimits, PrincipalName};
-use crate::manager::types::{BlockedBy, HolderInfo, QuorumCount};
+use crate::manager::types::{BlockedBy, HeldResources, HolderInfo, QuorumCount};
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::{Fence, Labels, NodeId, Token, TokenHash, WaitId};
@@ -47,8 +47,9 @@ fn locked(reason: HeldReason, owner: &str, free_in: Option<Duration>) -> HeldRef
     };
     let holders = if reason == HeldReason::Foreign { vec![] } else { vec![holder] };
     let resource = ResourceName::parse("deploy/prod").expect("valid");
-    let (blocked_by, waiting, waiting_elsewhere, nodes) = (Vec::new(), 2, 3, outcomes());
-    HeldRefusal { resource, blocked_by, reason, holders, waiting, waiting_elsewhere, free_in, nodes }
+    let about = Box::new(HeldResources { resource, blocked_by: Vec::new() });
+    let (waiting, waiting_elsewhere, nodes) = (2, 3, outcomes());
+    HeldRefusal { about, reason, holders, waiting, waiting_elsewhere, free_in, nodes }
 }
 
 fn outcomes() -> Vec<NodeOutcome> {
@@ -107,7 +108,7 @@ fn a_refused_set_names_each_lock_that_keeps_it_out() {
     let name = |text: &str| ResourceName::parse(text).expect("valid");
     let blocked =
         |resource: &str, holder: Option<&HolderInfo>| BlockedBy { resource: name(resource), holder: holder.cloned() };
-    held.blocked_by = vec![blocked("deploy/prod", held.holders.first()), blocked("other", None)];
+    held.about.blocked_by = vec![blocked("deploy/prod", held.holders.first()), blocked("other", None)];
     let (status, body, _) = seen(refused(AcquireError::Held(held)));
     let expected = json!([
         {"resource": "deploy/prod", "owner": "ci-4711", "fence": 4711},

@@ -34,7 +34,7 @@ pub(crate) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("prefe
 const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not notified and may still be working\"";
 
 /// A JSON body, with a newline for terminals.
-fn json(status: StatusCode, body: &impl Serialize) -> Response {
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     let text = serde_json::to_string(body).expect("answers are plain data") + "\n";
     (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
@@ -46,7 +46,7 @@ pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
 
 /// The lease without its token. Labels without a time of grant were not read from the nodes, and are left out rather
 /// than shown as empty.
-fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
+pub(super) fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
     let valid_for = lease.deadline.since(time.now);
     let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
     api::Lease {
@@ -101,72 +101,13 @@ pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseF
     response
 }
 
-fn put_token(response: &mut Response, token: &Token) {
+/// The header with the token, which is not printed.
+pub(super) fn put_token(response: &mut Response, token: &Token) {
     let secret = HeaderValue::from_str(token.reveal()).ok().map(|mut value| {
         value.set_sensitive(true);
         value
     });
     put(response, LOCK_TOKEN, secret);
-}
-
-/// 201 for a set, or 200 where its token had all of it: the token, and the fence of each lease.
-pub(crate) fn acquired_set(leases: &[GrantedLease], time: AnswerTime, format: ResponseFormat) -> Response {
-    let first = leases.iter().min_by_key(|lease| lease.replay).expect("a set has a lease of each resource");
-    let status = if first.replay { StatusCode::OK } else { StatusCode::CREATED };
-    let mut response = match format {
-        ResponseFormat::Text => text(status, format!("{}\n", first.token.reveal())),
-        ResponseFormat::Json => {
-            let common = lease_with_token(first, time);
-            let each = leases.iter().map(|lease| api::LeaseOfSet {
-                resource: lease.resource.to_string(),
-                fence: lease.fence.0,
-                is_replay: lease.replay,
-            });
-            let body = api::LeaseSet {
-                leases: each.collect(),
-                mode: common.mode,
-                token: common.token,
-                token_id: common.token_id,
-                owner: common.owner,
-                note: common.note,
-                metadata: common.metadata,
-                acquired_at: common.acquired_at,
-                expires_at: common.expires_at,
-                ttl_ms: common.ttl_ms,
-                valid_for_ms: common.valid_for_ms,
-                waited_ms: common.waited_ms,
-                quorum: common.quorum,
-            };
-            json(status, &body)
-        }
-    };
-    put_token(&mut response, &first.token);
-    response
-}
-
-/// One extended lease of several.
-pub(crate) fn extended_in_set(extended: &ExtendedLease, time: AnswerTime) -> api::SetResult {
-    let lease = lease_body(&extended.lease, time);
-    api::SetResult {
-        fence: Some(lease.fence),
-        expires_at: Some(lease.expires_at),
-        valid_for_ms: Some(lease.valid_for_ms),
-        ..api::SetResult::of(&lease.resource, StatusCode::OK.as_u16())
-    }
-}
-
-/// 200 where all succeeded.
-pub(crate) fn set_results(results: Vec<api::SetResult>, format: ResponseFormat) -> Response {
-    match format {
-        ResponseFormat::Json => {
-            let valid_for_ms = results.iter().filter_map(|result| result.valid_for_ms).min();
-            json(StatusCode::OK, &api::SetResults { results, valid_for_ms })
-        }
-        ResponseFormat::Text => {
-            let row = |result: &api::SetResult| format::tabs(&[&result.resource, &result.status.to_string()]);
-            text(StatusCode::OK, results.iter().map(row).collect::<String>())
-        }
-    }
 }
 
 /// Confirms in an answer, granted or not, that `Prefer: wait` was applied. Units: seconds.

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::set_requests::{self, AcquireSetFields, ExtendSetFields};
-use super::{refusals, responses};
+use super::{refusals, responses, set_responses};
 use crate::api;
 use crate::auth::quota::QuotaPermit;
 use crate::auth::rule::Right;
@@ -67,7 +67,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
                 AuditPart { outcome, fence: Some(lease.fence.0), ..AuditPart::of(&lease.resource) }
             }));
             audit_scope.note(|record| record.waited_ms = waited);
-            responses::acquired_set(&leases, state.answer_time(), format)
+            set_responses::acquired(&leases, state.answer_time(), format)
         }
         Err(error) => refusals::acquire(&first, error, &access).into_response(),
     };
@@ -123,7 +123,7 @@ pub(crate) async fn extend(State(state): State<AppState>, request: Request) -> R
                 access.update_quota(|quotas| quotas.extended(resource, lease.deadline));
                 let fence = Some(lease.fence.0);
                 all.parts.push(AuditPart { outcome: Some("extended".to_owned()), fence, ..AuditPart::of(resource) });
-                all.results.push(responses::extended_in_set(&extended, time));
+                all.results.push(set_responses::extended(&extended, time));
             }
             Err(error) => all.refused(resource, refusals::extend(resource, error)),
         }
@@ -185,8 +185,8 @@ impl Outcomes {
     fn answer(self, audit_scope: &AuditScope, format: ResponseFormat) -> Result<Response, Problem> {
         audit_scope.split(self.parts.into_iter());
         match self.worst {
-            Some(problem) => Err(problem.with(|members| members.results = Some(self.results))),
-            None => Ok(responses::set_results(self.results, format)),
+            Some(problem) => Err(problem.with(|members| members.results = Some(self.results.into()))),
+            None => Ok(set_responses::results(self.results, format)),
         }
     }
 }

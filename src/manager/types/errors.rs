@@ -23,10 +23,8 @@ pub enum HeldReason {
 /// The resource is held.
 #[derive(Debug, Clone)]
 pub struct HeldRefusal {
-    /// Which one; the first that is held of several.
-    pub resource: ResourceName,
-    /// Of a request for several resources, each that is held by another, in their order; otherwise empty.
-    pub blocked_by: Vec<BlockedBy>,
+    /// Which one.
+    pub about: Box<HeldResources>,
     /// By what.
     pub reason: HeldReason,
     /// The holders; empty for another Redlock client.
@@ -39,6 +37,15 @@ pub struct HeldRefusal {
     pub free_in: Option<Duration>,
     /// The answer of each node.
     pub nodes: Vec<NodeOutcome>,
+}
+
+/// What a [`HeldRefusal`] is about.
+#[derive(Debug, Clone)]
+pub struct HeldResources {
+    /// The resource; the first that is held of several.
+    pub resource: ResourceName,
+    /// Of a request for several resources, each that is held by another, in their order; otherwise empty.
+    pub blocked_by: Vec<BlockedBy>,
 }
 
 /// A resource that keeps a request for several from all of them.
