@@ -41,5 +41,6 @@ mod schemathesis;
 mod sets;
 mod stress;
 mod support;
+mod terraform;
 mod true_answers;
 mod waiting;

@@ -20,6 +20,8 @@ pub(crate) mod responses;
 mod set_requests;
 mod set_responses;
 pub(crate) mod sets;
+pub(crate) mod terraform;
+pub mod terraform_info;
 
 #[cfg(test)]
 mod openapi_tests;

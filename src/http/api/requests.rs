@@ -91,7 +91,7 @@ pub(super) fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
 /// For how long the service is to renew the lease.
 ///
 /// Errors: `keep-too-long`.
-fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Duration>, Problem> {
+pub(super) fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Duration>, Problem> {
     let Some(kept_for) = fields.duration("keep") else { return Ok(None) };
     let (least, most) = settings.keep_range().into_inner();
     if kept_for > most {
@@ -104,7 +104,7 @@ fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Durat
 }
 
 /// The TTL of a kept lease: other instances need some of it to find the lease if this one ends.
-fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, settings: &HttpSettings) -> Ttl {
+pub(super) fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, settings: &HttpSettings) -> Ttl {
     if asked.is_some_and(|ttl| ttl.as_duration() < KEPT_TTL_MIN) {
         fields.wrong("ttl", format!("must be at least {} with `keep`", format_duration(KEPT_TTL_MIN)));
     }
