@@ -165,7 +165,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() })
         });
         let keys_gone = started.plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
-        let mut undo = Undo::new(self.clone(), cancels.collect(), keys_gone);
+        let cancelled = if mutant::is(Mutant::HalfSetCancelled) { 1 } else { params.resources.len() };
+        let mut undo = Undo::new(self.clone(), cancels.take(cancelled).collect(), keys_gone);
         let request = request_for(params, attempt, labels.encode());
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. } | Reply::SetGranted { .. }));
         let (tally, Rounds { joined, took_effect }) = self.acquire_round(request, params, started, is_yes).await;

@@ -12,13 +12,14 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::clients::{ClientRequest, Operation, keeps_place, kept_for_ms};
+use super::clients::{ClientRequest, Operation, Requester, keeps_place, kept_for_ms};
 use super::clock::SimClock;
 use super::coverage::HardState;
 use super::invariants::{Promise, now_serving};
 use super::network::SimNode;
 use super::notices;
 use super::rng::{Rng, SimEntropy};
+use super::sets;
 use super::world::{Shared, lock};
 use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{AcquireParams, RefusalKind};
@@ -35,7 +36,8 @@ use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, Mode, WaitError, WaitLimits, WaitRequest};
 use crate::waiting::places::{KeepPlace, PlaceKey, Places, Terms};
 
-type Engine = Redlock<SimNode, SimClock, SimEntropy>;
+/// What the algorithm runs on here.
+pub(super) type Engine = Redlock<SimNode, SimClock, SimEntropy>;
 
 /// Maximum time between two attempts of a waiter.
 const POLL: Duration = Duration::from_millis(500);
@@ -47,7 +49,8 @@ const CLEANUP_LIMIT: usize = 512;
 /// More than there are clients.
 const LIMITS: WaitLimits = WaitLimits { per_resource: 100, total: 100, detects_deadlocks: false };
 
-type Waiting = WaitDriver<SimNode, SimClock, SimEntropy>;
+/// The queues of an instance.
+pub(super) type Waiting = WaitDriver<SimNode, SimClock, SimEntropy>;
 type KeeperOfHost = Keeper<SimNode, SimClock, SimEntropy>;
 
 /// Reports when a runtime has nothing left to do.
@@ -232,7 +235,9 @@ impl KeptObserver for KeptLeases {
 async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request: ClientRequest) {
     let (world, inst) = (Arc::clone(&engine.clock.world), engine.clock.inst);
     let started = engine.clock.now();
+    let is_of_set = matches!(request.by, Requester::Set(_));
     let promise = match &request.operation {
+        Operation::AcquireSet { .. } => return sets::serve(&engine, &waiting, &request, started).await,
         Operation::Acquire { ttl_ms, wait_ms } => {
             acquire(&engine, &waiting, &keeper, &request, started, (*ttl_ms, *wait_ms)).await
         }
@@ -263,6 +268,8 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
             let mut world = lock(&world);
             let at = world.local(inst);
             match outcome {
+                // The token has other leases.
+                ReleaseOutcome::Released if is_of_set => {}
                 ReleaseOutcome::Released => world.note_released(inst, &request.token, at),
                 ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None) => world.check_lost(&request, at),
                 ReleaseOutcome::Gone(Some(_)) | ReleaseOutcome::Unknown { .. } => {}
