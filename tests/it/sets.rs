@@ -459,3 +459,60 @@ async fn hostile_requests_are_answered_naming_the_field() {
     let lines = service.client().request("DELETE", "/locks?resource=a&resource=b").header("accept", "text/plain");
     assert_eq!(send(lines.header("lock-token", text.token())).await.text, "a\t204\nb\t204\n");
 }
+
+/// Runs a program that uses a client of this repository.
+fn runs(program: &str, args: &[&str], url: &str) {
+    let clients = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
+    let output = std::process::Command::new(program)
+        .args(args)
+        .env("REDLOCKD_URL", url)
+        .current_dir(clients)
+        .output()
+        .expect("it runs");
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{program}: {}{}", text(&output.stdout), text(&output.stderr));
+}
+
+const PYTHON: &str = "
+import sys; sys.path.insert(0, 'python')
+import redlockd
+with redlockd.lock(['c/1', 'c/2'], ttl=5) as lock:
+    assert lock.fence is None and set(lock.fences) == {'c/1', 'c/2'}, lock.fences
+    lock.extend()
+    lock.check()
+    holder = redlockd.Client().inspect('c/2')['holders'][0]
+    assert holder['fence'] == lock.fences['c/2'], holder
+    try:
+        redlockd.lock(['c/2', 'c/3']).acquire()
+    except redlockd.Held:
+        pass
+    else:
+        raise AssertionError('it is held')
+assert redlockd.Client().inspect('c/1') is None and redlockd.Client().inspect('c/3') is None
+";
+
+const NODE: &str = "
+import { Client, Held } from './node/redlockd.mjs'
+import assert from 'node:assert'
+const client = new Client()
+const lock = await client.lock(['c/1', 'c/2'], { ttl: '5s' })
+assert.deepEqual([...lock.fences.keys()], ['c/1', 'c/2'])
+await lock.extend()
+lock.check()
+assert.equal((await client.inspect('c/2')).holders[0].fence, lock.fences.get('c/2'))
+await assert.rejects(client.lock(['c/2', 'c/3']), Held)
+await lock.release()
+assert.equal(await client.inspect('c/1'), null)
+";
+
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::print_stderr, reason = "a skipped part says so")]
+async fn the_clients_take_several_locks() {
+    let service = crate::support::service::Service::start(&[] as &[&str]).await;
+    let url = service.client().base().to_owned();
+    runs("python3", &["-c", PYTHON], &url);
+    if std::process::Command::new("node").arg("--version").output().is_err() {
+        return eprintln!("node is not installed: the Node.js client is not tested");
+    }
+    runs("node", &["--input-type=module", "-e", NODE], &url);
+}
