@@ -8,6 +8,7 @@ mod hooks;
 mod locks;
 mod nodes;
 mod problem;
+mod sets;
 
 pub use events::{Event, HoldEvent, PastEvents};
 pub use hooks::{HookReplay, HookState, HookTarget, HookTry, Hooks};
@@ -16,6 +17,7 @@ pub use locks::{
 };
 pub use nodes::{Finding, Health, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
+pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
 
 /// The only mode.
 pub const MODE_EXCLUSIVE: &str = "exclusive";
