@@ -157,7 +157,7 @@
     } else if (source === null) {
       source = new EventSource("/ui/stream");
       for (const kind of ["acquired", "released", "expired", "forced", "lost", "deadlock", "node_down", "node_up", "quarantined",
-        "quorum_lost", "quorum_back",
+        "two_servers", "quorum_lost", "quorum_back",
         "started", "stopping", "reloaded"])
         source.addEventListener(kind, want);
       want();

@@ -4,6 +4,7 @@ use super::assets::{self, Assets};
 use super::badges::{self, Badge, Severity};
 use crate::manager::overview::ClusterStatus;
 use crate::manager::situation::Situation;
+use crate::types::OWNER_PLACE;
 
 /// The page that is marked in the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +84,8 @@ pub(crate) struct Layout {
     pub path: String,
     /// Whether the script refreshes the page.
     pub auto_refresh: bool,
+    /// Where owners are linked to: a URL with `{owner}` in it; empty for nowhere.
+    pub owner_url: String,
 }
 
 impl Layout {
@@ -102,6 +105,7 @@ impl Layout {
             instance: status.instance.to_string(),
             path: path.to_owned(),
             auto_refresh: true,
+            owner_url: String::new(),
         }
     }
 
@@ -115,6 +119,22 @@ impl Layout {
     #[must_use]
     pub(crate) fn with_open_access(self, is_open: bool) -> Self {
         Self { is_open, ..self }
+    }
+
+    /// Sets [`Layout::owner_url`].
+    #[must_use]
+    pub(crate) fn with_owner_url(self, owner_url: &str) -> Self {
+        Self { owner_url: owner_url.to_owned(), ..self }
+    }
+
+    /// The address of what an owner is; empty without one. `owner_query`: encoded as for a query. No owner leaves the place
+    /// that it is given: a slash is encoded too, and names of dots, which a browser would resolve, are not linked.
+    pub(crate) fn job_of(&self, owner_query: &str) -> String {
+        let is_name = !owner_query.is_empty() && owner_query.bytes().any(|byte| byte != b'.');
+        match is_name {
+            true => self.owner_url.replace(OWNER_PLACE, &owner_query.replace('/', "%2F")),
+            false => String::new(),
+        }
     }
 
     /// Sets [`Layout::viewer`].

@@ -1,6 +1,6 @@
 //! The files for Prometheus and Grafana: the rules pass promtool and their tests, all metrics that they use exist, the
 //! dashboard is well-formed, and with a Prometheus server that scraped a run with contention, holds, forced ends and
-//! failing nodes no panel is empty and no rule fails.
+//! failing nodes every panel shows the figure that it must (`board.rs`) and no rule fails.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::board::FIGURES;
 use crate::support::client::{Client, send};
 use crate::support::cluster::{Cluster, MUTE, ServiceOver, heal, slow_to_answer};
 use crate::support::poll;
@@ -303,8 +304,23 @@ fn numbers(answer: &Value) -> usize {
     points.filter(|value| value.parse::<f64>().is_ok_and(f64::is_finite)).count()
 }
 
+#[test]
+fn every_query_of_the_board_has_a_figure() {
+    let dashboard = dashboard();
+    for panel in panels(&dashboard) {
+        for target in list(panel, "targets") {
+            let (title, query) = (text(panel, "title"), text(target, "refId"));
+            assert!(FIGURES.iter().any(|f| (f.panel, f.query) == (title, query)), "{title} {query}");
+        }
+    }
+    for figure in &FIGURES {
+        assert!(!figure.target(&panels(&dashboard)).is_null(), "{figure:?} is of no panel");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn no_panel_is_empty_and_no_rule_fails_after_a_real_run() {
+#[expect(clippy::print_stdout, reason = "what the board shows is its output")]
+async fn every_panel_shows_the_figure_of_a_real_run_and_no_rule_fails() {
     if tool("prometheus").is_none() {
         return;
     }
@@ -321,28 +337,30 @@ async fn no_panel_is_empty_and_no_rule_fails_after_a_real_run() {
     cause_all_events(&mut cluster, &here, &prometheus).await;
 
     let dashboard = dashboard();
-    let queries: Vec<(&str, &Value)> = panels(&dashboard)
-        .into_iter()
-        .flat_map(|p| list(p, "targets").iter().map(move |target| (text(p, "title"), target)))
-        .collect();
-    assert!(queries.len() > 50, "{}", queries.len());
-    let answered = queries.iter().map(|(title, target)| {
-        let query = filled(text(target, "expr"));
-        let prometheus = &prometheus;
+    let panels = panels(&dashboard);
+    let checked = FIGURES.iter().map(|figure| {
+        let (panels, prometheus) = (&panels, &prometheus);
         async move {
-            let what = format!("{title} shows something: {query}");
-            poll::until(&what, || async {
+            let target = figure.target(panels);
+            let query = filled(text(target, "expr"));
+            let mut last = None;
+            let end = SystemClock.now().plus(poll::PATIENCE);
+            while SystemClock.now() < end {
                 let answer = match target["instant"].as_bool() {
                     Some(true) => prometheus.query(&query).await,
                     _ => prometheus.range(&query, begun, SystemClock.wall_ms()).await,
                 };
-                assert_eq!(answer["status"], "success", "{title}: {query}: {answer}");
-                (numbers(&answer) > 0).then_some(())
-            })
-            .await;
+                assert_eq!(answer["status"], "success", "{figure:?}: {query}: {answer}");
+                last = figure.of(&answer);
+                if last.is_some_and(|value| figure.holds(value)) {
+                    return format!("{}: {last:?}", figure.panel);
+                }
+                SystemClock.sleep(Duration::from_millis(200)).await;
+            }
+            panic!("{figure:?}, and the board shows {last:?}: {query}");
         }
     });
-    join_all(answered).await;
+    println!("{:#?}", join_all(checked).await);
     for annotation in list(&dashboard["annotations"], "list").iter().filter(|a| !text(a, "expr").is_empty()) {
         let query = filled(text(annotation, "expr"));
         let what = format!("the annotation shows something: {query}");

@@ -34,7 +34,7 @@ use crate::views::nodes::NodesPage;
 use crate::views::owners::OwnersPage;
 use crate::views::timeline::TimelinePage;
 use crate::views::wait_graph::WaitGraph;
-use crate::views::waiters::WaitersPage;
+use crate::views::waiters::{WaitersPage, deadlock_rows};
 
 /// `Cache-Control` of assets, whose names contain a hash. A year is the maximum that caches honour.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
@@ -69,7 +69,8 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
     };
     let refused = pages.into_iter().filter(|(_, page)| is_refused(*page)).map(|(tab, _)| tab).collect();
     let principal = access.principal().map(|principal| principal.name.to_string()).unwrap_or_default();
-    layout.with_open_access(state.settings.is_open_to_others).for_viewer(Viewer { principal, refused })
+    let layout = layout.with_open_access(state.settings.is_open_to_others).with_owner_url(&state.settings.owner_url);
+    layout.for_viewer(Viewer { principal, refused })
 }
 
 /// `GET /ui`.
@@ -91,7 +92,9 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
         let (hour, may_read) = (state.manager.hour(), |name: &ResourceName| access.may(Right::Read, name));
         let hour = HourSection::new(&hour, &overview, may_read, access.may_all(), wall_ms);
         let hour = hour.with_incidents(&visible_events(&state, &access), wall_ms);
-        page = page.with_hour(hour, WaitGraph::new(&overview, &waiters));
+        let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
+        let deadlocks = deadlock_rows(&state.manager.deadlocks(), may_read);
+        page = page.with_hour(hour, WaitGraph::new(&overview, &waiters)).with_deadlocks(deadlocks);
     }
     html(StatusCode::OK, &page)
 }
