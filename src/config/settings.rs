@@ -14,8 +14,8 @@ use super::nodes::{MAX_NODES, NodeSpec, node_list};
 use super::raw::RawValue;
 use super::setting_macro::settings;
 use super::value_types::{
-    LogFormat, LogLevel, address, directory, flag, host_names, integer, networks, odd_integer, one_of, owner_url, path, period,
-    template,
+    LogFormat, LogLevel, address, directory, flag, host_names, integer, networks, odd_integer, one_of, owner_url, path,
+    period, template,
 };
 use crate::nodes::redis::Identity;
 use crate::protocol::keys::KeyTemplate;

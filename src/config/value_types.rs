@@ -254,7 +254,9 @@ pub(super) fn owner_url() -> ValueType<String> {
         if text.is_empty() || is_owner_url(text) { Ok(text.to_owned()) } else { Err(no_hint()) }
     };
     ValueType::new(
-        format!("an http or https URL with {OWNER_PLACE} once, after its host, at most {OWNER_URL_MAX_BYTES} characters"),
+        format!(
+            "an http or https URL with {OWNER_PLACE} once, after its host, at most {OWNER_URL_MAX_BYTES} characters"
+        ),
         read,
         |value: &String| value.clone().into(),
     )

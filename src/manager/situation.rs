@@ -309,10 +309,8 @@ mod tests {
         );
         assert!(outage.contains("3 requests failed here."), "{outage}");
         assert!(outage.ends_with("Do not restart anything: it ends by itself at 10:51:08."), "{outage}");
-        let blank = ["a", "b", "c"].map(|name| NodeSummary {
-            quarantine: Some("blank".to_owned()),
-            ..node(name, "quarantined", Some(248))
-        });
+        let blank = ["a", "b", "c"]
+            .map(|name| NodeSummary { quarantine: Some("blank".to_owned()), ..node(name, "quarantined", Some(248)) });
         let undeclared = said(&blank, Some(248));
         assert!(undeclared.ends_with("If all nodes are new, declare them with `redlockd init`."), "{undeclared}");
     }

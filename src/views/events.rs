@@ -135,6 +135,7 @@ pub(crate) fn row(event: &Event) -> EventRow {
     let says_more = match event.event.as_str() {
         "forced" | "node_down" | "node_up" | "two_servers" => false,
         "quarantined" => event.reason.as_deref() != Some("quarantined"),
+        "deadlock" => event.reason.as_deref() != Some("reported"),
         _ => true,
     };
     details.extend(event.reason.as_deref().filter(|_| says_more).map(format::visible));

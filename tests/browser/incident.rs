@@ -370,7 +370,10 @@ async fn in_the_outage(client: &Client, held: &Answer) {
     .await;
     println!("    extend   {}", late.text);
     let html = client.get("/ui/locks/long/holder").await.text;
-    assert!(html.contains("unknown") && html.contains("may not rely on it") && !html.contains(">held</span>"), "{html}");
+    assert!(
+        html.contains("unknown") && html.contains("may not rely on it") && !html.contains(">held</span>"),
+        "{html}"
+    );
 }
 
 /// A second instance with another node list gets no vote, and its log, its page and `doctor` say why.

@@ -52,7 +52,8 @@ async fn a_wrong_clock_a_second_server_and_a_node_that_answers_without_a_vote_ar
     let dir = tempfile::tempdir().expect("a directory");
     let shimmed = Options { env: clock_shim(dir.path()), ..Options::default() };
     let cluster = Cluster::blank_with(vec![Options::default(), shimmed, Options::default()]).await;
-    let times = ["node_timeout=200ms", "min_ttl=400ms", "guard=800ms", "lock_delay=1600ms", "max_ttl=2s", "default_ttl=2s"];
+    let times =
+        ["node_timeout=200ms", "min_ttl=400ms", "guard=800ms", "lock_delay=1600ms", "max_ttl=2s", "default_ttl=2s"];
     let times: Vec<&str> = times.iter().flat_map(|setting| ["--set", setting]).collect();
     cluster.declare(&times);
     let urls = || cluster.servers.iter().map(RedisServer::url);
@@ -112,7 +113,8 @@ fn waiting(client: &Client, waits: &[(&str, &str)]) -> JoinSet<()> {
     let mut requests = JoinSet::new();
     for (resource, owner) in waits {
         let fields = [("wait", "2m"), ("owner", owner)];
-        let request = client.request("POST", &format!("/locks/{resource}")).timeout(Duration::from_mins(3)).form(&fields);
+        let request =
+            client.request("POST", &format!("/locks/{resource}")).timeout(Duration::from_mins(3)).form(&fields);
         requests.spawn(async move { _ = try_send(request).await });
     }
     requests
@@ -135,7 +137,8 @@ async fn waiters_holders_and_leases_that_are_lost_are_reported() {
     let deadlock = waiting(client, &[("y", "ann"), ("x", "bob")]);
     prometheus.until_fired(&["RedlockdDeadlock"]).await;
     drop(deadlock);
-    poll::until("they have left", || async { (metric(client, "redlockd_lock_waiters").await == 0.0).then_some(()) }).await;
+    poll::until("they have left", || async { (metric(client, "redlockd_lock_waiters").await == 0.0).then_some(()) })
+        .await;
     let queue = waiting(client, &[("long", "a"), ("long", "b"), ("long", "c"), ("long", "d"), ("long", "e")]);
     prometheus.until_fired(&["RedlockdWaitersSaturated", "RedlockdOldestWait", "RedlockdLockStuck"]).await;
     drop(queue);
@@ -145,7 +148,9 @@ async fn waiters_holders_and_leases_that_are_lost_are_reported() {
         server.ask::<()>(&["DEL", "kept"]).await;
     }
     prometheus.until_fired(&["RedlockdKeptLeaseLost"]).await;
-    assert!(!prometheus.has_fired("RedlockdLeasesLost").await && !prometheus.has_fired("RedlockdCleanupsSkipped").await);
+    assert!(
+        !prometheus.has_fired("RedlockdLeasesLost").await && !prometheus.has_fired("RedlockdCleanupsSkipped").await
+    );
     let mut stream = TcpStream::connect(over.service.address()).await.expect("it listens");
     let head = "POST /locks/held?hold=true&ttl=1s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
     stream.write_all(head.as_bytes()).await.expect("open");

@@ -40,7 +40,7 @@ const fn of(
 /// More than nothing.
 const SOME: f64 = 1e-9;
 
-pub const FIGURES: [Figure; 87] = [
+pub const FIGURES: [Figure; 86] = [
     of("Quorum", "A", "", Least, 0.0, 0.0),
     of("Quorum", "A", "", Most, 1.0, 1.0),
     of("Margin", "A", "", Least, -1.0, -1.0),
@@ -102,7 +102,6 @@ pub const FIGURES: [Figure; 87] = [
     of("Repairs", "B", "", Most, 0.0, 1e4),
     of("Up", "A", "node=n1", Least, 0.0, 0.0),
     of("Up", "A", "node=n2", Least, 0.0, 0.0),
-    of("Up", "A", "node=n3", Least, 0.0, 0.0),
     of("Up", "A", "node=n3", Most, 1.0, 1.0),
     of("Votes", "A", "node=n1", Least, 0.0, 0.0),
     of("Votes", "A", "node=n3", Least, 0.0, 0.0),
@@ -153,8 +152,10 @@ impl Figure {
             None => true,
         };
         let series = answer["data"]["result"].as_array()?.iter().filter(has_label);
-        let points = series.flat_map(|series| series["values"].as_array().into_iter().flatten().chain(series.get("value")));
-        let values = points.filter_map(|point| point[1].as_str()?.parse::<f64>().ok()).filter(|value| value.is_finite());
+        let points =
+            series.flat_map(|series| series["values"].as_array().into_iter().flatten().chain(series.get("value")));
+        let values =
+            points.filter_map(|point| point[1].as_str()?.parse::<f64>().ok()).filter(|value| value.is_finite());
         match self.extreme {
             Least => values.reduce(f64::min),
             Most => values.reduce(f64::max),

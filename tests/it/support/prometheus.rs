@@ -19,7 +19,8 @@ const PORT_TRIES: usize = 5;
 const INTERVAL: &str = "500ms";
 
 /// Thresholds that no test can wait for, and those in their place.
-const LONG: [(&str, &str); 2] = [("oldest_wait_seconds) > 240\n", "oldest_wait_seconds) > 2\n"), ("> 4 * 3600\n", "> 2\n")];
+const LONG: [(&str, &str); 2] =
+    [("oldest_wait_seconds) > 240\n", "oldest_wait_seconds) > 2\n"), ("> 4 * 3600\n", "> 2\n")];
 /// How long an alert may take on a machine with other work; some figures are counted twice a minute.
 const PATIENCE: Duration = Duration::from_mins(2);
 
@@ -122,10 +123,14 @@ impl Prometheus {
         for alert in alerts {
             let query = format!("max_over_time(ALERTS{{alertname=\"{alert}\", alertstate=\"firing\"}}[10m])");
             let end = SystemClock.now().plus(PATIENCE);
-            poll::until_over(&format!("{alert} fires"), || SystemClock.now() >= end, || async {
-                let answer = self.query(&query).await;
-                (!answer["data"]["result"].as_array().expect("a result").is_empty()).then_some(())
-            })
+            poll::until_over(
+                &format!("{alert} fires"),
+                || SystemClock.now() >= end,
+                || async {
+                    let answer = self.query(&query).await;
+                    (!answer["data"]["result"].as_array().expect("a result").is_empty()).then_some(())
+                },
+            )
             .await;
         }
     }
