@@ -75,6 +75,8 @@ pub enum UiRoute {
     Latency,
     /// Past events.
     Events,
+    /// What to do about each alert.
+    Runbooks,
     /// The login form.
     Login,
     /// Starts a session.
@@ -167,7 +169,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 37] = [
+pub const ROUTES: [Route; 38] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -200,6 +202,7 @@ pub const ROUTES: [Route; 37] = [
     page("/ui/nodes", UiRoute::Nodes),
     page("/ui/latency", UiRoute::Latency),
     page("/ui/events", UiRoute::Events),
+    page("/ui/runbooks", UiRoute::Runbooks),
     route("GET", "/ui/login", "/ui/login", Operation::Ui(UiRoute::Login), &[200, 303, 400, 421]),
     route("POST", "/ui/login", "/ui/login", Operation::Ui(UiRoute::LogIn), LOGIN_CODES),
     route("POST", "/ui/logout", "/ui/logout", Operation::Ui(UiRoute::LogOut), LOGIN_CODES),

@@ -137,6 +137,11 @@ impl Layout {
         }
     }
 
+    /// What a curl command needs so that it is not refused: empty without authentication.
+    pub(crate) fn key_option(&self) -> &'static str {
+        if self.viewer.principal.is_empty() { "" } else { "-H \"Authorization: Bearer $KEY\" " }
+    }
+
     /// Sets [`Layout::viewer`].
     #[must_use]
     pub(crate) fn for_viewer(self, viewer: Viewer) -> Self {
@@ -151,6 +156,28 @@ impl Layout {
     /// Whether the reader may see this page.
     pub(crate) fn shows(&self, tab: Tab) -> bool {
         !self.viewer.refused.contains(&tab)
+    }
+
+    /// The title of the browser's tab: it begins with what is ill, for whoever has the page in the background.
+    pub(crate) fn tab_title(&self) -> String {
+        match self.quorum.severity {
+            Severity::Bad => format!("✖ {} · {}", self.quorum.text, self.title),
+            _ => self.title.clone(),
+        }
+    }
+
+    /// The section of the runbooks about what is ill.
+    pub(crate) fn runbook(&self) -> &'static str {
+        let has = |text: &str| self.nodes.iter().any(|(_, badge)| badge.text == text);
+        match self.quorum.text.as_str() {
+            "no quorum" => "redlockdquorumlost",
+            "no margin" => "redlockdquorumnomargin",
+            _ if has("two servers") => "redlockdonenametwoservers",
+            _ if has("down") => "redlockdnodedown",
+            _ if has("slow") => "redlockdnodeslow",
+            _ if has("in quarantine") => "redlockdnodequarantined",
+            _ => "redlockdnodedoesnotvote",
+        }
     }
 
     /// Style, script and icon.

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use redlockd::http::routes::ROUTES;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
@@ -97,8 +98,8 @@ fn every_alert_has_a_severity_texts_and_tests_in_both_directions() {
         for annotation in ["summary", "description"] {
             assert!(rule["annotations"][annotation].as_str().is_some_and(|t| t.len() > 20), "{name}: {annotation}");
         }
-        let runbook = rule["annotations"]["runbook"].as_str().unwrap_or_default();
-        assert_eq!(runbook, format!("docs/runbooks.md#{}", name.to_lowercase()), "{name}");
+        let runbook = rule["annotations"]["runbook_url"].as_str().unwrap_or_default();
+        assert_eq!(runbook, format!("http://127.0.0.1:5625/ui/runbooks#{}", name.to_lowercase()), "{name}");
         assert!(runbooks.contains(&format!("\n## {name}\n")), "{name} has no section in docs/runbooks.md");
         for fires in [true, false] {
             assert!(expected.contains(&(name, fires)), "{name} has no test with fires = {fires}");
@@ -157,7 +158,7 @@ fn the_dashboard_is_well_formed() {
     assert!(dashboard["schemaVersion"].as_u64().is_some_and(|v| v >= 39));
     assert!(dashboard["id"].is_null(), "the importing Grafana assigns the id");
     let variables: BTreeSet<&str> = list(&dashboard["templating"], "list").iter().map(|v| text(v, "name")).collect();
-    assert_eq!(variables, BTreeSet::from(["datasource", "instance", "job", "node"]));
+    assert_eq!(variables, BTreeSet::from(["datasource", "instance", "job", "node", "pages"]));
     let rows: Vec<&str> =
         list(&dashboard, "panels").iter().filter(|p| text(p, "type") == "row").map(|p| text(p, "title")).collect();
     assert_eq!(rows, ROWS);
@@ -177,6 +178,7 @@ fn the_dashboard_is_well_formed() {
         let title = text(panel, "title");
         assert!(!title.is_empty() && !text(&panel["fieldConfig"]["defaults"], "unit").is_empty(), "{title}: no unit");
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        assert!(text(panel, "description").len() > 10, "{title} has no description");
         let targets = list(panel, "targets");
         assert!(!targets.is_empty(), "{title} has no query");
         let refs: BTreeSet<&str> = targets.iter().map(|t| text(t, "refId")).collect();
@@ -192,6 +194,22 @@ fn the_dashboard_is_well_formed() {
                 assert!(variables.contains(variable) || variable == "__rate_interval", "{title}: ${variable}");
             }
         }
+    }
+}
+
+#[test]
+fn the_dashboard_marks_incidents_and_leads_to_pages_that_exist() {
+    let dashboard = dashboard();
+    let marks: Vec<&str> = list(&dashboard["annotations"], "list").iter().map(|mark| text(mark, "name")).collect();
+    for name in ["No quorum", "Node without a vote", "Node restarts", "Leases lost", "Forced releases"] {
+        assert!(marks.contains(&name), "{marks:?}");
+    }
+    let of_panels = panels(&dashboard).into_iter().flat_map(|panel| list(panel, "links"));
+    let links: Vec<&str> = list(&dashboard, "links").iter().chain(of_panels).map(|link| text(link, "url")).collect();
+    assert!(links.len() > 15, "{links:?}");
+    for link in links {
+        let path = link.strip_prefix("${pages}").and_then(|path| path.split('?').next());
+        assert!(ROUTES.iter().any(|route| route.method == "GET" && Some(route.path) == path), "{link}");
     }
 }
 
@@ -274,8 +292,15 @@ async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus:
     })
     .await;
     prometheus.until_fired(&["RedlockdNodeDown", "RedlockdQuorumNoMargin"]).await;
+    let unrenewed = hold(over, "unrenewed").await;
     over.proxies[1].set(MUTE);
     client.acquire("nobody", &[]).await.expect_status(503);
+    until_metric(client, "a lease is lost for want of a quorum", |l| {
+        let is_lost = ["expired", "quorum"].map(|reason| format!("redlockd_lock_lost_total{{reason=\"{reason}\"}}"));
+        is_lost.iter().any(|series| l.starts_with(series.as_str())) && !l.ends_with(" 0")
+    })
+    .await;
+    drop(unrenewed);
     prometheus.until_fired(&["RedlockdQuorumLost", "RedlockdAcquireErrorsHigh"]).await;
     over.proxies.iter().for_each(heal);
     over.until_all_vote().await;

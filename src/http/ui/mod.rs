@@ -31,6 +31,7 @@ pub(crate) fn handler(route: UiRoute) -> MethodRouter<AppState> {
         UiRoute::Nodes => get(pages::nodes),
         UiRoute::Latency => get(pages::latency),
         UiRoute::Events => get(pages::events),
+        UiRoute::Runbooks => get(pages::runbooks),
         UiRoute::Login => get(login::form),
         UiRoute::LogIn => post(login::log_in),
         UiRoute::LogOut => post(login::log_out),

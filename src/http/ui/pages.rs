@@ -32,6 +32,7 @@ use crate::views::lock::{CompletedAction, LockPage};
 use crate::views::locks::LocksPage;
 use crate::views::nodes::NodesPage;
 use crate::views::owners::OwnersPage;
+use crate::views::runbooks::RunbooksPage;
 use crate::views::timeline::TimelinePage;
 use crate::views::wait_graph::WaitGraph;
 use crate::views::waiters::{WaitersPage, deadlock_rows};
@@ -190,6 +191,13 @@ pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Re
     let vote = state.manager.cluster_status();
     let (node_timeout, wall_ms) = (state.manager.node_timeout(), state.manager.wall_ms());
     html(StatusCode::OK, &NodesPage::new(layout, &vote, window, node_timeout, wall_ms))
+}
+
+/// `GET /ui/runbooks`.
+pub(super) async fn runbooks(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    queries::nothing(request.uri())?;
+    let layout = layout(&state, Tab::Other, "Runbooks", request.uri(), &Access::of(&request));
+    html(StatusCode::OK, &RunbooksPage::new(layout.without_refresh()))
 }
 
 /// `GET /ui/latency`.
