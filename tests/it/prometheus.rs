@@ -14,6 +14,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::hooks::receiver::HooksFile;
 use crate::support::client::{Client, send};
 use crate::support::cluster::{Cluster, MUTE, ServiceOver, heal, slow_to_answer};
 use crate::support::poll;
@@ -311,7 +312,10 @@ async fn no_panel_is_empty_and_no_rule_fails_after_a_real_run() {
     let mut cluster = Cluster::start(3).await;
     let dir = tempfile::tempdir().expect("a directory");
     let audit = format!("audit_log={}", path(&dir.path().join("audit.log")));
-    let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(["--set", &audit]).collect();
+    let hooks = HooksFile::with("");
+    let hooks_setting = hooks.setting();
+    let more = ["--set", &audit, "--set", &hooks_setting];
+    let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(more).collect();
     let (here, there) = (cluster.service_with(&more).await, cluster.service_with(&SHORT_MEMORY).await);
     let targets = [here.service.address(), there.service.address()];
     let prometheus = Prometheus::start(&config(""), &targets).await;
