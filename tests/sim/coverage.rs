@@ -52,10 +52,15 @@ pub(super) enum HardState {
     QueueServed,
     PlaceTakenAgain,
     PlaceTakenOver,
+    SharedTogether,
+    PermitsTogether,
+    Downgraded,
+    FenceProposed,
+    MemberFilled,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 48] = {
+pub(super) const ALL: [HardState; 53] = {
     use HardState::*;
     [
         Granted,
@@ -106,6 +111,11 @@ pub(super) const ALL: [HardState; 48] = {
         QueueServed,
         PlaceTakenAgain,
         PlaceTakenOver,
+        SharedTogether,
+        PermitsTogether,
+        Downgraded,
+        FenceProposed,
+        MemberFilled,
     ]
 };
 
