@@ -7,13 +7,15 @@ mod events;
 mod locks;
 mod nodes;
 mod problem;
+mod sets;
 
 pub use events::{Event, HoldEvent, PastEvents};
 pub use locks::{
     FenceCheck, Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
 };
 pub use nodes::{Finding, Health, NodeState, Nodes};
-pub use problem::{DeadlockEdge, FieldError, Members, NodeVote, ProblemDetails};
+pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
+pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
 
 /// The only mode.
 pub const MODE_EXCLUSIVE: &str = "exclusive";

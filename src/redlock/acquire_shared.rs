@@ -14,7 +14,8 @@ use super::quorum::{Decision, Tally, quorum_of};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireSharedArgs, CancelArgs, HeldByMembers, IntentArgs, NodeResult, Reply, Request, UpdateArgs,
+    AcquireSharedArgs, CancelArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NodeResult, Reply, Request,
+    UpdateArgs,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, WantedMode};
 
@@ -33,6 +34,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         params: &AcquireParams,
         started: BootTime,
     ) -> Result<Grant<N, C, E>, Refusal> {
+        if params.resources.len() != 1 {
+            return Err(self.refusal(params, &Tally::new(self.nodes.len()))); // sets are exclusive
+        }
         let WantedMode::Permit { limit } = params.mode else {
             return self.attempt_member(params, Mode::Shared, started).await.map_err(|(refusal, _)| *refusal);
         };
@@ -63,12 +67,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> Result<Grant<N, C, E>, (Box<Refusal>, Tally)> {
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let (attempt, labels_text) = (self.entropy.attempt(), labels.encode());
-        let (resource, token) = (params.resource.clone(), params.token.clone());
+        let (resource, token) = (params.resources[0].clone(), params.token.clone());
         let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });
         let keys_gone = self.clock.now().plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
-        let mut undo = Undo::new(self.clone(), cancel.clone(), keys_gone);
+        let mut undo = Undo::new(self.clone(), vec![cancel.clone()], keys_gone);
         let args = AcquireSharedArgs {
-            resource: params.resource.clone(),
+            resource: params.resources[0].clone(),
             token: params.token.clone(),
             mode,
             attempt,
@@ -78,12 +82,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         };
         let begun = self.clock.now();
         let request = Request::AcquireShared(args.clone());
-        let (tally, rounds) = self.acquire_round(request, Some(params.ttl), begun, is_admitted).await;
+        let (tally, rounds) = self.acquire_round(request, params, begun, is_admitted).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_admitted(a)).map(|(i, _)| i).collect());
         }
         let refused = |kind: Option<RefusalKind>| {
-            let refusal = self.refusal(&tally, params.mode);
+            let refusal = self.refusal(params, &tally);
             Box::new(Refusal { kind: kind.unwrap_or(refusal.kind), ..refusal })
         };
         if tally.decision() != Decision::Reached {
@@ -95,7 +99,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 let now = self.clock.now();
                 self.round(&self.everyone(), cancel, now, until, Until::Won, Result::is_ok).await;
             }
-            return Err((refused(None), tally));
+            let refused = Box::new(Refusal { took_effect: rounds.took_effect, ..*refused(None) });
+            return Err((refused, tally));
         }
         let Some(fence) = self.settle_member_fence(&args, &tally).await else {
             return Err((refused(Some(RefusalKind::Split)), tally));
@@ -107,9 +112,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Ok(Grant {
             engine: self.clone(),
             undo,
-            fence,
+            leases: [GrantedLease { fence, joined: rounds.joined.first().copied().unwrap_or_default() }].into(),
             mode,
-            joined: rounds.joined,
             acquired_at_ms: labels.acquired_at_ms,
             deadline,
             granted: tally.yes(),
@@ -284,6 +288,22 @@ pub(super) fn kind_of(tally: &Tally, wanted: WantedMode, unknown: usize) -> Opti
         (_, Some(limit)) if limits.len() + unknown >= need => Some(RefusalKind::LimitDiffers(*limit)),
         _ => None,
     }
+}
+
+/// The answers of nodes where members, or an intent, kept the request out.
+pub(super) fn held_in(tally: &Tally) -> impl Iterator<Item = &HeldByMembers> {
+    tally.received().filter_map(|(_, answer)| match answer {
+        Ok(Reply::HeldByMembers(held)) => Some(held),
+        _ => None,
+    })
+}
+
+/// The members that nodes report, each once.
+pub(super) fn members_in(tally: &Tally) -> Vec<&LeaseRecord> {
+    let mut members: Vec<&LeaseRecord> = held_in(tally).flat_map(|held| &held.members).collect();
+    members.sort_by(|a, b| (&a.token, b.recency()).cmp(&(&b.token, a.recency())));
+    members.dedup_by(|a, b| a.token == b.token);
+    members
 }
 
 /// The time after which a node may be free for what was asked, by its answer.

@@ -17,6 +17,12 @@ pub(super) enum Operation {
         ttl_ms: u64,
         wait_ms: u64,
     },
+    /// Of these resources too, all or none.
+    AcquireSet {
+        others: Vec<ResourceName>,
+        ttl_ms: u64,
+        wait_ms: u64,
+    },
     Extend {
         ttl_ms: Option<u64>,
         fence: Option<Fence>,
@@ -34,6 +40,8 @@ pub(super) enum Requester {
     LivenessCheck(usize),
     /// The check of this resource's queues.
     QueueCheck(usize),
+    /// A client of sets.
+    Set(usize),
 }
 
 /// One request.
@@ -54,7 +62,7 @@ impl ClientRequest {
     /// Whether it should have been answered by now: its wait is over, and time for some rounds.
     pub(super) fn is_overdue(&self, now: Us) -> bool {
         let wait_ms = match self.operation {
-            Operation::Acquire { wait_ms, .. } => wait_ms,
+            Operation::Acquire { wait_ms, .. } | Operation::AcquireSet { wait_ms, .. } => wait_ms,
             _ => 0,
         };
         now > self.sent + wait_ms * MS + 2 * SEC
@@ -371,6 +379,7 @@ impl World {
             Requester::Client(client) => client,
             Requester::LivenessCheck(resource) => return self.check_answered(resource, req, &answer),
             Requester::QueueCheck(resource) => return self.queue_check_answered(resource, req, &answer),
+            Requester::Set(client) => return self.set_client_answered(client, req, &answer),
         };
         if self.clients[client].req != req {
             return;
@@ -441,7 +450,11 @@ impl World {
         } else {
             new
         };
-        let waiting = Waiting { req, resource, token, entered, until, is_replay };
+        let others = match &request.operation {
+            Operation::AcquireSet { others, .. } => others.clone(),
+            _ => Vec::new(),
+        };
+        let waiting = Waiting { req, resource, others, token, entered, until, is_replay };
         self.insts[inst].waiting.insert(place, waiting);
     }
 
@@ -452,7 +465,11 @@ impl World {
         let Some(place) = i.waiting.iter().find(|(_, waiting)| waiting.req == req).map(|(place, _)| *place) else {
             return;
         };
-        if let Some(left) = i.waiting.remove(&place).filter(|left| left.until > soon && keeps_place(&left.token)) {
+        if let Some(left) = i
+            .waiting
+            .remove(&place)
+            .filter(|left| left.until > soon && left.others.is_empty() && keeps_place(&left.token))
+        {
             i.kept.insert(left.token, place);
         }
     }
@@ -472,7 +489,7 @@ impl World {
         let mode = |token: &TokenHash| self.profile.mode_of(token);
         let waits = |w: &Waiting| {
             let is_before = w.until > soon && i.serving.contains(&w.req);
-            w.resource == own.resource && is_before && !mode(&w.token).is_compatible(mode(&own.token))
+            w.meets(&own) && is_before && !mode(&w.token).is_compatible(mode(&own.token))
         };
         let is_behind = i.waiting.values().any(waits);
         let Some(began) = granted else { return };
@@ -484,6 +501,9 @@ impl World {
             self.fail(format!("order: request {req} overtook request {older} for {} at i{inst}", own.resource));
         } else if is_behind {
             self.coverage.count(HardState::WaiterBehindOthers);
+            if !own.others.is_empty() {
+                self.coverage.count(HardState::SetWaited);
+            }
         }
     }
 

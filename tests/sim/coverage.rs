@@ -57,10 +57,13 @@ pub(super) enum HardState {
     Downgraded,
     FenceProposed,
     MemberFilled,
+    SetGranted,
+    SetRefused,
+    SetWaited,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 53] = {
+pub(super) const ALL: [HardState; 56] = {
     use HardState::*;
     [
         Granted,
@@ -116,6 +119,9 @@ pub(super) const ALL: [HardState; 53] = {
         Downgraded,
         FenceProposed,
         MemberFilled,
+        SetGranted,
+        SetRefused,
+        SetWaited,
     ]
 };
 

@@ -8,7 +8,7 @@ use super::clients::{ClientRequest, Operation, Requester};
 use super::coverage::HardState;
 use super::profile::{GUARD_MS, Variant};
 use super::world::{EPOCH_US, MS, SEC, Us, World};
-use crate::protocol::{AcquireArgs, AcquireSharedArgs, LeaseRecord, Request, RequestTime};
+use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, LeaseRecord, Request, RequestTime};
 use crate::types::{Fence, Mode, ResourceName, TokenHash};
 
 /// Maximum time, after all faults healed and the instance runs again, until released leases and those of abandoned
@@ -52,6 +52,8 @@ pub(super) struct InvariantChecker {
     let_go: BTreeMap<TokenHash, Us>,
     /// Each token's release that was first answered as done.
     ended: BTreeMap<TokenHash, WonRelease>,
+    /// When each token was first tried.
+    first_tried: BTreeMap<TokenHash, Us>,
     /// When each token was last tried.
     tried: BTreeMap<TokenHash, Us>,
     /// The last round of each client's request.
@@ -139,6 +141,12 @@ impl InvariantChecker {
             | Request::AcquireShared(AcquireSharedArgs { attempt, token, .. }) => {
                 self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
                 self.tried.insert(token.clone(), at);
+                self.first_tried.entry(token.clone()).or_insert(at);
+                Some(attempt.as_str())
+            }
+            Request::AcquireSet(AcquireSetArgs { attempt, token, .. }) => {
+                self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
+                self.tried.insert(token.clone(), at);
                 Some(attempt.as_str())
             }
             Request::Update(_) | Request::Downgrade(_) => None,
@@ -198,10 +206,13 @@ impl World {
         if newest.is_some_and(|w| w.fence > promise.fence && self.may_fall(w.answered)) {
             self.checker.stores.clear();
         }
+        // A replay joins its lease with the fence that it got, and others may have been granted beside it since.
+        let first = self.checker.first_tried.get(&token).copied().filter(|_| promise.mode != Mode::Exclusive);
+        let asked = first.map_or(request.sent, |first| first.min(request.sent));
         for win in self.checker.wins.iter().filter(|w| w.resource == resource && w.token != token) {
             let text = if win.fence == promise.fence && !self.may_fall(win.answered) {
                 format!("fence {} was given to {:?} and to {token:?}", win.fence, win.token)
-            } else if win.answered < request.sent && win.fence > promise.fence && !self.may_fall(win.answered) {
+            } else if win.answered < asked && win.fence > promise.fence && !self.may_fall(win.answered) {
                 let first = format!("{:?} had fence {} at {} ms", win.token, win.fence, win.answered / MS);
                 format!(
                     "fences fell: {first}, then {token:?} asked at {} ms and got {}",
@@ -345,7 +356,7 @@ impl World {
             return self.fail(format!("{what} without a request"));
         };
         let ttl = match request.operation {
-            Operation::Acquire { ttl_ms, .. } => ttl_ms,
+            Operation::Acquire { ttl_ms, .. } | Operation::AcquireSet { ttl_ms, .. } => ttl_ms,
             Operation::Extend { ttl_ms, .. } => ttl_ms.unwrap_or(request.lease_ttl_ms),
             Operation::Downgrade => self.insts.iter().map(|inst| inst.max_ttl_ms).max().unwrap_or(0),
             Operation::Release => return,
@@ -481,7 +492,7 @@ impl World {
             return; // a clock that was stepped back lengthens what a clean-up leaves to the TTL
         }
         for node in (0..self.servers.len()).filter(|n| !self.checker.lost_tail.contains(n)).collect::<Vec<_>>() {
-            for resource in self.resources.clone() {
+            for resource in self.resources.iter().cloned().chain(self.sets.own_name()).collect::<Vec<_>>() {
                 if let Some(text) = self.overdue_lease(node, &resource) {
                     return self.fail(text);
                 }

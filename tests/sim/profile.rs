@@ -161,6 +161,8 @@ pub(super) struct Profile {
     pub(super) keeps: bool,
     /// How clients share resources.
     pub(super) sharing: Sharing,
+    /// Some clients acquire several resources at once.
+    pub(super) has_sets: bool,
 }
 
 impl Profile {
@@ -247,6 +249,7 @@ impl Profile {
             one_ends: false,
             keeps: false,
             sharing: Sharing::None,
+            has_sets: false,
             faults,
         };
         // One node has no others that could heal it.
@@ -269,6 +272,7 @@ impl Profile {
         // Of a stream of its own, so that the rest of a seed stays as it was.
         use Sharing::{Mixed, None, Permits, Readers};
         profile.sharing = Rng::new(seed, 9).pick(&[None, None, None, Readers, Readers, Permits, Permits, Mixed]);
+        profile.has_sets = r.chance(50);
         profile
     }
 }
