@@ -52,13 +52,18 @@ pub(super) enum HardState {
     QueueServed,
     PlaceTakenAgain,
     PlaceTakenOver,
+    SharedTogether,
+    PermitsTogether,
+    Downgraded,
+    FenceProposed,
+    MemberFilled,
     SetGranted,
     SetRefused,
     SetWaited,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 51] = {
+pub(super) const ALL: [HardState; 56] = {
     use HardState::*;
     [
         Granted,
@@ -109,6 +114,11 @@ pub(super) const ALL: [HardState; 51] = {
         QueueServed,
         PlaceTakenAgain,
         PlaceTakenOver,
+        SharedTogether,
+        PermitsTogether,
+        Downgraded,
+        FenceProposed,
+        MemberFilled,
         SetGranted,
         SetRefused,
         SetWaited,

@@ -2,7 +2,7 @@
 //! profile or not (swarm testing), so that common ones do not hide rare ones.
 
 use super::rng::Rng;
-use crate::types::NodeId;
+use crate::types::{NodeId, PermitLimit, TokenHash, WantedMode};
 
 /// Clock offset, or age of a request, beyond which a node does not vote: the shipped default.
 pub(super) const GUARD_MS: u64 = 500;
@@ -93,6 +93,19 @@ pub(super) enum Variant {
     SecondServer,
 }
 
+/// How the clients of a seed share resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Not at all.
+    None,
+    /// Most leases are shared.
+    Readers,
+    /// Most are permits.
+    Permits,
+    /// All modes, and permits of two limits.
+    Mixed,
+}
+
 /// The world of one seed.
 #[derive(Debug, Clone)]
 pub(super) struct Profile {
@@ -146,6 +159,8 @@ pub(super) struct Profile {
     pub(super) one_ends: bool,
     /// Instances keep some of the leases.
     pub(super) keeps: bool,
+    /// How clients share resources.
+    pub(super) sharing: Sharing,
     /// Some clients acquire several resources at once.
     pub(super) has_sets: bool,
 }
@@ -154,6 +169,18 @@ impl Profile {
     /// How many servers there are: the nodes, and one more where an instance has another list.
     pub(super) fn servers(&self) -> usize {
         self.nodes + usize::from(matches!(self.variant, Variant::OtherCluster | Variant::SecondServer))
+    }
+
+    /// What the client with this token asks for.
+    pub(super) fn mode_of(&self, token: &TokenHash) -> WantedMode {
+        let drawn = token.as_str().as_bytes().get(2).map_or(0, |digit| char::from(*digit).to_digit(16).unwrap_or(0));
+        let permit = |limit| WantedMode::Permit { limit: PermitLimit::new(limit).expect("in range") };
+        match (self.sharing, drawn) {
+            (Sharing::Readers, 4..) | (Sharing::Mixed, 4..9) => WantedMode::Shared,
+            (Sharing::Permits, 3..) | (Sharing::Mixed, 9..14) => permit(2),
+            (Sharing::Permits, 2) | (Sharing::Mixed, 14) => permit(3),
+            _ => WantedMode::Exclusive,
+        }
     }
 
     /// The servers on an instance's node list.
@@ -221,6 +248,7 @@ impl Profile {
             heals_only: false,
             one_ends: false,
             keeps: false,
+            sharing: Sharing::None,
             has_sets: false,
             faults,
         };
@@ -241,6 +269,9 @@ impl Profile {
             profile.variant = Variant::No; // two lists of one node have none in common
         }
         profile.keeps = r.chance(25);
+        // Of a stream of its own, so that the rest of a seed stays as it was.
+        use Sharing::{Mixed, None, Permits, Readers};
+        profile.sharing = Rng::new(seed, 9).pick(&[None, None, None, Readers, Readers, Permits, Permits, Mixed]);
         profile.has_sets = r.chance(50);
         profile
     }
