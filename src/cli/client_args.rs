@@ -12,7 +12,7 @@ use super::client_help::{
     HEALTH_EXAMPLES, LIST_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, WATCH_EXAMPLES,
 };
 use crate::duration::parse_duration;
-use crate::types::ResourceName;
+use crate::types::{PERMITS_MAX, PERMITS_MIN, PermitLimit, ResourceName, WantedMode};
 
 /// Instances and key.
 #[derive(Debug, Clone, Default, Args)]
@@ -70,6 +70,33 @@ pub(super) struct LabelArgs {
     pub(super) meta: Vec<(String, String)>,
 }
 
+/// How the lease shares the lock.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(super) struct ModeArgs {
+    /// Share the lock with other shared leases: many readers, or one writer
+    #[arg(long, conflicts_with = "permits")]
+    shared: bool,
+    /// Take one of N permits, 2 to 100: all who use the lock give the same N
+    #[arg(long, value_name = "N", value_parser = permits)]
+    permits: Option<PermitLimit>,
+}
+
+impl ModeArgs {
+    /// What the request asks for.
+    pub(super) fn wanted(self) -> WantedMode {
+        match self.permits {
+            Some(limit) => WantedMode::Permit { limit },
+            None if self.shared => WantedMode::Shared,
+            None => WantedMode::Exclusive,
+        }
+    }
+}
+
+fn permits(text: &str) -> Result<PermitLimit, String> {
+    let limit = text.parse().ok().and_then(PermitLimit::new);
+    limit.ok_or_else(|| format!("must be a number from {PERMITS_MIN} to {PERMITS_MAX}"))
+}
+
 /// What happens to the command when its lease can no longer be renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub(super) enum OnLost {
@@ -108,6 +135,8 @@ pub(super) struct RunCommand {
     /// Print only errors
     #[arg(short, long)]
     pub(super) quiet: bool,
+    #[command(flatten)]
+    pub(super) mode: ModeArgs,
     #[command(flatten)]
     pub(super) labels: LabelArgs,
     #[command(flatten)]
@@ -161,6 +190,8 @@ pub(super) struct AcquireCommand {
     /// Write the token into this new file (mode 0600) instead of printing it; `-` is standard output
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) mode: ModeArgs,
     #[command(flatten)]
     pub(super) labels: LabelArgs,
     #[command(flatten)]
@@ -226,6 +257,9 @@ pub(super) struct ExtendCommand {
     /// New TTL, from now [default: the lease's TTL]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) ttl: Option<Duration>,
+    /// Make an exclusive lease a shared one
+    #[arg(long)]
+    pub(super) shared: bool,
     /// Have the service renew the lease for so long from now on
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) keep: Option<Duration>,
@@ -320,7 +354,7 @@ pub(super) struct ForceCommand {
     /// End the lease at once, even if its holder is still working (UNSAFE)
     #[arg(long)]
     pub(super) now: bool,
-    /// Only if the holder has this fencing token
+    /// Only the lease with this fencing token; of several holders the one that is meant
     #[arg(long, value_name = "FENCE")]
     pub(super) if_fence: Option<u64>,
     #[command(flatten)]

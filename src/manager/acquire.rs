@@ -19,7 +19,7 @@ use crate::redlock::inspect::ClusterInspection;
 use crate::redlock::node::Node;
 use crate::types::{Labels, ResourceName, TokenHash, WaitId};
 use crate::waiting::deadlock::{Party, WaitEdge};
-use crate::waiting::event::{Admission, Mode, WaitError, WaitRequest};
+use crate::waiting::event::{Admission, WaitError, WaitRequest};
 use crate::waiting::places::{KeepPlace, PlaceKey};
 
 /// Of the hash: names are the administrator's, so nobody can search for two with the same.
@@ -85,7 +85,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let request = WaitRequest {
             resources: [resource.clone()].into(),
-            mode: Mode::Exclusive,
+            mode: params.mode,
             party,
             token: has_own_token.then(|| params.token.clone()),
             until,
@@ -109,7 +109,18 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 let inspected = Box::pin(self.engine().inspect(resource)).await;
                 Err(self.held_or_no_quorum(resource, inspected, None, started))
             }
-            Err(error) => Err(self.acquire_error(resource, error, admission == Admission::Queued, started)),
+            Err(error) => {
+                let held = match &error {
+                    // An exclusive acquire that meets shared leases or permits learns from the nodes that somebody holds the
+                    // resource, not who.
+                    WaitError::Refused(refusal) | WaitError::NotAsked(Some(refusal)) if is_unnamed(refusal) => {
+                        Box::pin(self.engine().inspect(resource)).await.ok()
+                    }
+                    _ => None,
+                };
+                let error = self.acquire_error(resource, error, admission == Admission::Queued, started);
+                Err(self.with_holders(resource, error, held))
+            }
         }
     }
 
@@ -160,11 +171,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         match refusal.kind {
             RefusalKind::Ended(reason) => AcquireError::Ended(reason),
             RefusalKind::TooManyClaims => AcquireError::TooManyReplays,
-            RefusalKind::Split
-            | RefusalKind::NoQuorum
-            | RefusalKind::TooSlow
-            | RefusalKind::LimitDiffers(_)
-            | RefusalKind::ModeDiffers(_) => AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes)),
+            RefusalKind::LimitDiffers(limit) => AcquireError::LimitDiffers(limit),
+            RefusalKind::ModeDiffers(mode) => AcquireError::ModeDiffers(mode),
+            RefusalKind::Split | RefusalKind::NoQuorum | RefusalKind::TooSlow => {
+                AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes))
+            }
             RefusalKind::Held => {
                 let held = self.held_refusal(resource, refusal);
                 match waited {
@@ -195,6 +206,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
+    /// The same error with the holders that an inspection showed. It keeps the earliest time of a free quorum.
+    fn with_holders(
+        &self,
+        resource: &ResourceName,
+        mut error: AcquireError,
+        inspected: Option<ClusterInspection>,
+    ) -> AcquireError {
+        let (AcquireError::Held(held) | AcquireError::WaitTimeout { held, .. }) = &mut error else { return error };
+        if let Some(inspected) = inspected {
+            let now = self.held_by_others(self.inspection(resource, inspected));
+            if !now.holders.is_empty() {
+                (held.reason, held.holders) = (now.reason, now.holders);
+            }
+        }
+        error
+    }
+
     /// What counts the waiter whose place such a request may take, if there is one.
     pub fn kept_permit(
         &self,
@@ -208,9 +236,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// The labels of this token's lease, where a quorum has it.
     pub(super) async fn stored_labels(&self, resource: &ResourceName, token: &TokenHash) -> Option<Labels> {
-        let state = self.engine().inspect(resource).await.ok()?.state;
-        state.lease_of(token).map(|(record, _)| record.labels())
+        let inspected = self.engine().inspect(resource).await.ok()?;
+        inspected.state.lease_of(token).map(|(record, _)| record.labels())
     }
+}
+
+/// The nodes named no holder: another client's lock, or leases that are held together.
+fn is_unnamed(refusal: &Refusal) -> bool {
+    refusal.kind == RefusalKind::Held && refusal.holder.is_none() && refusal.members.is_empty()
 }
 
 /// A link of a deadlock, as it is shown.

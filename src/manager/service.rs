@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::acquire::{Wanted, cycle_edge, place_key, principal_tag};
 use super::cluster_waiters::ClusterWaiters;
 use super::deadlocks::Deadlocks;
-use super::events::{EventHub, EventKind, set_lease};
+use super::events::{EventHub, EventKind, set_lease, set_mode};
 use super::hold_renewal::HeldLeases;
 use super::incidents::Incidents;
 use super::keeping::{KeepLimits, KeptListener};
@@ -29,7 +29,7 @@ use crate::redlock::keeper::Keeper;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
-use crate::types::{Labels, ResourceName, TokenHash, WantedMode};
+use crate::types::{Labels, ResourceName, TokenHash};
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
@@ -126,6 +126,7 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
                         set_lease(event, &lease.resource, &hash);
                         event.owner = Some(lease.labels.owner.clone()).filter(|o| !o.is_empty());
                         event.fence = Some(lease.fence.0);
+                        set_mode(event, lease.mode);
                         event.valid_for_ms = u64::try_from(lease.deadline.since(manager.now()).as_millis()).ok();
                     });
                 }
@@ -266,12 +267,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             self.check_kept_total().map_err(AcquireError::TooManyKept)?;
         }
         let (resource, ttl, kept_for) = (request.resource, request.ttl, request.kept_for);
-        let (token_hash, mode) = (token.hash(), WantedMode::Exclusive);
+        let (token_hash, mode) = (token.hash(), request.mode);
         let params = AcquireParams { resource, token: token_hash, ttl, mode, labels };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| places::KeepPlace {
             key: place_key(&params.resource, request.principal.as_deref(), &keep.wait_id),
             terms: places::Terms {
+                mode: params.mode,
                 ttl: params.ttl,
                 labels: params.labels.clone(),
                 token: request.token.as_ref().map(|_| params.token.clone()),

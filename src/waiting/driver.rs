@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::deadlock::{Party, WaitEdge};
-use super::event::{Action, AttemptOutcome, Event, RefuseReason, WaitError, WaitLimits, WaitRequest, WaiterId};
+use super::event::{Action, AttemptOutcome, Event, Mode, RefuseReason, WaitError, WaitLimits, WaitRequest, WaiterId};
 use super::places::{KeepPlace, Permit, PlaceKey, Places};
 use super::queue::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
@@ -275,8 +275,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     }
 
     /// A lease was extended here to this deadline.
-    pub(crate) fn extended(&self, resource: &ResourceName, deadline: BootTime) {
-        self.0.handle(Event::HeldUntil(resource.clone(), self.keys_gone(deadline)));
+    pub(crate) fn extended(&self, resource: &ResourceName, deadline: BootTime, mode: Mode) {
+        self.0.handle(Event::HeldUntil(resource.clone(), self.keys_gone(deadline), mode));
     }
 
     /// When the keys of a lease with this deadline are gone from the nodes.

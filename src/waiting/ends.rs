@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::entry::{Queue, Resource, Waiter};
 use super::event::{Action, HandoverPlan, Mode, WaitLimits, WaiterEntry, WaiterId};
+use super::runs::is_permit;
 use super::wake::{NeededNotices, YIELD_PAUSE};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
@@ -65,15 +66,6 @@ impl Queue {
         }
         known.held = None;
         self.wake_first_at(resource, self.now.plus(after));
-    }
-
-    pub(super) fn wake_first_at(&mut self, resource: &ResourceName, at: BootTime) {
-        for id in self.head(resource) {
-            if self.waiters.get(&id).is_some_and(|waiter| waiter.is_first) {
-                self.update(id, |waiter| waiter.wake(at));
-                self.proceed(id);
-            }
-        }
     }
 
     /// Whether this resource is subscribed to on a quorum of nodes now. Any quorum has a node in common with
@@ -145,7 +137,10 @@ impl Queue {
         let waiter = self.waiters.get(&id)?;
         let held = waiter.request.resources.iter().filter(|resource| self.is_subscribed(resource)).filter_map(|r| {
             let (until, mode) = self.resources.get(r)?.held?;
-            (!mode.is_compatible(waiter.request.mode)).then_some(until)
+            let wanted = waiter.request.mode;
+            // Who wants another number of permits is not to wait, but to be refused.
+            let asks = mode.is_compatible(wanted) || is_permit(mode) && is_permit(wanted);
+            (!asks).then_some(until)
         });
         held.max()
     }

@@ -60,8 +60,10 @@ pub(super) struct Resource {
     pub(super) filter: WakeFilter,
     /// A lease that was granted or extended here holds it until then, unless its end is reported.
     pub(super) held: Option<(BootTime, Mode)>,
-    /// Who holds it, where that one has an owner and deadlocks are searched for.
-    pub(super) holder: Option<Holder>,
+    /// How it was held when that was last seen.
+    pub(super) seen: Option<Mode>,
+    /// Who held it then, as far as they have owners and deadlocks are searched for.
+    pub(super) holders: Vec<Holder>,
     pub(super) consecutive_handovers: u32,
     pub(super) wants_subscription: bool,
     /// Nodes that confirmed the subscription, one bit each.
@@ -155,7 +157,7 @@ impl Queue {
         match request.admission {
             Admission::Passing => None,
             Admission::Once => {
-                let somebody = request.resources.iter().any(|resource| !self.head(resource).is_empty());
+                let somebody = request.resources.iter().any(|resource| self.keeps_out(resource, request.mode));
                 somebody.then_some(RefuseReason::OthersWait)
             }
             Admission::Queued if self.queued >= limits.total => {

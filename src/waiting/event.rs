@@ -96,9 +96,9 @@ pub enum Event {
         /// Whether it is open.
         is_up: bool,
     },
-    /// A lease that was granted or extended here holds this resource until then (when its keys are gone), unless
-    /// its end is reported.
-    HeldUntil(ResourceName, BootTime),
+    /// A lease of this mode that was granted or extended here holds this resource until then (when its keys are gone),
+    /// unless its end is reported.
+    HeldUntil(ResourceName, BootTime, Mode),
 }
 
 /// The result of an attempt.
@@ -123,12 +123,14 @@ pub enum AttemptOutcome {
     NotJoined,
 }
 
-/// What kept a waiter from a resource.
+/// What kept a waiter from a resource: one lease, or one of several that are held together.
 #[derive(Debug, Clone)]
 pub struct Blocker {
     /// The resource.
     pub resource: ResourceName,
-    /// The lease; `None` for a foreign client's lock.
+    /// How it is held.
+    pub mode: Mode,
+    /// The lease; `None` for a foreign client's lock, and where nodes do not say.
     pub lease: Option<TokenHash>,
     /// Who holds it, where that is known.
     pub party: Option<Party>,
@@ -148,13 +150,22 @@ impl AttemptOutcome {
     ) -> Self {
         match refusal.kind {
             kind if kind.is_final() => Self::Final,
-            RefusalKind::Held => Self::Held(vec![Blocker {
-                resource: resource.clone(),
-                lease: refusal.holder.as_ref().map(|record| record.token.clone()),
-                party: refusal.holder.as_ref().and_then(party_of),
-                is_confirmed: refusal.holder_nodes >= quorum,
-                free_in: refusal.free_in,
-            }]),
+            RefusalKind::Held => {
+                let blocker = |mode, record: Option<&LeaseRecord>| Blocker {
+                    resource: resource.clone(),
+                    mode,
+                    lease: record.map(|record| record.token.clone()),
+                    party: record.and_then(&party_of),
+                    is_confirmed: refusal.holder_nodes >= quorum,
+                    free_in: refusal.free_in,
+                };
+                let members = refusal.members.iter().map(|record| blocker(record.mode.wanted(), Some(record)));
+                let members: Vec<Blocker> = members.collect();
+                Self::Held(match members.is_empty() {
+                    true => vec![blocker(Mode::Exclusive, refusal.holder.as_ref())],
+                    false => members,
+                })
+            }
             RefusalKind::Split => Self::Split,
             _ => Self::NoQuorum,
         }

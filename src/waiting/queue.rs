@@ -74,7 +74,7 @@ impl Queue {
             Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
             Event::Subscribed(resource, node) => self.subscribed(&resource, node),
             Event::Connection { node, is_up } => self.connection(node, is_up),
-            Event::HeldUntil(resource, until) => self.set_held(&resource, until, Mode::Exclusive),
+            Event::HeldUntil(resource, until, mode) => self.set_held(&resource, until, mode),
         }
         self.start_due();
         std::mem::take(&mut self.actions)
@@ -109,9 +109,11 @@ impl Queue {
     }
 
     pub(super) fn cancel(&mut self, id: WaiterId) {
+        let was_woken = self.takes_wake_along(id);
         let asked = self.stop(id);
         if let Some(waiter) = self.remove(id) {
             self.left(&waiter.request.resources, asked);
+            self.pass_wake_on(&waiter.request.resources, was_woken);
         }
     }
 
@@ -130,9 +132,11 @@ impl Queue {
 
     /// Answers that there is no lease.
     pub(super) fn refuse(&mut self, id: WaiterId, reason: RefuseReason) {
+        let was_woken = self.takes_wake_along(id);
         let Some(waiter) = self.remove(id) else { return };
         self.actions.push(Action::Refuse(id, reason));
         self.find_first(&waiter.request.resources);
+        self.pass_wake_on(&waiter.request.resources, was_woken);
     }
 
     /// Removes a waiter; those behind it are not woken yet.
@@ -180,22 +184,6 @@ impl Queue {
 
     // Who is first, and what it does.
 
-    /// Waiters at the head of a queue that are compatible with each other: one, or several shared ones. Those whose
-    /// callers are away are passed.
-    pub(super) fn head(&self, resource: &ResourceName) -> Vec<WaiterId> {
-        let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
-        let mut present = order.filter(|id| self.waiters.get(id).is_some_and(|waiter| !waiter.is_absent));
-        let mode = |id: &WaiterId| self.waiters.get(id).map_or(Mode::Exclusive, |waiter| waiter.request.mode);
-        if is(Mutant::NewestFirst) {
-            return present.next_back().copied().into_iter().collect();
-        }
-        let first = present.clone().next().map(mode);
-        let is_head = |(index, id): &(usize, &WaiterId)| {
-            *index == 0 || first.is_some_and(|first| first.is_compatible(mode(id))) || is(Mutant::EveryoneContends)
-        };
-        present.by_ref().enumerate().take_while(is_head).map(|(_, id)| *id).collect()
-    }
-
     /// Finds who has become first now that these queues have changed.
     pub(super) fn find_first(&mut self, resources: &[ResourceName]) {
         for id in resources.iter().flat_map(|resource| self.head(resource)).collect::<Vec<_>>() {
@@ -206,6 +194,7 @@ impl Queue {
             }
             let jitter = self.draw(WAKE_JITTER);
             let at = self.held_until(id).map_or(self.now, |until| until.plus(jitter));
+            let at = self.sleeps_beside(id).map_or(at, |other| at.max(other));
             self.update(id, |waiter| (waiter.is_first, waiter.attempt_at) = (true, at));
             self.proceed(id);
         }
@@ -359,7 +348,7 @@ impl Queue {
                 }
             }
             let holder = party.clone().map(|party| Holder { party, token: lease.clone() });
-            self.holder_seen(resource, lease, holder, true);
+            self.holder_granted(resource, lease, holder, mode);
             for id in order {
                 let wants_it = |other: &Waiter| other.request.token == token;
                 if self.waiters.get(&id).is_some_and(|other| wants_it(other)) {
@@ -383,10 +372,8 @@ impl Queue {
         let (now, poll) = (self.now, self.settings.poll);
         let relies = was_subscribed || is(Mutant::ListensTooLate);
         let mut free_at = now;
+        self.holders_seen(blockers);
         for blocker in blockers {
-            if let Some(lease) = &blocker.lease {
-                self.holder_seen(&blocker.resource, lease, blocker.holder(), blocker.is_confirmed);
-            }
             self.subscribe(&blocker.resource);
             // A lease of this service ends with a notice or at its time; a lock of another client may end without.
             let free_in = match (blocker.free_in, &blocker.lease) {

@@ -515,6 +515,7 @@ impl Bounds {
             s.phases[waiter] = Phase::Waiting(NEVER);
             let blocker = |(resource, holder)| Blocker {
                 resource: name(resource),
+                mode: Mode::Exclusive,
                 lease: Some(token(holder)),
                 party: None,
                 is_confirmed: true,

@@ -1,0 +1,98 @@
+//! Waiters that go together: the run of compatible ones at the head of a queue. Shared ones are all woken by each end of a
+//! lease. The end of a permit frees one, so it wakes one waiter only: a hundred that are woken by each of three permits
+//! would ask the nodes a hundred times for one grant.
+
+use super::entry::{Activity, Queue};
+use super::event::{Mode, WaiterId};
+use crate::mutant::{Mutant, is};
+use crate::redlock::clock::BootTime;
+use crate::types::ResourceName;
+
+/// Whether it is a permit, of whatever limit.
+pub(super) fn is_permit(mode: Mode) -> bool {
+    mode.limit().is_some()
+}
+
+/// How many leases of this mode can stand at a time.
+fn at_a_time(mode: Mode) -> usize {
+    match mode {
+        Mode::Exclusive => 1,
+        Mode::Shared => usize::MAX,
+        Mode::Permit { limit } => limit.get().into(),
+    }
+}
+
+impl Queue {
+    /// Waiters at the head of a queue that are compatible with each other: one, several shared ones, or as many as there are
+    /// permits. Those whose callers are away are passed.
+    pub(super) fn head(&self, resource: &ResourceName) -> Vec<WaiterId> {
+        let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
+        let mut present = order.filter(|id| self.waiters.get(id).is_some_and(|waiter| !waiter.is_absent));
+        let mode = |id: &WaiterId| self.waiters.get(id).map_or(Mode::Exclusive, |waiter| waiter.request.mode);
+        if is(Mutant::NewestFirst) {
+            return present.next_back().copied().into_iter().collect();
+        }
+        let first = present.clone().next().map(mode);
+        let at_a_time = first.map_or(1, at_a_time);
+        let is_head = |(index, id): &(usize, &WaiterId)| {
+            let is_compatible = first.is_some_and(|first| first.is_compatible(mode(id)) && *index < at_a_time);
+            *index == 0 || is_compatible || is(Mutant::EveryoneContends)
+        };
+        present.by_ref().enumerate().take_while(is_head).map(|(_, id)| *id).collect()
+    }
+
+    /// Whether anybody waits whom a request of this mode, which does not wait, would overtake. A shared one overtakes no
+    /// other shared one: it is let in with them.
+    pub(super) fn keeps_out(&self, resource: &ResourceName, mode: Mode) -> bool {
+        let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
+        let mut present = order.filter_map(|id| self.waiters.get(id)).filter(|waiter| !waiter.is_absent);
+        present.any(|waiter| mode != Mode::Shared || waiter.request.mode != Mode::Shared)
+    }
+
+    /// The first waiters of a resource ask at this time: all of them, or one of those that wait for the end of a permit.
+    pub(super) fn wake_first_at(&mut self, resource: &ResourceName, at: BootTime) {
+        let frees_one = self.resources.get(resource).and_then(|known| known.seen).is_some_and(is_permit);
+        let mut has_one = false;
+        for id in self.head(resource) {
+            let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.is_first) else { continue };
+            // Who asks already may be asking for another permit that ended: it asks again if it is refused.
+            let is_busy = matches!(waiter.activity, Activity::Asking { .. } | Activity::Due { .. });
+            if frees_one && is_permit(waiter.request.mode) && !is_busy {
+                if has_one || waiter.attempt_at <= at && waiter.is_woken {
+                    continue;
+                }
+                has_one = true;
+            }
+            self.update(id, |waiter| waiter.wake(at));
+            self.proceed(id);
+        }
+    }
+
+    /// Whether the end of a permit has woken this waiter, so that another one is to be woken if it leaves.
+    pub(super) fn takes_wake_along(&self, id: WaiterId) -> bool {
+        self.waiters.get(&id).is_some_and(|waiter| {
+            let is_woken = waiter.is_woken || matches!(waiter.activity, Activity::Due { left_from: None });
+            is_permit(waiter.request.mode) && waiter.is_first && is_woken
+        })
+    }
+
+    /// Wakes another one instead of a waiter that left.
+    pub(super) fn pass_wake_on(&mut self, resources: &[ResourceName], was_woken: bool) {
+        let now = self.now;
+        for resource in resources.iter().filter(|_| was_woken) {
+            self.wake_first_at(resource, now);
+        }
+    }
+
+    /// Until when one that waits for the same permits, and came earlier, sleeps: they are all held, as far as it knows, so
+    /// the next one need not ask before it.
+    pub(super) fn sleeps_beside(&self, id: WaiterId) -> Option<BootTime> {
+        let waiter = self.waiters.get(&id).filter(|waiter| is_permit(waiter.request.mode))?;
+        let resource = waiter.request.resources.first()?;
+        let before = self.head(resource).into_iter().take_while(|other| *other != id);
+        let sleepers = before.filter_map(|other| self.waiters.get(&other)).filter(|other| {
+            other.is_first && other.activity == Activity::Idle && !other.is_woken && other.attempt_at > self.now
+        });
+        sleepers.map(|other| other.attempt_at).min()
+    }
+}
