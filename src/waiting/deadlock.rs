@@ -10,7 +10,7 @@ use super::event::{Action, Blocker, Mode, RefuseReason, WaiterId};
 use super::runs::is_permit;
 use crate::mutant::{Mutant, is};
 use crate::redlock::notifications::LeaseTag;
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{PERMITS_MAX, ResourceName, TokenHash};
 
 /// Edges that one search visits at most, since it runs under the lock of all queues. Beyond it no cycle
 /// is found.
@@ -133,6 +133,8 @@ impl Queue {
                 of_it().filter_map(|blocker| Some((LeaseTag::of(blocker.lease.as_ref()?), blocker.is_confirmed)));
             let after = known.filter.on_seen_held(leases);
             known.seen = of_it().map(|blocker| blocker.mode).next();
+            let permits = of_it().filter(|blocker| is_permit(blocker.mode)).filter_map(|blocker| blocker.lease.as_ref());
+            known.permits = permits.map(LeaseTag::of).take(PERMITS_MAX.into()).collect();
             let before = std::mem::take(&mut known.holders);
             let mut holders: Vec<Holder> = Vec::new();
             if self.settings.limits.detects_deadlocks {
@@ -144,7 +146,7 @@ impl Queue {
                 holders.extend(of_it().filter_map(holder).take(HOLDERS_KNOWN_MAX));
                 known.holders.clone_from(&holders);
             }
-            self.wake(resource, after);
+            self.wake(resource, after, None);
             holders.retain(|holder| before.iter().all(|known| known.token != holder.token));
             holders.iter().for_each(|holder| self.suspect(holder));
         }
@@ -168,8 +170,12 @@ impl Queue {
             is_new = known.holders.iter().all(|h| h.token != *lease) && known.holders.len() < HOLDERS_KNOWN_MAX;
             known.holders.extend(holder.clone().filter(|_| is_new));
         }
+        known.permits.retain(|_| is_permit(mode));
+        if is_permit(mode) && known.permits.len() < PERMITS_MAX.into() {
+            known.permits.push(LeaseTag::of(lease));
+        }
         known.seen = Some(mode);
-        self.wake(resource, after);
+        self.wake(resource, after, None);
         holder.filter(|_| is_new).iter().for_each(|holder| self.suspect(holder));
     }
 

@@ -38,12 +38,12 @@ impl Queue {
             // Waiters of other instances go first: only the pause wakes anybody, no notice about this lease.
             known.consecutive_handovers = 0;
             known.filter.ignore(lease);
-            return self.wake(resource, Some(YIELD_PAUSE));
+            return self.wake(resource, Some(YIELD_PAUSE), Some(lease));
         }
         let before = if others_wait.is_none() { known.consecutive_handovers } else { 0 };
         known.consecutive_handovers = before.saturating_add(1);
         known.filter.on_handover(lease);
-        self.wake(resource, Some(Duration::ZERO));
+        self.wake(resource, Some(Duration::ZERO), Some(lease));
     }
 
     pub(super) fn notice(&mut self, resource: &ResourceName, node: usize, notice: Notice) {
@@ -55,17 +55,18 @@ impl Queue {
         let silent = nodes.saturating_sub(self.connected.count_ones());
         let needed = NeededNotices { ended: quorum.saturating_sub(silent).max(1), withdrawn: quorum };
         let after = self.resources.get_mut(resource).and_then(|known| known.filter.on_notice(node, notice, needed));
-        self.wake(resource, after);
+        self.wake(resource, after, notice.lease);
     }
 
     /// A lease of this resource has ended, or may have: the first waiters ask after this time.
-    pub(super) fn wake(&mut self, resource: &ResourceName, after: Option<Duration>) {
+    pub(super) fn wake(&mut self, resource: &ResourceName, after: Option<Duration>, lease: Option<LeaseTag>) {
         let (Some(after), Some(known)) = (after, self.resources.get_mut(resource)) else { return };
         if is(Mutant::EndWakesNobody) {
             return;
         }
         known.held = None;
-        self.wake_first_at(resource, self.now.plus(after));
+        let frees_one = lease.is_some_and(|lease| known.permits.contains(&lease));
+        self.wake_first_at(resource, self.now.plus(after), frees_one);
     }
 
     /// Whether this resource is subscribed to on a quorum of nodes now. Any quorum has a node in common with

@@ -9,6 +9,7 @@ use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits,
 use super::wake::WakeFilter;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
+use crate::redlock::notifications::LeaseTag;
 use crate::types::{ResourceName, TokenHash};
 
 /// No time is later.
@@ -60,6 +61,8 @@ pub(super) struct Resource {
     pub(super) filter: WakeFilter,
     /// A lease that was granted or extended here holds it until then, unless its end is reported.
     pub(super) held: Option<(BootTime, Mode)>,
+    /// Permits that were seen since it was last held in another way; at most as many as there are.
+    pub(super) permits: Vec<LeaseTag>,
     /// How it was held when that was last seen.
     pub(super) seen: Option<Mode>,
     /// Who held it then, as far as they have owners and deadlocks are searched for.
@@ -96,6 +99,10 @@ pub(super) struct Waiter {
     pub(super) recheck_at: BootTime,
     pub(super) has_reported: bool,
     pub(super) tries: u32,
+    /// When to leave its intent on the nodes, again.
+    pub(super) intent_at: BootTime,
+    /// It may stand there.
+    pub(super) has_intent: bool,
     /// Attempts in a row that met a lease which a quorum did not confirm.
     pub(super) unconfirmed: u32,
     /// Pauses so far since the last clear answer.
@@ -134,6 +141,8 @@ impl Waiter {
             recheck_at: NEVER,
             has_reported: false,
             tries: 0,
+            intent_at: NEVER,
+            has_intent: false,
             unconfirmed: 0,
             pauses: 0,
             request,

@@ -201,6 +201,16 @@ pub enum Action {
     Subscribe(ResourceName),
     /// Give the subscriptions up.
     Unsubscribe(ResourceName),
+    /// Have the nodes admit no new shared leases or permits of these resources before this waiter, for a while; or again, where
+    /// `is_withdrawn`.
+    Intent {
+        /// The waiter.
+        waiter: WaiterId,
+        /// What it waits for.
+        resources: Arc<[ResourceName]>,
+        /// It waits no more.
+        is_withdrawn: bool,
+    },
     /// Send [`Event::Timer`] of this waiter then, instead of at the time before.
     Arm(WaiterId, BootTime),
 }

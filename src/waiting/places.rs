@@ -182,6 +182,7 @@ impl Queue {
             return self.cancel(id);
         }
         let was_woken = self.takes_wake_along(id);
+        self.withdraw_intent(id);
         let asked = self.stop(id);
         let mut resources = None;
         self.update(id, |waiter| {
@@ -221,15 +222,18 @@ impl Queue {
         let order = self.resources.get(resource).into_iter().flat_map(|known| &known.order);
         let is_first = |id: &WaiterId| self.waiters.get(id).is_some_and(|waiter| waiter.is_first);
         let behind: Vec<WaiterId> = order.copied().filter(|id| is_first(id) && !head.contains(id)).collect();
+        let was_woken = behind.iter().any(|id| self.takes_wake_along(*id));
         for id in behind {
             if self.waiters.get(&id).is_some_and(|waiter| matches!(waiter.activity, Activity::Due { .. })) {
                 self.stop(id);
             }
+            self.withdraw_intent(id);
             self.update(id, |waiter| {
                 (waiter.is_first, waiter.attempt_at, waiter.is_woken) = (false, NEVER, false);
             });
             self.proceed(id);
         }
+        self.pass_wake_on(std::slice::from_ref(resource), was_woken);
     }
 }
 

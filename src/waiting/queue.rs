@@ -68,9 +68,9 @@ impl Queue {
             Event::ReleaseSent { resource, lease, others_wait } => self.release_sent(&resource, lease, others_wait),
             Event::LeaseEnded(resource, lease) => {
                 let after = self.resources.get_mut(&resource).and_then(|r| r.filter.on_certain_end(lease));
-                self.wake(&resource, after);
+                self.wake(&resource, after, lease);
             }
-            Event::LeaseMayHaveEnded(resource) => self.wake(&resource, Some(SETTLE_PAUSE)),
+            Event::LeaseMayHaveEnded(resource) => self.wake(&resource, Some(SETTLE_PAUSE), None),
             Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
             Event::Subscribed(resource, node) => self.subscribed(&resource, node),
             Event::Connection { node, is_up } => self.connection(node, is_up),
@@ -126,7 +126,7 @@ impl Queue {
         if asked {
             self.start_due();
             let soon = self.now.plus(SETTLE_PAUSE);
-            resources.iter().for_each(|resource| self.wake_first_at(resource, soon));
+            resources.iter().for_each(|resource| self.wake_first_at(resource, soon, true));
         }
     }
 
@@ -141,6 +141,7 @@ impl Queue {
 
     /// Removes a waiter; those behind it are not woken yet.
     fn remove(&mut self, id: WaiterId) -> Option<Box<Waiter>> {
+        self.withdraw_intent(id);
         self.leave_queues(id);
         self.stop(id);
         self.waiters.remove(&id)
@@ -241,9 +242,10 @@ impl Queue {
                 return self.actions.push(Action::CheckCycle(id, cycle));
             }
         }
+        let intent_at = self.leave_intent(id);
         let Some(waiter) = self.waiters.get(&id) else { return };
         let until = if waits { waiter.request.until } else { NEVER };
-        self.actions.push(Action::Arm(id, at.min(until).min(waiter.recheck_at)));
+        self.actions.push(Action::Arm(id, at.min(until).min(waiter.recheck_at).min(intent_at)));
     }
 
     /// Returns until when it waits to ask.
@@ -373,6 +375,7 @@ impl Queue {
         let relies = was_subscribed || is(Mutant::ListensTooLate);
         let mut free_at = now;
         self.holders_seen(blockers);
+        self.met_members(id, blockers.iter().any(|blocker| blocker.mode != Mode::Exclusive));
         for blocker in blockers {
             self.subscribe(&blocker.resource);
             // A lease of this service ends with a notice or at its time; a lock of another client may end without.

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::super::deadlock::{Party, WaitEdge};
 use super::super::ends::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::event::{HandoverPlan, QueueFull, WaitLimits};
+use super::super::runs::INTENT_RENEWED;
 use super::super::wake::YIELD_PAUSE;
 use super::*;
 use crate::mutant;
@@ -109,10 +110,19 @@ impl Bench {
         self.enqueue(Self::request(&[resource], permit(limit))).0
     }
 
-    /// The attempt of a waiter finds that all permits are held, one of them by this lease.
-    fn refused_for_permit(&mut self, waiter: WaiterId, resource: &str, lease: u64) -> Vec<WaiterId> {
+    /// The attempt of a waiter finds that all permits are held, by these leases.
+    fn refused_for_permit(&mut self, waiter: WaiterId, resource: &str, leases: &[u64]) -> Vec<WaiterId> {
         let mode = self.queue.waiters[&waiter].request.mode;
-        self.refused_as(waiter, resource, (lease, mode), None, true)
+        let blocker = |lease: &u64| Blocker {
+            resource: name(resource),
+            mode,
+            lease: Some(token(*lease)),
+            party: None,
+            is_confirmed: true,
+            free_in: Some(ms(60_000)),
+        };
+        let blockers = leases.iter().map(blocker).collect();
+        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Held(blockers)))
     }
 
     fn enter_shared(&mut self, names: &[&str]) -> WaiterId {
@@ -560,8 +570,11 @@ fn as_many_ask_as_there_are_permits_and_the_end_of_one_wakes_one() {
     assert_eq!(bench.queue.asking, 2, "the next one does not know whether one is free");
     bench.granted(waiters[1], 2);
     bench.subscribed("a");
-    bench.refused_for_permit(waiters[2], "a", 1);
-    bench.refused_for_permit(waiters[3], "a", 1);
+    for _ in 0..2 {
+        bench.refused_for_permit(waiters[2], "a", &[1, 2]);
+        bench.refused_for_permit(waiters[3], "a", &[1, 2]);
+    }
+    assert_eq!(bench.queue.asking, 0);
     assert!(waiters[2..].iter().all(|waiter| bench.sleeps_until(*waiter) > bench.now.plus(ms(59_000))));
     let late = bench.enter_for_permit("a", 2);
     assert_eq!((bench.notice("a", 0, 1, false), bench.notice("a", 1, 1, false)), (vec![], vec![waiters[2]]));
@@ -574,6 +587,39 @@ fn as_many_ask_as_there_are_permits_and_the_end_of_one_wakes_one() {
     assert_eq!(bench.ended("a", 2), [waiters[3]]);
     // It leaves with the wake: the next one asks instead.
     assert_eq!(bench.on(Event::Cancel(waiters[3])), [late]);
+}
+
+#[test]
+fn a_writer_that_waits_for_readers_leaves_its_intent_and_takes_it_back() {
+    let mut bench = Bench::new(LIMITS);
+    let writer = bench.enter(&["a"]);
+    let intents = |bench: &Bench| {
+        let intent = |action: &Action| match action {
+            Action::Intent { waiter, is_withdrawn, .. } => Some((*waiter, *is_withdrawn)),
+            _ => None,
+        };
+        bench.last.iter().filter_map(intent).collect::<Vec<_>>()
+    };
+    bench.subscribed("a");
+    for _ in 0..2 {
+        bench.refused_as(writer, "a", (1, Mode::Shared), None, true);
+    }
+    assert_eq!((intents(&bench), bench.sleeps_until(writer)), (vec![(writer, false)], bench.now.plus(INTENT_RENEWED)));
+    assert_eq!(bench.timer(writer), NOBODY, "it only leaves it again");
+    assert_eq!(intents(&bench), [(writer, false)]);
+    assert_eq!(bench.ended("a", 1), [writer]);
+    bench.granted(writer, 2);
+    assert_eq!(intents(&bench), [(writer, true)]);
+    // Nobody else leaves one: readers let each other in, and permits end one by one.
+    for mode in [Mode::Shared, permit(2)] {
+        let other = bench.enqueue(Bench::request(&["b"], mode)).0;
+        bench.refused_as(other, "b", (3, if mode == Mode::Shared { permit(2) } else { Mode::Shared }), None, true);
+        assert_eq!(intents(&bench), []);
+        bench.on(Event::Cancel(other));
+    }
+    let held = bench.enter(&["c"]);
+    bench.refused(held, "c", 4);
+    assert_eq!(intents(&bench), [], "one exclusive lease lets nobody in");
 }
 
 #[test]

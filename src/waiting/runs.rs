@@ -1,12 +1,17 @@
 //! Waiters that go together: the run of compatible ones at the head of a queue. Shared ones are all woken by each end of a
-//! lease. The end of a permit frees one, so it wakes one waiter only: a hundred that are woken by each of three permits
-//! would ask the nodes a hundred times for one grant.
+//! lease. The end of what is known to be a permit frees one, so it wakes one waiter only: otherwise a hundred for a hundred
+//! permits would ask the nodes for each that ends.
 
-use super::entry::{Activity, Queue};
-use super::event::{Mode, WaiterId};
+use std::time::Duration;
+
+use super::entry::{Activity, NEVER, Queue};
+use super::event::{Action, Mode, WaiterId};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
 use crate::types::ResourceName;
+
+/// An intent is left again after this time, half of its time on the nodes.
+pub(crate) const INTENT_RENEWED: Duration = Duration::from_secs(1);
 
 /// Whether it is a permit, of whatever limit.
 pub(super) fn is_permit(mode: Mode) -> bool {
@@ -49,9 +54,9 @@ impl Queue {
         present.any(|waiter| mode != Mode::Shared || waiter.request.mode != Mode::Shared)
     }
 
-    /// The first waiters of a resource ask at this time: all of them, or one of those that wait for the end of a permit.
-    pub(super) fn wake_first_at(&mut self, resource: &ResourceName, at: BootTime) {
-        let frees_one = self.resources.get(resource).and_then(|known| known.seen).is_some_and(is_permit);
+    /// The first waiters of a resource ask at this time: all of them, or one of those that want a permit, if that is what is
+    /// freed.
+    pub(super) fn wake_first_at(&mut self, resource: &ResourceName, at: BootTime, frees_one: bool) {
         let mut has_one = false;
         for id in self.head(resource) {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.is_first) else { continue };
@@ -80,7 +85,45 @@ impl Queue {
     pub(super) fn pass_wake_on(&mut self, resources: &[ResourceName], was_woken: bool) {
         let now = self.now;
         for resource in resources.iter().filter(|_| was_woken) {
-            self.wake_first_at(resource, now);
+            self.wake_first_at(resource, now, true);
+        }
+    }
+
+    /// What the last attempt of a waiter met: where it waits alone for leases that are held together, new ones could be
+    /// admitted beside them for as long as they overlap.
+    pub(super) fn met_members(&mut self, id: WaiterId, is_together: bool) {
+        let now = self.now;
+        self.update(id, |waiter| {
+            let waits_alone = is_together && waiter.waits() && waiter.request.mode == Mode::Exclusive;
+            waiter.intent_at = if waits_alone { waiter.intent_at.min(now.plus(INTENT_RENEWED)) } else { NEVER };
+            if waits_alone && !waiter.has_intent {
+                waiter.intent_at = now;
+            }
+        });
+    }
+
+    /// Leaves the intent of the first one, or leaves it again. Returns when that is due the next time.
+    pub(super) fn leave_intent(&mut self, id: WaiterId) -> BootTime {
+        let now = self.now;
+        let Some(waiter) = self.waiters.get_mut(&id) else { return NEVER };
+        if !waiter.is_first {
+            return NEVER;
+        }
+        if waiter.intent_at <= now {
+            (waiter.intent_at, waiter.has_intent) = (now.plus(INTENT_RENEWED), true);
+            let resources = waiter.request.resources.clone();
+            self.actions.push(Action::Intent { waiter: id, resources, is_withdrawn: false });
+        }
+        self.waiters.get(&id).map_or(NEVER, |waiter| waiter.intent_at)
+    }
+
+    /// It is not the first any more, or has what it waited for.
+    pub(super) fn withdraw_intent(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get_mut(&id) else { return };
+        waiter.intent_at = NEVER;
+        if std::mem::take(&mut waiter.has_intent) {
+            let resources = waiter.request.resources.clone();
+            self.actions.push(Action::Intent { waiter: id, resources, is_withdrawn: true });
         }
     }
 

@@ -110,7 +110,7 @@ async fn an_acquire_out_of_bounds_names_its_field() {
         ("wait=1s&wait_id=0123456789abcde%2F".to_owned(), "wait_id"),
         ("wait_id=0123456789abcdef".to_owned(), "wait_id"),
         (r#"{"hold":1}"#.to_owned(), "hold"),
-        ("mode=shared".to_owned(), "mode"),
+        ("mode=read".to_owned(), "mode"),
         (r#"{"metadata":{"k":null}}"#.to_owned(), "metadata"),
         (r#"{"wait":10}"#.to_owned(), "wait"),
     ] {
