@@ -133,7 +133,8 @@ impl Queue {
                 of_it().filter_map(|blocker| Some((LeaseTag::of(blocker.lease.as_ref()?), blocker.is_confirmed)));
             let after = known.filter.on_seen_held(leases);
             known.seen = of_it().map(|blocker| blocker.mode).next();
-            let permits = of_it().filter(|blocker| is_permit(blocker.mode)).filter_map(|blocker| blocker.lease.as_ref());
+            let permits =
+                of_it().filter(|blocker| is_permit(blocker.mode)).filter_map(|blocker| blocker.lease.as_ref());
             known.permits = permits.map(LeaseTag::of).take(PERMITS_MAX.into()).collect();
             let before = std::mem::take(&mut known.holders);
             let mut holders: Vec<Holder> = Vec::new();

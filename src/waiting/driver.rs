@@ -199,7 +199,10 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         keep: Option<KeepPlace>,
     ) -> Result<Place<N, C, E>, &'static str> {
         let next = Mutex::new((None, BootTime::from_nanos(u64::MAX)));
-        let (slot, key) = (Arc::new(Slot { token: token.clone(), next, changed: Notify::new() }), keep.as_ref().map(|keep| keep.key.clone()));
+        let (slot, key) = (
+            Arc::new(Slot { token: token.clone(), next, changed: Notify::new() }),
+            keep.as_ref().map(|keep| keep.key.clone()),
+        );
         let state = &mut *self.0.state.lock();
         let State { queue, places, .. } = state;
         let kept = keep.as_ref().map(|keep| places.take(keep, |waiter| queue.is_queued(waiter)));

@@ -87,6 +87,10 @@ pub(super) struct Waiter {
     pub(super) attempt_at: BootTime,
     /// The resource may have become free: it asks although a lease seems to run on.
     pub(super) is_woken: bool,
+    /// So it was when it asked the last time.
+    pub(super) was_woken: bool,
+    /// It has gone to sleep while it was first.
+    pub(super) has_slept: bool,
     /// Its subscriptions were complete when it began to ask.
     pub(super) was_subscribed: bool,
     /// It was refused before its subscriptions were complete: it asks when they are.
@@ -133,6 +137,8 @@ impl Waiter {
             is_absent: false,
             attempt_at: now,
             is_woken: false,
+            was_woken: false,
+            has_slept: false,
             was_subscribed: false,
             awaits_subscription: false,
             // Its token may be that of the present lease, which it gets again.

@@ -195,7 +195,7 @@ impl Queue {
             }
             let jitter = self.draw(WAKE_JITTER);
             let at = self.held_until(id).map_or(self.now, |until| until.plus(jitter));
-            let at = self.sleeps_beside(id).map_or(at, |other| at.max(other));
+            let at = self.follows(id, true).map_or(at, |other| at.max(other));
             self.update(id, |waiter| (waiter.is_first, waiter.attempt_at) = (true, at));
             self.proceed(id);
         }
@@ -205,7 +205,7 @@ impl Queue {
     pub(super) fn proceed(&mut self, id: WaiterId) {
         let (now, poll) = (self.now, self.settings.poll);
         let jitter = self.draw(WAKE_JITTER);
-        let held_until = self.held_until(id);
+        let (held_until, follows) = (self.held_until(id), self.follows(id, false));
         let Some(waiter) = self.waiters.get_mut(&id).filter(|waiter| !waiter.is_absent) else { return };
         let waits = waiter.waits();
         let is_over = waits && now >= waiter.request.until;
@@ -223,7 +223,8 @@ impl Queue {
         if waits && waiter.is_first && waiter.attempt_at <= now && !waiter.is_woken && !is_over {
             // Its holder extended it through this instance meanwhile: the nodes need not be asked.
             let extended = held_until.filter(|until| *until > now);
-            waiter.attempt_at = extended.map_or(waiter.attempt_at, |until| until.plus(jitter));
+            let follows = follows.filter(|_| waiter.has_slept);
+            waiter.attempt_at = follows.or(extended.map(|until| until.plus(jitter))).unwrap_or(waiter.attempt_at);
         }
         let at = if waiter.is_first { waiter.attempt_at } else { NEVER };
         if at <= now || is_over {
@@ -243,7 +244,8 @@ impl Queue {
             }
         }
         let intent_at = self.leave_intent(id);
-        let Some(waiter) = self.waiters.get(&id) else { return };
+        let Some(waiter) = self.waiters.get_mut(&id) else { return };
+        waiter.has_slept |= waiter.is_first;
         let until = if waits { waiter.request.until } else { NEVER };
         self.actions.push(Action::Arm(id, at.min(until).min(waiter.recheck_at).min(intent_at)));
     }
@@ -292,6 +294,7 @@ impl Queue {
         }
         self.update(id, |waiter| {
             waiter.activity = Activity::Asking { is_counted: waits, has_left: false };
+            waiter.was_woken = waiter.is_woken;
             (waiter.attempt_at, waiter.is_woken) = (NEVER, false);
             (waiter.was_subscribed, waiter.awaits_subscription) = (was_subscribed, false);
         });
@@ -332,7 +335,7 @@ impl Queue {
     fn granted(&mut self, id: WaiterId, lease: &TokenHash, until: BootTime) {
         let Some(waiter) = self.remove(id) else { return };
         self.actions.push(Action::Grant(id));
-        let WaitRequest { resources, mode, party, token, .. } = waiter.request;
+        let WaitRequest { resources, mode, party, token, .. } = waiter.request.clone();
         for resource in resources.iter() {
             self.set_held(resource, until, mode);
             let Some(known) = self.resources.get_mut(resource) else { continue };
@@ -351,6 +354,7 @@ impl Queue {
             }
             let holder = party.clone().map(|party| Holder { party, token: lease.clone() });
             self.holder_granted(resource, lease, holder, mode);
+            self.lead(resource, &waiter);
             for id in order {
                 let wants_it = |other: &Waiter| other.request.token == token;
                 if self.waiters.get(&id).is_some_and(|other| wants_it(other)) {

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use super::entry::{Activity, NEVER, Queue};
+use super::entry::{Activity, NEVER, Queue, Waiter};
 use super::event::{Action, Mode, WaiterId};
+use super::wake::SETTLE_PAUSE;
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
 use crate::types::ResourceName;
@@ -127,15 +128,27 @@ impl Queue {
         }
     }
 
-    /// Until when one that waits for the same permits, and came earlier, sleeps: they are all held, as far as it knows, so
-    /// the next one need not ask before it.
-    pub(super) fn sleeps_beside(&self, id: WaiterId) -> Option<BootTime> {
-        let waiter = self.waiters.get(&id).filter(|waiter| is_permit(waiter.request.mode))?;
-        let resource = waiter.request.resources.first()?;
-        let before = self.head(resource).into_iter().take_while(|other| *other != id);
-        let sleepers = before.filter_map(|other| self.waiters.get(&other)).filter(|other| {
-            other.is_first && other.activity == Activity::Idle && !other.is_woken && other.attempt_at > self.now
-        });
-        sleepers.map(|other| other.attempt_at).min()
+    /// Until when a waiter that nothing has woken leaves it to the first one of its run to ask: that one knows what it waits
+    /// for, or is asking. `is_new`: it has not asked yet, so it only goes to sleep beside one that sleeps.
+    pub(super) fn follows(&self, id: WaiterId, is_new: bool) -> Option<BootTime> {
+        let waiter = self.waiters.get(&id).filter(|waiter| waiter.request.mode != Mode::Exclusive)?;
+        let order = self.resources.get(waiter.request.resources.first()?).into_iter().flat_map(|known| &known.order);
+        let mut present = order.filter_map(|other| Some((other, self.waiters.get(other)?)));
+        let (_, leader) = present.find(|(_, other)| !other.is_absent).filter(|(other, _)| **other != id)?;
+        if !leader.is_first || leader.is_woken || !leader.request.mode.is_compatible(waiter.request.mode) {
+            return None;
+        }
+        match leader.activity {
+            Activity::Idle if leader.attempt_at > self.now => Some(leader.attempt_at.plus(SETTLE_PAUSE)),
+            Activity::Asking { .. } | Activity::Due { .. } if !is_new => Some(self.now.plus(self.settings.poll)),
+            _ => None,
+        }
+    }
+
+    /// Lets those who left it to a waiter to ask go on, now that it was granted. Those whom the same end has woken ask anyway.
+    pub(super) fn lead(&mut self, resource: &ResourceName, waiter: &Waiter) {
+        if waiter.request.mode != Mode::Exclusive && waiter.waits() && !waiter.was_woken {
+            self.wake_first_at(resource, self.now, true);
+        }
     }
 }
