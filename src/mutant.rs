@@ -75,6 +75,18 @@ mutants! {
         ReleaseBelievesAll,
         /// A node that was probed before is refused as part of a new cluster.
         InitBlocked,
+        /// A node admits as many permits as the limit says, whatever their slots.
+        CountPerNode,
+        /// The key of shared leases lasts as long as the one that came last, not as the longest.
+        KeyOfLastMember,
+        /// A member's end is a time of the instance's clock.
+        EndByInstance,
+        /// A node admits shared leases beside another caller's intent.
+        SharedUnderIntent,
+        /// A node gives a fence that is proposed whether or not it gave it before.
+        FenceGivenTwice,
+        /// A downgrade that a quorum confirmed counts as an extend, although nodes keep the end.
+        DowngradeLengthens,
     }
     /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
     FOUND_IN_QUEUES {

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::members::Members;
 use super::store::Expiring;
 use crate::protocol::LeaseRecord;
+use crate::protocol::record::member_kind;
 use crate::types::{Mode, ResourceName, TokenHash};
 
 /// Where the hash of the token ends in a lock's value.
@@ -17,6 +19,8 @@ const TOKEN_HEX_LEN: usize = 64;
 pub(in crate::protocol) enum LockValue {
     /// A lease of this service.
     Lease(LeaseRecord),
+    /// Shared leases or permits.
+    Members(Members),
     /// Any other string.
     Bytes(Arc<[u8]>),
     /// A key of another Redis type, by its name.
@@ -38,6 +42,7 @@ impl LockValue {
     pub(in crate::protocol) fn fingerprint(&self) -> Arc<str> {
         match self {
             Self::Lease(record) => sha1_hex(record.encode().as_bytes()),
+            Self::Members(members) => sha1_hex(format!("S|{}", member_kind(members.kind)).as_bytes()),
             Self::Bytes(bytes) => sha1_hex(bytes),
             Self::OtherType(kind) => format!("type:{kind}").into(),
         }
@@ -47,7 +52,7 @@ impl LockValue {
     pub(in crate::protocol) fn looks_like_lease(&self) -> bool {
         match self {
             Self::Lease(_) => true,
-            Self::OtherType(_) => false,
+            Self::Members(_) | Self::OtherType(_) => false,
             Self::Bytes(bytes) => bytes.get(TOKEN_HEX_LEN) == Some(&b'|') && has_lease_head(bytes),
         }
     }
@@ -58,7 +63,7 @@ impl LockValue {
             Self::Bytes(bytes) => {
                 bytes.starts_with(token.as_str().as_bytes()) && bytes.get(TOKEN_HEX_LEN) == Some(&b'|')
             }
-            Self::Lease(_) | Self::OtherType(_) => false,
+            Self::Lease(_) | Self::Members(_) | Self::OtherType(_) => false,
         }
     }
 }
@@ -91,7 +96,7 @@ pub(in crate::protocol) struct Locks {
 #[derive(Debug, Clone)]
 struct Lock {
     value: LockValue,
-    /// Its place in the index; 0 for what is not a lease.
+    /// Its place in the index; 0 for what is neither a lease nor several.
     place: u64,
 }
 
@@ -125,7 +130,7 @@ impl Locks {
     /// Redis' `SET`, with the index entry of a lease.
     pub(in crate::protocol) fn put(&mut self, resource: &ResourceName, value: LockValue, end_ms: Option<u64>) {
         let mut place = 0;
-        if matches!(value, LockValue::Lease(_)) {
+        if matches!(value, LockValue::Lease(_) | LockValue::Members(_)) {
             self.last_place += 1;
             place = self.last_place;
             self.index.insert(place, resource.clone());
@@ -157,23 +162,35 @@ impl Locks {
         });
     }
 
-    /// Up to `count` leases after place `cursor`, and the cursor of the next page (`None` at the end).
+    /// Up to `count` held resources after place `cursor`, each with its leases and their remaining milliseconds, and the cursor of
+    /// the next page (`None` at the end).
     pub(in crate::protocol) fn page(
         &self,
         cursor: u64,
         count: usize,
         now_ms: u64,
-    ) -> (Option<u64>, Vec<(&ResourceName, &LeaseRecord)>) {
+    ) -> (Option<u64>, Vec<(&ResourceName, Vec<(&LeaseRecord, u64)>)>) {
         let mut after = self.index.range((Bound::Excluded(cursor), Bound::Unbounded));
         let mut last = cursor;
         let mut leases = Vec::new();
         for (place, resource) in after.by_ref().take(count.max(1)) {
             last = *place;
-            if let Some(LockValue::Lease(record)) = self.get(resource, now_ms) {
-                leases.push((resource, record));
-            }
+            leases.push((resource, self.leases_of(resource, now_ms)));
         }
         (after.next().map(|_| last), leases)
+    }
+
+    /// The leases of a resource, with their remaining milliseconds: more than one only of members.
+    pub(in crate::protocol) fn leases_of(&self, resource: &ResourceName, now_ms: u64) -> Vec<(&LeaseRecord, u64)> {
+        match self.get(resource, now_ms) {
+            Some(LockValue::Lease(record)) => {
+                self.left_ms(resource, now_ms).flatten().map(|left_ms| (record, left_ms)).into_iter().collect()
+            }
+            Some(LockValue::Members(members)) => {
+                members.living(now_ms).map(|member| (&member.record, member.end_ms - now_ms)).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// The latest end of a key.

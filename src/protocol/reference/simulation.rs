@@ -131,6 +131,11 @@ impl ReferenceNode {
         }
     }
 
+    /// All leases of a resource, with their remaining milliseconds.
+    pub(crate) fn leases_of(&self, now_us: u64, resource: &ResourceName) -> Vec<(&LeaseRecord, u64)> {
+        self.memory.locks.leases_of(resource, now_us / 1_000)
+    }
+
     /// The view that it has installed last.
     pub(crate) fn view(&self) -> std::sync::Arc<crate::protocol::View> {
         self.memory.marker.0.as_ref().map(|m| std::sync::Arc::clone(&m.view)).unwrap_or_default()
