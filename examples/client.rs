@@ -12,7 +12,7 @@ use redlockd::client::renewal::LeaseRenewer;
 use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
-use redlockd::types::ResourceName;
+use redlockd::types::{ResourceName, WantedMode};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -36,6 +36,7 @@ pub async fn run(url: &str) -> Result<(), Failure> {
     let client = Client::new(ClientSettings { urls: vec![BaseUrl::parse(url)?], key: None, ca_pem: None })?;
     let want = LockRequest {
         kept_for: None,
+        mode: WantedMode::Exclusive,
         resource: ResourceName::parse("example/client")?,
         ttl: Some(Duration::from_secs(3)),
         owner: "example".to_owned(),

@@ -11,7 +11,7 @@ use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
 use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
 use redlockd::redlock::entropy::{Entropy, SystemEntropy};
-use redlockd::types::{ResourceName, Token};
+use redlockd::types::{PermitLimit, ResourceName, Token, WantedMode};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -25,7 +25,7 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
 enum Command {
-    Acquire { name: String, ttl_ms: u64, wait_ms: u64 },
+    Acquire { name: String, ttl_ms: u64, wait_ms: u64, mode: Option<String>, limit: Option<u64> },
     Check,
     Release,
 }
@@ -63,8 +63,13 @@ async fn drive() -> Result<(), Failure> {
     let (mut held, mut commands) = (None, BufReader::new(tokio::io::stdin()).lines());
     while let Some(line) = commands.next_line().await? {
         let event = match (serde_json::from_str(&line)?, &held) {
-            (Command::Acquire { name, ttl_ms, wait_ms }, _) => {
-                let wanted = (ResourceName::parse(&name)?, Duration::from_millis(ttl_ms));
+            (Command::Acquire { name, ttl_ms, wait_ms, mode, limit }, _) => {
+                let mode = match (mode.as_deref(), limit.and_then(PermitLimit::new)) {
+                    (_, Some(limit)) => WantedMode::Permit { limit },
+                    (Some("shared"), None) => WantedMode::Shared,
+                    _ => WantedMode::Exclusive,
+                };
+                let wanted = (ResourceName::parse(&name)?, mode, Duration::from_millis(ttl_ms));
                 match begin(&client, wanted, Duration::from_millis(wait_ms)).await {
                     Ok((lock, event)) => {
                         held = Some(lock);
@@ -95,12 +100,13 @@ async fn drive() -> Result<(), Failure> {
 /// Acquires and renews.
 async fn begin(
     client: &Client,
-    (resource, ttl): (ResourceName, Duration),
+    (resource, mode, ttl): (ResourceName, WantedMode, Duration),
     wait: Duration,
 ) -> Result<(Held, serde_json::Value), ClientError> {
     let (owner, note, metadata) = (String::new(), String::new(), Default::default());
     let request = LockRequest {
         resource: resource.clone(),
+        mode,
         ttl: Some(ttl),
         owner,
         note,
@@ -117,7 +123,7 @@ async fn begin(
     });
     let lock = Held { resource, token, margin, deadline, renewal };
     let event = json!({
-        "event": "acquired", "fence": lease.lease.fence, "valid_for_ms": lock.valid_for().as_millis(),
+        "event": "acquired", "fence": lease.lease.fence, "slot": lease.lease.slot, "valid_for_ms": lock.valid_for().as_millis(),
     });
     Ok((lock, event))
 }

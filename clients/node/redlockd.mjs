@@ -295,13 +295,15 @@ export class Lock {
   #renewing = Promise.resolve()
 
   /**
-   * ttl, wait: milliseconds, or texts such as "30s". owner, note, metadata: labels for people. margin: milliseconds before
+   * ttl, wait: milliseconds, or texts such as "30s". mode: 'shared' for a lease beside other shared ones; limit: 3 for one of
+   * three permits, whose number is in `slot` then. owner, note, metadata: labels for people. margin: milliseconds before
    * the deadline at which the lease counts as lost (default: a tenth of the TTL, at most 500). signal: gives the wait up.
    * renew: false for no timer.
    */
   static async acquire(client, resource, options = {}) {
-    const { ttl, wait = 0, owner = '', note = '', metadata = {}, margin, signal, renew = true } = options
-    const body = { owner, note, metadata, ...(ttl === undefined ? {} : { ttl: `${milliseconds(ttl, 'ttl')}ms` }) }
+    const { ttl, wait = 0, mode, limit, owner = '', note = '', metadata = {}, margin, signal, renew = true } = options
+    // What is undefined is left out of the JSON.
+    const body = { owner, note, metadata, mode, limit, ttl: ttl === undefined ? undefined : `${milliseconds(ttl, 'ttl')}ms` }
     const token = randomBytes(24).toString('base64url')
     const end = after(now(), milliseconds(wait, 'wait'))
     let [retry, maybeHeld] = [RETRY_FIRST, false]
@@ -334,7 +336,7 @@ export class Lock {
     this.#ttl = lease.ttl_ms
     this.#margin = margin === undefined ? Math.min(lease.ttl_ms / 10, 500) : milliseconds(margin, 'margin')
     this.#deadline = deadline
-    Object.assign(this, { resource, token, fence: lease.fence, lease })
+    Object.assign(this, { resource, token, fence: lease.fence, slot: lease.slot, lease })
   }
 
   get signal() { return this.#lost.signal }

@@ -121,7 +121,7 @@ pub struct Waiter {
     pub position: usize,
     /// The waiter's owner label.
     pub owner: String,
-    /// `exclusive`, `shared` or `permit`; empty where it is not known.
+    /// `exclusive`, `shared` or `permit`.
     pub mode: String,
     /// How long it has waited. Milliseconds.
     pub waiting_ms: u64,

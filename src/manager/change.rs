@@ -10,6 +10,7 @@ use super::snapshots::LeaseChange;
 use super::types::*;
 use crate::protocol::{EndReason, LeaseRecord};
 use crate::redlock::clock::Clock;
+use crate::redlock::downgrade::DowngradeRefusal;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
 use crate::redlock::inspect::ResourceState;
@@ -24,8 +25,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel (drop): it may or may not have taken effect; the old deadline is still valid.
     pub async fn extend(&self, request: ExtendRequest) -> Result<ExtendedLease, ExtendError> {
         let hash = request.token.hash();
-        let is_edited = request.note.is_some() || !request.metadata.is_empty() || request.kept_for.is_some();
-        let labels = match is_edited || request.downgrade {
+        if request.downgrade {
+            self.downgrade(&request.resource, &hash).await?;
+        }
+        let labels = match request.note.is_some() || !request.metadata.is_empty() || request.kept_for.is_some() {
             true => Some(self.edited_labels(&request, &hash).await?),
             false => None,
         };
@@ -81,6 +84,23 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok(ExtendedLease { lease, renewals: extended.record.renewals })
     }
 
+    /// Makes an exclusive lease a shared one, and lets those go on who wait for that.
+    ///
+    /// Cancel: some nodes may have done it; it counts as shared.
+    async fn downgrade(&self, resource: &ResourceName, hash: &TokenHash) -> Result<(), ExtendError> {
+        let outcome = self.engine().downgrade(resource, hash).await;
+        // Whatever the answer is, nodes may admit others now.
+        self.shared.waiting.lease_may_have_ended(resource);
+        match outcome {
+            Ok(_) => Ok(()),
+            Err(DowngradeRefusal::Lease(refusal)) => Err(self.extend_error(hash, refusal)),
+            Err(DowngradeRefusal::Permit) => {
+                let detail = "a permit cannot become a shared lease: release it and acquire";
+                Err(ExtendError::Invalid("mode", detail.to_owned()))
+            }
+        }
+    }
+
     /// The labels that a quorum has, with the request's changes, and the TTL.
     async fn edited_labels(&self, request: &ExtendRequest, hash: &TokenHash) -> Result<(Labels, Ttl), ExtendError> {
         let view = self.engine().inspect(&request.resource).await.map_err(|answers| ExtendError::NoQuorum {
@@ -88,10 +108,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             valid_for: self.shared.own_leases.valid_for(hash, self.now()),
         })?;
         let (mut labels, ttl) = match (view.state.lease_of(hash), &view.state) {
-            (Some((record, _)), _) if request.downgrade && record.mode.slot().is_some() => {
-                let detail = "a permit cannot become a shared lease: release it and acquire";
-                return Err(ExtendError::Invalid("mode", detail.to_owned()));
-            }
             (Some((record, _)), _) => (record.labels(), record.ttl),
             (None, ResourceState::Free) => return Err(ExtendError::Gone(GoneReason::Unknown)),
             (None, _) => return Err(ExtendError::NotHolder),

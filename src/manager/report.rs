@@ -285,6 +285,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let records = refusal.holder.iter().chain(&refusal.members);
         let holders: Vec<HolderInfo> = records.map(|record| self.holder(record, left, true)).collect();
         let reason = match holders.iter().map(|holder| holder.valid_for).max() {
+            // A waiter of another instance is before it.
+            None if refusal.is_intent => HeldReason::Lease,
             None => HeldReason::Foreign,
             Some(valid_for) if valid_for.is_zero() => HeldReason::LockDelay,
             Some(_) => HeldReason::Lease,

@@ -370,8 +370,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
         }
         for resource in resources {
             let (engine, resource, token) = (self.engine.clone(), resource.clone(), token.clone());
-            //LATER self.engine.tasks.spawn(async move { engine.intend(&resource, &token, is_withdrawn).await });
-            let _ = (engine, resource, token);
+            self.engine.tasks.spawn(async move { engine.intend(&resource, &token, is_withdrawn).await });
         }
     }
 }

@@ -208,5 +208,5 @@ impl Queue {
 
 fn entry(waiter: &Waiter) -> WaiterEntry {
     let owner = waiter.request.party.as_ref().map_or("", |party| party.owner());
-    WaiterEntry { owner: Arc::from(owner), since: waiter.since }
+    WaiterEntry { owner: Arc::from(owner), mode: waiter.request.mode, since: waiter.since }
 }

@@ -271,6 +271,8 @@ pub enum HandoverPlan {
 pub struct WaiterEntry {
     /// The owner that it names.
     pub owner: Arc<str>,
+    /// What it waits for.
+    pub mode: Mode,
     /// When it began to wait.
     pub since: BootTime,
 }

@@ -583,7 +583,7 @@ fn as_many_ask_as_there_are_permits_and_the_end_of_one_wakes_one() {
         NOBODY,
         "one was free; the one that is first now sleeps as the other does"
     );
-    assert_eq!(bench.sleeps_until(late), bench.sleeps_until(waiters[3]));
+    assert_eq!(bench.sleeps_until(late), bench.sleeps_until(waiters[3]).plus(SETTLE_PAUSE));
     assert_eq!(bench.ended("a", 2), [waiters[3]]);
     // It leaves with the wake: the next one asks instead.
     assert_eq!(bench.on(Event::Cancel(waiters[3])), [late]);

@@ -7,7 +7,7 @@ use crate::manager::types::{
 };
 use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
-use crate::types::{PermitLimit, WantedMode};
+use crate::types::PermitLimit;
 
 /// The count of votes.
 pub(crate) fn quorum(count: QuorumCount) -> api::Quorum {
@@ -52,7 +52,7 @@ pub(crate) fn waiter(view: &WaiterInfo) -> api::Waiter {
         instance: view.instance.to_string(),
         position: view.position,
         owner: view.owner.clone(),
-        mode: WantedMode::Exclusive.as_str().to_owned(),
+        mode: view.mode.as_str().to_owned(),
         waiting_ms: ms(view.waiting),
     }
 }

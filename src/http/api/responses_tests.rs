@@ -11,7 +11,7 @@ use crate::manager::types::{HolderInfo, ListItem, NodeFinding, ResourceOnNode, W
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::Verdict;
-use crate::types::{Fence, Labels, Mode, NodeId, PermitLimit, Token, Ttl};
+use crate::types::{Fence, Labels, Mode, NodeId, PermitLimit, Token, Ttl, WantedMode};
 
 const TOKEN: &str = "abcdefghijklmnopqrstuv";
 const TOKEN_ID: &str = "f69f9b70";
@@ -78,6 +78,7 @@ fn inspection(state: LockState) -> Inspection {
         waiters: vec![WaiterInfo {
             instance: here(),
             position: 1,
+            mode: WantedMode::Exclusive,
             owner: "bob".to_owned(),
             waiting: Duration::from_millis(1_500),
         }],

@@ -95,6 +95,8 @@ pub struct WaiterInfo {
     pub instance: InstanceName,
     /// Its position in that instance's queue; 1 is the head.
     pub position: usize,
+    /// How it wants to share the resource.
+    pub mode: WantedMode,
     /// The owner that it names.
     pub owner: String,
     /// How long it has waited.
