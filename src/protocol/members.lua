@@ -37,7 +37,6 @@ local function held_by(LOCK, HASH, v, left, intent)
   if Q and (longest > Q or v and longest < 0) then -- no lease lasts longer than a quarantine: this clock went backwards
     longest = Q
     redis.call('PEXPIRE', LOCK, Q)
-    redis.call('PEXPIRE', HASH, Q)
   end
   left = left or first - NOW_MS
   out[2] = v and (left < 0 or left > longest) and longest or left

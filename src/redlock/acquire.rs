@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::acquire_shared;
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
@@ -12,8 +13,8 @@ use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in, quorum_of};
 use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireArgs, CancelArgs, EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind,
-    UpdateArgs,
+    AcquireArgs, CancelArgs, EndReason, HeldByMembers, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable,
+    UnreachableKind, UpdateArgs,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, Ttl, WantedMode};
 
@@ -39,8 +40,8 @@ pub(crate) struct AcquireParams {
 /// A lease that a quorum granted. If dropped without [`Grant::keep`], its attempt is cancelled on all
 /// nodes in the background.
 pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
-    engine: Redlock<N, C, E>,
-    undo: Undo<N, C, E>,
+    pub(super) engine: Redlock<N, C, E>,
+    pub(super) undo: Undo<N, C, E>,
     /// The fencing token, stored on a quorum.
     pub fence: Fence,
     /// How it shares the resource, with the slot of a permit.
@@ -53,7 +54,7 @@ pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     pub deadline: BootTime,
     /// Number of nodes that had granted when the quorum was reached.
     pub granted: usize,
-    min_validity: Duration,
+    pub(super) min_validity: Duration,
 }
 
 impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
@@ -98,11 +99,11 @@ pub(crate) struct Refusal {
     /// The earliest time after which a quorum can be free.
     pub free_in: Option<Duration>,
     /// Shared leases or permits that hold the resource, each once, as nodes report them: some of them where there are many.
-    #[allow(dead_code, reason = "not read yet")]
     pub members: Vec<LeaseRecord>,
     /// Slots of permits that a node reports as taken.
-    #[allow(dead_code, reason = "not read yet")]
     pub taken: BTreeSet<u8>,
+    /// On a node the intent of another caller, which waits, keeps the request out; there may be no holder.
+    pub is_intent: bool,
 }
 
 /// Reason of a [`Refusal`].
@@ -121,10 +122,8 @@ pub(crate) enum RefusalKind {
     /// Too many attempts claim this token's lease.
     TooManyClaims,
     /// Permits of another limit are held, and there was no quorum.
-    #[allow(dead_code, reason = "nodes grant no permits yet")]
     LimitDiffers(PermitLimit),
     /// This token holds the resource in another mode or with another limit.
-    #[allow(dead_code, reason = "nodes grant one mode yet")]
     ModeDiffers(Mode),
 }
 
@@ -142,8 +141,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Cancel: the attempt is cancelled on all nodes in the background.
     pub(crate) async fn attempt(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
         if params.mode != WantedMode::Exclusive {
-            // Nodes grant no other mode yet.
-            return Err(self.refusal(&Tally::new(self.nodes.len())));
+            return self.attempt_shared(params, started).await;
         }
         let attempt = self.entropy.attempt();
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
@@ -168,15 +166,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if !took_effect {
                 undo.disarm();
             }
-            return Err(self.refusal(&tally));
+            return Err(self.refusal(&tally, params.mode));
         }
         let Some(fence) = self.settle_fence(params, &tally).await else {
-            return Err(Refusal { kind: RefusalKind::Split, ..self.refusal(&tally) });
+            return Err(Refusal { kind: RefusalKind::Split, ..self.refusal(&tally, params.mode) });
         };
         let deadline = self.deadline(started, params.ttl);
         let min_validity = self.min_validity(params.ttl);
         if deadline.since(self.clock.now()) < min_validity {
-            return Err(Refusal { kind: RefusalKind::TooSlow, ..self.refusal(&tally) });
+            return Err(Refusal { kind: RefusalKind::TooSlow, ..self.refusal(&tally, params.mode) });
         }
         Ok(Grant {
             engine: self.clone(),
@@ -192,7 +190,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     }
 
     /// One round of an attempt, repeated with the same attempt and stamp if the view changed meanwhile.
-    async fn acquire_round(
+    pub(super) async fn acquire_round(
         &self,
         request: Request,
         ttl: Option<Ttl>,
@@ -209,14 +207,18 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             rounds.took_effect |= !tally.answers().iter().all(took_no_effect);
             if tally.decision() == Decision::Reached || repeats == 0 || !self.has_moved_on(&tally) {
                 let is_old = |(i, a): &(usize, &NodeResult)| {
-                    matches!(a, Ok(Reply::Granted { joined: true, .. })) && !granted_before.contains(i)
+                    matches!(a, Ok(Reply::Granted { joined: true, .. } | Reply::Admitted { joined: true, .. }))
+                        && !granted_before.contains(i)
                 };
                 rounds.joined = tally.received().filter(is_old).count() >= self.quorum();
                 return (tally, rounds);
             }
             repeats -= 1;
             // Where it joins what this attempt set before the change.
-            let is_own = |a: &NodeResult| !matches!(a, Ok(Reply::Granted { joined: true, .. } | Reply::NoVote(_)));
+            let is_joined = |a: &NodeResult| {
+                matches!(a, Ok(Reply::Granted { joined: true, .. } | Reply::Admitted { joined: true, .. }))
+            };
+            let is_own = |a: &NodeResult| !is_joined(a) && !matches!(a, Ok(Reply::NoVote(_)));
             granted_before.extend(tally.received().filter(|(_, a)| is_own(a)).map(|(i, _)| i));
             deadline = self.clock.now().plus(timeout);
         }
@@ -277,7 +279,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         None
     }
 
-    fn refusal(&self, tally: &Tally) -> Refusal {
+    pub(super) fn refusal(&self, tally: &Tally, wanted: WantedMode) -> Refusal {
         let blocker = Blocker::most_common(tally);
         let voters = tally.received().filter(|(_, a)| is_vote(a)).count();
         let silent = tally.answers().iter().filter(|a| a.is_none()).count();
@@ -293,6 +295,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             (Some(reason), _) => RefusalKind::Ended(reason),
             _ if tally.received().any(|(_, a)| matches!(a, Ok(Reply::TooManyClaims))) => RefusalKind::TooManyClaims,
             _ if voters + silent < need => RefusalKind::NoQuorum,
+            _ if let Some(kind) = acquire_shared::kind_of(tally, wanted, blocked + silent + failed) => kind,
             (None, Some(b)) if b.nodes + blocked + silent + failed >= need => RefusalKind::Held,
             _ => RefusalKind::Split,
         };
@@ -300,7 +303,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             None | Some(Ok(Reply::Granted { .. })) => Some(Duration::ZERO),
             Some(Ok(Reply::Held { left_ms, .. })) => left_ms.map(Duration::from_millis),
             Some(Ok(Reply::NoVote(NoVote::Blocked { left_ms }))) => Some(Duration::from_millis(*left_ms)),
-            Some(_) => None,
+            Some(Ok(Reply::Admitted { .. })) => Some(Duration::ZERO),
+            Some(answer) => acquire_shared::members_left(answer),
         });
         Refusal {
             kind,
@@ -310,24 +314,32 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             holder_left: blocker.as_ref().and_then(|b| b.left),
             holder: blocker.and_then(|b| b.record),
             free_in: quorum_free_in(taken),
-            members: Vec::new(),
-            taken: BTreeSet::new(),
+            members: members_in(tally).into_iter().cloned().collect(),
+            taken: held_in(tally).flat_map(|held| held.taken.iter().copied()).collect(),
+            is_intent: held_in(tally).any(|held| held.is_intent),
         }
     }
 }
 
 /// What the rounds of one attempt came to.
-struct Rounds {
+pub(super) struct Rounds {
     /// A quorum had the token's lease before.
-    joined: bool,
+    pub(super) joined: bool,
     /// A node may have a key of this attempt, perhaps since a round before a change of the view.
-    took_effect: bool,
+    pub(super) took_effect: bool,
 }
 
 /// The node answered, and the answer proves that no key was set there.
 fn took_no_effect(answer: &Option<NodeResult>) -> bool {
     match answer {
-        Some(Ok(reply)) => matches!(reply, Reply::Held { .. } | Reply::NoVote(_) | Reply::Ended { .. }),
+        Some(Ok(reply)) => matches!(
+            reply,
+            Reply::Held { .. }
+                | Reply::HeldByMembers(_)
+                | Reply::ModeDiffers { .. }
+                | Reply::NoVote(_)
+                | Reply::Ended { .. }
+        ),
         Some(Err(Unreachable { kind, .. })) => {
             matches!(kind, UnreachableKind::Disconnected | UnreachableKind::Unsuitable)
         }
@@ -344,9 +356,26 @@ fn is_vote(answer: &NodeResult) -> bool {
     }
 }
 
+/// The answers of nodes where members, or an intent, kept the request out.
+fn held_in(tally: &Tally) -> impl Iterator<Item = &HeldByMembers> {
+    tally.received().filter_map(|(_, answer)| match answer {
+        Ok(Reply::HeldByMembers(held)) => Some(held),
+        _ => None,
+    })
+}
+
+/// The members that nodes report, each once.
+fn members_in(tally: &Tally) -> Vec<&LeaseRecord> {
+    let mut members: Vec<&LeaseRecord> = held_in(tally).flat_map(|held| &held.members).collect();
+    members.sort_by(|a, b| (&a.token, b.recency()).cmp(&(&b.token, a.recency())));
+    members.dedup_by(|a, b| a.token == b.token);
+    members
+}
+
 /// The lock that most refusing nodes report.
 struct Blocker {
     record: Option<LeaseRecord>,
+    is_shared: bool,
     nodes: usize,
     left: Option<Duration>,
 }
@@ -355,15 +384,24 @@ impl Blocker {
     fn most_common(tally: &Tally) -> Option<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for (_, answer) in tally.received() {
-            let Ok(Reply::Held { left_ms, record }) = answer else { continue };
+            let (left_ms, record, is_shared) = match answer {
+                Ok(Reply::Held { left_ms, record }) => (*left_ms, record.as_ref(), false),
+                Ok(Reply::HeldByMembers(held)) => (Some(held.left_ms), held.members.first(), true),
+                _ => continue,
+            };
             let left = left_ms.map(Duration::from_millis);
-            let same = |b: &&mut Self| b.record.as_ref().map(|r| &r.token) == record.as_ref().map(|r| &r.token);
+            // Members hold it together: of two nodes, each may show others first.
+            let same = |b: &&mut Self| {
+                is_shared && b.is_shared
+                    || is_shared == b.is_shared && b.record.as_ref().map(|r| &r.token) == record.map(|r| &r.token)
+            };
             match groups.iter_mut().find(same) {
                 Some(group) => {
                     group.nodes += 1;
                     group.left = group.left.max(left);
+                    group.record = group.record.take().or(record.cloned());
                 }
-                None => groups.push(Self { record: record.clone(), nodes: 1, left }),
+                None => groups.push(Self { record: record.cloned(), is_shared, nodes: 1, left }),
             }
         }
         groups.into_iter().max_by_key(|b| b.nodes)

@@ -15,7 +15,7 @@ use crate::mutant::{self, Mutant};
 use crate::protocol::{
     EndReason, LeaseRecord, NoVote, NodeResult, ReleaseArgs, Reply, Request, RequestTime, RestoreArgs, UpdateArgs, View,
 };
-use crate::types::{Fence, ResourceName, TokenHash, Ttl};
+use crate::types::{Fence, Mode, ResourceName, TokenHash, Ttl};
 
 /// What an extend asks for.
 #[derive(Debug, Clone)]
@@ -86,6 +86,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let mut lower = None;
         let mut renewal = true;
         let mut repeats = VIEW_REPEATS;
+        let mut until = Until::Won;
         loop {
             let started = self.clock.now();
             let Some(ttl) = extension.ttl_at(self.cluster_clock.request_time_at(started)) else {
@@ -105,7 +106,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 Ok(Reply::NoVote(NoVote::Quarantined { .. })) => mutant::is(Mutant::RepairVotes),
                 _ => false,
             };
-            let tally = self.round(&self.everyone(), request, started, deadline, Until::Won, is_yes).await;
+            let tally = self.round(&self.everyone(), request, started, deadline, until, is_yes).await;
             let minority = mutant::is(Mutant::ExtendByMinority) && tally.yes() > 0;
             if tally.decision() != Decision::Reached && repeats > 0 && self.has_moved_on(&tally) {
                 repeats -= 1;
@@ -125,6 +126,21 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 return Err(self.extend_refusal(&tally, extension.fence));
             }
             let (most_common, votes, highest, next) = fences(&tally);
+            match votes_of_one_mode(&tally) {
+                None => {}
+                Some(votes) if votes >= self.quorum() || minority => {
+                    return self.extended(extension, ttl, started, most_common, &tally);
+                }
+                // A slot that an earlier attempt left behind answered first.
+                Some(_) if until == Until::Won => {
+                    until = Until::All;
+                    continue;
+                }
+                Some(_) => {
+                    let nodes = self.outcomes(tally.answers());
+                    return Err(ExtendRefusal::Unknown { granted: tally.yes(), nodes });
+                }
+            }
             if votes < self.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
                 // The nodes have different fences: bring the highest to a quorum first.
                 (fence, renewal, lower) = (Some(highest), false, next);
@@ -142,22 +158,31 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         fence: Fence,
         tally: &Tally,
     ) -> Result<ConfirmedExtension, ExtendRefusal> {
-        let updated = || {
+        let all = || {
             tally.received().filter_map(|(_, a)| match a {
-                Ok(Reply::Updated { record, .. }) if record.fence == fence => Some(record),
+                Ok(Reply::Updated { record, .. }) => Some(record),
                 _ => None,
             })
         };
+        let member = all().find(|record| record.mode != Mode::Exclusive).map(|record| record.mode);
+        let is_mixed = all().any(|record| Some(record.mode) != member.or(Some(Mode::Exclusive)));
+        let updated = || all().filter(|record| record.fence == fence || member.is_some());
         let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
-        let record = updated().max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
+        let its = all().filter(|record| record.fence == fence);
+        let mut record = its.max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
+        record.mode = member.unwrap_or(record.mode);
         // Nothing is promised for a longer TTL than every one of them has: one node alone may show any.
         let ttl = ttl.unwrap_or_else(|| updated().fold(record.ttl, |shortest, record| shortest.min(record.ttl)));
         let deadline = self.deadline(started, ttl);
         if self.clock.now() >= deadline {
             return Err(unknown());
         }
-        let missing: Vec<usize> = tally.received().filter(|(_, a)| misses_the_lease(a)).map(|(i, _)| i).collect();
-        if !missing.is_empty() {
+        let misses =
+            |a: &NodeResult| misses_the_lease(a) || member.is_some() && matches!(a, Ok(Reply::Other { fence: None }));
+        let missing: Vec<usize> = tally.received().filter(|(_, a)| misses(a)).map(|(i, _)| i).collect();
+        // A member's fence is put on a node only if a quorum has given it to this lease, and one form of it.
+        let is_certain = member.is_none() || !is_mixed && all().filter(|of| of.fence == fence).count() >= self.quorum();
+        if !missing.is_empty() && is_certain {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
         }
@@ -186,7 +211,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
-    fn extend_refusal(&self, tally: &Tally, requested: Option<Fence>) -> ExtendRefusal {
+    pub(super) fn extend_refusal(&self, tally: &Tally, requested: Option<Fence>) -> ExtendRefusal {
         let (mut missing, mut other, mut ended, mut changed) = (0, 0, Vec::new(), None);
         for (_, answer) in tally.received() {
             match answer {
@@ -244,6 +269,21 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 fn misses_the_lease(answer: &NodeResult) -> bool {
     use NoVote::{Blocked, Quarantined, Unseeded};
     matches!(answer, Ok(Reply::Missing | Reply::NoVote(Quarantined { .. } | Unseeded { .. } | Blocked { .. })))
+}
+
+/// Of members: how many yes-votes are of the most common mode and slot, or of a node that did not get a downgrade, which
+/// keeps more callers out. `None`: all are of an exclusive lease.
+fn votes_of_one_mode(tally: &Tally) -> Option<usize> {
+    let modes = tally.received().filter_map(|(_, answer)| match answer {
+        Ok(Reply::Updated { record, .. }) => Some(record.mode),
+        _ => None,
+    });
+    let modes: Vec<Mode> = modes.collect();
+    let votes = |of: Mode| {
+        let agrees = |mode: &&Mode| **mode == of || of == Mode::Shared && **mode == Mode::Exclusive;
+        modes.iter().filter(agrees).count()
+    };
+    modes.iter().filter(|mode| **mode != Mode::Exclusive).map(|mode| votes(*mode)).max()
 }
 
 /// The most common fence of the yes-votes, its number of votes, the highest fence, and the next lower one.

@@ -49,7 +49,7 @@ fn everything(memory: &Memory, now_ms: u64) -> Vec<(u64, ReadEntry)> {
                 }
                 continue;
             }
-            LockValue::Members(_) => foreign(None),
+            LockValue::Members(members) => foreign(Some(members.key_value())),
             LockValue::Bytes(bytes) if bytes.len() <= FOREIGN_VALUE_MAX => foreign(Some(bytes.clone())),
             LockValue::Bytes(_) | LockValue::OtherType(_) => foreign(None),
         };

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::members::Members;
 use super::store::Expiring;
 use crate::protocol::LeaseRecord;
-use crate::protocol::record::member_kind;
 use crate::types::{Mode, ResourceName, TokenHash};
 
 /// Where the hash of the token ends in a lock's value.
@@ -42,7 +41,7 @@ impl LockValue {
     pub(in crate::protocol) fn fingerprint(&self) -> Arc<str> {
         match self {
             Self::Lease(record) => sha1_hex(record.encode().as_bytes()),
-            Self::Members(members) => sha1_hex(format!("S|{}", member_kind(members.kind)).as_bytes()),
+            Self::Members(members) => sha1_hex(&members.key_value()),
             Self::Bytes(bytes) => sha1_hex(bytes),
             Self::OtherType(kind) => format!("type:{kind}").into(),
         }
@@ -198,9 +197,13 @@ impl Locks {
         self.keys.latest_end_ms()
     }
 
-    /// The earliest end of a key from `from_ms` on.
+    /// The earliest end of a key, or of a member, from `from_ms` on.
     pub(in crate::protocol) fn next_end_ms(&self, from_ms: u64) -> Option<u64> {
-        self.keys.next_end_ms(from_ms)
+        let members = self.iter(from_ms).filter_map(|(_, value, _)| match value {
+            LockValue::Members(members) => members.living(from_ms).map(|member| member.end_ms).min(),
+            _ => None,
+        });
+        members.chain(self.keys.next_end_ms(from_ms)).min()
     }
 
     /// Keys in memory.

@@ -1,12 +1,13 @@
 //! Shared leases and permits of a reference node: what `members.lua` keeps in the lock's key and the hash of members.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::locks::LockValue;
 use super::marker::CallContext;
 use super::memory::Memory;
 use crate::mutant::{self, Mutant};
-use crate::protocol::record::MEMBERS_SHOWN;
+use crate::protocol::record::{MEMBERS_SHOWN, member_kind};
 use crate::protocol::{HeldByMembers, LeaseRecord, Reply};
 use crate::types::{Mode, ResourceName, TokenHash, WantedMode};
 
@@ -31,6 +32,11 @@ impl Members {
     /// None yet.
     pub(in crate::protocol) fn new(kind: WantedMode) -> Self {
         Self { kind, of: BTreeMap::new() }
+    }
+
+    /// The value of the lock's key.
+    pub(in crate::protocol) fn key_value(&self) -> Arc<[u8]> {
+        format!("S|{}", member_kind(self.kind)).into_bytes().into()
     }
 
     /// Those that live.

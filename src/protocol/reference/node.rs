@@ -202,7 +202,8 @@ impl ReferenceNode {
         let (m, from_ms) = (&self.memory, now_us / 1_000);
         let keys = [m.locks.next_end_ms(from_ms), m.counters.next_end_ms(from_ms)];
         let keys = keys.into_iter().chain([m.blocks.next_end_ms(from_ms)]);
-        let tombstones = [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms)];
+        let tombstones =
+            [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms), m.intents.next_end_ms(from_ms)];
         let ends =
             keys.into_iter().chain(tombstones).chain([m.waiters.entries.next_end_ms(from_ms)]).flatten().map(end_us);
         let owed_us = m.marker.0.as_ref().filter(|m| !m.active).map(|m| m.owed_us);

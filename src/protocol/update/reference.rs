@@ -86,7 +86,7 @@ fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateAr
     let (now_ms, resource, Member { mut record, end_ms }) = (context.now_ms(), &args.resource, member);
     let wanted = args.fence.filter(|fence| *fence != record.fence && fence.0 > 0);
     if args.renewal && wanted.is_some() {
-        return Reply::Other { fence: Some(record.fence) };
+        return Reply::Other { fence: Some(record.fence).filter(|fence| fence.0 > 0) };
     }
     if args.fence.is_some_and(|fence| fence.0 > memory.marker.highest_plausible_fence(context)) {
         return Reply::FenceTooFarAhead;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{EndReason, FillEntry, LeaseRecord, ReadEntry, TOKEN_TOMBSTONE, Tombstone};
 use crate::redlock::quorum::quorum_of;
-use crate::types::{AttemptId, Fence, ResourceName, TokenHash};
+use crate::types::{AttemptId, Fence, Mode, ResourceName, TokenHash};
 
 /// Entries of one page: it occupies the process that is filled for two milliseconds at most.
 const PAGE_ENTRIES_MAX: usize = 250;
@@ -221,7 +221,12 @@ impl FillPlan {
         };
         let live: Vec<_> =
             shown.tokens.iter().filter_map(|(token, of)| Some((token, of, standing(token, of)?))).collect();
-        let mut supported = live.iter().filter(|(token, of, _)| self.is_supported(resource, shown, token, of));
+        if self.fill_members(resource, shown, &live, entries) {
+            return;
+        }
+        let is_exclusive = |of: &ShownToken| of.keys.values().all(|record| record.mode == Mode::Exclusive);
+        let mut supported =
+            live.iter().filter(|(token, of, _)| is_exclusive(of) && self.is_supported(resource, shown, token, of));
         // Two are never supported at one moment; pages are read at many.
         if let (Some((_, of, claims)), None) = (supported.next(), supported.next()) {
             let smallest = mutant::is(Mutant::CopySmallestTtl);
@@ -231,15 +236,56 @@ impl FillPlan {
                 return;
             }
         }
-        for (token, of, claims) in live {
-            let (token, claims) = (token.clone(), claims.into());
-            let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
-            entries.push(FillEntry::Block { resource: resource.clone(), token, claims, left_ms });
-        }
+        entries.extend(live.iter().map(|(token, of, claims)| block(resource, token, of, claims)));
         if let Some((value, left_ms)) = &shown.foreign {
             let (value, left_ms) = (value.clone(), padded(*left_ms));
             entries.push(FillEntry::Foreign { resource: resource.clone(), value, left_ms });
         }
+    }
+
+    /// Where leases are held together: each that a quorum of others shows in one mode, slot and fence is copied, and every other one
+    /// is blocked, since they do not exclude each other. `false`: there are none, or none is supported.
+    fn fill_members(
+        &self,
+        resource: &ResourceName,
+        shown: &Shown,
+        live: &[(&TokenHash, &ShownToken, String)],
+        entries: &mut Vec<FillEntry>,
+    ) -> bool {
+        let copies: Vec<Option<LeaseRecord>> = live
+            .iter()
+            .map(|(token, of, claims)| {
+                let record = self.agreed_member(shown, of)?;
+                let is_supported = self.is_supported(resource, shown, token, of);
+                is_supported.then(|| LeaseRecord { claims: claims.as_str().into(), ..record.clone() })
+            })
+            .collect();
+        let modes: Vec<Mode> = copies.iter().flatten().map(|record| record.mode).collect();
+        // Pages are read at many moments.
+        let fits = (0..modes.len()).all(|a| (0..a).all(|b| modes[a].is_compatible(modes[b])));
+        if modes.is_empty() || !fits {
+            return false;
+        }
+        for ((token, of, claims), copy) in live.iter().zip(copies) {
+            let left_ms = of.left_ms(mutant::is(Mutant::CopySmallestTtl));
+            entries.push(match copy {
+                Some(record) => FillEntry::Copy { resource: resource.clone(), record, left_ms },
+                None => block(resource, token, of, claims),
+            });
+        }
+        true
+    }
+
+    /// The record of a member that a quorum of others shows alike: its fence counts as one that this process has given.
+    fn agreed_member<'a>(&self, shown: &Shown, of: &'a ShownToken) -> Option<&'a LeaseRecord> {
+        let alike = |record: &LeaseRecord| {
+            let is_alike = |(node, other): &(&usize, &LeaseRecord)| {
+                (other.mode, other.fence) == (record.mode, record.fence) && !shown.blocked.contains(node)
+            };
+            of.keys.iter().filter(is_alike).count()
+        };
+        let members = of.keys.values().filter(|record| record.mode != Mode::Exclusive);
+        members.filter(|record| alike(record) >= self.quorum).max_by_key(|record| record.recency())
     }
 
     /// At least a quorum of others show the key with this token, none of which has a block for the resource, and none
@@ -291,6 +337,12 @@ impl FillPlan {
         }
         all
     }
+}
+
+/// No opinion on the resource for the sake of this token.
+fn block(resource: &ResourceName, token: &TokenHash, of: &ShownToken, claims: &str) -> FillEntry {
+    let left_ms = of.left_ms(mutant::is(Mutant::BlockSmallestTtl));
+    FillEntry::Block { resource: resource.clone(), token: token.clone(), claims: claims.into(), left_ms }
 }
 
 impl Shown {
