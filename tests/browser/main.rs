@@ -13,6 +13,7 @@ mod forms;
 mod hands;
 mod incident;
 mod live;
+mod modes;
 mod no_script;
 mod pages;
 #[path = "../it/support/mod.rs"]
