@@ -13,7 +13,7 @@ pub use locks::{
     FenceCheck, Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
 };
 pub use nodes::{Finding, Health, NodeState, Nodes};
-pub use problem::{DeadlockEdge, FieldError, Members, NodeVote, ProblemDetails};
+pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
 
 /// The only mode.
 pub const MODE_EXCLUSIVE: &str = "exclusive";

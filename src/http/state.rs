@@ -42,6 +42,8 @@ pub struct HttpSettings {
     pub max_hold: Duration,
     /// The maximum `keep`.
     pub max_keep: Duration,
+    /// How long locks of Terraform are kept, unless a request says otherwise.
+    pub terraform_keep: Duration,
     /// The maximum size of a body. Bytes.
     pub body_limit: usize,
     /// How long a body may take to arrive after its head.
@@ -72,6 +74,7 @@ impl HttpSettings {
             max_wait: config.max_wait,
             max_hold: config.max_hold,
             max_keep: config.max_keep,
+            terraform_keep: config.terraform_keep.min(config.max_keep),
             body_limit: config.body_limit,
             body_timeout: config.body_timeout,
             uri_limit: config.uri_limit,

@@ -3,9 +3,11 @@
 
 mod acquire;
 pub(crate) mod activity;
+pub mod callbacks;
 mod change;
 mod cluster_waiters;
 mod deadlocks;
+pub mod derived;
 mod event_buffer;
 mod event_kind;
 pub mod events;

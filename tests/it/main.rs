@@ -41,5 +41,6 @@ mod run_signals;
 mod schemathesis;
 mod stress;
 mod support;
+mod terraform;
 mod true_answers;
 mod waiting;
