@@ -11,9 +11,7 @@ use super::format;
 use super::history::{HOUR_MS, LockHistory};
 use super::layout::Layout;
 use crate::api::Event;
-use crate::manager::types::{
-    HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo, mode_of, permits_free,
-};
+use crate::manager::types::{HolderInfo, Inspection, LockState, NoQuorum, ResourceOnNode, WaiterInfo, mode_of};
 use crate::protocol::{InstanceName, NoVote};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::{PermitLimit, ResourceName, TokenId, WantedMode};
@@ -360,11 +358,11 @@ impl LockPage {
 /// How several share the lock, in one sentence; empty for an exclusive lease.
 fn together(holders: &[HolderInfo]) -> String {
     let count = holders.len();
-    match (mode_of(holders), permits_free(holders)) {
-        (WantedMode::Permit { limit }, Some(free)) => format!("{count} of {limit} permits are held, {free} are free."),
-        (WantedMode::Shared, _) if count == 1 => "One shared lease: others may be held beside it.".to_owned(),
-        (WantedMode::Shared, _) => format!("{count} shared leases: others may be held beside them."),
-        _ => String::new(),
+    match mode_of(holders) {
+        WantedMode::Permit { limit } => format!("{count} of {limit} permits are held."),
+        WantedMode::Shared if count == 1 => "One shared lease: others may be held beside it.".to_owned(),
+        WantedMode::Shared => format!("{count} shared leases: others may be held beside them."),
+        WantedMode::Exclusive => String::new(),
     }
 }
 

@@ -16,7 +16,10 @@ async fn an_operator_ends_one_permit_of_several() {
     browser.until_text("#holder", "both are shown", |t| t.contains("train-1") && t.contains("train-2")).await;
     assert!(browser.text("#holder").await.contains("2 of 3 permits are held"));
     let slots = browser.eval("return document.querySelectorAll('.slots .taken').length").await;
-    assert_eq!((slots, browser.eval("return document.querySelectorAll('.slots li').length").await), (2.into(), 3.into()));
+    assert_eq!(
+        (slots, browser.eval("return document.querySelectorAll('.slots li').length").await),
+        (2.into(), 3.into())
+    );
     browser.check_page("several holders").await;
     browser.screenshot("permits").await;
     let id = held[1].json()["token_id"].as_str().expect("an id").to_owned();
