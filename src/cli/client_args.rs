@@ -11,8 +11,9 @@ use super::client_help::{
     ACQUIRE_EXAMPLES, ELECT_EXAMPLES, EVENTS_EXAMPLES, EXTEND_EXAMPLES, FENCE_EXAMPLES, FORCE_EXAMPLES,
     HEALTH_EXAMPLES, LIST_EXAMPLES, RELEASE_EXAMPLES, RUN_EXAMPLES, STATUS_EXAMPLES, WATCH_EXAMPLES,
 };
+pub(super) use super::mode_args::ModeArgs;
 use crate::duration::parse_duration;
-use crate::types::{PERMITS_MAX, PERMITS_MIN, PermitLimit, ResourceName, WantedMode};
+use crate::types::ResourceName;
 
 /// Instances and key.
 #[derive(Debug, Clone, Default, Args)]
@@ -68,33 +69,6 @@ pub(super) struct LabelArgs {
     /// Further label; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = super::args::pair)]
     pub(super) meta: Vec<(String, String)>,
-}
-
-/// How the lease shares the lock.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub(super) struct ModeArgs {
-    /// Share the lock with other shared leases: many readers, or one writer
-    #[arg(long, conflicts_with = "permits")]
-    shared: bool,
-    /// Take one of N permits, 2 to 100: all who use the lock give the same N
-    #[arg(long, value_name = "N", value_parser = permits)]
-    permits: Option<PermitLimit>,
-}
-
-impl ModeArgs {
-    /// What the request asks for.
-    pub(super) fn wanted(self) -> WantedMode {
-        match self.permits {
-            Some(limit) => WantedMode::Permit { limit },
-            None if self.shared => WantedMode::Shared,
-            None => WantedMode::Exclusive,
-        }
-    }
-}
-
-fn permits(text: &str) -> Result<PermitLimit, String> {
-    let limit = text.parse().ok().and_then(PermitLimit::new);
-    limit.ok_or_else(|| format!("must be a number from {PERMITS_MIN} to {PERMITS_MAX}"))
 }
 
 /// What happens to the command when its lease can no longer be renewed.

@@ -10,6 +10,7 @@ pub mod exit;
 mod format;
 mod introspect;
 mod key;
+mod mode_args;
 mod nodes;
 mod output;
 mod own_service;

@@ -266,9 +266,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if request.kept_for.is_some() {
             self.check_kept_total().map_err(AcquireError::TooManyKept)?;
         }
-        let (resource, ttl, kept_for) = (request.resource, request.ttl, request.kept_for);
-        let (token_hash, mode) = (token.hash(), request.mode);
-        let params = AcquireParams { resource, token: token_hash, ttl, mode, labels };
+        let (resource, mode, ttl, kept_for) = (request.resource, request.mode, request.ttl, request.kept_for);
+        let params = AcquireParams { resource, token: token.hash(), ttl, mode, labels };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| places::KeepPlace {
             key: place_key(&params.resource, request.principal.as_deref(), &keep.wait_id),
@@ -282,13 +281,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             },
             permit: keep.permit.map(|permit| permit as places::Permit),
         });
-        let wanted = Wanted {
-            keep,
-            party: Party::new(&params.labels.principal, &params.labels.owner),
-            has_own_token: request.token.is_some(),
-            refuses_deadlock: request.refuses_deadlock,
-            principal: request.principal,
-        };
+        let party = Party::new(&params.labels.principal, &params.labels.owner);
+        let (has_own_token, refuses_deadlock) = (request.token.is_some(), request.refuses_deadlock);
+        let wanted = Wanted { keep, party, has_own_token, refuses_deadlock, principal: request.principal };
         let outcome = tokio::select! {
             biased;
             () = draining.cancelled() => Err(AcquireError::Draining { wait_id }),

@@ -89,6 +89,8 @@ pub(super) struct Waiter {
     pub(super) is_woken: bool,
     /// So it was when it asked the last time.
     pub(super) was_woken: bool,
+    /// It left it to the first one of its run, which was asking, to ask.
+    pub(super) defers: bool,
     /// It has gone to sleep while it was first.
     pub(super) has_slept: bool,
     /// Its subscriptions were complete when it began to ask.
@@ -139,6 +141,7 @@ impl Waiter {
             is_woken: false,
             was_woken: false,
             has_slept: false,
+            defers: false,
             was_subscribed: false,
             awaits_subscription: false,
             // Its token may be that of the present lease, which it gets again.
@@ -160,7 +163,7 @@ impl Waiter {
     }
 
     pub(super) fn wake(&mut self, at: BootTime) {
-        (self.attempt_at, self.is_woken) = (self.attempt_at.min(at), true);
+        (self.attempt_at, self.is_woken, self.defers) = (self.attempt_at.min(at), true, false);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Waiting for locks: one state machine for the queues of an instance (`queue`, with what a notice means in
 //! `wake`, runs of compatible waiters in `runs`, the search for deadlocks in `deadlock`, and places of callers who are away
-//! in `places`), and what runs it on clocks, nodes and tasks (`driver`, and `handover` for releases).
+//! in `places`), and what runs it on clocks, nodes and tasks (`driver`, with `known`, and `handover` for releases).
 
 pub mod deadlock;
 pub(crate) mod driver;
@@ -8,6 +8,7 @@ mod ends;
 mod entry;
 pub mod event;
 mod handover;
+mod known;
 pub(crate) mod places;
 pub mod queue;
 mod runs;

@@ -224,6 +224,7 @@ impl Queue {
             // Its holder extended it through this instance meanwhile: the nodes need not be asked.
             let extended = held_until.filter(|until| *until > now);
             let follows = follows.filter(|_| waiter.has_slept);
+            waiter.defers = follows.is_some();
             waiter.attempt_at = follows.or(extended.map(|until| until.plus(jitter))).unwrap_or(waiter.attempt_at);
         }
         let at = if waiter.is_first { waiter.attempt_at } else { NEVER };
@@ -294,7 +295,7 @@ impl Queue {
         }
         self.update(id, |waiter| {
             waiter.activity = Activity::Asking { is_counted: waits, has_left: false };
-            waiter.was_woken = waiter.is_woken;
+            (waiter.was_woken, waiter.defers) = (waiter.is_woken, false);
             (waiter.attempt_at, waiter.is_woken) = (NEVER, false);
             (waiter.was_subscribed, waiter.awaits_subscription) = (was_subscribed, false);
         });

@@ -145,10 +145,20 @@ impl Queue {
         }
     }
 
-    /// Lets those who left it to a waiter to ask go on, now that it was granted. Those whom the same end has woken ask anyway.
+    /// Lets those go on who left it to a waiter to ask, now that it was granted. Those whom the same end has woken ask anyway.
     pub(super) fn lead(&mut self, resource: &ResourceName, waiter: &Waiter) {
-        if waiter.request.mode != Mode::Exclusive && waiter.waits() && !waiter.was_woken {
-            self.wake_first_at(resource, self.now, true);
+        if waiter.request.mode == Mode::Exclusive || !waiter.waits() {
+            return;
+        }
+        if !waiter.was_woken {
+            return self.wake_first_at(resource, self.now, true);
+        }
+        let now = self.now;
+        for id in self.head(resource) {
+            if self.waiters.get(&id).is_some_and(|other| other.is_first && other.defers) {
+                self.update(id, |other| other.wake(now));
+                self.proceed(id);
+            }
         }
     }
 }

@@ -618,8 +618,8 @@ fn shared(more: u8) -> Bounds {
 fn permits(more: u8) -> Bounds {
     let limit = PermitLimit::new(2).expect("in range");
     let modes: &'static [Mode] = Box::leak(Box::new([Mode::Permit { limit }; 5]));
-    let waiters = &[(1, &[0][..]), (0, &[0]), (0, &[0]), (0, &[0]), (1, &[0])][..4 + usize::from(more)];
-    Bounds { modes, leaves: more, ..bounds(waiters) }
+    let waiters = &[(1, &[0][..]), (0, &[0]), (0, &[0]), (0, &[0])];
+    Bounds { modes, timers: more, ..bounds(waiters) }
 }
 
 fn absent(more: u8) -> Bounds {
