@@ -87,6 +87,10 @@ mutants! {
         FenceGivenTwice,
         /// A downgrade that a quorum confirmed counts as an extend, although nodes keep the end.
         DowngradeLengthens,
+        /// A node that refuses a set keeps those of its resources that were free.
+        HalfSetKept,
+        /// A failed attempt of a set is cancelled for its first resource only.
+        HalfSetCancelled,
     }
     /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
     FOUND_IN_QUEUES {

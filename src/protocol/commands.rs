@@ -11,8 +11,8 @@ use super::request::Request;
 use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
-    acquire, acquire_shared, admin, delete_foreign, downgrade, fill, inspect, intent, kept, list, membership, read,
-    release, restore, revoke, update, waiters,
+    acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, inspect, intent, kept, list,
+    membership, read, release, restore, revoke, update, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -38,9 +38,10 @@ pub fn batch_kind(request: &Request) -> Option<BatchKind> {
 }
 
 /// Every script, for loading on a new connection.
-pub fn all_scripts() -> [&'static NodeScript; 17] {
+pub fn all_scripts() -> [&'static NodeScript; 18] {
     [
         &acquire::SCRIPT,
+        &acquire_set::SCRIPT,
         &acquire_shared::SCRIPT,
         &downgrade::SCRIPT,
         &intent::SCRIPT,
@@ -88,6 +89,7 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::AcquireShared(args) => acquire_shared::build(context, sent_at, args, script_ref),
         Request::Downgrade(args) => downgrade::build(context, sent_at, args, script_ref),
         Request::Intent(args) => intent::build(args, script_ref),
+        Request::AcquireSet(args) => acquire_set::build(context, sent_at, args, script_ref),
         Request::Update(args) => update::build(context, sent_at, args, script_ref),
         Request::Restore(args) => restore::build(context, sent_at, args, script_ref),
         Request::Revoke(args) => revoke::build(context, args, script_ref),
@@ -137,6 +139,7 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::AcquireShared(_) => acquire_shared::parse(value),
         Request::Downgrade(_) => downgrade::parse(value),
         Request::Intent(_) => intent::parse(value),
+        Request::AcquireSet(args) => acquire_set::parse(args, value),
         Request::Update(_) => update::parse(value),
         Request::Restore(_) => restore::parse(value),
         Request::Cancel(_) | Request::Release(_) => release::parse(value),

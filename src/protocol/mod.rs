@@ -6,6 +6,7 @@ pub mod keys;
 pub mod reference;
 
 mod acquire;
+mod acquire_set;
 mod acquire_shared;
 mod admin;
 mod delete_foreign;
@@ -31,6 +32,7 @@ mod view;
 mod waiters;
 
 pub use acquire::AcquireArgs;
+pub use acquire_set::{AcquireSetArgs, SET_MAX};
 pub use acquire_shared::AcquireSharedArgs;
 pub use admin::ProbeArgs;
 pub use delete_foreign::DeleteForeignArgs;

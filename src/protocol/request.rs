@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::acquire::AcquireArgs;
+use super::acquire_set::AcquireSetArgs;
 use super::acquire_shared::AcquireSharedArgs;
 use super::admin::ProbeArgs;
 use super::delete_foreign::DeleteForeignArgs;
@@ -39,6 +40,9 @@ pub enum Request {
     Downgrade(DowngradeArgs),
     /// Leave the intent of a caller that waits, or withdraw it. Replies: [`Reply::Intent`].
     Intent(IntentArgs),
+    /// Take several resources with one token, or join the leases that it already has: all of them, or none.
+    /// Replies: [`Reply::SetGranted`], [`Reply::SetRefused`], [`Reply::NoVote`].
+    AcquireSet(AcquireSetArgs),
     /// Extend the lease of this token, edit its labels, or write its fence back. Never creates a lease, never revives
     /// one, never shortens what the node holds.
     /// Replies: [`Reply::Updated`], [`Reply::Missing`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`],
@@ -110,7 +114,7 @@ impl Request {
 
     /// Whether it changes who may hold a resource, so that it is sent only to the process that the view names.
     pub(super) fn takes(&self) -> bool {
-        matches!(self, Self::Acquire(_) | Self::AcquireShared(_) | Self::Downgrade(_))
+        matches!(self, Self::Acquire(_) | Self::AcquireSet(_) | Self::AcquireShared(_) | Self::Downgrade(_))
     }
 
     /// The operation's name in metrics and logs.
@@ -120,6 +124,7 @@ impl Request {
             Self::AcquireShared(_) => "acquire_shared",
             Self::Downgrade(_) => "downgrade",
             Self::Intent(_) => "intent",
+            Self::AcquireSet(_) => "acquire_set",
             Self::Update(_) => "update",
             Self::Restore(_) => "restore",
             Self::Cancel(_) => "cancel",
@@ -141,7 +146,7 @@ impl Request {
         }
     }
 
-    /// The resource that the request is about; `None` where it is about the node.
+    /// The resource that the request is about, the first one of several; `None` where it is about the node.
     pub fn resource(&self) -> Option<&ResourceName> {
         match self {
             Self::Acquire(AcquireArgs { resource, .. })
@@ -155,6 +160,7 @@ impl Request {
             | Self::Revoke(RevokeArgs { resource, .. })
             | Self::DeleteForeign(DeleteForeignArgs { resource, .. })
             | Self::Inspect { resource } => Some(resource),
+            Self::AcquireSet(AcquireSetArgs { resources, .. }) => resources.first(),
             Self::List(_)
             | Self::Kept(_)
             | Self::Waiters(_)
@@ -171,8 +177,9 @@ impl Request {
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 22] = [
+pub const OPERATIONS: [&str; 23] = [
     "acquire",
+    "acquire_set",
     "acquire_shared",
     "downgrade",
     "intent",

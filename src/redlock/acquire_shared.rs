@@ -14,7 +14,7 @@ use super::quorum::{Decision, Tally, quorum_of};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireSharedArgs, CancelArgs, HeldByMembers, IntentArgs, NodeResult, Reply, Request, UpdateArgs,
+    AcquireSharedArgs, CancelArgs, GrantedLease, HeldByMembers, IntentArgs, NodeResult, Reply, Request, UpdateArgs,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, WantedMode};
 
@@ -63,12 +63,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> Result<Grant<N, C, E>, (Box<Refusal>, Tally)> {
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let (attempt, labels_text) = (self.entropy.attempt(), labels.encode());
-        let (resource, token) = (params.resource.clone(), params.token.clone());
+        let (resource, token) = (params.resources[0].clone(), params.token.clone());
         let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });
         let keys_gone = self.clock.now().plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
-        let mut undo = Undo::new(self.clone(), cancel.clone(), keys_gone);
+        let mut undo = Undo::new(self.clone(), vec![cancel.clone()], keys_gone);
         let args = AcquireSharedArgs {
-            resource: params.resource.clone(),
+            resource: params.resources[0].clone(),
             token: params.token.clone(),
             mode,
             attempt,
@@ -78,13 +78,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         };
         let begun = self.clock.now();
         let request = Request::AcquireShared(args.clone());
-        let (tally, rounds) = self.acquire_round(request, Some(params.ttl), begun, is_admitted).await;
+        let (tally, rounds) = self.acquire_round(request, params, begun, is_admitted).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_admitted(a)).map(|(i, _)| i).collect());
         }
         let refused = |kind: Option<RefusalKind>| {
-            let refusal = self.refusal(&tally, params.mode);
-            Box::new(Refusal { kind: kind.unwrap_or(refusal.kind), ..refusal })
+            let refusal = self.refusal(params, &tally);
+            Box::new(Refusal { kind: kind.unwrap_or(refusal.kind), took_effect: rounds.took_effect, ..refusal })
         };
         if tally.decision() != Decision::Reached {
             if !rounds.took_effect {
@@ -107,9 +107,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Ok(Grant {
             engine: self.clone(),
             undo,
-            fence,
+            leases: rounds.joined.iter().map(|joined| GrantedLease { fence, joined: *joined }).collect(),
             mode,
-            joined: rounds.joined,
             acquired_at_ms: labels.acquired_at_ms,
             deadline,
             granted: tally.yes(),

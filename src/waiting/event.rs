@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadlock::{Holder, Party, WaitEdge};
-use crate::protocol::{LeaseRecord, NodeResult};
+use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{Refusal, RefusalKind};
 use crate::redlock::clock::BootTime;
-use crate::redlock::inspect::ClusterInspection;
+use crate::redlock::inspect::InspectionResult;
 use crate::redlock::notifications::{LeaseTag, Notice};
 use crate::types::{ResourceName, TokenHash};
 
@@ -143,28 +143,30 @@ pub struct Blocker {
 impl AttemptOutcome {
     /// What a refused attempt means. `party_of`: who holds it, from its record.
     pub(super) fn of_refusal(
-        resource: &ResourceName,
         refusal: &Refusal,
         quorum: usize,
         party_of: impl Fn(&LeaseRecord) -> Option<Party>,
     ) -> Self {
+        let blockers = |refusal: &Refusal| {
+            let blocker = |mode, record: Option<&LeaseRecord>| Blocker {
+                resource: refusal.resource.clone(),
+                mode,
+                lease: record.map(|record| record.token.clone()),
+                party: record.and_then(&party_of),
+                is_confirmed: refusal.holder_nodes >= quorum,
+                free_in: refusal.free_in,
+            };
+            let members = refusal.members.iter().map(|record| blocker(record.mode.wanted(), Some(record)));
+            let members: Vec<Blocker> = members.collect();
+            match members.is_empty() {
+                true => vec![blocker(Mode::Exclusive, refusal.holder.as_ref())],
+                false => members,
+            }
+        };
         match refusal.kind {
             kind if kind.is_final() => Self::Final,
             RefusalKind::Held => {
-                let blocker = |mode, record: Option<&LeaseRecord>| Blocker {
-                    resource: resource.clone(),
-                    mode,
-                    lease: record.map(|record| record.token.clone()),
-                    party: record.and_then(&party_of),
-                    is_confirmed: refusal.holder_nodes >= quorum,
-                    free_in: refusal.free_in,
-                };
-                let members = refusal.members.iter().map(|record| blocker(record.mode.wanted(), Some(record)));
-                let members: Vec<Blocker> = members.collect();
-                Self::Held(match members.is_empty() {
-                    true => vec![blocker(Mode::Exclusive, refusal.holder.as_ref())],
-                    false => members,
-                })
+                Self::Held(std::iter::once(refusal).chain(&refusal.others).flat_map(blockers).collect())
             }
             RefusalKind::Split => Self::Split,
             _ => Self::NoQuorum,
@@ -289,8 +291,8 @@ pub(crate) enum WaitError {
     TimedOut {
         /// Where it stood; 1 is the head.
         position: usize,
-        /// What the nodes then had, or their answers where no quorum answered.
-        inspected: Result<ClusterInspection, Vec<Option<NodeResult>>>,
+        /// What the nodes then had of each resource of the request.
+        inspected: Vec<InspectionResult>,
     },
     /// Its time was over, and so many others were asking that it could not; what it met before that.
     NotAsked(Option<Refusal>),

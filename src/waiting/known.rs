@@ -8,15 +8,9 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::LeaseTag;
-use crate::types::{ResourceName, TokenHash};
+use crate::types::ResourceName;
 
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
-    /// Whether a quorum has this token's lease.
-    pub(crate) async fn holds(&self, resource: &ResourceName, token: &TokenHash) -> bool {
-        let state = self.0.engine.inspect(resource).await.map(|inspected| inspected.state);
-        state.is_ok_and(|state| state.lease_of(token).is_some())
-    }
-
     /// Whether a quorum has each lease of the cycle. False also where too few nodes answer.
     ///
     /// Why nobody is refused by mistake: each lease in the cycle was known before the first inspection and is

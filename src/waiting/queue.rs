@@ -383,9 +383,11 @@ impl Queue {
         self.met_members(id, blockers.iter().any(|blocker| blocker.mode != Mode::Exclusive));
         for blocker in blockers {
             self.subscribe(&blocker.resource);
-            // A lease of this service ends with a notice or at its time; a lock of another client may end without.
+            // A lease of this service ends with a notice or at its time; a lock of another client may end without, and nobody
+            // listens for what the waiter's token held when it entered.
+            let stands_there = resources.contains(&blocker.resource);
             let free_in = match (blocker.free_in, &blocker.lease) {
-                (Some(free_in), Some(_)) if relies => free_in,
+                (Some(free_in), Some(_)) if relies && stands_there => free_in,
                 (free_in, _) => free_in.unwrap_or(poll).min(poll),
             };
             free_at = free_at.max(now.plus(free_in));

@@ -16,10 +16,10 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
-    AcquireArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs, DowngradeArgs, EndReason,
-    FillArgs, FillEntry, InstanceName, IntentArgs, KeptArgs, LeaseRecord, ListArgs, ListedLease, NoVote,
-    NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request, RequestStamp, RequestTime, RestoreArgs,
-    RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs,
+    DowngradeArgs, EndReason, FillArgs, FillEntry, InstanceName, IntentArgs, KeptArgs, LeaseRecord, ListArgs,
+    ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request, RequestStamp, RequestTime,
+    RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
 };
 use redlockd::types::{Fence, Mode, NodeId, PermitLimit, ResourceName};
 
@@ -144,6 +144,13 @@ impl<'a> Pair<'a> {
                 Request::Intent(IntentArgs { resource: r(resource), token: token(*t), is_withdrawn: *is_withdrawn })
             }
             Ask::Kept { resource } => Request::Kept(KeptArgs { add: vec![r(resource)] }),
+            Ask::AcquireSet { resources, token: t, attempt: a, ms } => Request::AcquireSet(AcquireSetArgs {
+                resources: resources.iter().map(r).collect(),
+                token: token(*t),
+                attempt: at(&resources[0], t, a),
+                ttl: ttl(*ms),
+                labels: "{\"o\":\"|\"}".into(),
+            }),
             Ask::Update { resource, token: t, ms, fence, renewal, labels } => Request::Update(UpdateArgs {
                 resource: r(resource),
                 token: token(*t),

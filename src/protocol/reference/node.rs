@@ -8,9 +8,10 @@ use super::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
-    AcquireArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request, RequestStamp,
-    RequestTime, RestoreArgs, UpdateArgs, ViewId, acquire, acquire_shared, admin, delete_foreign, downgrade, fill,
-    inspect, intent, kept, list, membership, read, release, restore, revoke, update, waiters,
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request,
+    RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, acquire, acquire_set, acquire_shared, admin,
+    delete_foreign, downgrade, fill, inspect, intent, kept, list, membership, read, release, restore, revoke, update,
+    waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -92,6 +93,7 @@ impl ReferenceNode {
             Request::AcquireShared(args) => acquire_shared::reference::apply(memory, context, args),
             Request::Downgrade(args) => downgrade::reference::apply(memory, context, args),
             Request::Intent(args) => intent::reference::apply(memory, context, args),
+            Request::AcquireSet(args) => acquire_set::reference::apply(memory, context, args),
             Request::Update(args) => return update::reference::apply(memory, context, args),
             Request::Restore(args) => restore::reference::apply(memory, context, args),
             Request::Cancel(args) => release::reference::cancel(memory, context, args),
@@ -153,6 +155,11 @@ impl ReferenceNode {
             Request::AcquireShared(AcquireSharedArgs { ttl, proposed, .. }) => {
                 let proposed = proposed.map_or(0, |fence| fence.0.min(highest));
                 EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon).max(proposed) }
+            }
+            Request::AcquireSet(AcquireSetArgs { resources, token, ttl, .. })
+                if resources.iter().all(|resource| self.may_grant(context, resource, token)) =>
+            {
+                EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
             }
             Request::Update(UpdateArgs { resource, token, ttl, fence, .. }) => {
                 let leases = self.memory.locks.leases_of(resource, context.now_ms());
