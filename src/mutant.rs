@@ -79,10 +79,6 @@ mutants! {
         CountPerNode,
         /// The key of shared leases lasts as long as the one that came last, not as the longest.
         KeyOfLastMember,
-        /// A member's end is a time of the instance's clock.
-        EndByInstance,
-        /// A node admits shared leases beside another caller's intent.
-        SharedUnderIntent,
         /// A node gives a fence that is proposed whether or not it gave it before.
         FenceGivenTwice,
         /// A downgrade that a quorum confirmed counts as an extend, although nodes keep the end.
@@ -130,6 +126,10 @@ mutants! {
         BlockedExtendCounts,
         /// A repair takes the place of a block that ends later.
         RepairShortensBlock,
+        /// A member's end is a time of the instance's clock.
+        EndByInstance,
+        /// A node admits shared leases beside another caller's intent.
+        SharedUnderIntent,
     }
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.

@@ -21,7 +21,7 @@ use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, Wa
 /// Maximum number of slots that one attempt asks for, one after the other.
 const SLOTS_MAX: usize = 3;
 /// Maximum number of rounds to have a quorum give one fence to a lease.
-const FENCE_ROUNDS: usize = 8;
+const MEMBER_FENCE_ROUNDS: usize = 8;
 /// By how much a proposed fence may lie ahead of the numbers that nodes gave: up to this many microseconds in the second round,
 /// twice as many in each further one, so that of leases that are granted at a time each gets one soon.
 const FENCE_LEAD_US: u64 = 1_000;
@@ -126,7 +126,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     async fn settle_member_fence(&self, args: &AcquireSharedArgs, tally: &Tally) -> Option<Fence> {
         let mut given: Vec<Option<Fence>> = tally.answers().iter().map(|answer| fence_in(answer.as_ref())).collect();
         let mut too_far = None::<Fence>;
-        for round in 0..FENCE_ROUNDS {
+        for round in 0..MEMBER_FENCE_ROUNDS {
             if let Some(fence) = agreed(&given, self.quorum()) {
                 self.store_agreed_fence(args, fence, &given);
                 return Some(fence);
