@@ -160,7 +160,7 @@ impl InvariantChecker {
 impl World {
     /// The lease that stands on a node.
     pub(super) fn lease_on(&self, node: usize, resource: &ResourceName) -> Option<(&LeaseRecord, u64)> {
-        self.servers[node].machine.lease_of(self.node_clock(node), resource)
+        self.servers[node].machine.leases_of(self.node_clock(node), resource).into_iter().next()
     }
 
     /// An instance answered that it granted.
