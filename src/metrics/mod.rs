@@ -23,7 +23,7 @@ use crate::manager::types::{
     ExtendError, ForceError, ForceMode, Forced, LeaseOutcome, LostReason, NodeSummary, ReleaseError,
 };
 use crate::protocol::UnreachableKind;
-use crate::types::NodeId;
+use crate::types::{NodeId, WantedMode};
 use connections::{ConnectionMetrics, IssuerCounts, ReloadedFile};
 use leases::{AcquireWatch, LeaseMetrics};
 use nodes::NodeMetrics;
@@ -142,7 +142,12 @@ impl Metrics {
 
     /// Measures an acquire until it has an outcome or is dropped. `may_wait`: it has a wait deadline.
     pub fn watch_acquire(&self, may_wait: bool) -> AcquireWatch {
-        AcquireWatch::begin(&self.leases, may_wait, &self.requests)
+        self.watch_acquire_in(WantedMode::Exclusive, may_wait)
+    }
+
+    /// The same for a lease of this mode.
+    pub fn watch_acquire_in(&self, mode: WantedMode, may_wait: bool) -> AcquireWatch {
+        AcquireWatch::begin(&self.leases, mode, may_wait, &self.requests)
     }
 
     /// Counts a connection until the guard is dropped.

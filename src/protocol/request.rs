@@ -179,10 +179,10 @@ impl Request {
 /// Every name that [`Request::operation`] returns.
 pub const OPERATIONS: [&str; 23] = [
     "acquire",
+    "acquire_set",
     "acquire_shared",
     "downgrade",
     "intent",
-    "acquire_set",
     "update",
     "restore",
     "cancel",

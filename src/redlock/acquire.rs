@@ -1,6 +1,5 @@
 //! Acquire: one attempt, with its own start, id and clean-up. When to make another one is decided in `waiting`.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,13 +111,8 @@ pub(crate) struct Refusal {
     /// The earliest time after which a quorum can be free.
     pub free_in: Option<Duration>,
     /// Shared leases or permits that hold the resource, each once, as nodes report them: some of them where there are many.
-    #[allow(dead_code, reason = "not read yet")]
     pub members: Vec<LeaseRecord>,
-    /// Slots of permits that a node reports as taken.
-    #[allow(dead_code, reason = "not read yet")]
-    pub taken: BTreeSet<u8>,
     /// On a node the intent of another caller, which waits, keeps the request out; there may be no holder.
-    #[allow(dead_code, reason = "not read yet")]
     pub is_intent: bool,
 }
 
@@ -338,7 +332,6 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             holder: blocker.and_then(|b| b.record),
             free_in: quorum_free_in(taken),
             members: members_in(tally).into_iter().cloned().collect(),
-            taken: held_in(tally).flat_map(|held| held.taken.iter().copied()).collect(),
             is_intent: held_in(tally).any(|held| held.is_intent),
         }
     }

@@ -47,10 +47,11 @@ fn answer_for(answer: &NodeResult, index: usize) -> NodeResult {
             let why = refused.iter().find(|(refused, _)| *refused == index).map(|(_, why)| why.clone());
             Ok(why.unwrap_or(Reply::Missing))
         }
-        other => match granted(other, index) {
-            Some(GrantedLease { fence, joined }) => Ok(Reply::Granted { fence, joined }),
-            None => other.clone(),
+        Ok(Reply::SetGranted { leases }) => match leases.get(index) {
+            Some(GrantedLease { fence, joined }) => Ok(Reply::Granted { fence: *fence, joined: *joined }),
+            None => answer.clone(),
         },
+        other => other.clone(),
     }
 }
 

@@ -250,6 +250,7 @@ async fn the_cost_of_a_scrape_does_not_depend_on_the_number_of_leases() {
             let (ttl, labels) = (Ttl::from_ms(300_000).expect("valid"), Labels::default());
             let request = AcquireRequest {
                 resource,
+                mode: redlockd::types::WantedMode::Exclusive,
                 ttl,
                 wait: Duration::ZERO,
                 kept_for: None,

@@ -214,7 +214,7 @@ struct KeptLeases {
 
 impl KeptObserver for KeptLeases {
     fn renewed(&self, lease: KeptView<'_>, by: KeptBy, deadline: BootTime) {
-        self.waiting.extended(lease.resource, deadline);
+        self.waiting.extended(lease.resource, deadline, lease.record.mode.wanted());
         let (clock, mut world) = (&self.engine.clock, lock(&self.engine.clock.world));
         world.coverage.count(if by == KeptBy::Granter { HardState::KeptRenewed } else { HardState::KeptAdopted });
         let until = world.when(clock.inst, deadline);
@@ -247,7 +247,7 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
             let extension = ExtendParams { resource, token, ttl, until_ms: 0, fence: *fence, labels: None };
             match engine.extend(&extension).await {
                 Ok(extended) => {
-                    waiting.extended(&request.resource, extended.deadline);
+                    waiting.extended(&request.resource, extended.deadline, extended.record.mode.wanted());
                     let at = engine.clock.now();
                     let extended = (extended.deadline > at).then_some(extended);
                     extended.map(|e| (e.record.fence, e.record.mode, e.deadline, false, Duration::ZERO))
@@ -305,7 +305,8 @@ fn record_of(params: &AcquireParams, (fence, mode): (crate::types::Fence, HeldMo
 fn keep_place(request: &ClientRequest, params: &AcquireParams) -> KeepPlace {
     let (resources, wait_id) = ([request.resource.clone()].into(), WaitId::parse(request.token.as_str()).expect("hex"));
     let token = Some(request.token.clone());
-    let terms = Terms { ttl: params.ttl, labels: Labels::default(), token, refuses_deadlock: false, kept_for: None };
+    let (mode, ttl, labels) = (params.mode, params.ttl, Labels::default());
+    let terms = Terms { mode, ttl, labels, token, refuses_deadlock: false, kept_for: None };
     KeepPlace { key: PlaceKey { resources, principal: "".into(), wait_id }, terms, permit: None }
 }
 

@@ -18,7 +18,10 @@ use crate::manager::types::{
     AcquireRequest, ExtendRequest, ForceMode, KeepPlace, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery, ListState,
 };
 use crate::nodes::redis::NodeUrl;
-use crate::types::{Invalid, Labels, NOTE_MAX_BYTES, NodeId, RESOURCE_MAX_BYTES, ResourceName, Token, Ttl, WaitId};
+use crate::types::{
+    Invalid, Labels, NOTE_MAX_BYTES, NodeId, PERMITS_MAX, PERMITS_MIN, PermitLimit, RESOURCE_MAX_BYTES, ResourceName,
+    Token, TokenId, Ttl, WaitId, WantedMode,
+};
 
 /// The formats of answers under `/locks/{resource}`.
 pub(crate) const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseFormat::Text];
@@ -54,6 +57,7 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
         false => None,
     };
     let format = if hold.is_some() { ResponseFormat::Json } else { format? };
+    let mode = mode(&mut fields);
     let ttl = ttl(&mut fields, settings);
     let kept_for = kept_for(&mut fields, settings)?;
     let ttl = match kept_for {
@@ -68,11 +72,47 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let token = own_token(&mut fields, &parts)?;
     let refuses_deadlock = refuses_deadlock(&mut fields);
     let keep = keep(&mut fields, wait);
-    let known = ["ttl", "wait", "keep", "owner", "note", "metadata", "token", "hold", "on_deadlock", "wait_id"];
-    fields.finish(&known)?;
+    fields.finish(&ACQUIRE_FIELDS)?;
     let principal = None;
-    let request = AcquireRequest { resource, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
+    let request =
+        AcquireRequest { resource, mode, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
     Ok(AcquireFields { request, format, applied, hold })
+}
+
+/// The fields of an acquire.
+const ACQUIRE_FIELDS: [&str; 12] =
+    ["mode", "limit", "ttl", "wait", "keep", "owner", "note", "metadata", "token", "hold", "on_deadlock", "wait_id"];
+
+/// How the lease is to share the lock: exclusive unless `mode` or `limit` says otherwise.
+fn mode(fields: &mut Fields) -> WantedMode {
+    let word = fields.text("mode");
+    let limit = fields.number("limit").map(|limit| {
+        let detail = || Invalid(format!("must be from {PERMITS_MIN} to {PERMITS_MAX}: the number of permits"));
+        fields.check("limit", PermitLimit::new(limit).ok_or_else(detail))
+    });
+    if word.is_some() && limit.is_some() {
+        fields.wrong("limit", "is not for a request with `mode`: permits are a mode of their own");
+    }
+    match (word.as_deref(), limit) {
+        (_, Some(limit)) => limit.map_or(WantedMode::Exclusive, |limit| WantedMode::Permit { limit }),
+        (None | Some("exclusive"), None) => WantedMode::Exclusive,
+        (Some("shared"), None) => WantedMode::Shared,
+        (Some(_), None) => {
+            fields.wrong("mode", "must be exclusive or shared (`limit` asks for one of so many permits)");
+            WantedMode::Exclusive
+        }
+    }
+}
+
+/// Whether an exclusive lease is to become a shared one.
+fn downgrade(fields: &mut Fields) -> bool {
+    match fields.text("mode").as_deref() {
+        None => return false,
+        Some("shared") => return true,
+        Some("exclusive") => fields.wrong("mode", "cannot become exclusive again: release and acquire"),
+        Some(_) => fields.wrong("mode", "must be shared"),
+    }
+    false
 }
 
 /// The TTL; `None` without one.
@@ -206,11 +246,12 @@ pub(super) fn extension_of(
     settings: &HttpSettings,
 ) -> Result<ExtendRequest, Problem> {
     let token = extract::required_lock_token(&parts.headers)?;
-    for field in ["ttl", "keep", "metadata"] {
+    for field in ["ttl", "keep", "metadata", "mode"] {
         if fields.take_null(field) {
             fields.wrong(field, "cannot be removed; `metadata: {\"key\": null}` removes one key");
         }
     }
+    let downgrade = downgrade(&mut fields);
     let ttl = ttl(&mut fields, settings);
     let kept_for = kept_for(&mut fields, settings)?;
     let note = if fields.take_null("note") { Some(String::new()) } else { fields.text("note") };
@@ -223,8 +264,8 @@ pub(super) fn extension_of(
     if fields.take("token") {
         fields.wrong("token", "belongs in the Lock-Token header");
     }
-    fields.finish(&["ttl", "keep", "note", "metadata"])?;
-    Ok(ExtendRequest { resource, token, ttl, kept_for, fence: None, note, metadata })
+    fields.finish(&["ttl", "keep", "note", "metadata", "mode"])?;
+    Ok(ExtendRequest { resource, token, ttl, kept_for, downgrade, fence: None, note, metadata })
 }
 
 /// A parsed release or forced end.
@@ -233,7 +274,7 @@ pub(crate) enum ReleaseFields {
     /// By the holder.
     Release { resource: ResourceName, token: Token, if_match: IfMatch },
     /// By an operator.
-    Force { resource: ResourceName, mode: ForceMode, reason: String, if_match: IfMatch },
+    Force { resource: ResourceName, holder: Option<TokenId>, mode: ForceMode, reason: String, if_match: IfMatch },
 }
 
 /// Parses `DELETE /locks/{resource}`. A release is never refused for its answer's format, so the Accept
@@ -248,10 +289,12 @@ pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result
         fields.wrong("token", "belongs in the Lock-Token header");
     }
     let Some(force) = fields.text("force") else {
-        if fields.take("reason") {
-            fields.wrong("reason", "is for a forced end: add force=revoke or force=now");
+        for field in ["reason", "token_id"] {
+            if fields.take(field) {
+                fields.wrong(field, "is for a forced end: add force=revoke or force=now");
+            }
         }
-        fields.finish(&["force", "reason"])?;
+        fields.finish(&["force", "reason", "token_id"])?;
         let token = token.map_or_else(|| extract::required_lock_token(&parts.headers), Ok)?;
         return Ok(ReleaseFields::Release { resource, token, if_match });
     };
@@ -263,15 +306,19 @@ pub(crate) async fn release(request: Request, settings: &HttpSettings) -> Result
     if mode.is_none() {
         fields.wrong("force", "must be revoke (safe: ends with the lease) or now (unsafe: at once)");
     }
+    let holder = fields.text("token_id").and_then(|text| {
+        let digits = TokenId::parse(&text).ok_or_else(|| Invalid("is not the `token_id` of a holder".to_owned()));
+        fields.check("token_id", digits)
+    });
     let reason = fields.text("reason").unwrap_or_default();
     if reason.trim().is_empty() {
         fields.wrong("reason", "is required: why the lease is ended, for the log");
     } else if reason.len() > REASON_MAX_BYTES {
         fields.wrong("reason", format!("{} bytes; at most {REASON_MAX_BYTES} are allowed", reason.len()));
     }
-    fields.finish(&["force", "reason"])?;
+    fields.finish(&["force", "reason", "token_id"])?;
     let mode = mode.ok_or_else(|| Problem::invalid_field("force", "must be revoke or now"))?;
-    Ok(ReleaseFields::Force { resource, mode, reason, if_match })
+    Ok(ReleaseFields::Force { resource, holder, mode, reason, if_match })
 }
 
 /// Parses `GET` and `HEAD /locks/{resource}`. Errors: `invalid`, `token-in-url`, `not-acceptable`.

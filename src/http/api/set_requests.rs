@@ -12,7 +12,7 @@ use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
 use crate::manager::types::{AcquireRequest, ExtendRequest};
 use crate::protocol::SET_MAX;
-use crate::types::{ResourceName, Token};
+use crate::types::{ResourceName, Token, WantedMode};
 
 /// The names, repeated in a query or form.
 const RESOURCE: &str = "resource";
@@ -61,7 +61,9 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let Some((resource, others)) = names.split_first() else { return Err(no_names()) };
     let (resource, others) = (resource.clone(), others.to_vec());
     let (kept_for, principal) = (None, None);
-    let request = AcquireRequest { resource, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
+    let mode = WantedMode::Exclusive;
+    let request =
+        AcquireRequest { resource, mode, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
     Ok(AcquireSetFields { request, others, format, applied })
 }
 

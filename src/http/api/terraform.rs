@@ -23,7 +23,7 @@ use crate::manager::derived::DerivedHolder;
 use crate::manager::types::{
     AcquireError, AcquireRequest, ForceError, ForceMode, ForceRequest, GoneReason, ReleaseError,
 };
-use crate::types::ResourceName;
+use crate::types::{ResourceName, WantedMode};
 
 /// Of a lock that its run did not unlock, for the log.
 const FORCED: &str = "unlocked by force for Terraform";
@@ -84,6 +84,7 @@ async fn parse_lock(
         SentLock::parse(&body)?.ok_or_else(|| Problem::invalid_field("body", "is empty: the lock is missing"))?;
     Ok(AcquireRequest {
         resource,
+        mode: WantedMode::Exclusive,
         ttl,
         wait,
         kept_for: Some(kept_for),
@@ -162,7 +163,8 @@ async fn end(
     let (mode, reason) = (ForceMode::Now, FORCED.to_owned());
     force::note(audit_scope, mode, &reason);
     let principal = access.principal().map(|principal| principal.name.to_string());
-    let request = ForceRequest { resource: resource.clone(), mode, reason, principal, if_match: Some(etag) };
+    let request =
+        ForceRequest { resource: resource.clone(), mode, reason, principal, holder: None, if_match: Some(etag) };
     let ended = force::end_lease(state, audit_scope, request).await;
     ended.map_err(|error| match error {
         ForceError::NotHeld => refusals::release(&resource, ReleaseError::Gone(GoneReason::Unknown)),

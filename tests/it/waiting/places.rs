@@ -98,6 +98,7 @@ async fn the_client_takes_its_place_again_when_a_proxy_cuts_the_line() {
     let client = super::client_of(&format!("http://{}", proxy.address()));
     let request = LockRequest {
         kept_for: None,
+        mode: redlockd::types::WantedMode::Exclusive,
         resource: ResourceName::parse("x").expect("valid"),
         ttl: None,
         owner: "cut".into(),
