@@ -14,8 +14,8 @@ use super::nodes::{MAX_NODES, NodeSpec, node_list};
 use super::raw::RawValue;
 use super::setting_macro::settings;
 use super::value_types::{
-    LogFormat, LogLevel, address, directory, flag, host_names, integer, networks, odd_integer, one_of, path, period,
-    template,
+    LogFormat, LogLevel, address, directory, flag, host_names, integer, networks, odd_integer, one_of, owner_url, path,
+    period, template,
 };
 use crate::nodes::redis::Identity;
 use crate::protocol::keys::KeyTemplate;
@@ -165,6 +165,11 @@ settings! {
         /// Set it to the name that your users type. With insecure_no_auth on an address that other machines can reach, an
         /// empty list allows every name.
         allowed_hosts: Vec<String> = [] in host_names();
+
+        /// Address of what an owner is, with `{owner}` in it: the pages link owners to it, for example to their jobs.
+        /// Range: "" is none; an http or https URL with `{owner}` once, after its host
+        /// Why: who sees a lock that is held too long wants to see the job that holds it. The owner is percent-encoded.
+        owner_url: String = "" in owner_url();
     }
 
     "Nodes" {

@@ -97,6 +97,8 @@ pub enum UiRoute {
     TestHook,
     /// Sends messages of a hook again.
     ReplayHook,
+    /// What to do about each alert.
+    Runbooks,
     /// The login form.
     Login,
     /// Starts a session.
@@ -199,7 +201,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 50] = [
+pub const ROUTES: [Route; 51] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -245,6 +247,7 @@ pub const ROUTES: [Route; 50] = [
     page("/ui/hooks", UiRoute::Hooks),
     route("POST", "/ui/hooks/test", "/ui/hooks/test", Operation::Ui(UiRoute::TestHook), HOOK_FORM_CODES),
     route("POST", "/ui/hooks/replay", "/ui/hooks/replay", Operation::Ui(UiRoute::ReplayHook), HOOK_FORM_CODES),
+    page("/ui/runbooks", UiRoute::Runbooks),
     route("GET", "/ui/login", "/ui/login", Operation::Ui(UiRoute::Login), &[200, 303, 400, 421]),
     route("POST", "/ui/login", "/ui/login", Operation::Ui(UiRoute::LogIn), LOGIN_CODES),
     route("POST", "/ui/logout", "/ui/logout", Operation::Ui(UiRoute::LogOut), LOGIN_CODES),

@@ -55,6 +55,8 @@ pub struct HttpSettings {
     pub trusted_proxies: Vec<IpNet>,
     /// Host names under which pages, and without authentication everything, are served.
     pub hosts: AllowedHosts,
+    /// Where pages link owners to: a URL with `{owner}` in it; empty for nowhere.
+    pub owner_url: String,
     /// Other machines can reach the service, and there is no authentication: every page shows a warning.
     pub is_open_to_others: bool,
 }
@@ -81,6 +83,7 @@ impl HttpSettings {
             uri_limit: config.uri_limit,
             trusted_proxies: config.trusted_proxies.clone(),
             hosts: hosts(config),
+            owner_url: config.owner_url.clone(),
             is_open_to_others: config.is_open_to_others(),
         })
     }

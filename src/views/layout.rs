@@ -4,6 +4,7 @@ use super::assets::{self, Assets};
 use super::badges::{self, Badge, Severity};
 use crate::manager::overview::ClusterStatus;
 use crate::manager::situation::Situation;
+use crate::types::OWNER_PLACE;
 
 /// The page that is marked in the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +89,8 @@ pub(crate) struct Layout {
     pub path: String,
     /// Whether the script refreshes the page.
     pub auto_refresh: bool,
+    /// Where owners are linked to: a URL with `{owner}` in it; empty for nowhere.
+    pub owner_url: String,
 }
 
 impl Layout {
@@ -108,6 +111,7 @@ impl Layout {
             instance: status.instance.to_string(),
             path: path.to_owned(),
             auto_refresh: true,
+            owner_url: String::new(),
         }
     }
 
@@ -129,6 +133,27 @@ impl Layout {
         Self { hooks_off, ..self }
     }
 
+    /// Sets [`Layout::owner_url`].
+    #[must_use]
+    pub(crate) fn with_owner_url(self, owner_url: &str) -> Self {
+        Self { owner_url: owner_url.to_owned(), ..self }
+    }
+
+    /// The address of what an owner is; empty without one. `owner_query`: encoded as for a query. No owner leaves the place
+    /// that it is given: a slash is encoded too, and names of dots, which a browser would resolve, are not linked.
+    pub(crate) fn job_of(&self, owner_query: &str) -> String {
+        let is_name = !owner_query.is_empty() && owner_query.bytes().any(|byte| byte != b'.');
+        match is_name {
+            true => self.owner_url.replace(OWNER_PLACE, &owner_query.replace('/', "%2F")),
+            false => String::new(),
+        }
+    }
+
+    /// What a curl command needs so that it is not refused: empty without authentication.
+    pub(crate) fn key_option(&self) -> &'static str {
+        if self.viewer.principal.is_empty() { "" } else { "-H \"Authorization: Bearer $KEY\" " }
+    }
+
     /// Sets [`Layout::viewer`].
     #[must_use]
     pub(crate) fn for_viewer(self, viewer: Viewer) -> Self {
@@ -143,6 +168,28 @@ impl Layout {
     /// Whether the reader may see this page.
     pub(crate) fn shows(&self, tab: Tab) -> bool {
         !self.viewer.refused.contains(&tab)
+    }
+
+    /// The title of the browser's tab: it begins with what is ill, for whoever has the page in the background.
+    pub(crate) fn tab_title(&self) -> String {
+        match self.quorum.severity {
+            Severity::Bad => format!("✖ {} · {}", self.quorum.text, self.title),
+            _ => self.title.clone(),
+        }
+    }
+
+    /// The section of the runbooks about what is ill.
+    pub(crate) fn runbook(&self) -> &'static str {
+        let has = |text: &str| self.nodes.iter().any(|(_, badge)| badge.text == text);
+        match self.quorum.text.as_str() {
+            "no quorum" => "redlockdquorumlost",
+            "no margin" => "redlockdquorumnomargin",
+            _ if has("two servers") => "redlockdonenametwoservers",
+            _ if has("down") => "redlockdnodedown",
+            _ if has("slow") => "redlockdnodeslow",
+            _ if has("in quarantine") => "redlockdnodequarantined",
+            _ => "redlockdnodedoesnotvote",
+        }
     }
 
     /// Style, script and icon.

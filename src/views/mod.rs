@@ -23,6 +23,7 @@ pub(crate) mod name_tree;
 pub(crate) mod nodes;
 pub(crate) mod owners;
 pub(crate) mod paging;
+pub(crate) mod runbooks;
 pub(crate) mod take;
 pub(crate) mod timeline;
 pub(crate) mod wait_graph;

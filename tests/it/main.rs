@@ -1,7 +1,9 @@
 //! The one integration binary: a module per promise, and one for what they stand on.
 
 mod access;
+mod alerts;
 mod audit;
+mod board;
 mod cases;
 mod cli;
 mod cli_doctor;

@@ -69,7 +69,7 @@ impl Requirement {
             UiRoute::Lock => Self::OnName(Right::Read),
             UiRoute::AskRevoke | UiRoute::Revoke | UiRoute::AskRelease | UiRoute::Release => Self::OnName(Right::Force),
             UiRoute::AskTake | UiRoute::Take | UiRoute::GiveBack => Self::OnName(Right::Acquire),
-            UiRoute::Nodes | UiRoute::Latency => Self::Somewhere(Right::Metrics),
+            UiRoute::Nodes | UiRoute::Latency | UiRoute::Runbooks => Self::Somewhere(Right::Metrics),
             UiRoute::Hooks | UiRoute::TestHook | UiRoute::ReplayHook => Self::Somewhere(Right::Admin),
             UiRoute::Events | UiRoute::Stream => Self::Somewhere(Right::Events),
         }

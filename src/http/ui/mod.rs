@@ -35,6 +35,7 @@ pub(crate) fn handler(route: UiRoute) -> MethodRouter<AppState> {
         UiRoute::Hooks => get(hooks::show),
         UiRoute::TestHook => post(hooks::test),
         UiRoute::ReplayHook => post(hooks::replay),
+        UiRoute::Runbooks => get(pages::runbooks),
         UiRoute::Login => get(login::form),
         UiRoute::LogIn => post(login::log_in),
         UiRoute::LogOut => post(login::log_out),
