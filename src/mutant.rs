@@ -83,8 +83,6 @@ mutants! {
         DowngradeLengthens,
         /// A node that refuses a set keeps those of its resources that were free.
         HalfSetKept,
-        /// A failed attempt of a set is cancelled for its first resource only.
-        HalfSetCancelled,
     }
     /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
     FOUND_IN_QUEUES {
@@ -137,6 +135,9 @@ mutants! {
         FenceGivenTwice,
         /// Who takes its place again is served together with the one that was first meanwhile.
         ReturnedIsSecond,
+        /// A failed attempt of a set is cancelled for its first resource only. Would be found when an attempt of a long TTL is
+        /// split just after the faults end. `tests/it/sets.rs` (a caller that hangs up) tests the rule.
+        HalfSetCancelled,
         /// A quarantine ordered from a node with a stepped clock ends when that clock returns. Found when a node loses its
         /// memory while its clock is behind, and an instance with the right time orders the quarantine (seed 737891).
         OrderedByOneClock,
