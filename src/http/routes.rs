@@ -12,6 +12,12 @@ pub enum Operation {
     Extend,
     /// Release a lease, or end another client's lease.
     Release,
+    /// Acquire several locks, all or none.
+    AcquireSet,
+    /// Extend several leases.
+    ExtendSet,
+    /// Release several leases.
+    ReleaseSet,
     /// Show one lock.
     Inspect,
     /// Check a fence.
@@ -133,6 +139,7 @@ const fn route(
     Route { method, path, pattern, operation, codes }
 }
 
+const LOCKS: &str = "/locks";
 const LOCK: &str = "/locks/{resource}";
 const LOCK_PATTERN: &str = "/locks/{*resource}";
 const FENCE: &str = "/fences/{resource}";
@@ -156,6 +163,8 @@ const UI_ASSET: &str = "/ui/static/{file}";
 const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
 const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 421, 429, 503];
 const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 421, 429, 503];
+const SET_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 413, 415, 421, 429, 503];
+const SET_RELEASE_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
 const INSPECT_CODES: &[u16] = &[200, 304, 400, 401, 403, 404, 406, 421, 429, 503];
 const FENCE_CODES: &[u16] = &[200, 400, 401, 403, 406, 410, 412, 421, 429, 503];
 const TERRAFORM_LOCK_CODES: &[u16] = &[200, 400, 401, 403, 410, 413, 415, 421, 423, 429, 503];
@@ -178,18 +187,21 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 42] = [
+pub const ROUTES: [Route; 45] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
     route("GET", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
     route("HEAD", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
     route("GET", FENCE, FENCE_PATTERN, Operation::CheckFence, FENCE_CODES),
+    route("POST", LOCKS, LOCKS, Operation::AcquireSet, ACQUIRE_CODES),
+    route("PATCH", LOCKS, LOCKS, Operation::ExtendSet, SET_CODES),
+    route("DELETE", LOCKS, LOCKS, Operation::ReleaseSet, SET_RELEASE_CODES),
+    route("GET", LOCKS, LOCKS, Operation::List, READ_CODES),
     route("LOCK", TERRAFORM, TERRAFORM_PATTERN, Operation::TerraformLock, TERRAFORM_LOCK_CODES),
     route("UNLOCK", TERRAFORM, TERRAFORM_PATTERN, Operation::TerraformUnlock, TERRAFORM_UNLOCK_CODES),
     route("POST", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformLock, TERRAFORM_LOCK_CODES),
     route("DELETE", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformUnlock, TERRAFORM_UNLOCK_CODES),
-    route("GET", "/locks", "/locks", Operation::List, READ_CODES),
     route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
     route("POST", "/nodes/{node}", "/nodes/{*node}", Operation::ChangeNode, NODE_CODES),
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),

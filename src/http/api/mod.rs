@@ -17,6 +17,9 @@ pub(crate) mod nodes;
 pub(crate) mod refusals;
 pub mod requests;
 pub(crate) mod responses;
+mod set_requests;
+mod set_responses;
+pub(crate) mod sets;
 pub(crate) mod terraform;
 pub mod terraform_info;
 

@@ -46,6 +46,8 @@ impl Requirement {
             Operation::Acquire | Operation::Extend | Operation::TerraformLock => Self::OnName(Right::Acquire),
             Operation::Release | Operation::TerraformUnlock => Self::Release,
             Operation::Inspect | Operation::CheckFence => Self::OnName(Right::Read),
+            // The names are in query or body: the handler checks each.
+            Operation::AcquireSet | Operation::ExtendSet | Operation::ReleaseSet => Self::Somewhere(Right::Acquire),
             Operation::List => Self::Somewhere(Right::Read),
             Operation::Events => Self::Somewhere(Right::Events),
             Operation::ChangeNode => Self::Somewhere(Right::Admin),
