@@ -22,11 +22,17 @@ test-fast: ## the tests that start no server, no browser and no simulation: unde
 	cargo test --locked --lib --test tidy -- --skip sim:: --skip queue_model::
 	cargo test --locked --test contract -- reference:: embedded::
 
+# Without npm, or without the registry, the test that needs it is skipped.
+target/node/stamp: tests/node/package.json | deps
+	@mkdir -p target/node
+	@if ! command -v npm >/dev/null; then exit 0; fi; \
+	cp tests/node/package.json target/node/ && npm install --prefix target/node --no-fund --no-audit --silent && touch $@
+
 # The simulation runs thousands of histories in the library's unit tests. Optimised, they take a third of the time, and the
 # library five minutes of compiling: worth it for all of them, and not while one is being written.
 OPTIMISED = --config 'profile.test.package.redlockd.opt-level=1'
 
-test: deps target/venv/stamp ## install what is missing, then run every test
+test: deps target/venv/stamp target/node/stamp ## install what is missing, then run every test
 	cargo test --locked --lib $(OPTIMISED)
 	cargo test --locked --bins --examples --test '*'
 	cargo test --locked --doc

@@ -4,12 +4,14 @@
 //! `valid_for_ms`, counted from before it sent its request.
 
 mod events;
+mod hooks;
 mod locks;
 mod nodes;
 mod problem;
 mod sets;
 
 pub use events::{Event, HoldEvent, PastEvents};
+pub use hooks::{HookReplay, HookState, HookTarget, HookTry, Hooks};
 pub use locks::{
     FenceCheck, Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
 };

@@ -128,6 +128,12 @@ settings! {
         /// Why: each costs a renewal on every node three times per TTL. Those of another instance that ended are kept in any case.
         kept_total: usize = 10000 in integer(1..=1_000_000);
 
+        /// File with the targets of call-backs and the hooks; its format is in docs/workflows.md.
+        /// Range: "" is none: no call-back is allowed
+        /// Why: the service sends only to where its administrator allows. Reloaded on SIGHUP and when it, or a file that it names,
+        /// changes.
+        webhooks_file: Option<PathBuf> = "" in path();
+
         /// Maximum number of waiters for one resource on this instance.
         /// Range: at most waiters_total
         /// Why: the thousandth in a queue will not be served in time, so it is refused at once (429).

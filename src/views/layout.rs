@@ -23,6 +23,8 @@ pub(crate) enum Tab {
     Latency,
     /// Recent events.
     Events,
+    /// Targets of call-backs, and hooks.
+    Hooks,
     /// A page that is not in the navigation.
     Other,
 }
@@ -38,7 +40,7 @@ pub(crate) struct NavLink {
     pub text: &'static str,
 }
 
-const LINKS: [NavLink; 7] = [
+const LINKS: [NavLink; 8] = [
     NavLink { tab: Tab::Locks, href: "/ui/", text: "Locks" },
     NavLink { tab: Tab::Waiters, href: "/ui/waiters", text: "Waiters" },
     NavLink { tab: Tab::Owners, href: "/ui/owners", text: "Owners" },
@@ -46,6 +48,7 @@ const LINKS: [NavLink; 7] = [
     NavLink { tab: Tab::Nodes, href: "/ui/nodes", text: "Nodes" },
     NavLink { tab: Tab::Latency, href: "/ui/latency", text: "Latency" },
     NavLink { tab: Tab::Events, href: "/ui/events", text: "Events" },
+    NavLink { tab: Tab::Hooks, href: "/ui/hooks", text: "Hooks" },
 ];
 
 /// Who reads a page, and what it offers to them.
@@ -74,6 +77,8 @@ pub(crate) struct Layout {
     pub nodes: Vec<(String, Badge)>,
     /// Without authentication although other machines can connect: every page warns about it.
     pub is_open: bool,
+    /// How many hooks are switched off.
+    pub hooks_off: usize,
     /// Whether the instance is shutting down.
     pub draining: bool,
     /// Who reads the page.
@@ -100,6 +105,7 @@ impl Layout {
             situation: status.situation.clone(),
             nodes: status.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
             is_open: false,
+            hooks_off: 0,
             draining: status.draining,
             viewer: Viewer::default(),
             instance: status.instance.to_string(),
@@ -119,6 +125,12 @@ impl Layout {
     #[must_use]
     pub(crate) fn with_open_access(self, is_open: bool) -> Self {
         Self { is_open, ..self }
+    }
+
+    /// Sets [`Layout::hooks_off`].
+    #[must_use]
+    pub(crate) fn with_hooks_off(self, hooks_off: usize) -> Self {
+        Self { hooks_off, ..self }
     }
 
     /// Sets [`Layout::owner_url`].

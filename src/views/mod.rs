@@ -12,6 +12,7 @@ pub(crate) mod events;
 pub(crate) mod format;
 pub(crate) mod heat_map;
 pub(crate) mod history;
+pub(crate) mod hooks;
 pub(crate) mod latency;
 pub(crate) mod layout;
 pub(crate) mod lock;

@@ -129,6 +129,9 @@ pub const FIGURES: [Figure; 86] = [
     of("Instances", "A", "", Most, 1.0, 1.0),
 ];
 
+/// Panels of metrics that exist only where there are targets of webhooks, which the run has not: they have no figure.
+pub const ONLY_WITH_TARGETS: [&str; 2] = ["Call-backs and hooks: tries by outcome", "Hooks: waiting, dropped, off"];
+
 impl Figure {
     /// The query in one of these panels; null if there is none. Two panels have the same title.
     pub fn target<'a>(&self, panels: &[&'a Value]) -> &'a Value {

@@ -19,6 +19,7 @@ mod faults;
 mod fencing;
 mod fuzz_corpus;
 mod history;
+mod hooks;
 mod http_contract;
 mod in_place_of_flock;
 mod interop;

@@ -63,6 +63,7 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
         (Tab::Nodes, UiRoute::Nodes),
         (Tab::Latency, UiRoute::Latency),
         (Tab::Events, UiRoute::Events),
+        (Tab::Hooks, UiRoute::Hooks),
     ];
     let is_refused = |page| match Requirement::of(Operation::Ui(page)) {
         Requirement::Somewhere(right) => !access.may_somewhere(right),
@@ -70,8 +71,12 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
     };
     let refused = pages.into_iter().filter(|(_, page)| is_refused(*page)).map(|(tab, _)| tab).collect();
     let principal = access.principal().map(|principal| principal.name.to_string()).unwrap_or_default();
-    let layout = layout.with_open_access(state.settings.is_open_to_others).with_owner_url(&state.settings.owner_url);
-    layout.for_viewer(Viewer { principal, refused })
+    let hooks_off = state.webhooks.totals().off;
+    layout
+        .with_open_access(state.settings.is_open_to_others)
+        .with_owner_url(&state.settings.owner_url)
+        .with_hooks_off(hooks_off)
+        .for_viewer(Viewer { principal, refused })
 }
 
 /// `GET /ui`.
