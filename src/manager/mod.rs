@@ -25,6 +25,7 @@ mod report;
 mod service;
 pub(crate) mod situation;
 pub(crate) mod snapshots;
+pub mod tickets;
 pub mod types;
 
 pub(crate) use acquire::tag_of;

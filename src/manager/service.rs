@@ -18,6 +18,7 @@ use super::keeping::{KeepLimits, KeptListener};
 use super::latency::{Round, RoundLatencies};
 use super::leases::{OwnEnd, OwnLeases};
 use super::snapshots::{ClusterLeases, LeaseChange, Snapshots};
+use super::tickets::table::TicketTable;
 use super::types::*;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{InstanceName, LeaseRecord};
@@ -58,6 +59,7 @@ pub(super) struct ManagerState<N, C, E> {
     pub(super) held_leases: Arc<HeldLeases>,
     pub(super) keeper: Keeper<N, C, E>,
     pub(super) keeping: OnceLock<(KeepLimits, KeptListener)>,
+    pub(super) tickets: TicketTable,
     pub(super) events: Arc<EventHub>,
     pub(super) own_leases: OwnLeases,
     pub(super) snapshots: Snapshots,
@@ -216,6 +218,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             held_leases,
             keeper: Keeper::new(engine.clone()),
             keeping: OnceLock::new(),
+            tickets: TicketTable::default(),
             events,
             engine,
             monitor,

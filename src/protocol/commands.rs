@@ -11,8 +11,8 @@ use super::request::Request;
 use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
-    acquire, admin, delete_foreign, fill, inspect, kept, list, membership, read, release, restore, revoke, update,
-    waiters,
+    acquire, admin, delete_foreign, fill, inspect, kept, list, membership, read, release, restore, revoke, ticket, tickets,
+    update, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -38,7 +38,7 @@ pub fn batch_kind(request: &Request) -> Option<BatchKind> {
 }
 
 /// Every script, for loading on a new connection.
-pub fn all_scripts() -> [&'static NodeScript; 14] {
+pub fn all_scripts() -> [&'static NodeScript; 16] {
     [
         &acquire::SCRIPT,
         &update::SCRIPT,
@@ -52,6 +52,8 @@ pub fn all_scripts() -> [&'static NodeScript; 14] {
         &list::SCRIPT,
         &kept::SCRIPT,
         &waiters::SCRIPT,
+        &ticket::SCRIPT,
+        &tickets::SCRIPT,
         &read::SCRIPT,
         &fill::SCRIPT,
     ]
@@ -90,6 +92,8 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::List(args) => list::build(context, args, script_ref),
         Request::Kept(args) => kept::build(context, args, script_ref),
         Request::Waiters(args) => waiters::build(args, script_ref),
+        Request::Ticket(args) => ticket::build(context, sent_at, args, script_ref),
+        Request::Tickets(args) => tickets::build(args, script_ref),
         Request::Read(args) => read::build(context, sent_at, args, script_ref),
         Request::Fill(args) => fill::build(context, sent_at, args, script_ref),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => {
@@ -137,6 +141,8 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::List(_) => list::parse(value),
         Request::Kept(_) => kept::parse(value),
         Request::Waiters(_) => waiters::parse(value),
+        Request::Ticket(_) => ticket::parse(value),
+        Request::Tickets(args) => tickets::parse(args, value),
         Request::Read(_) => read::parse(value),
         Request::Fill(_) => fill::parse(value),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => admin::parse(value),

@@ -36,4 +36,5 @@ pub(crate) mod renewal;
 mod round;
 pub(crate) mod round_trip;
 pub(crate) mod subscriptions;
+pub(crate) mod tickets;
 pub(crate) mod waiters;

@@ -10,7 +10,7 @@ use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
     AcquireArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request, RequestStamp, RequestTime,
     RestoreArgs, UpdateArgs, ViewId, acquire, admin, delete_foreign, fill, inspect, kept, list, membership, read,
-    release, restore, revoke, update, waiters,
+    release, restore, revoke, ticket, tickets, update, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -99,6 +99,8 @@ impl ReferenceNode {
             Request::List(args) => list::reference::apply(memory, context, args),
             Request::Kept(args) => kept::reference::apply(memory, context, args),
             Request::Waiters(args) => waiters::reference::apply(memory, context, args),
+            Request::Ticket(args) => ticket::reference::apply(memory, context, args),
+            Request::Tickets(args) => tickets::reference::apply(memory, context, args),
             Request::Read(args) => read::reference::apply(memory, context, args),
             Request::Fill(args) => fill::reference::apply(memory, context, args),
             Request::Probe(args) => admin::reference::probe(&mut memory.marker, present, self.evicted, args),
