@@ -106,8 +106,6 @@ mutants! {
         TicketByMinority,
         /// What a minority shows is believed without being brought to a majority.
         TicketUnsettled,
-        /// A ticket that a node has forgotten is stored again at the word of fewer than a majority.
-        TicketPutBackUnconfirmed,
         /// The state of a ticket may be lowered.
         TicketGoesBack,
     }

@@ -7,6 +7,7 @@ mod events;
 mod locks;
 mod nodes;
 mod problem;
+mod tickets;
 
 pub use events::{Event, HoldEvent, PastEvents};
 pub use locks::{
@@ -14,6 +15,7 @@ pub use locks::{
 };
 pub use nodes::{Finding, Health, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, Members, NodeVote, ProblemDetails};
+pub use tickets::Ticket;
 
 /// The only mode.
 pub const MODE_EXCLUSIVE: &str = "exclusive";

@@ -25,7 +25,7 @@ use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, delete, get, patch, post};
 
-use api::{documents, events, fences, health, list, locks, metrics, nodes};
+use api::{documents, events, fences, health, list, locks, metrics, nodes, tickets};
 use middleware::auth::AuthLayer;
 use middleware::request_layer::RequestLayer;
 use path::LOCKS_PREFIX;
@@ -74,6 +74,9 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::Release => delete(locks::release),
         Operation::Inspect => get(locks::inspect),
         Operation::CheckFence => get(fences::check),
+        Operation::ShowTicket => get(tickets::show),
+        Operation::KeepTicket => patch(tickets::keep),
+        Operation::EndTicket => delete(tickets::end),
         Operation::List => get(list::list),
         Operation::Nodes => get(nodes::nodes),
         Operation::ChangeNode => post(nodes::change),

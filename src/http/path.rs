@@ -12,6 +12,8 @@ pub const LOCKS_PREFIX: &str = "/locks/";
 /// The prefix of the path of a fence check.
 pub const FENCES_PREFIX: &str = "/fences/";
 
+/// The prefix of a ticket's path.
+pub const TICKETS_PREFIX: &str = "/tickets/";
 /// The path of the login form.
 pub const LOGIN: &str = "/ui/login";
 /// The path of the first page; every page is below it.

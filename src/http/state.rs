@@ -39,6 +39,8 @@ pub struct HttpSettings {
     pub max_hold: Duration,
     /// The maximum `keep`.
     pub max_keep: Duration,
+    /// Maximum wait of a ticket.
+    pub max_ticket_wait: Duration,
     /// The maximum size of a body. Bytes.
     pub body_limit: usize,
     /// How long a body may take to arrive after its head.
@@ -69,6 +71,7 @@ impl HttpSettings {
             max_wait: config.max_wait,
             max_hold: config.max_hold,
             max_keep: config.max_keep,
+            max_ticket_wait: config.max_ticket_wait,
             body_limit: config.body_limit,
             body_timeout: config.body_timeout,
             uri_limit: config.uri_limit,

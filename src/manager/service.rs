@@ -150,6 +150,8 @@ pub struct Gauges {
     pub cluster_leases: Option<ClusterLeases>,
     /// Leases that this instance keeps.
     pub kept: usize,
+    /// Tickets that it serves, by state.
+    pub tickets: [usize; 5],
     /// Connections that hold a lease here.
     pub holding_connections: usize,
     /// Event streams that are open here.

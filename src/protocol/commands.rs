@@ -11,8 +11,8 @@ use super::request::Request;
 use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
-    acquire, admin, delete_foreign, fill, inspect, kept, list, membership, read, release, restore, revoke, ticket, tickets,
-    update, waiters,
+    acquire, admin, delete_foreign, fill, inspect, kept, list, membership, read, release, restore, revoke, ticket,
+    tickets, update, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.

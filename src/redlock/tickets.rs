@@ -149,8 +149,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     async fn exchange_tickets_with(&self, node: usize, args: TicketsArgs) -> Option<TicketsPage> {
         let now = self.clock.now();
         let deadline = now.plus(self.node_timeout());
-        let mut tally =
-            self.round(&[node], Request::Tickets(args), now, deadline, Until::All, Result::is_ok).await;
+        let mut tally = self.round(&[node], Request::Tickets(args), now, deadline, Until::All, Result::is_ok).await;
         match tally.take(node) {
             Some(Ok(Reply::Tickets(page))) => Some(page),
             _ => None,
@@ -199,7 +198,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         else {
             return TicketFound::Absent;
         };
-        if shown.iter().filter(|stored| stored.head == head).count() >= self.needed() {
+        let is_settled = shown.iter().filter(|stored| stored.head == head).count() >= self.needed();
+        if is_settled || mutant::is(Mutant::TicketUnsettled) {
             return TicketFound::Known(ticket, head);
         }
         // The instance that wrote it may have ended in between.
@@ -261,3 +261,7 @@ fn stored(answer: &NodeResult) -> Option<&StoredTicket> {
 fn is_vote(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Ticket(_)))
 }
+
+#[cfg(test)]
+#[path = "tickets_tests.rs"]
+mod tests;

@@ -40,5 +40,6 @@ mod run_signals;
 mod schemathesis;
 mod stress;
 mod support;
+mod tickets;
 mod true_answers;
 mod waiting;

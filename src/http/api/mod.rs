@@ -17,6 +17,7 @@ pub(crate) mod nodes;
 pub(crate) mod refusals;
 pub mod requests;
 pub(crate) mod responses;
+pub(crate) mod tickets;
 
 #[cfg(test)]
 mod openapi_tests;

@@ -155,6 +155,8 @@ fn action(method: &Method, route: Option<MatchedRoute>) -> Cow<'static, str> {
         Some(Operation::Acquire) => "acquire".into(),
         Some(Operation::Extend) => "extend".into(),
         Some(Operation::Release) => "release".into(),
+        Some(Operation::KeepTicket) => "keep-ticket".into(),
+        Some(Operation::EndTicket) => "end-ticket".into(),
         _ => format!("{method} {}", route.map_or("unmatched", |r| r.path)).into(),
     }
 }

@@ -132,6 +132,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let mut known: Vec<(TicketId, Ticket, TicketHead)> = found.into_iter().filter_map(known).collect();
         known.sort_by(|a, b| (a.1.body.made_ms, &a.0).cmp(&(b.1.body.made_ms, &b.0)));
+        let mut adopted = Vec::new();
         for (id, ticket, head) in known {
             if head.phase == TicketPhase::Done {
                 // A node has missed that.
@@ -141,8 +142,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let served = Arc::new(Served::new(id, ticket, head, self.seen_now(), true));
             if self.shared.tickets.add(&served) {
                 self.shared.tickets.report(TicketNews::Adopted);
-                self.serve_ticket(served);
+                self.serve_ticket(Arc::clone(&served));
+                adopted.push(served);
             }
+        }
+        for page in adopted.chunks(TICKETS_PAGE_MAX) {
+            self.exchange(page, TICKET_SERVED).await;
         }
     }
 

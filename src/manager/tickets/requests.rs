@@ -10,9 +10,7 @@ use crate::auth::quota::QuotaPermit;
 use crate::manager::acquire::principal_tag;
 use crate::manager::service::LockManager;
 use crate::manager::types::{ExtendError, NoQuorum};
-use crate::protocol::{
-    TICKET_SERVED, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms, TicketsArgs,
-};
+use crate::protocol::{TICKET_SERVED, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms, TicketsArgs};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::ExtendParams;
@@ -24,6 +22,9 @@ use crate::types::{Fence, Labels, ResourceName, Token, TokenHash, Ttl};
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often the nodes are informed that somebody waits for a ticket.
 const ASKED_EVERY: Duration = Duration::from_secs(20);
+
+/// How long a new ticket is waited for to stand in its queue, so that its position is known.
+const ENTERED_WITHIN: Duration = Duration::from_secs(1);
 
 /// Asks for a ticket.
 #[derive(Debug, Clone)]
@@ -137,7 +138,19 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if self.shared.tickets.len() >= limits.total {
             return Err(TicketError::TooMany(limits.total));
         }
-        let TicketRequest { resource, ttl, wait, keep, mut labels, token, refuses_deadlock, principal, permit } = request;
+        let full = self.shared.waiting.queue(|queue| {
+            let limits = queue.limits();
+            match () {
+                () if queue.total_waiters() >= limits.total => Some(limits.total),
+                () if queue.waiter_count(&request.resource) >= limits.per_resource => Some(limits.per_resource),
+                () => None,
+            }
+        });
+        if let Some(limit) = full {
+            return Err(TicketError::TooMany(limit));
+        }
+        let TicketRequest { resource, ttl, wait, keep, mut labels, token, refuses_deadlock, principal, permit } =
+            request;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, principal.as_deref());
         let (made_ms, token) = (self.ticket_now_ms(), token.hash());
         let ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
@@ -156,7 +169,14 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                     let served = Arc::new(served);
                     if self.shared.tickets.add(&served) {
                         self.shared.tickets.report(TicketNews::Made);
-                        self.serve_ticket(served);
+                        self.serve_ticket(Arc::clone(&served));
+                        let (mut began, slow) = (served.began.subscribe(), self.clock().sleep(ENTERED_WITHIN));
+                        tokio::select! {
+                            biased;
+                            _ = began.wait_for(|began| *began) => {}
+                            () = served.stop.cancelled() => {}
+                            () = slow => {}
+                        }
                     }
                 }
                 Ok(FoundTicket { id, ticket: stored, head: found })
@@ -181,6 +201,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             TicketFound::Absent => Err(TicketError::NotFound),
             TicketFound::Unknown => Err(self.ticket_no_quorum()),
         }
+    }
+
+    /// The ticket of a request with this token.
+    pub async fn find_ticket_of(&self, resource: &ResourceName, token: &TokenHash) -> Result<FoundTicket, TicketError> {
+        self.find_ticket(&self.ticket_id(resource, token)).await
     }
 
     /// Whether this principal made the ticket. Without authentication everybody has.

@@ -1,6 +1,7 @@
 //! Serves one ticket: waits for its lease, has the grant stored before anybody learns of it, sees that it is accepted, and
 //! ends it. Each step can be repeated by another instance from what the nodes show.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +11,7 @@ use crate::manager::events::{EventKind, set_lease};
 use crate::manager::service::LockManager;
 use crate::manager::snapshots::LeaseChange;
 use crate::manager::types::{AcquireError, LeaseOutcome};
-use crate::protocol::{
-    EndReason, LeaseRecord, TICKET_SERVED, TicketEnd, TicketHead, TicketId, TicketPhase,
-};
+use crate::protocol::{EndReason, LeaseRecord, TICKET_SERVED, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::acquire::{AcquireParams, Grant};
 use crate::redlock::clock::Clock;
 use crate::redlock::entropy::Entropy;
@@ -133,6 +132,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             keep: None,
         };
         let params = AcquireParams { resource, token, ttl: ticket.ttl, labels };
+        let mut asking = Box::pin(self.acquire_or_wait(&params, wanted, now, until));
+        let attempt = poll_fn(|cx| {
+            // The first poll enters the queue.
+            let outcome = asking.as_mut().poll(cx);
+            served.began.send_replace(true);
+            outcome
+        });
         let outcome = tokio::select! {
             biased;
             () = served.changed_from(head) => return,
@@ -140,7 +146,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 self.raise(served, over(TicketEnd::Undelivered)).await;
                 return;
             }
-            outcome = Box::pin(self.acquire_or_wait(&params, wanted, now, until)) => outcome,
+            outcome = attempt => outcome,
         };
         self.record_acquire(&params.resource, &outcome, true, self.now().since(now));
         match outcome {

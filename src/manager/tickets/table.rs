@@ -50,6 +50,8 @@ pub(in crate::manager) struct Served {
     head: watch::Sender<TicketHead>,
     /// What is known to change between looks.
     pub(super) seen: Mutex<Seen>,
+    /// It stands in its queue, or has asked once.
+    pub(super) began: watch::Sender<bool>,
     /// How its lease ended, as a request to this instance or the keeper says.
     lease_end: watch::Sender<Option<TicketEnd>>,
     /// This instance serves it no more.
@@ -78,6 +80,7 @@ impl Served {
             ticket,
             head: watch::Sender::new(head),
             seen: Mutex::new(seen),
+            began: watch::Sender::new(false),
             lease_end: watch::Sender::new(None),
             stop: CancellationToken::new(),
             permit: Mutex::new(None),
@@ -189,7 +192,7 @@ impl TicketTable {
     }
 }
 
-/// The words of [`TicketPhase`] in answers and metrics.
+/// The words of [`TicketPhase`] in answers.
 pub(in crate::manager) fn phase_word(phase: TicketPhase) -> &'static str {
     match phase {
         TicketPhase::Waiting => "waiting",

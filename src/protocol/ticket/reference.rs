@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::padded;
+use crate::mutant::{self, Mutant};
 use crate::protocol::reference::marker::{CallContext, millis};
 use crate::protocol::reference::memory::{Memory, end_ms};
 use crate::protocol::reference::store::Expiring;
@@ -40,7 +41,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let value = match (stored, args.order) {
         (None, TicketOrder::Read | TicketOrder::Raise) => return Reply::Ticket(None),
         (Some(value), TicketOrder::Read) => return shown(&value),
-        (Some(value), _) if value.head >= args.head => return shown(&value),
+        (Some(value), _) if value.head >= args.head && !mutant::is(Mutant::TicketGoesBack) => return shown(&value),
         (Some(value), _) => TicketValue { head: args.head, ..value },
         (None, TicketOrder::Put) => TicketValue {
             head: args.head,

@@ -22,8 +22,8 @@ pub const TICKETS_PAGE_MAX: usize = 256;
 pub const TICKETS_DUE_MAX: usize = 64;
 /// An instance that has not said for so long that it serves a ticket does not.
 pub const TICKET_SERVED: Duration = Duration::from_secs(8);
-/// One that is due is reported again after this time.
-pub const TICKET_PAUSE: Duration = Duration::from_secs(1);
+/// One that is due belongs to the instance that is informed of it, and is reported again after this time.
+pub const TICKET_PAUSE: Duration = Duration::from_secs(2);
 
 /// Arguments of [`Request::Tickets`](super::request::Request::Tickets).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -34,12 +34,13 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     page.has_more = found.len() >= TICKETS_DUE_MAX;
     found.truncate(TICKETS_DUE_MAX);
     for (_, id) in found {
-        if keys.tickets.get(&id, now_ms).is_none() {
+        let Some(value) = keys.tickets.get_mut(&id, now_ms) else {
             keys.index.remove(&id);
-        } else {
-            keys.index.insert(id.clone(), now_ms + millis(TICKET_PAUSE));
-            page.due.push(id);
-        }
+            continue;
+        };
+        value.server.clone_from(&own);
+        keys.index.insert(id.clone(), now_ms + millis(TICKET_PAUSE));
+        page.due.push(id);
     }
     Reply::Tickets(page)
 }

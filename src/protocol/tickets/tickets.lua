@@ -1,7 +1,7 @@
 -- Who serves which tickets: the caller serves some for a while longer, asks for some, and reads which nobody serves. Reads no
 -- marker: nothing here is a vote. KEYS: 1 index of tickets (sorted set, scored by when an instance that does not serve it
 -- is to look at it: ms)
--- ARGV: 1 key prefix, 2 instance (16 characters), 3 serve_ms, 4 pause_ms until one that is due is reported again, 5 how many of
+-- ARGV: 1 key prefix, 2 instance (16 characters), 3 serve_ms, 4 pause_ms for which one that is due is the caller's, 5 how many of
 -- these at most, 6 digits of a head, 7 digits of a time, 8 how many are served, then for each: id, when it was asked for
 -- last (ms; digits of a time), first those that the caller serves, then others
 -- Replies: {more (0 | 1), for each: whether the caller serves it (0 | 1), head ('' if there is none), asked; ids that are due}
@@ -41,6 +41,7 @@ for i, id in ipairs(found) do
   if redis.call('EXISTS', PREFIX .. id) == 0 then
     redis.pcall('ZREM', INDEX, id)
   else
+    redis.pcall('SETRANGE', PREFIX .. id, HEAD + ASKED, ME) -- it is the one that is to serve it
     redis.pcall('ZADD', INDEX, NOW + PAUSE, id)
     n = n + 1
     out[n] = id
