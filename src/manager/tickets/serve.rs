@@ -19,7 +19,7 @@ use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::redlock::release::ReleaseOutcome;
 use crate::redlock::tickets::{TicketRaised, TicketWriter};
-use crate::types::{Labels, ResourceName, TokenHash};
+use crate::types::{Labels, Mode, ResourceName, TokenHash, WantedMode};
 use crate::waiting::deadlock::Party;
 
 /// A ticket that nobody asks for within this time ends.
@@ -131,7 +131,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             principal: None,
             keep: None,
         };
-        let params = AcquireParams { resource, token, ttl: ticket.ttl, labels };
+        let params = AcquireParams { resource, token, ttl: ticket.ttl, labels, mode: WantedMode::Exclusive };
         let mut asking = Box::pin(self.acquire_or_wait(&params, wanted, now, until));
         let attempt = poll_fn(|cx| {
             // The first poll enters the queue.
@@ -204,6 +204,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 ttl: ticket.ttl,
                 fence: granted.fence,
                 claims: "".into(),
+                mode: Mode::Exclusive,
                 labels: labels.encode(),
             };
             self.record_own_lease(&ticket.token, (&ticket.resource, &labels), deadline);
