@@ -106,6 +106,8 @@ mutants! {
         TicketByMinority,
         /// What a minority shows is believed without being brought to a majority.
         TicketUnsettled,
+        /// A ticket is stored without a look whether it exists.
+        TicketPutUnread,
         /// The state of a ticket may be lowered.
         TicketGoesBack,
     }

@@ -78,8 +78,14 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Cancel: some nodes may have it; whoever looks for tickets that nobody serves finds it if they are a majority.
     pub(crate) async fn put_ticket(&self, writer: &TicketWriter<'_>, ticket: &Ticket, head: TicketHead) -> TicketFound {
-        let Ok(body) = ticket.encode() else { return TicketFound::Unknown };
-        let tally = self.write_ticket(writer, TicketOrder::Put, head, body.into(), self.everyone()).await;
+        let (Ok(body), started) = (ticket.encode(), self.clock.now()) else { return TicketFound::Unknown };
+        // A node that forgot must not get the first state of a ticket that is further: nothing is stored unless no majority
+        // can have it. What was read is as old as the request says.
+        let found = self.read_ticket(writer.id, writer.server, writer.ttl).await;
+        if !matches!(found, TicketFound::Absent) && !mutant::is(Mutant::TicketPutUnread) {
+            return found;
+        }
+        let tally = self.write_ticket(writer, TicketOrder::Put, head, body.into(), started).await;
         self.settled(writer.id, &tally).await
     }
 
@@ -115,7 +121,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Cancel: some nodes may have it.
     pub(crate) async fn raise_ticket(&self, writer: &TicketWriter<'_>, head: TicketHead) -> TicketRaised {
-        let tally = self.write_ticket(writer, TicketOrder::Raise, head, Arc::default(), self.everyone()).await;
+        let tally = self.write_ticket(writer, TicketOrder::Raise, head, Arc::default(), self.clock.now()).await;
         let heads = || tally.received().filter_map(|(_, answer)| stored(answer)).map(|stored| stored.head);
         if heads().filter(|shown| *shown == head).count() >= self.needed() {
             return TicketRaised::Done;
@@ -162,12 +168,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         order: TicketOrder,
         head: TicketHead,
         body: Arc<str>,
-        targets: Vec<usize>,
+        started: BootTime,
     ) -> Tally {
-        let started = self.clock.now();
         let request = self.writing(writer, order, head, body);
-        let deadline = started.plus(self.node_timeout());
-        self.round(&targets, request, started, deadline, Until::WonAndGrace, |answer| {
+        let deadline = self.clock.now().plus(self.node_timeout());
+        self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, |answer| {
             stored(answer).is_some_and(|stored| stored.head == head)
         })
         .await

@@ -257,12 +257,13 @@ async fn survives_a_kill(point: u32) {
     released.expect_status(204);
     // Whichever of the two comes first; each gets one lease, one after the other.
     let (mut open, mut fences) = (vec![mine, other], Vec::new());
-    let begun = SystemClock.now();
+    let (begun, mut last) = (SystemClock.now(), String::new());
     while !open.is_empty() {
-        assert!(SystemClock.now().since(begun) < 2 * TAKEN_OVER, "point {point}: {open:?} wait still");
+        assert!(SystemClock.now().since(begun) < 2 * TAKEN_OVER, "point {point}: {last}");
         let mut next = Vec::new();
         for ticket in open {
             let shown = there.client().get(&format!("{}?wait=1s", id(&ticket))).await;
+            last.clone_from(&shown.text);
             let shown = if shown.status == 200 { shown.json() } else { json!({"state": "waiting"}) };
             match shown["state"].as_str() {
                 Some("waiting") => next.push(ticket),

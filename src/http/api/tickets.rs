@@ -152,19 +152,27 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
 pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
     let format = extract::accepted(request.headers(), &BOTH)?;
-    let (parts, mut fields) = extract::fields(request, &state.settings, MergePatch::Accepted).await?;
+    let (token, kept_for) = read_keep(request, &state.settings).await?;
+    let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
+    changeable(&state, &found, &access, token.as_ref(), &audit_scope)?;
+    Box::pin(state.manager.keep_ticket(&found, kept_for)).await.map_err(refused)?;
+    let (found, lease) = Box::pin(state.manager.ticket_lease(found)).await.map_err(refused)?;
+    audit_scope.note(|record| record.outcome = "extended".to_owned());
+    Ok(answer(&document(&state, &found, lease.as_ref(), true), format))
+}
+
+/// Parses `PATCH`: the token, if there is one, and for how long from now on the lease is to be kept.
+///
+/// Errors: `invalid`, `keep-too-long`, those of the body. Cancel: nothing is left behind.
+pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Result<(Option<Token>, Duration), Problem> {
+    let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
     let token = extract::lock_token(&parts.headers)?;
-    let kept_for = requests::kept_for(&mut fields, &state.settings)?;
+    let kept_for = requests::kept_for(&mut fields, settings)?;
     if kept_for.is_none() {
         fields.wrong("keep", "is required: for how long from now on the lease is to be kept");
     }
     fields.finish(&["keep"])?;
-    let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
-    changeable(&state, &found, &access, token.as_ref(), &audit_scope)?;
-    Box::pin(state.manager.keep_ticket(&found, kept_for.unwrap_or_default())).await.map_err(refused)?;
-    let (found, lease) = Box::pin(state.manager.ticket_lease(found)).await.map_err(refused)?;
-    audit_scope.note(|record| record.outcome = "extended".to_owned());
-    Ok(answer(&document(&state, &found, lease.as_ref(), true), format))
+    Ok((token, kept_for.unwrap_or_default()))
 }
 
 /// `DELETE`: gives it up while it waits, else releases its lease. Cancel: it ends all the same.
@@ -271,7 +279,7 @@ fn document(state: &AppState, found: &FoundTicket, lease: Option<&TicketLease>, 
         metadata: is_own.then(|| labels.metadata.clone()),
         made_at: format::time(ticket.body.made_ms),
         expires_at: is_waiting.then(|| format::time(ticket.body.wait_until_ms)),
-        fence: (head.fence.0 > 0).then_some(head.fence.0),
+        fence: lease.map(|lease| lease.fence.0).or((head.fence.0 > 0).then_some(head.fence.0)),
         valid_for_ms: lease.map(|lease| format::ms(lease.valid_for)),
         kept_until: lease.map(|lease| format::time(lease.kept_until_ms)),
         kept_for_ms: lease.map(|lease| format::ms(lease.kept_for)),

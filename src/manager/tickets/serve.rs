@@ -254,10 +254,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub(super) async fn kept_ticket_lease(&self, ticket: &crate::protocol::Ticket, head: TicketHead) -> LeaseSeen {
         let Ok(found) = self.engine().inspect(&ticket.resource).await else { return LeaseSeen::Unknown };
         match found.state {
-            ResourceState::Lease { record, .. } if record.token == ticket.token && record.fence != head.fence => {
-                // A lease of an attempt that was under way when the ticket was granted: it is undone, or runs out.
-                LeaseSeen::Unknown
-            }
             ResourceState::Lease { record, left } if record.token == ticket.token => {
                 if found.agreeing < self.engine().quorum() {
                     return LeaseSeen::Unknown;
@@ -269,8 +265,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 if self.ticket_now_ms() >= head.kept_until_ms {
                     return LeaseSeen::Stands(record, left);
                 }
+                // Its fence may be larger than the head's: where another instance joined it, the largest one counts.
                 labels.kept_until_ms = head.kept_until_ms;
-                match self.shared.keeper.begin(&ticket.resource, &ticket.token, head.fence, &labels).await {
+                match self.shared.keeper.begin(&ticket.resource, &ticket.token, record.fence, &labels).await {
                     true => LeaseSeen::Stands(LeaseRecord { labels: labels.encode(), ..record }, left),
                     false => LeaseSeen::Unknown,
                 }

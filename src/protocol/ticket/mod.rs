@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use deadpool_redis::redis::Value;
 
-pub(super) use record::{HEAD_BYTES, SERVER_BYTES, STAMP_BYTES, TIME_DIGITS};
+pub(super) use record::{HEAD_BYTES, SERVER_BYTES, STAMP_BYTES, TIME_DIGITS, padded};
 pub use record::{TICKET_MAX_BYTES, Ticket, TicketBody, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms};
 
 use super::keys;
@@ -74,11 +74,6 @@ impl StoredTicket {
 /// The stamp of a ticket that is stored now, at its caller's request.
 pub(super) fn stamp(asked_ms: u64, server: &InstanceName) -> String {
     format!("{:0t$}{:.s$}", asked_ms, padded(server), t = TIME_DIGITS, s = SERVER_BYTES)
-}
-
-/// An instance's name in a ticket: of one length.
-pub(super) fn padded(server: &InstanceName) -> String {
-    format!("{:-<s$.s$}", server.as_str(), s = SERVER_BYTES)
 }
 
 /// The command for a ticket.

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::protocol::InstanceName;
 use crate::types::{Fence, Labels, ResourceName, TokenHash, Ttl};
 
 /// The longest value of a ticket: labels and a call-back's sealed URL take about half of it. Bytes.
@@ -17,6 +18,11 @@ pub(in crate::protocol) const HEAD_BYTES: usize = 1 + FENCE_DIGITS + 2 * TIME_DI
 pub(in crate::protocol) const SERVER_BYTES: usize = 16;
 /// The length of what stands between head and body.
 pub(in crate::protocol) const STAMP_BYTES: usize = TIME_DIGITS + SERVER_BYTES;
+/// An instance's name in a ticket: of one length.
+pub(in crate::protocol) fn padded(server: &InstanceName) -> String {
+    format!("{:-<s$.s$}", server.as_str(), s = SERVER_BYTES)
+}
+
 const ID_PREFIX: &str = "tk_";
 const ID_DIGITS: usize = 32;
 

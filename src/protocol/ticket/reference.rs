@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::padded;
+use super::record::padded;
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::marker::{CallContext, millis};
 use crate::protocol::reference::memory::{Memory, end_ms};

@@ -68,21 +68,24 @@ pub(super) fn build(args: &TicketsArgs, script_ref: ScriptRef) -> Command {
     command.number(millis(args.serve)).number(millis(TICKET_PAUSE)).number(TICKETS_DUE_MAX as u64);
     command.number(HEAD_BYTES as u64).number(TIME_DIGITS as u64);
     command.number(args.served.len().min(TICKETS_PAGE_MAX) as u64);
-    for (id, asked_ms) in named(args) {
+    for (id, asked_ms) in args.named() {
         command.text(id.as_str()).text(&format!("{asked_ms:0t$}", t = TIME_DIGITS));
     }
     command.build()
 }
 
-fn named(args: &TicketsArgs) -> impl Iterator<Item = &(TicketId, u64)> {
-    args.served.iter().chain(&args.asked).take(TICKETS_PAGE_MAX)
+impl TicketsArgs {
+    /// What the request names, the served ones first.
+    pub(super) fn named(&self) -> impl Iterator<Item = &(TicketId, u64)> {
+        self.served.iter().chain(&self.asked).take(TICKETS_PAGE_MAX)
+    }
 }
 
 /// Reads the reply to an exchange.
 pub(super) fn parse(args: &TicketsArgs, value: &Value) -> Result<Reply, Malformed> {
     let mut reply = ReplyReader::new(value)?;
     let mut page = TicketsPage { has_more: reply.flag()?, named: Vec::new(), due: Vec::new() };
-    for _ in named(args) {
+    for _ in args.named() {
         let (is_own, head, asked) = (reply.flag()?, reply.text()?, reply.text()?);
         let (head, asked_ms) = (TicketHead::parse(head), asked.parse().unwrap_or(0));
         page.named.push(NamedTicket { is_own, head, asked_ms });

@@ -1,6 +1,5 @@
 //! The reference of `tickets.lua`.
 
-use super::named;
 use crate::protocol::reference::marker::{CallContext, millis};
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::ticket::padded;
@@ -13,7 +12,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let (now_ms, keys, own) = (context.now_ms(), &mut memory.tickets, padded(&args.instance));
     let served = args.served.len().min(TICKETS_PAGE_MAX);
     let mut page = TicketsPage { has_more: false, named: Vec::new(), due: Vec::new() };
-    for (place, (id, asked_ms)) in named(args).enumerate() {
+    for (place, (id, asked_ms)) in args.named().enumerate() {
         let Some(value) = keys.tickets.get_mut(id, now_ms) else {
             keys.index.remove(id);
             page.named.push(NamedTicket::default());
