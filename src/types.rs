@@ -169,6 +169,12 @@ impl Token {
         Self(Arc::new(Secret { text, hash: OnceLock::new() }))
     }
 
+    /// Makes a token of the name that another protocol gives a lock, and of whom the lock belongs to. No client can send such a
+    /// token, also where it knows both: it has a character that [`Self::parse`] refuses.
+    pub fn derived(protocol: &str, belongs_to: &str, name: &str) -> Self {
+        Self::new(format!("{protocol}:{belongs_to}:{name}").into())
+    }
+
     /// Makes a token of random bytes.
     pub fn from_random(bytes: [u8; TOKEN_RANDOM_BYTES]) -> Self {
         const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -14,7 +14,7 @@ pub use locks::{
     FenceCheck, Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
 };
 pub use nodes::{Finding, Health, NodeState, Nodes};
-pub use problem::{DeadlockEdge, FieldError, Members, NodeVote, ProblemDetails};
+pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
 pub use tickets::Ticket;
 
 /// The only mode.

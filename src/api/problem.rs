@@ -63,6 +63,27 @@ pub struct DeadlockEdge {
     pub token_id: String,
 }
 
+/// A lock as Terraform and OpenTofu describe it, with their names of the members.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct LockInfo {
+    /// Its name, which Terraform draws for each run.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// What the run does.
+    pub operation: String,
+    /// More about it.
+    pub info: String,
+    /// User and host.
+    pub who: String,
+    /// Of Terraform.
+    pub version: String,
+    /// RFC 3339.
+    pub created: String,
+    /// Of the state.
+    pub path: String,
+}
+
 /// Extension members of a [`ProblemDetails`]; absent where they do not apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
@@ -127,6 +148,9 @@ pub struct Members {
     /// The invalid fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<Vec<FieldError>>,
+    /// Under `/terraform`: the lock that stands in the way, in the members that Terraform reads.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub lock_info: Option<Box<LockInfo>>,
 }
 
 #[cfg(test)]

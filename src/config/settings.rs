@@ -120,6 +120,10 @@ settings! {
         /// Why: nobody is asked meanwhile whether the lease is still needed.
         max_keep: Duration = "24h" in period(SECOND..=720 * HOUR);
 
+        /// How long the service keeps a lock of Terraform whose address has no `keep`; never longer than max_keep.
+        /// Why: a run that was killed keeps its lock so long, unless it is unlocked; a longer run loses it.
+        terraform_keep: Duration = "2h" in period(SECOND..=720 * HOUR);
+
         /// Number of kept leases at which this instance refuses further ones (429).
         /// Why: each costs a renewal on every node three times per TTL. Those of another instance that ended are kept in any case.
         kept_total: usize = 10000 in integer(1..=1_000_000);

@@ -22,6 +22,10 @@ pub enum Operation {
     KeepTicket,
     /// End a ticket.
     EndTicket,
+    /// Acquire a lock for Terraform.
+    TerraformLock,
+    /// Release it.
+    TerraformUnlock,
     /// List the locks.
     List,
     /// Show the nodes.
@@ -139,6 +143,9 @@ const FENCE: &str = "/fences/{resource}";
 const FENCE_PATTERN: &str = "/fences/{*resource}";
 const TICKET: &str = "/tickets/{ticket}";
 const TICKET_PATTERN: &str = "/tickets/{*ticket}";
+const TERRAFORM: &str = "/terraform/{resource}";
+const TERRAFORM_LOCK: &str = "/terraform/{resource}/lock";
+const TERRAFORM_PATTERN: &str = "/terraform/{*resource}";
 const PROBLEM: &str = "/problems/{slug}";
 const UI_LOCK: &str = "/ui/locks/{resource}";
 const UI_LOCK_PATTERN: &str = "/ui/locks/{*resource}";
@@ -160,6 +167,8 @@ const TICKET_CODES: &[u16] = &[200, 400, 401, 404, 406, 421, 429, 503];
 const KEEP_TICKET_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 409, 410, 413, 415, 421, 429, 503];
 const END_TICKET_CODES: &[u16] = &[204, 400, 401, 403, 404, 410, 421, 429, 503];
 const FENCE_CODES: &[u16] = &[200, 400, 401, 403, 406, 410, 412, 421, 429, 503];
+const TERRAFORM_LOCK_CODES: &[u16] = &[200, 400, 401, 403, 410, 413, 415, 421, 423, 429, 503];
+const TERRAFORM_UNLOCK_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
 const NODE_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 413, 415, 421, 429];
 const READ_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
 
@@ -178,7 +187,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 40] = [
+pub const ROUTES: [Route; 44] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -188,6 +197,10 @@ pub const ROUTES: [Route; 40] = [
     route("GET", TICKET, TICKET_PATTERN, Operation::ShowTicket, TICKET_CODES),
     route("PATCH", TICKET, TICKET_PATTERN, Operation::KeepTicket, KEEP_TICKET_CODES),
     route("DELETE", TICKET, TICKET_PATTERN, Operation::EndTicket, END_TICKET_CODES),
+    route("LOCK", TERRAFORM, TERRAFORM_PATTERN, Operation::TerraformLock, TERRAFORM_LOCK_CODES),
+    route("UNLOCK", TERRAFORM, TERRAFORM_PATTERN, Operation::TerraformUnlock, TERRAFORM_UNLOCK_CODES),
+    route("POST", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformLock, TERRAFORM_LOCK_CODES),
+    route("DELETE", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformUnlock, TERRAFORM_UNLOCK_CODES),
     route("GET", "/locks", "/locks", Operation::List, READ_CODES),
     route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
     route("POST", "/nodes/{node}", "/nodes/{*node}", Operation::ChangeNode, NODE_CODES),

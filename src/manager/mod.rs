@@ -7,6 +7,7 @@ pub mod callbacks;
 mod change;
 mod cluster_waiters;
 mod deadlocks;
+pub mod derived;
 mod event_buffer;
 mod event_kind;
 pub mod events;

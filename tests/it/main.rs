@@ -40,6 +40,7 @@ mod run_signals;
 mod schemathesis;
 mod stress;
 mod support;
+mod terraform;
 mod tickets;
 mod true_answers;
 mod waiting;

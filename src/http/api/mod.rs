@@ -17,6 +17,8 @@ pub(crate) mod nodes;
 pub(crate) mod refusals;
 pub mod requests;
 pub(crate) mod responses;
+pub(crate) mod terraform;
+pub mod terraform_info;
 pub(crate) mod tickets;
 
 #[cfg(test)]

@@ -34,6 +34,9 @@ fn operations(document: &Value) -> Vec<(String, String, Value)> {
                 found.push((text(key).to_ascii_uppercase(), text(path).to_owned(), operation.clone()));
             }
         }
+        for (method, operation) in item["x-additionalOperations"].as_mapping().into_iter().flatten() {
+            found.push((text(method).to_owned(), text(path).to_owned(), operation.clone()));
+        }
     }
     found
 }
@@ -167,6 +170,9 @@ async fn every_example_of_a_request_body_is_accepted() {
                 };
                 let request = request.body(Body::from(body.clone())).expect("a request");
                 let read: Result<(), Problem> = match method.as_str() {
+                    _ if path.starts_with("/terraform/") => {
+                        super::terraform_info::SentLock::parse(body.as_bytes()).map(drop)
+                    }
                     "POST" if path.starts_with("/nodes/") => requests::change_node(request, &settings).await.map(drop),
                     "POST" => requests::acquire(request, &settings).await.map(drop),
                     "PATCH" if path.starts_with("/tickets/") => tickets::read_keep(request, &settings).await.map(drop),

@@ -117,7 +117,7 @@ pub(super) fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<O
 }
 
 /// The TTL of a kept lease: other instances need some of it to find the lease if this one ends.
-fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, settings: &HttpSettings) -> Ttl {
+pub(super) fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, settings: &HttpSettings) -> Ttl {
     if asked.is_some_and(|ttl| ttl.as_duration() < KEPT_TTL_MIN) {
         fields.wrong("ttl", format!("must be at least {} with `keep`", format_duration(KEPT_TTL_MIN)));
     }
@@ -125,7 +125,7 @@ fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, setting
 }
 
 /// The field takes precedence over the preference, which is not refused but limited to the maximum.
-fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u32>) {
+pub(super) fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u32>) {
     // At most `max_wait`, an hour.
     let seconds = |wait: Duration| u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
     match (fields.duration("wait"), extract::preferred_wait(&parts.headers)) {

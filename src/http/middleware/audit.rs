@@ -152,9 +152,9 @@ fn is_safe(method: &Method) -> bool {
 /// The action, as far as method and route tell it; handlers may refine it.
 fn action(method: &Method, route: Option<MatchedRoute>) -> Cow<'static, str> {
     match route.and_then(|r| r.operation) {
-        Some(Operation::Acquire) => "acquire".into(),
+        Some(Operation::Acquire | Operation::TerraformLock) => "acquire".into(),
         Some(Operation::Extend) => "extend".into(),
-        Some(Operation::Release) => "release".into(),
+        Some(Operation::Release | Operation::TerraformUnlock) => "release".into(),
         Some(Operation::KeepTicket) => "keep-ticket".into(),
         Some(Operation::EndTicket) => "end-ticket".into(),
         _ => format!("{method} {}", route.map_or("unmatched", |r| r.path)).into(),

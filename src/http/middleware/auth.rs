@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::extract::Request;
-use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::Either;
 use tower::{Layer, Service};
@@ -19,7 +18,7 @@ use super::{client_address, credentials, site_checks};
 use crate::auth::authenticator::Authenticator;
 use crate::auth::rate_limit::RequestClass;
 use crate::auth::rule::Right;
-use crate::http::path;
+use crate::http::path::{self, TERRAFORM_PREFIX};
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::routes::{Operation, Route, UiRoute};
@@ -46,8 +45,8 @@ impl Requirement {
     /// Of an operation.
     pub(crate) fn of(operation: Operation) -> Self {
         match operation {
-            Operation::Acquire | Operation::Extend => Self::OnName(Right::Acquire),
-            Operation::Release => Self::Release,
+            Operation::Acquire | Operation::Extend | Operation::TerraformLock => Self::OnName(Right::Acquire),
+            Operation::Release | Operation::TerraformUnlock => Self::Release,
             Operation::Inspect | Operation::CheckFence => Self::OnName(Right::Read),
             Operation::ShowTicket | Operation::KeepTicket | Operation::EndTicket => Self::Credentials,
             Operation::List => Self::Somewhere(Right::Read),
@@ -190,7 +189,7 @@ impl RouteAuth {
     fn count(&self, access: &Access, request: &Request) -> Result<(), Problem> {
         let Some(principal) = access.principal() else { return Ok(()) };
         AuditScope::of(request).name(principal.name.as_str());
-        let is_holder = matches!(*request.method(), Method::PATCH | Method::DELETE) && !forces(request);
+        let is_holder = matches!(request.method().as_str(), "PATCH" | "DELETE" | "UNLOCK") && !forces(request);
         let class = if is_holder { RequestClass::Holder } else { RequestClass::Other };
         self.authenticator.count_request(principal, class, SystemClock.now()).map_err(|exceeded| {
             let limit = exceeded.per_second;
@@ -218,7 +217,10 @@ impl RouteAuth {
     }
 
     fn name(&self, request: &Request) -> Option<ResourceName> {
-        path::resource_after(request.uri(), self.prefix).ok()
+        match self.prefix {
+            TERRAFORM_PREFIX => path::terraform_resource(request.method(), request.uri()).ok(),
+            prefix => path::resource_after(request.uri(), prefix).ok(),
+        }
     }
 }
 

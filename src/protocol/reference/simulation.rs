@@ -51,7 +51,7 @@ impl ReferenceNode {
 
     /// head
     #[cfg(test)]
-    pub(crate) fn ticket_head(&mut self, id: &TicketId) -> Option<(usize,u64)> {
+    pub(crate) fn ticket_head(&mut self, id: &TicketId) -> Option<(usize, u64)> {
         self.memory.tickets.tickets.get(id, 0).map(|v| (v.head.phase as usize, v.head.fence.0))
     }
 

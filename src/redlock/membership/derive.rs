@@ -154,16 +154,25 @@ impl Known<'_> {
         self.members.iter().flatten().map(|m| m.promised.max(m.view.id)).max().unwrap_or(ViewId::NONE)
     }
 
-    /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none. Not one that shows the
-    /// run of a process that votes: a view with one run under two names stops every instance.
+    /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none. Not one that shows a
+    /// run which the view has under another name: a view with one run under two names stops every instance.
     pub(crate) fn to_heal(&self) -> Vec<usize> {
-        let (_, named) = self.base();
+        let (base, named) = self.base();
         let is_other = |i: &usize| !named.contains(i) && !self.rivals[*i];
-        let run = |i: &usize| self.members[*i].as_ref().map(|m| &m.run);
         let fillable = |i: &usize| self.members[*i].as_ref().is_some_and(|m| m.is_fillable);
-        let is_own_run = |i: &usize| named.iter().all(|voter| run(voter) != run(i));
-        let others = (0..self.names.len()).filter(|i| is_other(i) && fillable(i) && is_own_run(i));
+        let others = (0..self.names.len()).filter(|i| is_other(i) && fillable(i) && self.has_own_run(&base, *i));
         if named.len() >= self.quorum { others.collect() } else { Vec::new() }
+    }
+
+    /// No other name of the view has the run that node `i` shows, unless another process answers under that name: one that is
+    /// silent may be the one whose run is claimed.
+    fn has_own_run(&self, base: &View, i: usize) -> bool {
+        let run = |j: usize| self.members[j].as_ref().map(|m| &m.run);
+        let has_it = |j: usize| {
+            let entry = base.entry(&self.names[j]).filter(|_| !self.is_ended(j));
+            entry.is_some_and(|entry| Some(&entry.run) == run(i) && run(j).is_none_or(|run| *run == entry.run))
+        };
+        !(0..self.names.len()).any(|j| j != i && has_it(j))
     }
 
     /// Processes that vote in a lower view, and that the highest does not name, where too few of those that it names are left

@@ -74,7 +74,9 @@ impl Cluster {
         args.extend(node_args(self.servers.iter().map(RedisServer::url)));
         args.extend(settings.iter().map(ToString::to_string));
         let output = redlockd(&args).output().expect("the binary runs");
-        assert!(output.status.success(), "init: {}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stderr);
+        // It asks again where answers come too late, and then finds what it did before.
+        assert!(output.status.success() || said.contains("are part of this cluster already"), "init: {said}");
     }
 
     /// A service over it with [`SHORT_TIMES`], for which all nodes vote.
