@@ -44,3 +44,4 @@ mod terraform;
 mod tickets;
 mod true_answers;
 mod waiting;
+mod workflows;

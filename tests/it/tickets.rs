@@ -11,8 +11,19 @@ use crate::support::cluster::{Cluster, ServiceOver};
 use crate::support::poll;
 use crate::support::service::Service;
 
-/// Long enough for another instance to take over on a busy machine.
-const SETTINGS: [&str; 4] = ["--set", "max_ttl=40s", "--set", "default_ttl=2s"];
+/// Leases that are long enough for another instance to take over, and nodes that may be slow, on a busy machine.
+const SETTINGS: [&str; 10] = [
+    "--set",
+    "max_ttl=40s",
+    "--set",
+    "default_ttl=5s",
+    "--set",
+    "node_timeout=2s",
+    "--set",
+    "min_ttl=4s",
+    "--set",
+    "guard=3s",
+];
 /// What is promised for a take-over, and what a busy machine needs beyond that.
 const TAKEN_OVER: Duration = Duration::from_secs(15 + 20);
 
@@ -341,16 +352,16 @@ async fn many_survive(tickets: usize, names: usize) {
 /// Takes each ticket of one name as it is granted. How many.
 async fn serve_all<'a>(over: &ServiceOver, made: impl Iterator<Item = &'a (usize, Value)>) -> usize {
     let (client, mut open) = (over.client(), made.collect::<Vec<_>>());
-    let (mut count, mut last_fence, mut last_own, begun) = (0, 0, 0, SystemClock.now());
-    let mut idle_since = begun;
+    let (mut count, mut last_fence, mut last_own) = (0, 0, 0);
     while !open.is_empty() {
-        let holder = client.inspect(&lock_of(open[0])).await;
-        let holder = if holder.status == 200 { holder.json()["holders"][0]["token_id"].clone() } else { Value::Null };
-        let Some(at) = open.iter().position(|(_, ticket)| ticket["token_id"] == holder) else {
-            assert!(SystemClock.now().since(idle_since) < 2 * TAKEN_OVER, "{} wait still", open.len());
-            tokio::task::yield_now().await;
-            continue;
-        };
+        let begun = SystemClock.now();
+        let is_over = || SystemClock.now().since(begun) > 2 * TAKEN_OVER;
+        let at = poll::until_over("one of them is granted", is_over, || async {
+            let holder = client.inspect(&lock_of(open[0])).await;
+            let holder = (holder.status == 200).then(|| holder.json()["holders"][0]["token_id"].clone())?;
+            open.iter().position(|(_, ticket)| ticket["token_id"] == holder)
+        })
+        .await;
         let (n, ticket) = open.remove(at);
         let shown = granted(client, ticket).await;
         assert!(matches!(shown["state"].as_str(), Some("granted" | "accepted")), "{shown}");
@@ -365,7 +376,7 @@ async fn serve_all<'a>(over: &ServiceOver, made: impl Iterator<Item = &'a (usize
             .release(&lock_of(&(*n, ticket.clone())), ticket["token"].as_str().expect("a token"))
             .await
             .expect_status(204);
-        (count, idle_since) = (count + 1, SystemClock.now());
+        count += 1;
     }
     count
 }

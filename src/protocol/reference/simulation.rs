@@ -49,12 +49,6 @@ impl ReferenceNode {
         self.memory.tickets.tickets.remove(id);
     }
 
-    /// head
-    #[cfg(test)]
-    pub(crate) fn ticket_head(&mut self, id: &TicketId) -> Option<(usize, u64)> {
-        self.memory.tickets.tickets.get(id, 0).map(|v| (v.head.phase as usize, v.head.fence.0))
-    }
-
     /// Whether it has a ticket, or had one until it ran out.
     #[cfg(test)]
     pub(crate) fn has_ticket(&self, id: &TicketId) -> bool {
