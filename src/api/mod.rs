@@ -7,6 +7,7 @@ mod events;
 mod locks;
 mod nodes;
 mod problem;
+mod sets;
 mod tickets;
 
 pub use events::{Event, HoldEvent, PastEvents};
@@ -15,6 +16,7 @@ pub use locks::{
 };
 pub use nodes::{Finding, Health, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
+pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
 pub use tickets::Ticket;
 
 /// The only mode.

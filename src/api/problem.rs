@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::locks::{Holder, Quorum};
+use super::sets::{BlockedBy, SetResult};
 
 /// One node's vote in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +98,12 @@ pub struct Members {
     /// The holders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders: Option<Vec<Holder>>,
+    /// Of a request for several locks: those that others hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<Box<[BlockedBy]>>,
+    /// Of a request for several locks: what became of each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub results: Option<Box<[SetResult]>>,
     /// Number of waiters at all instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<usize>,

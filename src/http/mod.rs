@@ -26,7 +26,7 @@ use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, any, delete, get, patch, post};
 
-use api::{documents, events, fences, health, list, locks, metrics, nodes, terraform, tickets};
+use api::{documents, events, fences, health, list, locks, metrics, nodes, sets, terraform, tickets};
 use by_method::{ByMethod, Methods};
 use middleware::auth::AuthLayer;
 use middleware::request_layer::RequestLayer;
@@ -84,6 +84,9 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::Acquire => post(locks::acquire),
         Operation::Extend => patch(locks::extend),
         Operation::Release => delete(locks::release),
+        Operation::AcquireSet => post(sets::acquire),
+        Operation::ExtendSet => patch(sets::extend),
+        Operation::ReleaseSet => delete(sets::release),
         Operation::Inspect => get(locks::inspect),
         Operation::CheckFence => get(fences::check),
         Operation::ShowTicket => get(tickets::show),

@@ -12,6 +12,12 @@ pub enum Operation {
     Extend,
     /// Release a lease, or end another client's lease.
     Release,
+    /// Acquire several locks, all or none.
+    AcquireSet,
+    /// Extend several leases.
+    ExtendSet,
+    /// Release several leases.
+    ReleaseSet,
     /// Show one lock.
     Inspect,
     /// Check a fence.
@@ -137,6 +143,7 @@ const fn route(
     Route { method, path, pattern, operation, codes }
 }
 
+const LOCKS: &str = "/locks";
 const LOCK: &str = "/locks/{resource}";
 const LOCK_PATTERN: &str = "/locks/{*resource}";
 const FENCE: &str = "/fences/{resource}";
@@ -162,6 +169,9 @@ const UI_ASSET: &str = "/ui/static/{file}";
 const ACQUIRE_CODES: &[u16] = &[200, 201, 202, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
 const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 421, 429, 503];
 const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 421, 429, 503];
+const ACQUIRE_SET_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
+const SET_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 413, 415, 421, 429, 503];
+const SET_RELEASE_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
 const INSPECT_CODES: &[u16] = &[200, 304, 400, 401, 403, 404, 406, 421, 429, 503];
 const TICKET_CODES: &[u16] = &[200, 400, 401, 404, 406, 421, 429, 503];
 const KEEP_TICKET_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 409, 410, 413, 415, 421, 429, 503];
@@ -187,7 +197,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 44] = [
+pub const ROUTES: [Route; 47] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -197,11 +207,14 @@ pub const ROUTES: [Route; 44] = [
     route("GET", TICKET, TICKET_PATTERN, Operation::ShowTicket, TICKET_CODES),
     route("PATCH", TICKET, TICKET_PATTERN, Operation::KeepTicket, KEEP_TICKET_CODES),
     route("DELETE", TICKET, TICKET_PATTERN, Operation::EndTicket, END_TICKET_CODES),
+    route("POST", LOCKS, LOCKS, Operation::AcquireSet, ACQUIRE_SET_CODES),
+    route("PATCH", LOCKS, LOCKS, Operation::ExtendSet, SET_CODES),
+    route("DELETE", LOCKS, LOCKS, Operation::ReleaseSet, SET_RELEASE_CODES),
+    route("GET", LOCKS, LOCKS, Operation::List, READ_CODES),
     route("LOCK", TERRAFORM, TERRAFORM_PATTERN, Operation::TerraformLock, TERRAFORM_LOCK_CODES),
     route("UNLOCK", TERRAFORM, TERRAFORM_PATTERN, Operation::TerraformUnlock, TERRAFORM_UNLOCK_CODES),
     route("POST", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformLock, TERRAFORM_LOCK_CODES),
     route("DELETE", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformUnlock, TERRAFORM_UNLOCK_CODES),
-    route("GET", "/locks", "/locks", Operation::List, READ_CODES),
     route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
     route("POST", "/nodes/{node}", "/nodes/{*node}", Operation::ChangeNode, NODE_CODES),
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),

@@ -201,6 +201,11 @@ impl AppState {
             ttl: lease.ttl.as_duration(),
         }
     }
+
+    /// The same for the leases of a set, which is a replay if all of them are.
+    pub fn measure_set(&self, leases: &[GrantedLease]) -> GrantMeasure {
+        self.measure(leases.iter().min_by_key(|lease| lease.replay).expect("a set has a lease of each resource"))
+    }
 }
 
 /// The shipped defaults (`config/redlockd.toml`), for tests.

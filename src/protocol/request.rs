@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::acquire::AcquireArgs;
+use super::acquire_set::AcquireSetArgs;
 use super::admin::ProbeArgs;
 use super::delete_foreign::DeleteForeignArgs;
 use super::fill::FillArgs;
@@ -28,6 +29,9 @@ pub enum Request {
     /// Take the resource if it is free, or join the lease that this token already has.
     /// Replies: [`Reply::Granted`], [`Reply::Held`], [`Reply::Ended`], [`Reply::TooManyClaims`], [`Reply::NoVote`].
     Acquire(AcquireArgs),
+    /// Take several resources with one token, or join the leases that it already has: all of them, or none.
+    /// Replies: [`Reply::SetGranted`], [`Reply::SetRefused`], [`Reply::NoVote`].
+    AcquireSet(AcquireSetArgs),
     /// Extend the lease of this token, edit its labels, or write its fence back. Never creates a lease, never revives
     /// one, never shortens what the node holds.
     /// Replies: [`Reply::Updated`], [`Reply::Missing`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`],
@@ -101,6 +105,7 @@ impl Request {
         matches!(
             self,
             Self::Acquire(_)
+                | Self::AcquireSet(_)
                 | Self::Update(_)
                 | Self::Restore(_)
                 | Self::Inspect { .. }
@@ -113,6 +118,7 @@ impl Request {
     pub fn operation(&self) -> &'static str {
         match self {
             Self::Acquire(_) => "acquire",
+            Self::AcquireSet(_) => "acquire_set",
             Self::Update(_) => "update",
             Self::Restore(_) => "restore",
             Self::Cancel(_) => "cancel",
@@ -136,7 +142,7 @@ impl Request {
         }
     }
 
-    /// The resource that the request is about; `None` where it is about the node.
+    /// The resource that the request is about, the first one of several; `None` where it is about the node.
     pub fn resource(&self) -> Option<&ResourceName> {
         match self {
             Self::Acquire(AcquireArgs { resource, .. })
@@ -147,6 +153,7 @@ impl Request {
             | Self::Revoke(RevokeArgs { resource, .. })
             | Self::DeleteForeign(DeleteForeignArgs { resource, .. })
             | Self::Inspect { resource } => Some(resource),
+            Self::AcquireSet(AcquireSetArgs { resources, .. }) => resources.first(),
             Self::List(_)
             | Self::Kept(_)
             | Self::Waiters(_)
@@ -165,8 +172,9 @@ impl Request {
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 21] = [
+pub const OPERATIONS: [&str; 22] = [
     "acquire",
+    "acquire_set",
     "update",
     "restore",
     "cancel",

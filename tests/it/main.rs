@@ -38,6 +38,7 @@ mod run_elect;
 mod run_lost;
 mod run_signals;
 mod schemathesis;
+mod sets;
 mod stress;
 mod support;
 mod terraform;

@@ -146,6 +146,8 @@ pub(super) struct Profile {
     pub(super) one_ends: bool,
     /// Instances keep some of the leases.
     pub(super) keeps: bool,
+    /// Some clients acquire several resources at once.
+    pub(super) has_sets: bool,
 }
 
 impl Profile {
@@ -219,6 +221,7 @@ impl Profile {
             heals_only: false,
             one_ends: false,
             keeps: false,
+            has_sets: false,
             faults,
         };
         // One node has no others that could heal it.
@@ -238,6 +241,7 @@ impl Profile {
             profile.variant = Variant::No; // two lists of one node have none in common
         }
         profile.keeps = r.chance(25);
+        profile.has_sets = r.chance(50);
         profile
     }
 }

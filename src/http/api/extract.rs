@@ -106,7 +106,16 @@ fn body_kind(headers: &HeaderMap, patch: MergePatch) -> Result<BodyKind, Problem
 /// Errors: `invalid`, `token-in-url`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
 pub async fn fields(request: Request, settings: &HttpSettings, patch: MergePatch) -> Result<(Parts, Fields), Problem> {
-    let mut fields = Fields::default();
+    fields_into(Fields::default(), request, settings, patch).await
+}
+
+/// The same, added to these.
+pub async fn fields_into(
+    mut fields: Fields,
+    request: Request,
+    settings: &HttpSettings,
+    patch: MergePatch,
+) -> Result<(Parts, Fields), Problem> {
     fields.add_query(request.uri().query().unwrap_or_default())?;
     let (parts, kind, bytes) = body(request, settings, patch).await?;
     match kind {

@@ -8,7 +8,7 @@ use axum::extract::Request;
 use serde_yaml_ng::Value;
 
 use super::documents::OPENAPI;
-use super::{requests, tickets};
+use super::{requests, set_requests, tickets};
 use crate::api;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
@@ -170,6 +170,9 @@ async fn every_example_of_a_request_body_is_accepted() {
                 };
                 let request = request.body(Body::from(body.clone())).expect("a request");
                 let read: Result<(), Problem> = match method.as_str() {
+                    "POST" if path == "/locks" => set_requests::acquire(request, &settings).await.map(drop),
+                    "PATCH" if path == "/locks" => set_requests::extend(request, &settings).await.map(drop),
+                    "DELETE" if path == "/locks" => set_requests::release(request, &settings).await.map(drop),
                     _ if path.starts_with("/terraform/") => {
                         super::terraform_info::SentLock::parse(body.as_bytes()).map(drop)
                     }
@@ -204,6 +207,10 @@ fn examples_of_answers_are_what_is_sent() {
     reads_as::<api::Lock>(&lock["get"]["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::Revoked>(&lock["delete"]["responses"]["202"]["content"][json]["example"]);
     reads_as::<api::List>(&document["paths"]["/locks"]["get"]["responses"]["200"]["content"][json]["example"]);
+    let locks = &document["paths"]["/locks"];
+    reads_as::<api::LeaseSet>(&locks["post"]["responses"]["201"]["content"][json]["example"]);
+    reads_as::<api::SetResults>(&locks["patch"]["responses"]["200"]["content"][json]["example"]);
+    reads_as::<api::SetResults>(&locks["delete"]["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::Nodes>(&document["paths"]["/nodes"]["get"]["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::FenceCheck>(
         &document["paths"]["/fences/{resource}"]["get"]["responses"]["200"]["content"][json]["example"],

@@ -89,7 +89,8 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     Ok(AcquireFields { request, format, applied, is_async, hold })
 }
 
-fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
+/// The TTL; `None` without one.
+pub(super) fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
     let ttl = fields.duration("ttl")?;
     let (least, most) = (settings.min_ttl.as_duration(), settings.max_ttl.as_duration());
     let bounded = if (least..=most).contains(&ttl) {
@@ -166,7 +167,7 @@ fn check_async(fields: &mut Fields, holds: bool, is_kept: bool) {
 }
 
 /// The place that the request takes again, or keeps for the next one.
-fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
+pub(super) fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
     let text = fields.text("wait_id")?;
     let wait_id = fields.check("wait_id", WaitId::parse(&text))?;
     if wait.is_zero() {
@@ -176,7 +177,7 @@ fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
 }
 
 /// What happens to the newest request of a deadlock: it waits on, unless it asks to be refused.
-fn refuses_deadlock(fields: &mut Fields) -> bool {
+pub(super) fn refuses_deadlock(fields: &mut Fields) -> bool {
     let word = fields.text("on_deadlock");
     if word.as_deref().is_some_and(|word| !matches!(word, "report" | "refuse")) {
         fields.wrong("on_deadlock", "must be report (it waits on) or refuse (409)");
@@ -184,7 +185,8 @@ fn refuses_deadlock(fields: &mut Fields) -> bool {
     word.as_deref() == Some("refuse")
 }
 
-fn labels(fields: &mut Fields) -> Labels {
+/// Owner, note and metadata.
+pub(super) fn labels(fields: &mut Fields) -> Labels {
     let owner = fields.text("owner").unwrap_or_default();
     let note = fields.text("note").unwrap_or_default();
     let mut labels = Labels { owner, note, ..Labels::default() };
@@ -201,7 +203,7 @@ fn labels(fields: &mut Fields) -> Labels {
 }
 
 /// The client's own token, from the body or from the `Lock-Token` header.
-fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Problem> {
+pub(super) fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Problem> {
     let from_header = extract::lock_token(&parts.headers)?;
     let from_field = fields.text("token").and_then(|text| fields.check("token", Token::parse(&text)));
     if let (Some(a), Some(b)) = (&from_header, &from_field)
@@ -227,9 +229,20 @@ pub(crate) struct ExtendFields {
 pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendFields, Problem> {
     let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
-    let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
-    let token = extract::required_lock_token(&parts.headers)?;
+    let (parts, fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
     let if_match = extract::if_match(&parts.headers)?;
+    let request = extension_of(resource, &parts, fields, settings)?;
+    Ok(ExtendFields { request, if_match, format })
+}
+
+/// What is to be changed of a lease, without its precondition. Errors: as [`acquire`].
+pub(super) fn extension_of(
+    resource: ResourceName,
+    parts: &Parts,
+    mut fields: Fields,
+    settings: &HttpSettings,
+) -> Result<ExtendRequest, Problem> {
+    let token = extract::required_lock_token(&parts.headers)?;
     for field in ["ttl", "keep", "metadata"] {
         if fields.take_null(field) {
             fields.wrong(field, "cannot be removed; `metadata: {\"key\": null}` removes one key");
@@ -248,8 +261,7 @@ pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<
         fields.wrong("token", "belongs in the Lock-Token header");
     }
     fields.finish(&["ttl", "keep", "note", "metadata"])?;
-    let request = ExtendRequest { resource, token, ttl, kept_for, fence: None, note, metadata };
-    Ok(ExtendFields { request, if_match, format })
+    Ok(ExtendRequest { resource, token, ttl, kept_for, fence: None, note, metadata })
 }
 
 /// A parsed release or forced end.

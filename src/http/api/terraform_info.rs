@@ -133,7 +133,8 @@ fn cut(text: &str, most: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Fence, Token};
+    use crate::manager::types::HeldResources;
+    use crate::types::{Fence, ResourceName, Token};
 
     const SENT: &str = r#"{"ID":"1f0c4b8e-6f6f-8a3c-3d8e-5a1f6f0b7c11","Operation":"OperationTypeApply","Info":"","Who":"ann@pc",
         "Version":"1.13.2","Created":"2026-11-23T15:46:03.123456789Z","Path":"net/terraform.tfstate","More":{"a":[1]}}"#;
@@ -149,7 +150,9 @@ mod tests {
             renewals: 0,
         });
         let holders = holder.into_iter().collect();
-        HeldRefusal { reason, holders, waiting: 0, waiting_elsewhere: 0, free_in: None, nodes: Vec::new() }
+        let resource = ResourceName::parse("net").expect("valid");
+        let about = Box::new(HeldResources { resource, blocked_by: Vec::new() });
+        HeldRefusal { about, reason, holders, waiting: 0, waiting_elsewhere: 0, free_in: None, nodes: Vec::new() }
     }
 
     #[test]

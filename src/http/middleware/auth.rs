@@ -49,6 +49,8 @@ impl Requirement {
             Operation::Release | Operation::TerraformUnlock => Self::Release,
             Operation::Inspect | Operation::CheckFence => Self::OnName(Right::Read),
             Operation::ShowTicket | Operation::KeepTicket | Operation::EndTicket => Self::Credentials,
+            // The names are in query or body: the handler checks each.
+            Operation::AcquireSet | Operation::ExtendSet | Operation::ReleaseSet => Self::Somewhere(Right::Acquire),
             Operation::List => Self::Somewhere(Right::Read),
             Operation::Events => Self::Somewhere(Right::Events),
             Operation::ChangeNode => Self::Somewhere(Right::Admin),

@@ -131,7 +131,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             principal: None,
             keep: None,
         };
-        let params = AcquireParams { resource, token, ttl: ticket.ttl, labels, mode: WantedMode::Exclusive };
+        let params =
+            AcquireParams { resources: [resource].into(), token, ttl: ticket.ttl, labels, mode: WantedMode::Exclusive };
         let mut asking = Box::pin(self.acquire_or_wait(&params, wanted, now, until));
         let attempt = poll_fn(|cx| {
             // The first poll enters the queue.
@@ -148,7 +149,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             outcome = attempt => outcome,
         };
-        self.record_acquire(&params.resource, &outcome, true, self.now().since(now));
+        self.record_acquire(&ticket.resource, &outcome, true, self.now().since(now));
         match outcome {
             Ok(grant) => Box::pin(self.ticket_granted(served, head, grant)).await,
             Err(AcquireError::Deadlock { cycle, .. }) => {
@@ -167,7 +168,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     async fn ticket_granted(&self, served: &Served, head: TicketHead, grant: Grant<N, C, E>) {
         let (ticket, now_ms) = (&served.ticket, self.ticket_now_ms());
         let granted = TicketHead {
-            fence: grant.fence,
+            fence: grant.fence(),
             kept_until_ms: now_ms.saturating_add(ticket.body.keep_ms),
             accept_by_ms: now_ms.saturating_add(u64::try_from(UNASKED_MAX.as_millis()).unwrap_or(0)),
             ..head.at(TicketPhase::Granted, now_ms)
