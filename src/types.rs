@@ -19,6 +19,8 @@ pub const RESOURCE_MAX_BYTES: usize = 255;
 pub const RESERVED_PREFIX: &str = "redlockd:";
 /// The longest `owner` label, in bytes.
 pub const OWNER_MAX_BYTES: usize = 128;
+/// What stands for the owner in the setting `owner_url`.
+pub const OWNER_PLACE: &str = "{owner}";
 /// The longest `note` label, in bytes.
 pub const NOTE_MAX_BYTES: usize = 512;
 /// The maximum number of `metadata` pairs.

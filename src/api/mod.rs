@@ -4,6 +4,7 @@
 //! `valid_for_ms`, counted from before it sent its request.
 
 mod events;
+mod hooks;
 mod locks;
 mod nodes;
 mod problem;
@@ -11,6 +12,7 @@ mod sets;
 mod tickets;
 
 pub use events::{Event, HoldEvent, PastEvents};
+pub use hooks::{HookReplay, HookState, HookTarget, HookTry, Hooks};
 pub use locks::{
     FenceCheck, Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
 };

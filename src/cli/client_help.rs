@@ -151,8 +151,8 @@ Examples:
       time, event, and lock, node or instance, from 10:39 to 10:45 UTC
   redlockd events --kind forced --json
 
-Kinds: node_down, node_up, quarantined, quorum_lost, quorum_back, forced, lost, deadlock, started,
-stopping, reloaded (the last 10,000 of them); acquired, released, expired (the last 1,024).
+Kinds: node_down, node_up, quarantined, two_servers, quorum_lost, quorum_back, forced, lost, deadlock,
+started, stopping, reloaded (the last 10,000 of them); acquired, released, expired (the last 1,024).
 
 Exit codes: 0 done, 64 wrong usage, 69 no instance answers, 77 not allowed.";
 

@@ -26,7 +26,7 @@ use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, any, delete, get, patch, post};
 
-use api::{documents, events, fences, health, list, locks, metrics, nodes, sets, terraform, tickets};
+use api::{documents, events, fences, health, hooks, list, locks, metrics, nodes, sets, terraform, tickets};
 use by_method::{ByMethod, Methods};
 use middleware::auth::AuthLayer;
 use middleware::request_layer::RequestLayer;
@@ -98,6 +98,9 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::Nodes => get(nodes::nodes),
         Operation::ChangeNode => post(nodes::change),
         Operation::Events => get(events::events),
+        Operation::Hooks => get(hooks::list),
+        Operation::TestHook => post(hooks::test),
+        Operation::ReplayHook => post(hooks::replay),
         Operation::Live => get(health::live),
         Operation::Ready => get(health::ready),
         Operation::Metrics => get(metrics::metrics),

@@ -40,6 +40,12 @@ pub enum Operation {
     ChangeNode,
     /// Stream events.
     Events,
+    /// Show targets and hooks.
+    Hooks,
+    /// Send a test.
+    TestHook,
+    /// Send messages of a hook again.
+    ReplayHook,
     /// Liveness.
     Live,
     /// Readiness.
@@ -91,6 +97,14 @@ pub enum UiRoute {
     Latency,
     /// Past events.
     Events,
+    /// Targets and hooks.
+    Hooks,
+    /// Sends a test.
+    TestHook,
+    /// Sends messages of a hook again.
+    ReplayHook,
+    /// What to do about each alert.
+    Runbooks,
     /// The login form.
     Login,
     /// Starts a session.
@@ -180,6 +194,8 @@ const FENCE_CODES: &[u16] = &[200, 400, 401, 403, 406, 410, 412, 421, 429, 503];
 const TERRAFORM_LOCK_CODES: &[u16] = &[200, 400, 401, 403, 410, 413, 415, 421, 423, 429, 503];
 const TERRAFORM_UNLOCK_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
 const NODE_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 413, 415, 421, 429];
+const HOOK_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 413, 415, 421, 429];
+const HOOK_FORM_CODES: &[u16] = &[303, 400, 401, 403, 404, 413, 415, 421, 429];
 const READ_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
 
 const PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421, 429];
@@ -197,7 +213,7 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 47] = [
+pub const ROUTES: [Route; 54] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
@@ -218,6 +234,9 @@ pub const ROUTES: [Route; 47] = [
     route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
     route("POST", "/nodes/{node}", "/nodes/{*node}", Operation::ChangeNode, NODE_CODES),
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),
+    route("GET", "/hooks", "/hooks", Operation::Hooks, READ_CODES),
+    route("POST", "/hooks/{name}/test", "/hooks/{name}/test", Operation::TestHook, HOOK_CODES),
+    route("POST", "/hooks/{name}/replay", "/hooks/{name}/replay", Operation::ReplayHook, HOOK_CODES),
     route("GET", "/health/live", "/health/live", Operation::Live, &[200]),
     route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 400, 503]),
     route("GET", "/metrics", "/metrics", Operation::Metrics, &[200, 401, 403, 421, 429]),
@@ -240,6 +259,10 @@ pub const ROUTES: [Route; 47] = [
     page("/ui/nodes", UiRoute::Nodes),
     page("/ui/latency", UiRoute::Latency),
     page("/ui/events", UiRoute::Events),
+    page("/ui/hooks", UiRoute::Hooks),
+    route("POST", "/ui/hooks/test", "/ui/hooks/test", Operation::Ui(UiRoute::TestHook), HOOK_FORM_CODES),
+    route("POST", "/ui/hooks/replay", "/ui/hooks/replay", Operation::Ui(UiRoute::ReplayHook), HOOK_FORM_CODES),
+    page("/ui/runbooks", UiRoute::Runbooks),
     route("GET", "/ui/login", "/ui/login", Operation::Ui(UiRoute::Login), &[200, 303, 400, 421]),
     route("POST", "/ui/login", "/ui/login", Operation::Ui(UiRoute::LogIn), LOGIN_CODES),
     route("POST", "/ui/logout", "/ui/logout", Operation::Ui(UiRoute::LogOut), LOGIN_CODES),

@@ -20,6 +20,7 @@ use crate::nodes::any::AnyNode;
 use crate::redlock::clock::{BootTime, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
 use crate::types::Ttl;
+use crate::webhooks::ServiceWebhooks;
 
 /// The manager with this machine's clock and randomness, over nodes of any kind.
 pub type ServiceManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>;
@@ -56,6 +57,8 @@ pub struct HttpSettings {
     pub trusted_proxies: Vec<IpNet>,
     /// Host names under which pages, and without authentication everything, are served.
     pub hosts: AllowedHosts,
+    /// Where pages link owners to: a URL with `{owner}` in it; empty for nowhere.
+    pub owner_url: String,
     /// Other machines can reach the service, and there is no authentication: every page shows a warning.
     pub is_open_to_others: bool,
 }
@@ -83,6 +86,7 @@ impl HttpSettings {
             uri_limit: config.uri_limit,
             trusted_proxies: config.trusted_proxies.clone(),
             hosts: hosts(config),
+            owner_url: config.owner_url.clone(),
             is_open_to_others: config.is_open_to_others(),
         })
     }
@@ -141,6 +145,8 @@ pub struct StateInner {
     pub authenticator: Arc<Authenticator>,
     /// For the pages; `None`: pages are disabled.
     pub ui: Option<Arc<UiState>>,
+    /// Call-backs and hooks.
+    pub webhooks: Arc<ServiceWebhooks>,
     /// For durations of requests; times in answers come from the manager's clock.
     pub clock: SystemClock,
 }
@@ -158,13 +164,20 @@ impl AppState {
     /// Without authentication, audit log and pages.
     pub fn new(manager: ServiceManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
         let (audit, settings, authenticator) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
-        Self(Arc::new(StateInner { manager, metrics, audit, settings, authenticator, ui: None, clock: SystemClock }))
+        let (webhooks, clock) = (Arc::new(ServiceWebhooks::none()), SystemClock);
+        Self(Arc::new(StateInner { manager, metrics, audit, settings, authenticator, ui: None, webhooks, clock }))
     }
 
     /// With authentication.
     #[must_use]
     pub fn with_authenticator(self, authenticator: Arc<Authenticator>) -> Self {
         self.changed(|state| state.authenticator = authenticator)
+    }
+
+    /// With call-backs and hooks.
+    #[must_use]
+    pub fn with_webhooks(self, webhooks: Arc<ServiceWebhooks>) -> Self {
+        self.changed(|state| state.webhooks = webhooks)
     }
 
     /// With pages.

@@ -171,6 +171,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 lost_ago: health.losses.noticed_at.map(|at| now.since(at)),
                 losses: health.losses,
                 has_two_servers: health.has_two_servers,
+                doubled_for: self.shared.incidents.doubled_for(index, now),
                 waits_for,
                 latency: health.latency,
                 clock_offset_ms: health.offset_us.map(|us| us / 1_000),

@@ -1,7 +1,9 @@
 //! The one integration binary: a module per promise, and one for what they stand on.
 
 mod access;
+mod alerts;
 mod audit;
+mod board;
 mod cases;
 mod cli;
 mod cli_doctor;
@@ -17,6 +19,7 @@ mod faults;
 mod fencing;
 mod fuzz_corpus;
 mod history;
+mod hooks;
 mod http_contract;
 mod in_place_of_flock;
 mod interop;

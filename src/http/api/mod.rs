@@ -10,6 +10,7 @@ pub mod fields;
 pub(crate) mod force;
 pub(crate) mod health;
 pub(crate) mod hold;
+pub(crate) mod hooks;
 pub(crate) mod list;
 pub(crate) mod locks;
 pub(crate) mod metrics;

@@ -212,6 +212,9 @@ fn examples_of_answers_are_what_is_sent() {
     reads_as::<api::SetResults>(&locks["patch"]["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::SetResults>(&locks["delete"]["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::Nodes>(&document["paths"]["/nodes"]["get"]["responses"]["200"]["content"][json]["example"]);
+    reads_as::<api::Hooks>(&document["paths"]["/hooks"]["get"]["responses"]["200"]["content"][json]["example"]);
+    let test = &document["paths"]["/hooks/{name}/test"]["post"];
+    reads_as::<api::HookTry>(&test["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::FenceCheck>(
         &document["paths"]["/fences/{resource}"]["get"]["responses"]["200"]["content"][json]["example"],
     );

@@ -39,6 +39,11 @@ pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
+/// 200 with a JSON body.
+pub(crate) fn ok(body: &impl Serialize) -> Response {
+    json(StatusCode::OK, body)
+}
+
 /// A text body.
 pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body.into()).into_response()

@@ -53,7 +53,9 @@ impl Requirement {
             Operation::AcquireSet | Operation::ExtendSet | Operation::ReleaseSet => Self::Somewhere(Right::Acquire),
             Operation::List => Self::Somewhere(Right::Read),
             Operation::Events => Self::Somewhere(Right::Events),
-            Operation::ChangeNode => Self::Somewhere(Right::Admin),
+            Operation::ChangeNode | Operation::Hooks | Operation::TestHook | Operation::ReplayHook => {
+                Self::Somewhere(Right::Admin)
+            }
             Operation::Nodes | Operation::Metrics => Self::Somewhere(Right::Metrics),
             Operation::Ui(page) => Self::of_page(page),
             Operation::Live | Operation::Ready | Operation::OpenApi | Operation::ProblemPage | Operation::Root => {
@@ -70,7 +72,8 @@ impl Requirement {
             UiRoute::Lock => Self::OnName(Right::Read),
             UiRoute::AskRevoke | UiRoute::Revoke | UiRoute::AskRelease | UiRoute::Release => Self::OnName(Right::Force),
             UiRoute::AskTake | UiRoute::Take | UiRoute::GiveBack => Self::OnName(Right::Acquire),
-            UiRoute::Nodes | UiRoute::Latency => Self::Somewhere(Right::Metrics),
+            UiRoute::Nodes | UiRoute::Latency | UiRoute::Runbooks => Self::Somewhere(Right::Metrics),
+            UiRoute::Hooks | UiRoute::TestHook | UiRoute::ReplayHook => Self::Somewhere(Right::Admin),
             UiRoute::Events | UiRoute::Stream => Self::Somewhere(Right::Events),
         }
     }

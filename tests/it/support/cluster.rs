@@ -98,6 +98,17 @@ impl Cluster {
         over
     }
 
+    /// The same with these settings and without [`SHORT_TIMES`].
+    pub async fn service_with_only(&self, settings: &[&str]) -> ServiceOver {
+        let proxies = self.proxies().await;
+        let urls = self.servers.iter().zip(&proxies).map(|(server, proxy)| through(server, proxy));
+        let mut args = node_args(urls);
+        args.extend(settings.iter().map(ToString::to_string));
+        let over = ServiceOver { service: Service::start(&args).await, proxies };
+        over.until_all_vote().await;
+        over
+    }
+
     /// The same, as soon as it listens: for nodes that are not all well.
     pub async fn service_at_once(&self, more: &[&str]) -> ServiceOver {
         let proxies = self.proxies().await;
