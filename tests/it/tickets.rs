@@ -12,7 +12,7 @@ use crate::support::poll;
 use crate::support::service::Service;
 
 /// Leases that are long enough for another instance to take over, and nodes that may be slow, on a busy machine.
-const SETTINGS: [&str; 10] = [
+const SETTINGS: [&str; 12] = [
     "--set",
     "max_ttl=40s",
     "--set",
@@ -23,7 +23,15 @@ const SETTINGS: [&str; 10] = [
     "min_ttl=4s",
     "--set",
     "guard=3s",
+    "--set",
+    "lock_delay=6s",
 ];
+
+async fn cluster() -> Cluster {
+    let cluster = Cluster::blank(3).await;
+    cluster.declare(&SETTINGS);
+    cluster
+}
 /// What is promised for a take-over, and what a busy machine needs beyond that.
 const TAKEN_OVER: Duration = Duration::from_secs(15 + 20);
 
@@ -66,7 +74,7 @@ async fn granted(client: &Client, ticket: &Value) -> Value {
 
 #[tokio::test]
 async fn a_ticket_waits_by_itself_and_its_first_answer_accepts_it() {
-    let cluster = Cluster::start(3).await;
+    let cluster = cluster().await;
     let over = cluster.service_with(&SETTINGS).await;
     let client = over.client();
     let free = ask(client, "free", &[]).await.expect_status(201).json();
@@ -99,7 +107,7 @@ async fn a_ticket_waits_by_itself_and_its_first_answer_accepts_it() {
 
 #[tokio::test]
 async fn the_same_token_has_the_same_ticket_anywhere() {
-    let cluster = Cluster::start(3).await;
+    let cluster = cluster().await;
     let (here, there) = (cluster.service_with(&SETTINGS).await, cluster.service_with(&SETTINGS).await);
     let held = here.client().acquired("x", &[("keep", "1m")]).await;
     let own = [("token", "my-own-token-0123456789"), ("owner", "ci")];
@@ -121,7 +129,7 @@ async fn the_same_token_has_the_same_ticket_anywhere() {
 
 #[tokio::test]
 async fn a_ticket_is_ended_and_kept_without_its_token() {
-    let cluster = Cluster::start(3).await;
+    let cluster = cluster().await;
     let (here, there) = (cluster.service_with(&SETTINGS).await, cluster.service_with(&SETTINGS).await);
     let held = here.client().acquired("x", &[("keep", "1m")]).await;
     let (first, second) = (ticket(here.client(), "x", &[]).await, ticket(here.client(), "x", &[]).await);
@@ -147,7 +155,7 @@ async fn a_ticket_is_ended_and_kept_without_its_token() {
 
 #[tokio::test]
 async fn every_end_of_a_lease_ends_its_ticket() {
-    let cluster = Cluster::start(3).await;
+    let cluster = cluster().await;
     let over = cluster.service_with(&SETTINGS).await;
     let client = over.client();
     for (how, said) in [("release", "released"), ("now", "forced"), ("keep", "kept-out")] {
@@ -250,7 +258,7 @@ async fn what_is_not_possible_is_refused_by_name() {
 
 /// Kills the instance that serves a ticket after a while, which differs by point; another one serves it then.
 async fn survives_a_kill(point: u32) {
-    let cluster = Cluster::start(3).await;
+    let cluster = cluster().await;
     let (mut here, there) = (cluster.service_with(&SETTINGS).await, cluster.service_with(&SETTINGS).await);
     let name = "x";
     let held = there.client().acquired(name, &[("keep", "1m")]).await;
@@ -327,7 +335,7 @@ kills! {
 /// Tickets on names over two instances, one of which is killed: each is granted once, and of two tickets of one name that
 /// the surviving instance made the earlier one first.
 async fn many_survive(tickets: usize, names: usize) {
-    let cluster = Cluster::start(3).await;
+    let cluster = cluster().await;
     let more = [&SETTINGS[..], &["--set", "waiters_total=20000", "--set", "tickets_total=20000"]].concat();
     let (mut here, there) = (cluster.service_with(&more).await, cluster.service_with(&more).await);
     let name = |n: usize| format!("many/{}", n % names);
@@ -393,7 +401,7 @@ async fn many_tickets_outlive_their_instance() {
 
 #[tokio::test]
 async fn no_token_stands_on_the_nodes_or_in_logs_pages_and_metrics() {
-    let cluster = Cluster::start(3).await;
+    let cluster = cluster().await;
     let over = cluster.service_with(&SETTINGS).await;
     let client = over.client();
     let held = client.acquired("x", &[("keep", "1m")]).await;
@@ -426,7 +434,7 @@ async fn no_token_stands_on_the_nodes_or_in_logs_pages_and_metrics() {
 
 #[tokio::test]
 async fn a_ticket_needs_a_majority() {
-    let cluster = Cluster::start(3).await;
+    let cluster = cluster().await;
     let over = cluster.service_with(&SETTINGS).await;
     let client = over.client();
     let held = client.acquired("x", &[("keep", "1m")]).await;
