@@ -24,6 +24,7 @@ pub(crate) const TICKET_MEMORY: Duration = Duration::from_mins(10);
 
 /// What the nodes show of a ticket.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "it is handed on at once")]
 pub(crate) enum TicketFound {
     /// A majority shows it, and has this state.
     Known(Ticket, TicketHead),
