@@ -40,7 +40,7 @@ const fn of(
 /// More than nothing.
 const SOME: f64 = 1e-9;
 
-pub const FIGURES: [Figure; 86] = [
+pub const FIGURES: [Figure; 90] = [
     of("Quorum", "A", "", Least, 0.0, 0.0),
     of("Quorum", "A", "", Most, 1.0, 1.0),
     of("Margin", "A", "", Least, -1.0, -1.0),
@@ -127,6 +127,10 @@ pub const FIGURES: [Figure; 86] = [
     of("Listeners, draining, clock", "B", "", Most, 0.0, 0.0),
     of("Listeners, draining, clock", "C", "", Most, 0.0, 1_000.0),
     of("Instances", "A", "", Most, 1.0, 1.0),
+    of("Call-backs and hooks: tries by outcome", "A", "outcome=accepted", Most, SOME, 1e4),
+    of("Hooks: waiting, dropped, off", "A", "", Most, 0.0, 1_000.0),
+    of("Hooks: waiting, dropped, off", "B", "", Most, 0.0, 1e5),
+    of("Hooks: waiting, dropped, off", "C", "", Most, 0.0, 0.0),
 ];
 
 impl Figure {
