@@ -31,6 +31,10 @@ pub(crate) const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
 /// The shortest TTL of a kept lease.
 pub(crate) const KEPT_TTL_MIN: Duration = Duration::from_secs(5);
 
+/// How long a ticket waits where the request does not say, and at least.
+const TICKET_WAIT_DEFAULT: Duration = Duration::from_hours(1);
+const TICKET_WAIT_MIN: Duration = Duration::from_secs(1);
+
 /// A parsed acquire.
 #[derive(Debug)]
 pub(crate) struct AcquireFields {
@@ -40,6 +44,8 @@ pub(crate) struct AcquireFields {
     pub format: ResponseFormat,
     /// The `Prefer: wait` that was applied. Seconds.
     pub applied: Option<u32>,
+    /// `async=true`: a ticket, if it is not granted at once.
+    pub is_async: bool,
     /// With `hold=true`: the format of the stream that holds the lease.
     pub hold: Option<StreamFormat>,
 }
@@ -67,7 +73,14 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     if hold.is_some() && kept_for.is_some() {
         fields.wrong("keep", "is not for hold=true, which renews the lease as long as the connection lasts");
     }
-    let (wait, applied) = wait(&mut fields, &parts, settings);
+    let is_async = fields.flag("async") || extract::prefers_async(&parts.headers);
+    let (wait, applied) = match is_async {
+        true => (ticket_wait(&mut fields, settings), None),
+        false => wait(&mut fields, &parts, settings),
+    };
+    if is_async {
+        check_async(&mut fields, hold.is_some(), kept_for.is_some());
+    }
     let labels = labels(&mut fields);
     let token = own_token(&mut fields, &parts)?;
     let refuses_deadlock = refuses_deadlock(&mut fields);
@@ -76,12 +89,25 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let principal = None;
     let request =
         AcquireRequest { resource, mode, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
-    Ok(AcquireFields { request, format, applied, hold })
+    Ok(AcquireFields { request, format, applied, is_async, hold })
 }
 
 /// The fields of an acquire.
-const ACQUIRE_FIELDS: [&str; 12] =
-    ["mode", "limit", "ttl", "wait", "keep", "owner", "note", "metadata", "token", "hold", "on_deadlock", "wait_id"];
+const ACQUIRE_FIELDS: [&str; 13] = [
+    "mode",
+    "limit",
+    "ttl",
+    "wait",
+    "async",
+    "keep",
+    "owner",
+    "note",
+    "metadata",
+    "token",
+    "hold",
+    "on_deadlock",
+    "wait_id",
+];
 
 /// How the lease is to share the lock: exclusive unless `mode` or `limit` says otherwise.
 fn mode(fields: &mut Fields) -> WantedMode {
@@ -166,6 +192,29 @@ pub(super) fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) 
             (Duration::from_secs(applied.into()), Some(applied))
         }
         (None, None) => (Duration::ZERO, None),
+    }
+}
+
+/// For how long a ticket waits.
+fn ticket_wait(fields: &mut Fields, settings: &HttpSettings) -> Duration {
+    let (least, most) = (TICKET_WAIT_MIN, settings.max_ticket_wait);
+    let wait = fields.duration("wait").unwrap_or(TICKET_WAIT_DEFAULT.min(most));
+    if !(least..=most).contains(&wait) {
+        fields.wrong("wait", format!("must be from {} to {}", format_duration(least), format_duration(most)));
+    }
+    wait
+}
+
+/// A ticket's lease has nobody who renews it, nor a connection.
+fn check_async(fields: &mut Fields, holds: bool, is_kept: bool) {
+    if holds {
+        fields.wrong("hold", "is not for an asynchronous acquire, whose lease no connection holds");
+    }
+    if !is_kept {
+        fields.wrong("keep", "is required for an asynchronous acquire: for how long the service renews the lease");
+    }
+    if fields.take("wait_id") {
+        fields.wrong("wait_id", "is not for an asynchronous acquire: a ticket keeps its place by itself");
     }
 }
 
