@@ -286,7 +286,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let blocked_by = if params.resources.len() > 1 { self.blocked_by(params, &refusal) } else { Vec::new() };
         let resource = &refusal.resource;
         let left = refusal.holder_left.unwrap_or_default();
-        let records = refusal.holder.iter().chain(&refusal.members);
+        let records = refusal.holder.iter().filter(|_| refusal.members.is_empty()).chain(&refusal.members);
         let holders: Vec<HolderInfo> = records.map(|record| self.holder(record, left, true)).collect();
         let reason = match holders.iter().map(|holder| holder.valid_for).max() {
             // A waiter of another instance is before it.
@@ -323,13 +323,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// resource. What its own token holds keeps it from nothing.
     pub(super) fn held_by_others(&self, params: &AcquireParams, known: Vec<Inspection>) -> Option<HeldRefusal> {
         let own = params.token.id();
-        let is_own = |found: &Inspection| matches!(&found.state, LockState::Held(holders) if holders.iter().any(|holder| holder.token_id == own));
+        let is_own = |found: &Inspection| found.holders().iter().any(|holder| holder.token_id == own);
         let is_held = |found: &Inspection| found.state != LockState::Free && !is_own(found);
         let blocked_by = known.iter().filter(|found| is_held(found) && params.resources.len() > 1).map(|found| {
-            let holder = match &found.state {
-                LockState::Held(holders) => holders.first().cloned(),
-                _ => None,
-            };
+            let holder = found.holders().first().cloned();
             BlockedBy { resource: found.resource.clone(), holder }
         });
         let blocked_by = blocked_by.collect();

@@ -314,6 +314,22 @@ pub(super) fn members_left(answer: &NodeResult) -> Option<Duration> {
     }
 }
 
+/// The answers of nodes where members, or an intent, kept the request out.
+pub(super) fn held_in(tally: &Tally) -> impl Iterator<Item = &HeldByMembers> {
+    tally.received().filter_map(|(_, answer)| match answer {
+        Ok(Reply::HeldByMembers(held)) => Some(held),
+        _ => None,
+    })
+}
+
+/// The members that nodes report, each once.
+pub(super) fn members_in(tally: &Tally) -> Vec<&LeaseRecord> {
+    let mut members: Vec<&LeaseRecord> = held_in(tally).flat_map(|held| &held.members).collect();
+    members.sort_by(|a, b| (&a.token, b.recency()).cmp(&(&b.token, a.recency())));
+    members.dedup_by(|a, b| a.token == b.token);
+    members
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -36,7 +36,7 @@ pub enum DowngradeRefusal {
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Makes the lease of this token shared; one that is shared stays as it is. Never lengthens it.
     ///
-    /// An attempt that joins the lease meanwhile is told that it is exclusive, so that the nodes compare its claims with those
+    /// An attempt that joins the lease meanwhile receives that it is exclusive, so that the nodes compare its claims with those
     /// that were seen before: one that has another refuses.
     ///
     /// Errors: see [`DowngradeRefusal`].
