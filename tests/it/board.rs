@@ -41,7 +41,7 @@ const fn of(
 /// More than nothing.
 const SOME: f64 = 1e-9;
 
-pub const FIGURES: [Figure; 85] = [
+pub const FIGURES: [Figure; 89] = [
     of("Quorum", "A", "", Least, 0.0, 0.0),
     of("Quorum", "A", "", Most, 1.0, 1.0),
     of("Margin", "A", "", Least, -1.0, -1.0),
@@ -127,10 +127,11 @@ pub const FIGURES: [Figure; 85] = [
     of("Listeners, draining, clock", "B", "", Most, 0.0, 0.0),
     of("Listeners, draining, clock", "C", "", Most, 0.0, 1_000.0),
     of("Instances", "A", "", Most, 1.0, 1.0),
+    of("Call-backs and hooks: tries by outcome", "A", "outcome=accepted", Most, SOME, 1e4),
+    of("Hooks: waiting, dropped, off", "A", "", Most, 0.0, 1_000.0),
+    of("Hooks: waiting, dropped, off", "B", "", Most, 0.0, 1e5),
+    of("Hooks: waiting, dropped, off", "C", "", Most, 0.0, 0.0),
 ];
-
-/// Panels of metrics that exist only where there are targets of webhooks, which the run has not: they have no figure.
-pub const ONLY_WITH_TARGETS: [&str; 2] = ["Call-backs and hooks: tries by outcome", "Hooks: waiting, dropped, off"];
 
 impl Figure {
     /// The query in one of these panels; null if there is none. Two panels have the same title.
