@@ -41,7 +41,7 @@ const fn of(
 /// More than nothing.
 const SOME: f64 = 1e-9;
 
-pub const FIGURES: [Figure; 89] = [
+pub const FIGURES: [Figure; 88] = [
     of("Quorum", "A", "", Least, 0.0, 0.0),
     of("Quorum", "A", "", Most, 1.0, 1.0),
     of("Margin", "A", "", Least, -1.0, -1.0),
@@ -68,7 +68,6 @@ pub const FIGURES: [Figure; 89] = [
     of("Time to grant", "B", "", Most, SOME, 5.0),
     of("Time to grant", "C", "", Most, SOME, 5.0),
     of("Requests by code", "A", "code=201", Most, 1.0, 1e4),
-    of("Requests by code", "A", "code=404", Most, SOME, 1e4),
     of("Requests by code", "A", "code=503", Most, SOME, 1e4),
     of("Request duration, p99", "A", "route=/locks/{resource}", Most, SOME, 30.0),
     of("Requests in flight", "A", "kind=wait", Most, 1.0, 6.0),

@@ -336,8 +336,7 @@ fn every_query_of_the_board_has_a_figure() {
     for panel in panels(&dashboard) {
         for target in list(panel, "targets") {
             let (title, query) = (text(panel, "title"), text(target, "refId"));
-            let has_one = FIGURES.iter().any(|f| (f.panel, f.query) == (title, query));
-            assert!(has_one, "{title} {query}");
+            assert!(FIGURES.iter().any(|f| (f.panel, f.query) == (title, query)), "{title} {query}");
         }
     }
     for figure in &FIGURES {
