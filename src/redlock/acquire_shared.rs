@@ -14,8 +14,8 @@ use super::quorum::{Decision, Tally, quorum_of};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireSharedArgs, CancelArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NodeResult, Reply, Request,
-    UpdateArgs,
+    AcquireSharedArgs, CancelArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply,
+    Request, UpdateArgs,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, WantedMode};
 
@@ -296,6 +296,16 @@ pub(super) fn held_in(tally: &Tally) -> impl Iterator<Item = &HeldByMembers> {
         Ok(Reply::HeldByMembers(held)) => Some(held),
         _ => None,
     })
+}
+
+/// Of a node that votes.
+pub(super) fn is_vote(answer: &NodeResult) -> bool {
+    match answer {
+        // It votes, and does not know whether the resource is free.
+        Ok(Reply::NoVote(NoVote::Blocked { .. })) => true,
+        Ok(Reply::NoVote(_)) | Err(_) => false,
+        Ok(_) => true,
+    }
 }
 
 /// The members that nodes report, each once.
