@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::acquire_shared::{held_in, kind_of, members_in, members_left};
+use super::acquire_shared::{held_in, is_vote, kind_of, members_in, members_left};
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
@@ -89,6 +89,7 @@ pub(crate) struct TooLate;
 
 /// Why there is no lease.
 #[derive(Debug, Clone)]
+#[allow(dead_code, reason = "members are not shown yet")]
 pub(crate) struct Refusal {
     /// The reason.
     pub kind: RefusalKind,
@@ -359,15 +360,6 @@ fn took_no_effect(answer: &Option<NodeResult>) -> bool {
     }
 }
 
-fn is_vote(answer: &NodeResult) -> bool {
-    match answer {
-        // It votes, and does not know whether the resource is free.
-        Ok(Reply::NoVote(NoVote::Blocked { .. })) => true,
-        Ok(Reply::NoVote(_)) | Err(_) => false,
-        Ok(_) => true,
-    }
-}
-
 /// The lock that most refusing nodes report.
 struct Blocker {
     record: Option<LeaseRecord>,
@@ -386,7 +378,6 @@ impl Blocker {
                 _ => continue,
             };
             let left = left_ms.map(Duration::from_millis);
-            // Members hold it together: of two nodes, each may show others first.
             let same = |b: &&mut Self| {
                 is_shared && b.is_shared
                     || is_shared == b.is_shared && b.record.as_ref().map(|r| &r.token) == record.map(|r| &r.token)

@@ -14,8 +14,8 @@ use super::quorum::{Decision, Tally, quorum_of};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireSharedArgs, CancelArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NodeResult, Reply, Request,
-    UpdateArgs,
+    AcquireSharedArgs, CancelArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply,
+    Request, UpdateArgs,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, WantedMode};
 
@@ -298,6 +298,16 @@ pub(super) fn held_in(tally: &Tally) -> impl Iterator<Item = &HeldByMembers> {
     })
 }
 
+/// Of a node that votes.
+pub(super) fn is_vote(answer: &NodeResult) -> bool {
+    match answer {
+        // It votes, and does not know whether the resource is free.
+        Ok(Reply::NoVote(NoVote::Blocked { .. })) => true,
+        Ok(Reply::NoVote(_)) | Err(_) => false,
+        Ok(_) => true,
+    }
+}
+
 /// The members that nodes report, each once.
 pub(super) fn members_in(tally: &Tally) -> Vec<&LeaseRecord> {
     let mut members: Vec<&LeaseRecord> = held_in(tally).flat_map(|held| &held.members).collect();
@@ -312,22 +322,6 @@ pub(super) fn members_left(answer: &NodeResult) -> Option<Duration> {
         Ok(Reply::HeldByMembers(held)) => Some(Duration::from_millis(held.left_ms)),
         _ => None,
     }
-}
-
-/// The answers of nodes where members, or an intent, kept the request out.
-pub(super) fn held_in(tally: &Tally) -> impl Iterator<Item = &HeldByMembers> {
-    tally.received().filter_map(|(_, answer)| match answer {
-        Ok(Reply::HeldByMembers(held)) => Some(held),
-        _ => None,
-    })
-}
-
-/// The members that nodes report, each once.
-pub(super) fn members_in(tally: &Tally) -> Vec<&LeaseRecord> {
-    let mut members: Vec<&LeaseRecord> = held_in(tally).flat_map(|held| &held.members).collect();
-    members.sort_by(|a, b| (&a.token, b.recency()).cmp(&(&b.token, a.recency())));
-    members.dedup_by(|a, b| a.token == b.token);
-    members
 }
 
 #[cfg(test)]

@@ -243,8 +243,7 @@ impl FillPlan {
         }
     }
 
-    /// Where leases are held together: each that a quorum of others shows in one mode, slot and fence is copied, and every other one
-    /// is blocked, since they do not exclude each other. `false`: there are none, or none is supported.
+    /// Leases that are held together: a copy of each that a quorum of others shows alike, else a block. `false`: none is copied.
     fn fill_members(
         &self,
         resource: &ResourceName,
@@ -261,7 +260,6 @@ impl FillPlan {
             })
             .collect();
         let modes: Vec<Mode> = copies.iter().flatten().map(|record| record.mode).collect();
-        // Pages are read at many moments.
         let fits = (0..modes.len()).all(|a| (0..a).all(|b| modes[a].is_compatible(modes[b])));
         if modes.is_empty() || !fits {
             return false;
