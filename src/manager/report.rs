@@ -100,10 +100,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 (None, None) => break,
                 (Some((h, _)), Some((q, _))) if h <= q => self.held_item(held.next(), &waiting, age),
                 (Some(_), None) => self.held_item(held.next(), &waiting, age),
-                _ => queued.next().map(|(r, n)| ListItem {
-                    resource: r.clone(),
-                    holders: Vec::new(),
-                    waiting: n.clone(),
+                _ => queued.next().map(|(r, n)| {
+                    let (resource, waiting) = (r.clone(), n.clone());
+                    ListItem { resource, holders: Vec::new(), waiting }
                 }),
             };
             let Some(item) = item else { break };

@@ -206,7 +206,7 @@ impl Queue {
             // Any permit that ends will do: to wait for permits of which one holder waits for oneself is no deadlock.
             let blocks = |known: &&Resource| {
                 let (wanted, seen) = (waiter.request.mode, known.seen.unwrap_or(Mode::Exclusive));
-                !seen.is_compatible(wanted) && !(is_permit(seen) && is_permit(wanted))
+                !(seen.is_compatible(wanted) || is_permit(seen) && is_permit(wanted))
             };
             let holders = self.resources.get(resource).filter(blocks).into_iter().flat_map(|known| &known.holders);
             holders.map(move |holder| WaitEdge {

@@ -192,7 +192,7 @@ async fn readers_and_a_writer_over_two_instances() {
     assert_eq!(here.acquire("x", &[SHARED]).await.status, 423);
     assert_eq!(there.acquire("x", &[SHARED]).await.status, 423);
     let readers: Vec<_> =
-        (0..2 * each).map(|i| if i % 2 == 0 { &here } else { &there }.queue("x", &[SHARED, wait])).collect();
+        (0..2 * each).map(|i| if i.is_multiple_of(2) { &here } else { &there }.queue("x", &[SHARED, wait])).collect();
     here.until_waiting(each + 1).await;
     there.until_waiting(each).await;
     for (lease, instance) in held.iter().zip([&here, &there]) {
@@ -212,7 +212,6 @@ async fn readers_and_a_writer_over_two_instances() {
     }
     let took = SystemClock.now().since(begun);
     assert_eq!(fences.len(), 2 * each, "each has its own");
-    println!("{} readers in {took:?}", 2 * each);
     assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
@@ -226,7 +225,7 @@ async fn a_hundred_contenders_for_three_permits_settle() {
     let calls = async || here.calls("acquire_shared").await + there.calls("acquire_shared").await;
     let before = calls().await;
     let turn = async |i: usize| {
-        let instance = if i % 2 == 0 { &here } else { &there };
+        let instance = if i.is_multiple_of(2) { &here } else { &there };
         let lease = instance.acquire("pool", &[OF_THREE, ("wait", "60s")]).await;
         assert_eq!(lease.status, 201, "{lease:?}");
         let now = instance.client.get(instance.url("/locks/pool")).send().await.expect("an answer");
@@ -244,7 +243,6 @@ async fn a_hundred_contenders_for_three_permits_settle() {
     };
     futures_util::future::join_all((0..CONTENDERS).map(turn)).await;
     let rounds = (calls().await - before) / cluster.servers.len();
-    println!("{rounds} rounds for {CONTENDERS} grants");
     assert!(rounds <= 3 * CONTENDERS, "{rounds} rounds for {CONTENDERS} grants");
     assert_eq!(here.waiting().await + there.waiting().await, 0);
     for server in &cluster.servers {

@@ -1,10 +1,13 @@
 //! Defaults, bounds and combinations of fields, endpoint by endpoint.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::header;
 
 use super::*;
 use crate::http::problem_kind::ProblemKind;
+use crate::types::{PermitLimit, Ttl, WantedMode};
 
 const TOKEN: &str = "abcdefghijklmnopqrstuv";
 

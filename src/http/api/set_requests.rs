@@ -6,6 +6,7 @@ use axum::extract::Request;
 
 use super::extract::{self, IfMatch, IfNoneMatch, MergePatch};
 use super::fields::Fields;
+use super::lease_fields;
 use super::requests::{self, BOTH};
 use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
@@ -41,7 +42,7 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let none = Fields::with_repeatable(RESOURCE);
     let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Refused).await?;
     let names = names(&mut fields, 2);
-    let ttl = requests::ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
+    let ttl = lease_fields::ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
     for (field, why) in [
         ("hold", "is for one lock: POST /locks/{resource}?hold=true"),
         ("keep", "is for one lock: POST /locks/{resource} with keep"),
@@ -51,11 +52,11 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
             fields.wrong(field, why);
         }
     }
-    let (wait, applied) = requests::wait(&mut fields, &parts, settings);
-    let labels = requests::labels(&mut fields);
-    let token = requests::own_token(&mut fields, &parts)?;
-    let refuses_deadlock = requests::refuses_deadlock(&mut fields);
-    let keep = requests::keep(&mut fields, wait);
+    let (wait, applied) = lease_fields::wait(&mut fields, &parts, settings);
+    let labels = lease_fields::labels(&mut fields);
+    let token = lease_fields::own_token(&mut fields, &parts)?;
+    let refuses_deadlock = lease_fields::refuses_deadlock(&mut fields);
+    let keep = lease_fields::keep(&mut fields, wait);
     let known = [RESOURCES, RESOURCE, "ttl", "wait", "owner", "note", "metadata", "token", "on_deadlock", "wait_id"];
     fields.finish(&known)?;
     let Some((resource, others)) = names.split_first() else { return Err(no_names()) };

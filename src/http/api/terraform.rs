@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use super::fields::Fields;
 use super::responses::FENCING_TOKEN;
 use super::terraform_info::{NAMING, SentLock, of_refusal};
-use super::{extract, force, refusals, requests};
+use super::{extract, force, lease_fields, refusals};
 use crate::auth::rule::Right;
 use crate::http::format;
 use crate::http::middleware::access::Access;
@@ -76,9 +76,9 @@ async fn parse_lock(
     let resource = path::terraform_resource(request.method(), request.uri())?;
     let mut fields = Fields::of_query(request.uri())?;
     let (parts, body) = extract::json(request, settings).await?;
-    let kept_for = requests::kept_for(&mut fields, settings)?.unwrap_or(settings.terraform_keep);
-    let ttl = requests::kept_ttl(&mut fields, None, kept_for, settings);
-    let (wait, _) = requests::wait(&mut fields, &parts, settings);
+    let kept_for = lease_fields::kept_for(&mut fields, settings)?.unwrap_or(settings.terraform_keep);
+    let ttl = lease_fields::kept_ttl(&mut fields, None, kept_for, settings);
+    let (wait, _) = lease_fields::wait(&mut fields, &parts, settings);
     fields.finish(&["wait", "keep"])?;
     let sent =
         SentLock::parse(&body)?.ok_or_else(|| Problem::invalid_field("body", "is empty: the lock is missing"))?;

@@ -10,7 +10,8 @@ use axum::response::{IntoResponse, Response};
 
 use super::extract::{self, LOCK_TOKEN, MergePatch};
 use super::fields::Fields;
-use super::requests::{self, BOTH};
+use super::lease_fields;
+use super::requests::BOTH;
 use super::{refusals, responses};
 use crate::api;
 use crate::auth::quota::QuotaPermit;
@@ -167,7 +168,7 @@ pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Res
 pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Result<(Option<Token>, Duration), Problem> {
     let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
     let token = extract::lock_token(&parts.headers)?;
-    let kept_for = requests::kept_for(&mut fields, settings)?;
+    let kept_for = lease_fields::kept_for(&mut fields, settings)?;
     if kept_for.is_none() {
         fields.wrong("keep", "is required: for how long from now on the lease is to be kept");
     }

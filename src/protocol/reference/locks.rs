@@ -13,6 +13,9 @@ use crate::types::{Mode, ResourceName, TokenHash};
 /// Where the hash of the token ends in a lock's value.
 const TOKEN_HEX_LEN: usize = 64;
 
+/// A resource with its leases, each with its remaining milliseconds.
+type ListedResource<'a> = (&'a ResourceName, Vec<(&'a LeaseRecord, u64)>);
+
 /// The value at a lock's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::protocol) enum LockValue {
@@ -168,7 +171,7 @@ impl Locks {
         cursor: u64,
         count: usize,
         now_ms: u64,
-    ) -> (Option<u64>, Vec<(&ResourceName, Vec<(&LeaseRecord, u64)>)>) {
+    ) -> (Option<u64>, Vec<ListedResource<'_>>) {
         let mut after = self.index.range((Bound::Excluded(cursor), Bound::Unbounded));
         let mut last = cursor;
         let mut leases = Vec::new();

@@ -127,8 +127,7 @@ impl FillPlan {
             }
             ReadEntry::Foreign { resource, value, left_ms } => {
                 let left_ms = left_ms.unwrap_or(self.without_ttl_ms).min(LEFT_MAX_MS);
-                let shown = self.resources.entry(resource).or_default();
-                shown.add_foreign(value, left_ms);
+                self.resources.entry(resource).or_default().add_foreign(value, left_ms);
             }
             ReadEntry::Block { .. } if mutant::is(Mutant::BlocksNotListed) => {}
             ReadEntry::Block { resource, token, claims, left_ms } => {
@@ -384,8 +383,7 @@ fn pages(entries: Vec<FillEntry>) -> Vec<Vec<FillEntry>> {
             FillEntry::Foreign { value, .. } => value.as_ref().map_or(0, |value| value.len()),
             FillEntry::Tombstone(_) => 0,
         };
-        let is_full = pages.last().is_some_and(|page| page.len() >= PAGE_ENTRIES_MAX) || bytes + size > PAGE_BYTES_MAX;
-        if is_full {
+        if pages.last().is_some_and(|page| page.len() >= PAGE_ENTRIES_MAX) || bytes + size > PAGE_BYTES_MAX {
             pages.push(Vec::new());
             bytes = 0;
         }
