@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
-use super::extend::ExtendRefusal;
+use super::extend::{ExtendRefusal, certain_fence};
 use super::inspect::ResourceState;
 use super::node::Node;
 use super::quorum::{Decision, Tally};
@@ -69,7 +69,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let request = DowngradeArgs { resource: resource.clone(), token: token.clone(), claims: claims.into() };
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Downgraded { .. }));
         let everyone = self.everyone();
-        let tally = self.round(&everyone, Request::Downgrade(request), started, deadline, Until::Won, is_yes).await;
+        let tally = self.round(&everyone, Request::Downgrade(request), started, deadline, Until::All, is_yes).await;
         let shown = tally.received().filter_map(|(_, answer)| match answer {
             Ok(Reply::Downgraded { record, left_ms }) => Some((record, *left_ms)),
             _ => None,
@@ -86,7 +86,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                     left_ms.saturating_sub(delay_ms)
                 };
                 let deadline = Ttl::from_ms(left_ms).map_or(started, |left| self.deadline(started, left));
-                Ok(ConfirmedDowngrade { record: record.clone(), deadline })
+                let fence = certain_fence(&tally, self.quorum()).unwrap_or(record.fence);
+                Ok(ConfirmedDowngrade { record: LeaseRecord { fence, ..record.clone() }, deadline })
             }
             _ if is_permit(&tally) => Err(DowngradeRefusal::Permit),
             _ => Err(DowngradeRefusal::Lease(self.extend_refusal(&tally, None))),

@@ -58,6 +58,19 @@ pub struct ConfirmedExtension {
     pub granted: usize,
 }
 
+/// The fence to answer for a member: that which a quorum shows. Where none does, the lowest: it is not above the one that a quorum
+/// gave to the lease, as one of these nodes gave it too, so that every later lease has a higher one. The highest may be one node's
+/// alone.
+pub(super) fn certain_fence(tally: &Tally, quorum: usize) -> Option<Fence> {
+    let shown = tally.received().filter_map(|(_, answer)| match answer {
+        Ok(Reply::Updated { record, .. } | Reply::Downgraded { record, .. }) => Some(record.fence),
+        _ => None,
+    });
+    let shown: Vec<Fence> = shown.collect();
+    let agreed = shown.iter().find(|fence| shown.iter().filter(|other| other == fence).count() >= quorum);
+    agreed.or_else(|| shown.iter().min()).copied()
+}
+
 /// Why a lease was not extended.
 #[derive(Debug, Clone)]
 pub enum ExtendRefusal {
@@ -128,18 +141,16 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let (most_common, votes, highest, next) = fences(&tally);
             match votes_of_one_mode(&tally) {
                 None => {}
-                Some(votes) if votes >= self.quorum() || minority => {
-                    return self.extended(extension, ttl, started, most_common, &tally);
-                }
-                // A slot that an earlier attempt left behind answered first.
-                Some(_) if until == Until::Won => {
+                // A slot that an earlier attempt left behind answered first, or a fence that no quorum has.
+                Some(of_one_mode) if of_one_mode.min(votes) < self.quorum() && until == Until::Won && !minority => {
                     until = Until::All;
                     continue;
                 }
-                Some(_) => {
-                    let nodes = self.outcomes(tally.answers());
-                    return Err(ExtendRefusal::Unknown { granted: tally.yes(), nodes });
+                Some(of_one_mode) if of_one_mode >= self.quorum() || minority => {
+                    let fence = certain_fence(&tally, self.quorum()).unwrap_or(most_common);
+                    return self.extended(extension, ttl, started, fence, &tally);
                 }
+                Some(_) => return Err(self.unknown(&tally)),
             }
             if votes < self.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
                 // The nodes have different fences: bring the highest to a quorum first.
@@ -167,7 +178,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let member = all().find(|record| record.mode != Mode::Exclusive).map(|record| record.mode);
         let is_mixed = all().any(|record| Some(record.mode) != member.or(Some(Mode::Exclusive)));
         let updated = || all().filter(|record| record.fence == fence || member.is_some());
-        let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
+        let unknown = || self.unknown(tally);
         let its = all().filter(|record| record.fence == fence);
         let mut record = its.max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
         record.mode = member.unwrap_or(record.mode);
@@ -211,6 +222,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
     }
 
+    fn unknown(&self, tally: &Tally) -> ExtendRefusal {
+        ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) }
+    }
+
     pub(super) fn extend_refusal(&self, tally: &Tally, requested: Option<Fence>) -> ExtendRefusal {
         let (mut missing, mut other, mut ended, mut changed) = (0, 0, Vec::new(), None);
         for (_, answer) in tally.received() {
@@ -228,7 +243,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             }
         }
         if missing + other + ended.len() < self.quorum() {
-            return ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
+            return self.unknown(tally);
         }
         match (ended.first(), requested, changed) {
             (Some(reason), ..) => ExtendRefusal::Gone(Some(*reason)),

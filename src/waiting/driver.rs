@@ -323,9 +323,11 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
         if !is_withdrawn {
             state.intents.insert(waiter, token.clone());
         }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         for resource in resources {
             let (engine, resource, token) = (self.engine.clone(), resource.clone(), token.clone());
-            self.engine.tasks.spawn(async move { engine.intend(&resource, &token, is_withdrawn).await });
+            let intent = async move { engine.intend(&resource, &token, is_withdrawn).await };
+            self.engine.tasks.spawn_on(intent, &runtime);
         }
     }
 }
