@@ -31,9 +31,9 @@ use crate::support::prometheus::tool;
 use crate::support::service::Service;
 
 /// All labels; none has values that callers choose.
-const LABELS: [&str; 15] = [
+const LABELS: [&str; 16] = [
     "route", "method", "code", "class", "kind", "outcome", "reason", "how", "end", "node", "op", "version", "le", "by",
-    "state",
+    "state", "mode",
 ];
 
 /// Series by family: type, and the names of the labels.
