@@ -158,7 +158,7 @@ async fn requests_add_no_texts_of_callers() {
     let is_lazy = |name: &str| name.contains("_duration_seconds") || name.contains("_http_requests_total");
     let late: Vec<_> = after.difference(&before).filter(|name| !is_lazy(name)).collect();
     assert!(late.is_empty(), "new series: {late:#?}");
-    assert!(text.contains("redlockd_lock_acquire_total{outcome=\"granted\"} 1"), "{text}");
+    assert!(text.contains("redlockd_lock_acquire_total{mode=\"exclusive\",outcome=\"granted\"} 1"), "{text}");
     let stray = text.lines().filter(|l| l.contains("code=\"other\"") && !l.ends_with(" 0"));
     assert_eq!(stray.count(), 0, "a status code that its route does not declare:\n{text}");
 }
