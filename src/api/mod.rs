@@ -9,7 +9,6 @@ mod locks;
 mod nodes;
 mod problem;
 mod sets;
-mod tickets;
 
 pub use events::{Event, HoldEvent, PastEvents};
 pub use hooks::{HookReplay, HookState, HookTarget, HookTry, Hooks};
@@ -19,7 +18,6 @@ pub use locks::{
 pub use nodes::{Finding, Health, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
 pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
-pub use tickets::Ticket;
 
 /// The only mode.
 pub const MODE_EXCLUSIVE: &str = "exclusive";

@@ -46,7 +46,5 @@ mod sets;
 mod stress;
 mod support;
 mod terraform;
-mod tickets;
 mod true_answers;
 mod waiting;
-mod workflows;
