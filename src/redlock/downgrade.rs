@@ -86,7 +86,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                     left_ms.saturating_sub(delay_ms)
                 };
                 let deadline = Ttl::from_ms(left_ms).map_or(started, |left| self.deadline(started, left));
-                let fence = certain_fence(&tally, self.quorum()).unwrap_or(record.fence);
+                let fence = certain_fence(&tally, None, self.quorum()).unwrap_or(record.fence);
                 Ok(ConfirmedDowngrade { record: LeaseRecord { fence, ..record.clone() }, deadline })
             }
             _ if is_permit(&tally) => Err(DowngradeRefusal::Permit),

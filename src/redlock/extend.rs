@@ -61,9 +61,11 @@ pub struct ConfirmedExtension {
 /// The fence to answer for a member: that which a quorum shows. Where none does, the lowest: it is not above the one that a quorum
 /// gave to the lease, as one of these nodes gave it too, so that every later lease has a higher one. The highest may be one node's
 /// alone.
-pub(super) fn certain_fence(tally: &Tally, quorum: usize) -> Option<Fence> {
+pub(super) fn certain_fence(tally: &Tally, of: Option<Mode>, quorum: usize) -> Option<Fence> {
     let shown = tally.received().filter_map(|(_, answer)| match answer {
-        Ok(Reply::Updated { record, .. } | Reply::Downgraded { record, .. }) => Some(record.fence),
+        Ok(Reply::Updated { record, .. } | Reply::Downgraded { record, .. }) => {
+            of.is_none_or(|of| agrees(record.mode, of)).then_some(record.fence)
+        }
         _ => None,
     });
     let shown: Vec<Fence> = shown.collect();
@@ -139,15 +141,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 return Err(self.extend_refusal(&tally, extension.fence));
             }
             let (most_common, votes, highest, next) = fences(&tally);
-            match votes_of_one_mode(&tally) {
+            match most_common_mode(&tally) {
                 None => {}
                 // A slot that an earlier attempt left behind answered first, or a fence that no quorum has.
-                Some(of_one_mode) if of_one_mode.min(votes) < self.quorum() && until == Until::Won && !minority => {
+                Some((_, agreeing)) if agreeing.min(votes) < self.quorum() && until == Until::Won && !minority => {
                     until = Until::All;
                     continue;
                 }
-                Some(of_one_mode) if of_one_mode >= self.quorum() || minority => {
-                    let fence = certain_fence(&tally, self.quorum()).unwrap_or(most_common);
+                Some((mode, agreeing)) if agreeing >= self.quorum() || minority => {
+                    let fence = certain_fence(&tally, Some(mode), self.quorum()).unwrap_or(most_common);
                     return self.extended(extension, ttl, started, fence, &tally);
                 }
                 Some(_) => return Err(self.unknown(&tally)),
@@ -169,13 +171,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         fence: Fence,
         tally: &Tally,
     ) -> Result<ConfirmedExtension, ExtendRefusal> {
+        let member = most_common_mode(tally).map(|(mode, _)| mode);
         let all = || {
             tally.received().filter_map(|(_, a)| match a {
-                Ok(Reply::Updated { record, .. }) => Some(record),
+                Ok(Reply::Updated { record, .. }) => {
+                    Some(record).filter(|of| member.is_none_or(|mode| agrees(of.mode, mode)))
+                }
                 _ => None,
             })
         };
-        let member = all().find(|record| record.mode != Mode::Exclusive).map(|record| record.mode);
         let is_mixed = all().any(|record| Some(record.mode) != member.or(Some(Mode::Exclusive)));
         let updated = || all().filter(|record| record.fence == fence || member.is_some());
         let unknown = || self.unknown(tally);
@@ -286,19 +290,20 @@ fn misses_the_lease(answer: &NodeResult) -> bool {
     matches!(answer, Ok(Reply::Missing | Reply::NoVote(Quarantined { .. } | Unseeded { .. } | Blocked { .. })))
 }
 
-/// Of members: how many yes-votes are of the most common mode and slot, or of a node that did not get a downgrade, which
-/// keeps more callers out. `None`: all are of an exclusive lease.
-fn votes_of_one_mode(tally: &Tally) -> Option<usize> {
+/// A node's record agrees with a lease of this mode: also that of a node that did not get a downgrade, which keeps more callers out.
+fn agrees(shown: Mode, of: Mode) -> bool {
+    shown == of || of == Mode::Shared && shown == Mode::Exclusive
+}
+
+/// Of members: the most common mode and slot, and how many yes-votes agree with it. `None`: all are of an exclusive lease.
+fn most_common_mode(tally: &Tally) -> Option<(Mode, usize)> {
     let modes = tally.received().filter_map(|(_, answer)| match answer {
         Ok(Reply::Updated { record, .. }) => Some(record.mode),
         _ => None,
     });
     let modes: Vec<Mode> = modes.collect();
-    let votes = |of: Mode| {
-        let agrees = |mode: &&Mode| **mode == of || of == Mode::Shared && **mode == Mode::Exclusive;
-        modes.iter().filter(agrees).count()
-    };
-    modes.iter().filter(|mode| **mode != Mode::Exclusive).map(|mode| votes(*mode)).max()
+    let votes = |of: Mode| modes.iter().filter(|mode| agrees(**mode, of)).count();
+    modes.iter().filter(|mode| **mode != Mode::Exclusive).map(|mode| (*mode, votes(*mode))).max_by_key(|(_, n)| *n)
 }
 
 /// The most common fence of the yes-votes, its number of votes, the highest fence, and the next lower one.
