@@ -101,8 +101,7 @@ impl LeaseMetrics {
             let family = counters(r, name, help, &["outcome"]);
             outcomes.iter().map(|outcome| (*outcome, family.with_label_values(&[outcome]))).collect()
         };
-        let help =
-            "Time at the nodes: for a grant the round that granted it, for a refusal without waiting all rounds.";
+        let help = "Time at the nodes, by outcome.";
         let rounds = histograms(r, "lock_acquire_duration_seconds", help, &ROUND_BUCKETS, &["outcome"]);
         let help = "Total duration of acquires with a wait deadline, by outcome.";
         let waits = histograms(r, "lock_wait_duration_seconds", help, &WAIT_BUCKETS, &["outcome"]);
@@ -116,7 +115,7 @@ impl LeaseMetrics {
         let both = FORCE_MODES.iter().flat_map(|mode| FORCE_OUTCOMES.iter().map(move |outcome| (*mode, *outcome)));
         let help = "Leases lost by the connection that held them.";
         let lost = counters(r, "lock_lost_total", help, &["reason"]);
-        let help = "How long leases were held, as far as this instance knows, by how they ended.";
+        let help = "How long leases were held, by how they ended.";
         let held = histograms(r, "lock_held_duration_seconds", help, &HELD_BUCKETS, &["end"]);
         let help = "Renewals of kept leases, by the granter or an adopter.";
         let renewals = counters(r, "lock_kept_renewals_total", help, &["by", "outcome"]);

@@ -41,6 +41,8 @@ const SEED: [u8; 32] = *b"redlockd contract differential 1";
 /// it read: one millisecond each.
 const ROUNDING_MS: u64 = 6;
 const MAX_PAGES: usize = 100;
+/// A busy machine may delay the next command by as much.
+const SCHEDULING_US: u64 = 5_000;
 
 const GUARD: Duration = Duration::from_secs(5);
 const BRIEF_MS: u64 = 15;
@@ -413,15 +415,16 @@ impl<'a> Pair<'a> {
     /// Waits until nothing ends within the slack, before or after; returns the node's time.
     fn clear_of_ends(&mut self) -> u64 {
         let period_us = u64::try_from(self.params.fence_ttl.as_micros()).expect("short");
+        let slack_us = self.slack_us + SCHEDULING_US;
         loop {
             let now = self.real.now_us();
-            let early = now - self.slack_us;
+            let early = now - slack_us;
             let new_period = early.next_multiple_of(period_us);
             let end = self.reference.next_end_us(early).map_or(new_period, |end| end.min(new_period));
-            if end > now + self.slack_us {
+            if end > now + slack_us {
                 return now;
             }
-            self.real.pass(Duration::from_micros(end + self.slack_us - now + 1));
+            self.real.pass(Duration::from_micros(end + slack_us - now + 1));
         }
     }
 
