@@ -49,10 +49,10 @@ const REGRESSIONS: [u64; 41] = [
     142_650, // of the simulator: others completed what an initialisation had begun, whose answers were late
     174_785, // the same
     1_544, // two clusters whose lists overlap: one was seeded by the clock without the node that both have
-    2_030,   // a downgrade answered a fence that one node alone had given: a later lease got a lower one
-    2_205,   // the same of an extend of a shared lease
-    23_184,  // an extend answered the slot that a late attempt had left on one node
-    24_956,  // the same, where another caller had that slot
+    2_030, // a downgrade answered a fence that one node alone had given: a later lease got a lower one
+    2_205, // the same of an extend of a shared lease
+    23_184, // an extend answered the slot that a late attempt had left on one node
+    24_956, // the same, where another caller had that slot
 ];
 
 fn number(name: &str, default: u64) -> u64 {
