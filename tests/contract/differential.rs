@@ -42,7 +42,7 @@ const SEED: [u8; 32] = *b"redlockd contract differential 1";
 const ROUNDING_MS: u64 = 6;
 const MAX_PAGES: usize = 100;
 /// A busy machine may delay the next command by as much.
-const SCHEDULING_US: u64 = 5_000;
+const SCHEDULING_US: u64 = 1_000;
 
 const GUARD: Duration = Duration::from_secs(5);
 const BRIEF_MS: u64 = 15;
