@@ -119,6 +119,10 @@ pub(crate) async fn release(
 
 /// The names of the request, at least so many; every error is recorded.
 fn names(fields: &mut Fields, least: usize) -> Vec<ResourceName> {
+    if fields.take_null(RESOURCES) {
+        fields.wrong(RESOURCES, "must be an array of strings, not null");
+        return Vec::new();
+    }
     let (listed, repeated) = (fields.list(RESOURCES), fields.repeated());
     let field = if listed.is_some() { RESOURCES } else { RESOURCE };
     let given = match listed {
