@@ -111,7 +111,8 @@ pub const FIGURES: [Figure; 88] = [
     of("Errors", "A", "kind=disconnected", Most, SOME, 1e5),
     of("Probe", "A", "node=n1", Most, 0.25, 5.0),
     of("Clock offset", "A", "", Most, -0.3, 0.3),
-    of("Restarts and quarantine", "A", "node=n3", Most, 0.5, 6.0),
+    // A node is healed in less than the time between two scrapes, or in a few seconds.
+    of("Restarts and quarantine", "A", "node=n3", Most, 0.0, 6.0),
     of("Restarts and quarantine", "B", "node=n3", Most, 1.0, 3.0),
     of("Restarts and quarantine", "B", "node=n1", Most, 0.0, 0.0),
     of("Versions and findings", "A", "", Most, 0.0, 4.0),
