@@ -8,6 +8,7 @@ use super::problem::{DeadlockEdge, ProblemDetails};
 /// An event of a stream that holds a lock (`hold=true`): one object per line or event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "it is written at once")]
 pub enum HoldEvent {
     /// The request waits.
     Queued {
