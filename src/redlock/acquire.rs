@@ -89,7 +89,6 @@ pub(crate) struct TooLate;
 
 /// Why there is no lease.
 #[derive(Debug, Clone)]
-#[allow(dead_code, reason = "members are not shown yet")]
 pub(crate) struct Refusal {
     /// The reason.
     pub kind: RefusalKind,
