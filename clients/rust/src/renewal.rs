@@ -99,7 +99,7 @@ impl LeaseRenewer {
     }
 }
 
-/// Resolves at `at`, also if the machine was suspended in between, at most [`CLOCK_CHECK`] late then.
+/// Resolves at `at`, also if the machine was suspended in between, half a second late at most then.
 /// Cancel: nothing is left behind.
 pub async fn sleep_until(at: BootTime) {
     loop {
