@@ -39,4 +39,5 @@ mod round;
 pub(crate) mod round_trip;
 mod set;
 pub(crate) mod subscriptions;
+pub(crate) mod tickets;
 pub(crate) mod waiters;
