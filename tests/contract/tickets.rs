@@ -41,9 +41,20 @@ fn raise(node: &mut impl Subject, number: u64, head: TicketHead) -> Option<Ticke
 }
 
 fn exchange(node: &mut impl Subject, by: &str, served: &[(u64, u64)], asked: &[(u64, u64)]) -> TicketsPage {
+    exchange_as(node, by, served, asked, true)
+}
+
+fn exchange_as(
+    node: &mut impl Subject,
+    by: &str,
+    served: &[(u64, u64)],
+    asked: &[(u64, u64)],
+    takes_due: bool,
+) -> TicketsPage {
     let list = |of: &[(u64, u64)]| of.iter().map(|(number, asked)| (id(*number), *asked)).collect();
     let (served, asked) = (list(served), list(asked));
-    match node.ask(&Request::Tickets(TicketsArgs { instance: instance(by), serve: TICKET_SERVED, served, asked })) {
+    let args = TicketsArgs { instance: instance(by), serve: TICKET_SERVED, served, asked, takes_due };
+    match node.ask(&Request::Tickets(args)) {
         Reply::Tickets(page) => page,
         other => panic!("{other:?}"),
     }
@@ -88,7 +99,9 @@ pub fn a_ticket_is_due_when_nobody_serves_it(node: &mut impl Subject) {
     assert_eq!(exchange(node, "there", &[], &[(1, 99)]).named[0].asked_ms, 99);
     assert_eq!(exchange(node, "here", &[], &[(1, 98)]).named[0].asked_ms, 99, "the latest");
     node.pass(TICKET_SERVED + Duration::from_millis(1));
-    assert_eq!(exchange(node, "there", &[], &[]).due, [id(1)]);
+    let noted = exchange_as(node, "other", &[], &[(1, 100)], false);
+    assert_eq!((noted.due.len(), noted.has_more), (0, false), "{noted:?}");
+    assert_eq!(exchange(node, "there", &[], &[]).due, [id(1)], "whoever only asks takes nothing away");
     assert_eq!(exchange(node, "third", &[], &[]).due, [], "somebody has been told just now");
     node.pass(TICKET_PAUSE + Duration::from_millis(1));
     assert!(exchange(node, "there", &[(1, 0)], &[]).named[0].is_own, "it takes over");

@@ -55,7 +55,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             pages.push(&[]);
         }
         for page in pages {
-            let TicketsShown { named, due: more } = self.exchange(page, TICKET_SERVED).await;
+            let TicketsShown { named, due: more } = self.exchange(page, TICKET_SERVED, true).await;
             due.extend(more);
             for (served, shown) in page.iter().zip(named) {
                 if self.is_to_be_read(served, shown) {
@@ -73,11 +73,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.adopt_tickets(due).await;
     }
 
-    async fn exchange(&self, page: &[Arc<Served>], serve: Duration) -> TicketsShown {
+    /// `takes_due`: the caller serves what is due.
+    async fn exchange(&self, page: &[Arc<Served>], serve: Duration, takes_due: bool) -> TicketsShown {
         let served = page.iter().map(|ticket| (ticket.id.clone(), ticket.seen.lock().asked_ms)).collect();
         let instance = self.shared.instance.clone();
         let begun = self.now();
-        let shown = self.engine().exchange_tickets(TicketsArgs { instance, serve, served, asked: Vec::new() }).await;
+        let args = TicketsArgs { instance, serve, served, asked: Vec::new(), takes_due };
+        let shown = self.engine().exchange_tickets(args).await;
         for ticket in page {
             ticket.seen.lock().exchanged = begun;
         }
@@ -147,7 +149,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
         }
         for page in adopted.chunks(TICKETS_PAGE_MAX) {
-            self.exchange(page, TICKET_SERVED).await;
+            self.exchange(page, TICKET_SERVED, false).await;
         }
     }
 
@@ -161,7 +163,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     async fn hand_tickets_over(&self) {
         let served = self.shared.tickets.all();
         for page in served.chunks(TICKETS_PAGE_MAX) {
-            self.exchange(page, Duration::ZERO).await;
+            self.exchange(page, Duration::ZERO, false).await;
         }
     }
 }

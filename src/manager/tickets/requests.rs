@@ -226,7 +226,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Some(served) => served.asked(asked_ms),
             None => {
                 let (instance, asked) = (self.shared.instance.clone(), vec![(id.clone(), asked_ms)]);
-                let args = TicketsArgs { instance, serve: TICKET_SERVED, served: Vec::new(), asked };
+                // What is due stays so for whoever serves it.
+                let (served, takes_due) = (Vec::new(), false);
+                let args = TicketsArgs { instance, serve: TICKET_SERVED, served, asked, takes_due };
                 self.engine().exchange_tickets(args).await;
             }
         }

@@ -36,6 +36,8 @@ pub struct TicketsArgs {
     pub served: Vec<(TicketId, u64)>,
     /// Further ones that callers have asked for here. At most [`TICKETS_PAGE_MAX`] in all.
     pub asked: Vec<(TicketId, u64)>,
+    /// The instance serves what nobody serves: the nodes name it, and leave it to this instance for [`TICKET_PAUSE`].
+    pub takes_due: bool,
 }
 
 /// What a node shows of the tickets that a request named.
@@ -65,7 +67,7 @@ pub(super) fn build(args: &TicketsArgs, script_ref: ScriptRef) -> Command {
     let mut command = CommandBuilder::new(&SCRIPT, script_ref, 1, 1);
     command.keys([keys::TICKETS_KEY]);
     command.text(keys::TICKET_PREFIX).text(&padded(&args.instance));
-    command.number(millis(args.serve)).number(millis(TICKET_PAUSE)).number(TICKETS_DUE_MAX as u64);
+    command.number(millis(args.serve)).number(millis(TICKET_PAUSE)).number(args.due_max() as u64);
     command.number(HEAD_BYTES as u64).number(TIME_DIGITS as u64);
     command.number(args.served.len().min(TICKETS_PAGE_MAX) as u64);
     for (id, asked_ms) in args.named() {
@@ -75,6 +77,11 @@ pub(super) fn build(args: &TicketsArgs, script_ref: ScriptRef) -> Command {
 }
 
 impl TicketsArgs {
+    /// How many that nobody serves are reported at most.
+    pub(super) fn due_max(&self) -> usize {
+        if self.takes_due { TICKETS_DUE_MAX } else { 0 }
+    }
+
     /// What the request names, the served ones first.
     pub(super) fn named(&self) -> impl Iterator<Item = &(TicketId, u64)> {
         self.served.iter().chain(&self.asked).take(TICKETS_PAGE_MAX)

@@ -30,8 +30,8 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     let mut found: Vec<(u64, TicketId)> =
         keys.index.iter().filter(|(_, due)| **due <= now_ms).map(|(id, due)| (*due, id.clone())).collect();
     found.sort_unstable();
-    page.has_more = found.len() >= TICKETS_DUE_MAX;
-    found.truncate(TICKETS_DUE_MAX);
+    found.truncate(args.due_max());
+    page.has_more = found.len() == TICKETS_DUE_MAX;
     for (_, id) in found {
         let Some(value) = keys.tickets.get_mut(&id, now_ms) else {
             keys.index.remove(&id);

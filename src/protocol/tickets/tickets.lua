@@ -2,7 +2,7 @@
 -- marker: nothing here is a vote. KEYS: 1 index of tickets (sorted set, scored by when an instance that does not serve it
 -- is to look at it: ms)
 -- ARGV: 1 key prefix, 2 instance (16 characters), 3 serve_ms, 4 pause_ms for which one that is due is the caller's, 5 how many of
--- these at most, 6 digits of a head, 7 digits of a time, 8 how many are served, then for each: id, when it was asked for
+-- these at most (0: none is taken), 6 digits of a head, 7 digits of a time, 8 how many are served, then for each: id, when it was asked for
 -- last (ms; digits of a time), first those that the caller serves, then others
 -- Replies: {more (0 | 1), for each: whether the caller serves it (0 | 1), head ('' if there is none), asked; ids that are due}
 local INDEX, PREFIX, ME, SERVE, PAUSE, COUNT = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -36,7 +36,7 @@ for i, v in ipairs(#keys > 0 and redis.call('MGET', unpack(keys)) or {}) do
   n = n + 3
 end
 local found = redis.call('ZRANGEBYSCORE', INDEX, '-inf', NOW, 'LIMIT', 0, COUNT)
-if #found == COUNT then out[1] = 1 end
+if #found > 0 and #found == COUNT then out[1] = 1 end
 for i, id in ipairs(found) do
   if redis.call('EXISTS', PREFIX .. id) == 0 then
     redis.pcall('ZREM', INDEX, id)
