@@ -54,7 +54,10 @@ async fn an_instance_shows_the_waiters_of_another_until_that_one_is_gone() {
         let expected = (&answered_by, &json!(position), &json!(owner));
         assert_eq!((&waiter["instance"], &waiter["position"], &waiter["owner"]), expected);
         assert!(waiter["waiting_ms"].as_u64().is_some());
-        assert!((1..=240_000).contains(&waiter["left_ms"].as_u64().unwrap_or(0)), "it gives up in four minutes: {waiter}");
+        assert!(
+            (1..=240_000).contains(&waiter["left_ms"].as_u64().unwrap_or(0)),
+            "it gives up in four minutes: {waiter}"
+        );
     }
     assert_eq!((&seen["waiters"][0]["note"], &seen["waiters"][1]["note"]), (&json!("release <1.9>"), &json!("")));
     // A refusal counts them too.
