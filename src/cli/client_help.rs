@@ -1,6 +1,10 @@
 //! The ends of the help texts of the commands that send requests to a running service: examples and exit codes. Each example
 //! is run by a test (`tests/it/cli_examples.rs`).
 
+pub(super) const RUN_USAGE: &str = "\
+redlockd run [OPTIONS] NAME [--] COMMAND...
+       redlockd run [OPTIONS] NAME NAME... -- COMMAND...";
+
 pub(super) const RUN_EXAMPLES: &str = "\
 Examples:
   redlockd run deploy/prod -- ./deploy.sh

@@ -42,7 +42,8 @@ pub fn run(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> u8 {
-    let cli = match Cli::try_parse_from(args) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => return usage(&error, out, err),
     };
@@ -55,7 +56,7 @@ pub fn run(
             Ok(loaded) => serve::init(loaded, out, err),
             Err(code) => code,
         },
-        Command::Run(args) => run::run(*args, env, err),
+        Command::Run(run) => run::run(*run, &args, env, err),
         Command::Elect(args) => run::elect(*args, env, err),
         Command::Watchdog { token_file, release } => run::watchdog::main(&token_file, &release, err),
         Command::Config { command: ConfigCommand::Check(settings) } => match load_for_service(settings, env, err) {

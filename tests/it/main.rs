@@ -40,6 +40,7 @@ mod rolling;
 mod run;
 mod run_elect;
 mod run_lost;
+mod run_sets;
 mod run_signals;
 mod schemathesis;
 mod sets;
