@@ -262,6 +262,8 @@ pub(super) struct ReleaseCommand {
     pub(super) token: TokenArgs,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
     /// The name of the lock, or of several
     #[arg(required = true, value_name = "NAME", value_parser = resource)]
     pub(super) names: Vec<ResourceName>,
@@ -333,6 +335,8 @@ pub(super) struct ForceCommand {
     pub(super) if_fence: Option<u64>,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
     /// The name of the lock
     #[arg(value_parser = resource)]
     pub(super) resource: ResourceName,

@@ -88,6 +88,9 @@ impl<E: Environment> CommandIo<'_, E> {
     }
 }
 
+/// What the service says of a TTL that is too long, in the words of HTTP.
+const WITH_PATCH: &str = "longer work extends its lease with PATCH";
+
 /// One sentence, in the words of the command line.
 pub(super) fn describe(error: &ClientError) -> String {
     match error.refusal().map(|refusal| refusal.slug.as_str()) {
@@ -96,7 +99,7 @@ pub(super) fn describe(error: &ClientError) -> String {
                                     is missing, unknown or expired"
                 .to_owned()
         }
-        _ => error.to_string(),
+        _ => error.to_string().replace(WITH_PATCH, "`run` renews by itself, `extend` by hand"),
     }
 }
 
@@ -208,10 +211,18 @@ pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_
 
 /// `release`.
 pub(super) fn release<E: Environment>(args: &ReleaseCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
     let names = io.names(args.names.clone())?;
     let token = io.token(&args.token)?;
     let client = remote::client(&args.service, io.env, io.err)?;
     io.send(client.release(&names, &token, ANSWER_TIMEOUT))?;
+    if io.is_json {
+        let released = |name: &ResourceName| json!({ "resource": name.as_str(), "state": "released" });
+        io.print_json(&match names.single() {
+            Some(name) => released(name),
+            None => json!({ "results": names.iter().map(released).collect::<Vec<_>>() }),
+        });
+    }
     Ok(exit::OK)
 }
 
@@ -293,9 +304,17 @@ pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_
 
 /// `force`.
 pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
     let client = remote::client(&args.service, io.env, io.err)?;
     let mode = if args.now { ForcedRelease::Now } else { ForcedRelease::Revoke };
     let revoked = io.send(client.force(&args.resource, mode, &args.reason, args.if_fence))?;
+    if io.is_json {
+        match &revoked {
+            Some(revoked) => io.print_json(revoked),
+            None => io.print_json(&json!({ "resource": args.resource.as_str(), "state": "free" })),
+        }
+        return Ok(exit::OK);
+    }
     let result = match revoked {
         Some(revoked) => {
             let seconds = Duration::from_millis(revoked.frees_in_ms.saturating_add(999)).as_secs();

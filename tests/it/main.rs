@@ -8,6 +8,7 @@ mod cases;
 mod cli;
 mod cli_doctor;
 mod cli_examples;
+mod cli_letters;
 mod cli_packages;
 mod cli_watch;
 mod clients;
