@@ -36,6 +36,7 @@ mod round;
 pub(crate) mod round_trip;
 mod set;
 pub(crate) mod subscriptions;
+pub(crate) mod tickets;
 pub(crate) mod waiters;
 
 pub(crate) use redlockd_base::renewal;

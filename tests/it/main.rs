@@ -48,5 +48,7 @@ mod sets;
 mod stress;
 mod support;
 mod terraform;
+mod tickets;
 mod true_answers;
 mod waiting;
+mod workflows;
