@@ -156,6 +156,8 @@ impl Supervisor<'_, '_> {
                 if let Some(watchdog) = &mut self.watchdog
                     && !watchdog.is_alive()
                     && !watchdog.has_acted()
+                    // It may not signal the command either, and has nothing left to do.
+                    && !state.is_forbidden
                     && SystemClock.now() < *self.deadline.borrow()
                 {
                     self.messages.message(
