@@ -21,14 +21,16 @@ use super::remote;
 use super::run::write_token;
 use crate::api;
 use crate::client::acquire::acquire as acquire_waiting;
+use crate::client::answers::LeaseAnswer;
 use crate::client::error::ClientError;
+use crate::client::names::LockNames;
 use crate::client::requests::{ForcedRelease, LockRequest};
 use crate::client::transport::ANSWER_TIMEOUT;
 use crate::config::Environment;
 use crate::duration::format_duration;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::entropy::{Entropy, SystemEntropy};
-use crate::types::{TOKEN_MAX_CHARS, Token};
+use crate::types::{ResourceName, TOKEN_MAX_CHARS, Token};
 
 /// Permission bits with which users other than the owner can read a file.
 const READABLE_BY_OTHERS: u32 = 0o044;
@@ -69,6 +71,11 @@ impl<E: Environment> CommandIo<'_, E> {
         print_line(self.out, &serde_json::to_string(answer).expect("answers are plain data"));
     }
 
+    /// The names of a request.
+    fn names(&mut self, names: Vec<ResourceName>) -> Result<LockNames, u8> {
+        LockNames::new(names).map_err(|why| self.fail(exit::USAGE, &why.0))
+    }
+
     /// Reads the token from `--token-file` or the file in the variable that `run` sets.
     fn token(&mut self, args: &TokenArgs) -> Result<Token, u8> {
         let named = args.token_file.clone().map(std::path::PathBuf::into_os_string);
@@ -81,6 +88,9 @@ impl<E: Environment> CommandIo<'_, E> {
     }
 }
 
+/// What the service says of a TTL that is too long, in the words of HTTP.
+const WITH_PATCH: &str = "longer work extends its lease with PATCH";
+
 /// One sentence, in the words of the command line.
 pub(super) fn describe(error: &ClientError) -> String {
     match error.refusal().map(|refusal| refusal.slug.as_str()) {
@@ -89,7 +99,7 @@ pub(super) fn describe(error: &ClientError) -> String {
                                     is missing, unknown or expired"
                 .to_owned()
         }
-        _ => error.to_string(),
+        _ => error.to_string().replace(WITH_PATCH, "`run` renews by itself, `extend` by hand"),
     }
 }
 
@@ -123,7 +133,8 @@ pub(super) fn acquire<E: Environment>(
 ) -> Result<u8, u8> {
     io.is_json = args.output.json;
     let is_token_wanted = args.token_file.take_if(|path| *path == Path::new("-")).is_some();
-    let request = remote::lock_request(args.resource, args.ttl, args.labels, remote::parent(), io.env);
+    let names = io.names(args.names)?;
+    let request = remote::lock_request(names, args.ttl, args.labels, remote::parent(), io.env);
     let mode = args.mode.wanted();
     let request = LockRequest { mode, kept_for, ..request.map_err(|why| io.fail(exit::USAGE, &why))? };
     let client = remote::client(&args.service, io.env, io.err)?;
@@ -162,11 +173,14 @@ pub(super) fn acquire<E: Environment>(
     match (format, shown) {
         (OutputFormat::Json, shown) => {
             let token = shown.map(|token| api::TokenText(token.to_owned()));
-            io.print_json(&api::Lease { token, ..granted.lease });
+            io.print_json(&match granted.answer {
+                LeaseAnswer::One(lease) => LeaseAnswer::One(Box::new(api::Lease { token, ..*lease })),
+                LeaseAnswer::Set(set) => LeaseAnswer::Set(Box::new(api::LeaseSet { token, ..*set })),
+            });
         }
         (OutputFormat::Plain, Some(token)) => print_line(io.out, token),
         (OutputFormat::Plain, None) => {}
-        (form, shown) => print_line(io.out, &format::lease(&granted.lease, shown, form)),
+        (form, shown) => print_line(io.out, &format::acquired(&granted.answer, shown, form)),
     }
     Ok(exit::OK)
 }
@@ -174,6 +188,7 @@ pub(super) fn acquire<E: Environment>(
 /// `extend`.
 pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
+    let names = io.names(args.names.clone())?;
     let token = io.token(&args.token)?;
     let client = remote::client(&args.service, io.env, io.err)?;
     let mut changes = Map::new();
@@ -186,19 +201,28 @@ pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_
             |(key, value): &(String, String)| (key.clone(), if value.is_empty() { Value::Null } else { json!(value) });
         changes.insert("metadata".to_owned(), args.meta.iter().map(pair).collect::<Map<_, _>>().into());
     }
-    let extended = io.send(client.extend(&args.resource, &token, changes, ANSWER_TIMEOUT))?;
+    let extended = io.send(client.extend(&names, &token, changes, ANSWER_TIMEOUT))?;
     match OutputFormat::of(args.output, io.env) {
-        OutputFormat::Json => io.print_json(&extended.lease),
-        form => print_line(io.out, &format::lease(&extended.lease, None, form)),
+        OutputFormat::Json => io.print_json(&extended.answer),
+        form => print_line(io.out, &format::extended(&extended.answer, form)),
     }
     Ok(exit::OK)
 }
 
 /// `release`.
 pub(super) fn release<E: Environment>(args: &ReleaseCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
+    let names = io.names(args.names.clone())?;
     let token = io.token(&args.token)?;
     let client = remote::client(&args.service, io.env, io.err)?;
-    io.send(client.release(&args.resource, &token, ANSWER_TIMEOUT))?;
+    io.send(client.release(&names, &token, ANSWER_TIMEOUT))?;
+    if io.is_json {
+        let released = |name: &ResourceName| json!({ "resource": name.as_str(), "state": "released" });
+        io.print_json(&match names.single() {
+            Some(name) => released(name),
+            None => json!({ "results": names.iter().map(released).collect::<Vec<_>>() }),
+        });
+    }
     Ok(exit::OK)
 }
 
@@ -280,9 +304,17 @@ pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_
 
 /// `force`.
 pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
+    io.is_json = args.output.json;
     let client = remote::client(&args.service, io.env, io.err)?;
     let mode = if args.now { ForcedRelease::Now } else { ForcedRelease::Revoke };
     let revoked = io.send(client.force(&args.resource, mode, &args.reason, args.if_fence))?;
+    if io.is_json {
+        match &revoked {
+            Some(revoked) => io.print_json(revoked),
+            None => io.print_json(&json!({ "resource": args.resource.as_str(), "state": "free" })),
+        }
+        return Ok(exit::OK);
+    }
     let result = match revoked {
         Some(revoked) => {
             let seconds = Duration::from_millis(revoked.frees_in_ms.saturating_add(999)).as_secs();

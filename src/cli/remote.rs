@@ -10,10 +10,11 @@ use super::exit;
 use super::output::print_line;
 use crate::client::base_url::BaseUrl;
 use crate::client::key::{ClientKey, KeyFile};
+use crate::client::names::LockNames;
 use crate::client::requests::LockRequest;
 use crate::client::transport::{Client, ClientSettings};
 use crate::config::Environment;
-use crate::types::{NOTE_MAX_BYTES, OWNER_MAX_BYTES, ResourceName, WantedMode};
+use crate::types::{NOTE_MAX_BYTES, OWNER_MAX_BYTES, WantedMode};
 
 /// The service's default address.
 const DEFAULT_URL: &str = "http://127.0.0.1:5625";
@@ -94,9 +95,9 @@ pub(super) fn parent() -> u32 {
     rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
 }
 
-/// The request for a lock; the default owner names the process `pid`. Errors: a label that is too long.
+/// The request for locks; the default owner names the process `pid`. Errors: a label that is too long.
 pub(super) fn lock_request(
-    resource: ResourceName,
+    names: LockNames,
     ttl: Option<Duration>,
     labels: LabelArgs,
     pid: u32,
@@ -116,5 +117,5 @@ pub(super) fn lock_request(
     }
     let metadata = labels.meta.into_iter().collect::<BTreeMap<_, _>>();
     let mode = WantedMode::Exclusive;
-    Ok(LockRequest { resource, mode, ttl, owner, note, metadata, kept_for: None, refuses_deadlock: false })
+    Ok(LockRequest { names, mode, ttl, owner, note, metadata, kept_for: None, refuses_deadlock: false })
 }

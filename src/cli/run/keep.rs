@@ -5,9 +5,8 @@ use std::time::Duration;
 use super::signals::RunSignals;
 use super::turn::{RunContext, Turn, interrupted, release};
 use crate::cli::output::MessageWriter;
-use crate::client::error::ErrorClass;
+use crate::client::answers::TimedLease;
 use crate::client::renewal::sleep_until;
-use crate::client::requests::TimedLease;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
 use crate::redlock::renewal::renewal_interval;
 
@@ -47,7 +46,7 @@ async fn extend_until(run: &RunContext, turn: &Turn, until: BootTime, messages: 
         }
         let ttl = left.min(run.ttl);
         let changes = [("ttl".to_owned(), format!("{}ms", ttl.as_millis()).into())].into_iter().collect();
-        match run.client.extend(&run.request.resource, &turn.token, changes, EXTEND_TIMEOUT).await {
+        match run.client.extend(&run.request.names, &turn.token, changes, EXTEND_TIMEOUT).await {
             Ok(_) if ttl == left => return,
             Ok(_) => {
                 failed_since = None;
@@ -55,7 +54,7 @@ async fn extend_until(run: &RunContext, turn: &Turn, until: BootTime, messages: 
             }
             Err(error) => {
                 let since = *failed_since.get_or_insert(now);
-                if error.class() == ErrorClass::Lost || now.since(since) >= run.ttl {
+                if error.is_lost() || now.since(since) >= run.ttl {
                     messages.message(&format!("the lock may be free before --at-least is over: {error}"));
                     return;
                 }

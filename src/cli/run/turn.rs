@@ -20,9 +20,10 @@ use crate::cli::exit;
 use crate::cli::output::MessageWriter;
 use crate::cli::progress::{held_by, with_progress};
 use crate::client::acquire::{abandon, acquire};
+use crate::client::answers::TimedLease;
 use crate::client::error::{ClientError, ErrorClass};
 use crate::client::renewal::LeaseRenewer;
-use crate::client::requests::{LockRequest, TimedLease};
+use crate::client::requests::LockRequest;
 use crate::client::transport::Client;
 use crate::duration::format_duration;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -81,7 +82,7 @@ impl Turn {
         if run.at_least.is_zero() {
             release.extend(["release".into(), "--token-file".into(), file.path().into()]);
             release.extend(run.service.iter().cloned());
-            release.push(run.request.resource.as_str().into());
+            release.extend(run.request.names.iter().map(|name| name.as_str().into()));
         }
         Ok(Self { token, file, release })
     }
@@ -159,8 +160,8 @@ fn refused(run: &RunContext, error: &ClientError, messages: &MessageWriter<'_>) 
             return exit::OK;
         }
         let holders = error.refusal().and_then(|r| r.problem.members.holders.as_deref()).unwrap_or_default();
-        let detail = match holders {
-            [only] => format!("{} is {}", run.request.resource, held_by(only)),
+        let detail = match (holders, run.request.names.single()) {
+            ([only], Some(name)) => format!("{name} is {}", held_by(only)),
             _ => error.to_string(),
         };
         let waited = if run.wait.is_zero() {
@@ -195,7 +196,7 @@ pub(super) async fn with_command(
     if lease.deadline.minus(run.policy.grace).minus(run.policy.margin) <= SystemClock.now() {
         messages.message(&format!(
             "the lease on {} had nearly ended when it was granted; nothing was run",
-            run.request.resource
+            run.request.names
         ));
         return failed(exit::LOST);
     }
@@ -223,7 +224,7 @@ pub(super) async fn with_command(
         job.signal_group(Signal::CONT);
     }
     let (mut renewer, deadline) =
-        LeaseRenewer::new(run.client.clone(), run.request.resource.clone(), turn.token.clone(), lease);
+        LeaseRenewer::new(run.client.clone(), run.request.names.clone(), turn.token.clone(), lease);
     begin(deadline.clone());
     let mut supervisor = Supervisor {
         job: &mut job,
@@ -233,7 +234,7 @@ pub(super) async fn with_command(
         signals,
         policy: &run.policy,
         messages,
-        name: run.request.resource.as_str(),
+        name: &run.request.names,
     };
     let outcome = supervisor.run(&mut renewer).await;
     if let Some(terminal) = &terminal {
@@ -252,7 +253,13 @@ pub(super) async fn with_command(
 fn cannot_run(run: &RunContext, error: &io::Error, messages: &MessageWriter<'_>) -> u8 {
     let name = run.command.first().map(|c| c.to_string_lossy().into_owned()).unwrap_or_default();
     let is_line = name.contains([' ', ';', '|', '&', '>', '<']);
-    let hint = if is_line { "; a line for the shell needs: sh -c '...'" } else { "" };
+    let hint = match (is_line, run.request.names.single()) {
+        (true, _) => "; a line for the shell needs: sh -c '...'",
+        (false, Some(_)) => "",
+        (false, None) => {
+            "; the words before the first -- are names of locks: a command with a -- of its own needs one more"
+        }
+    };
     messages.message(&format!("{name} cannot be run: {error}{hint}"));
     if error.kind() == io::ErrorKind::NotFound { exit::NOT_FOUND } else { exit::CANNOT_EXECUTE }
 }
@@ -261,20 +268,25 @@ fn variables(run: &RunContext, turn: &Turn, lease: &TimedLease) -> Vec<(&'static
     let left = lease.deadline.since(SystemClock.now());
     let deadline_ms = SystemClock.wall_ms().saturating_add(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
     let mut variables = vec![
-        ("REDLOCKD_RESOURCE", run.request.resource.as_str().into()),
-        ("REDLOCKD_FENCE", lease.lease.fence.to_string().into()),
+        ("REDLOCKD_RESOURCE", listed(run.request.names.iter()).into()),
+        ("REDLOCKD_FENCE", listed(lease.fences().iter()).into()),
         ("REDLOCKD_TOKEN_FILE", turn.file.path().into()),
         ("REDLOCKD_DEADLINE_MS", deadline_ms.to_string().into()),
     ];
-    variables.extend(lease.lease.slot.map(|slot| ("REDLOCKD_SLOT", slot.to_string().into())));
+    variables.extend(lease.slot().map(|slot| ("REDLOCKD_SLOT", slot.to_string().into())));
     variables
+}
+
+/// With a blank between several, in one order for all variables.
+fn listed(each: impl Iterator<Item = impl ToString>) -> String {
+    each.map(|one| one.to_string()).collect::<Vec<_>>().join(" ")
 }
 
 /// Releases the lock, trying for [`RELEASE_MAX`]. Cancel: the TTL ends the lease.
 pub(super) async fn release(run: &RunContext, turn: &Turn, messages: &MessageWriter<'_>) {
     let end: BootTime = SystemClock.now().plus(RELEASE_MAX);
     loop {
-        match run.client.release(&run.request.resource, &turn.token, RELEASE_TIMEOUT).await {
+        match run.client.release(&run.request.names, &turn.token, RELEASE_TIMEOUT).await {
             Ok(()) => return,
             // The command may have released it itself.
             Err(error) if error.class() == ErrorClass::Lost => return,
