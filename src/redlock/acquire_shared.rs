@@ -17,7 +17,7 @@ use crate::protocol::{
     AcquireSharedArgs, CancelArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply,
     Request, UpdateArgs,
 };
-use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, WantedMode};
+use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, SlotChoice, SlotSet, TokenHash, WantedMode};
 
 /// Maximum number of slots that one attempt asks for, one after the other.
 const SLOTS_MAX: usize = 3;
@@ -28,11 +28,13 @@ const MEMBER_FENCE_ROUNDS: usize = 8;
 const FENCE_LEAD_US: u64 = 1_000;
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
-    /// One attempt for what may be held together: as [`Redlock::attempt`].
+    /// One attempt for what may be held together: as [`Redlock::attempt`]. For a permit it asks for up to [`SLOTS_MAX`] slots, one
+    /// after the other, but for none that others here are asking for.
     pub(super) async fn attempt_shared(
         &self,
         params: &AcquireParams,
         started: BootTime,
+        choice: SlotChoice,
     ) -> Result<Grant<N, C, E>, Refusal> {
         if params.resources.len() != 1 {
             return Err(self.refusal(params, &Tally::new(self.nodes.len()))); // sets are exclusive
@@ -40,8 +42,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let WantedMode::Permit { limit } = params.mode else {
             return self.attempt_member(params, Mode::Shared, started).await.map_err(|(refusal, _)| *refusal);
         };
-        let mut slots = Slots::new(limit);
-        let mut slot = slots.draw(&self.entropy, self.quorum());
+        let mut slots = Slots::new(limit, choice.avoid);
+        let mut slot = choice.slot.unwrap_or_else(|| slots.draw(&self.entropy, self.quorum()));
         for tries_left in (0..SLOTS_MAX).rev() {
             let mode = Mode::Permit { slot, limit };
             let (refusal, tally) = match self.attempt_member(params, mode, started).await {
@@ -202,11 +204,13 @@ struct Slots {
     /// The slot that this token has on most nodes already.
     own: Option<u8>,
     nodes: usize,
+    /// Others here are asking for these.
+    avoid: SlotSet,
 }
 
 impl Slots {
-    fn new(limit: PermitLimit) -> Self {
-        Self { limit, taken: BTreeMap::new(), own: None, nodes: 0 }
+    fn new(limit: PermitLimit, avoid: SlotSet) -> Self {
+        Self { limit, taken: BTreeMap::new(), own: None, nodes: 0, avoid }
     }
 
     /// What an attempt met.
@@ -240,7 +244,8 @@ impl Slots {
     /// A slot that is free on most nodes, but for `except`; `None` where no quorum can have one.
     fn next_free<E: Entropy>(&self, except: u8, entropy: &E, quorum: usize) -> Option<u8> {
         let takers = |slot: &u8| self.taken.get(slot).map_or(0, BTreeSet::len);
-        let possible = |slot: &u8| *slot != except && (self.nodes == 0 || takers(slot) + quorum <= self.nodes);
+        let is_free = |slot: &u8| self.nodes == 0 || takers(slot) + quorum <= self.nodes;
+        let possible = |slot: &u8| *slot != except && !self.avoid.contains(*slot) && is_free(slot);
         let least = (0..self.limit.get()).filter(possible).map(|slot| takers(&slot)).min()?;
         let best: Vec<u8> = (0..self.limit.get()).filter(possible).filter(|slot| takers(slot) == least).collect();
         let drawn = usize::try_from(entropy.below(best.len() as u64)).unwrap_or_default();
@@ -316,6 +321,14 @@ pub(super) fn members_in(tally: &Tally) -> Vec<&LeaseRecord> {
     members
 }
 
+/// The slots of permits that no quorum has free.
+pub(super) fn slots_taken(tally: &Tally) -> SlotSet {
+    let nodes = tally.answers().len();
+    let mut takers: BTreeMap<u8, usize> = BTreeMap::new();
+    held_in(tally).flat_map(|held| &held.taken).for_each(|slot| *takers.entry(*slot).or_default() += 1);
+    takers.into_iter().filter(|(_, takers)| takers + quorum_of(nodes) > nodes).map(|(slot, _)| slot).collect()
+}
+
 /// The time after which a node may be free for what was asked, by its answer.
 pub(super) fn members_left(answer: &NodeResult) -> Option<Duration> {
     match answer {
@@ -347,14 +360,19 @@ mod tests {
     #[test]
     fn the_next_slot_is_one_that_most_nodes_have_free() {
         let wanted = WantedMode::Permit { limit: limit(3) };
-        let mut slots = Slots::new(limit(3));
+        let mut slots = Slots::new(limit(3), SlotSet::default());
         slots.see(&refused(&[&[0, 1], &[0], &[0]]), wanted);
         assert_eq!(slots.next_free(0, &SystemEntropy, 2), Some(2), "1 is taken on one node");
         assert_eq!(slots.next_free(2, &SystemEntropy, 2), Some(1));
         slots.see(&refused(&[&[0, 1, 2], &[0, 1, 2], &[0]]), wanted);
         assert_eq!(slots.next_free(0, &SystemEntropy, 2), None, "no quorum can have one");
-        let drawn: BTreeSet<u8> = (0..200).map(|_| Slots::new(limit(3)).draw(&SystemEntropy, 2)).collect();
+        let drawn: BTreeSet<u8> = (0..200).map(|_| Slots::new(limit(3), SlotSet::default()).draw(&SystemEntropy, 2)).collect();
         assert_eq!(drawn, BTreeSet::from([0, 1, 2]));
+        let mut slots = Slots::new(limit(3), [1].into_iter().collect());
+        slots.see(&refused(&[&[0], &[0], &[0]]), wanted);
+        assert_eq!(slots.next_free(2, &SystemEntropy, 2), None, "another one here asks for 1");
+        let taken = slots_taken(&refused(&[&[0, 1, 2], &[0, 1], &[0]]));
+        assert_eq!(taken.iter().collect::<Vec<_>>(), [0, 1], "a quorum may have 2");
     }
 
     #[test]

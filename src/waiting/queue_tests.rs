@@ -15,7 +15,7 @@ use super::*;
 use crate::mutant;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::notifications::{LeaseTag, Notice};
-use crate::types::PermitLimit;
+use crate::types::{PermitLimit, SlotSet};
 
 const NODES: usize = 3;
 const POLL: Duration = Duration::from_secs(1);
@@ -118,6 +118,8 @@ impl Bench {
             mode,
             lease: Some(token(*lease)),
             party: None,
+            slot: None,
+            taken: SlotSet::default(),
             is_confirmed: true,
             free_in: Some(ms(60_000)),
         };
@@ -158,6 +160,8 @@ impl Bench {
             mode,
             lease: Some(token(lease)),
             party: owner.and_then(|owner| Party::new("", owner)),
+            slot: None,
+            taken: SlotSet::default(),
             is_confirmed,
             free_in: Some(ms(60_000)),
         };
@@ -166,7 +170,7 @@ impl Bench {
 
     fn granted(&mut self, waiter: WaiterId, lease: u64) -> Vec<WaiterId> {
         let until = self.now.plus(ms(60_000));
-        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Granted { lease: token(lease), until }))
+        self.on(Event::AttemptFinished(waiter, AttemptOutcome::Granted { lease: token(lease), slot: None, until }))
     }
 
     fn subscribed(&mut self, resource: &str) -> Vec<WaiterId> {
@@ -189,7 +193,7 @@ impl Bench {
     }
 
     fn notice(&mut self, resource: &str, node: usize, lease: u64, withdrawn: bool) -> Vec<WaiterId> {
-        self.on(Event::Notice(name(resource), node, Notice { lease: Some(tag(lease)), withdrawn }))
+        self.on(Event::Notice(name(resource), node, Notice { lease: Some(tag(lease)), withdrawn, slot: None }))
     }
 
     fn sent(&mut self, resource: &str, lease: u64, others_wait: Option<bool>) -> Vec<WaiterId> {
@@ -493,7 +497,7 @@ fn waiters_with_the_token_of_a_granted_request_join_its_lease() {
     }
     bench.subscribed("a");
     bench.granted(first, 1);
-    assert!(bench.last.contains(&Action::Attempt { waiter: same, joins: true }));
+    assert!(bench.last.contains(&Action::Attempt { waiter: same, joins: true, slots: SlotChoice::default() }));
     let attempts = bench.last.iter().filter(|action| matches!(action, Action::Attempt { .. })).count();
     assert_eq!(attempts, 1, "{other} and {anonymous} do not ask");
     bench.on(Event::AttemptFinished(same, AttemptOutcome::NotJoined));
@@ -676,6 +680,8 @@ fn a_deadlock_through_one_of_several_readers_is_found_and_one_through_permits_is
             mode,
             lease: Some(token(lease)),
             party: Party::new("", owner),
+            slot: None,
+            taken: SlotSet::default(),
             is_confirmed: true,
             free_in: Some(ms(60_000)),
         };
@@ -862,7 +868,7 @@ impl World {
     /// Takes over who asks now, and checks that nobody is overtaken.
     fn note(&mut self) {
         for action in std::mem::take(&mut self.bench.unseen) {
-            let Action::Attempt { waiter, joins: false } = action else { continue };
+            let Action::Attempt { waiter, joins: false, .. } = action else { continue };
             assert!(!self.asking.contains(&waiter), "{waiter} asks twice at once");
             let own = self.wants[&waiter].clone();
             assert!(!self.absent.contains(&waiter), "{waiter} asks for a caller who is away");
