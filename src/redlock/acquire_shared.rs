@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
@@ -12,10 +14,11 @@ use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, Tally, quorum_of};
 use super::round::Until;
+use super::set::{cancel_of, granted, request_for};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireSharedArgs, CancelArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply,
-    Request, UpdateArgs,
+    AcquireSharedArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply, Request,
+    UpdateArgs,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, SlotChoice, SlotSet, TokenHash, WantedMode};
 
@@ -36,9 +39,6 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         started: BootTime,
         choice: SlotChoice,
     ) -> Result<Grant<N, C, E>, Refusal> {
-        if params.resources.len() != 1 {
-            return Err(self.refusal(params, &Tally::new(self.nodes.len()))); // sets are exclusive
-        }
         let WantedMode::Permit { limit } = params.mode else {
             return self.attempt_member(params, Mode::Shared, started).await.map_err(|(refusal, _)| *refusal);
         };
@@ -69,21 +69,12 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> Result<Grant<N, C, E>, (Box<Refusal>, Tally)> {
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let (attempt, labels_text) = (self.entropy.attempt(), labels.encode());
-        let (resource, token) = (params.resources[0].clone(), params.token.clone());
-        let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });
+        let cancels: Vec<Request> =
+            params.resources.iter().map(|resource| cancel_of(params, resource, &attempt)).collect();
         let keys_gone = self.clock.now().plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
-        let mut undo = Undo::new(self.clone(), vec![cancel.clone()], keys_gone);
-        let args = AcquireSharedArgs {
-            resource: params.resources[0].clone(),
-            token: params.token.clone(),
-            mode,
-            attempt,
-            ttl: params.ttl,
-            labels: labels_text,
-            proposed: None,
-        };
+        let mut undo = Undo::new(self.clone(), cancels.clone(), keys_gone);
         let begun = self.clock.now();
-        let request = Request::AcquireShared(args.clone());
+        let request = request_for(params, mode, attempt.clone(), labels_text.clone());
         let (tally, rounds) = self.acquire_round(request, params, begun, is_admitted).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_admitted(a)).map(|(i, _)| i).collect());
@@ -99,12 +90,21 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 // The next slot is asked for behind it, on the same connections.
                 let until = self.clock.now().plus(self.node_timeout_for(Some(params.ttl)));
                 let now = self.clock.now();
-                self.round(&self.everyone(), cancel, now, until, Until::Won, Result::is_ok).await;
+                for cancel in cancels {
+                    self.round(&self.everyone(), cancel, now, until, Until::Won, Result::is_ok).await;
+                }
             }
             let refused = Box::new(Refusal { took_effect: rounds.took_effect, ..*refused(None) });
             return Err((refused, tally));
         }
-        let Some(fence) = self.settle_member_fence(&args, &tally).await else {
+        let settled = params.resources.iter().enumerate().map(|(index, resource)| {
+            let (resource, token, attempt) = (resource.clone(), params.token.clone(), attempt.clone());
+            let (ttl, labels) = (params.ttl, labels_text.clone());
+            let args = AcquireSharedArgs { resource, token, mode, attempt, ttl, labels, proposed: None };
+            let given = tally.answers().iter().map(|answer| granted(answer.as_ref()?, index).map(|lease| lease.fence));
+            self.settle_member_fence(args, given.collect())
+        });
+        let Some(fences) = join_all(settled).await.into_iter().collect::<Option<Vec<Fence>>>() else {
             return Err((refused(Some(RefusalKind::Split)), tally));
         };
         let (deadline, min_validity) = (self.deadline(started, params.ttl), self.min_validity(params.ttl));
@@ -114,7 +114,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         Ok(Grant {
             engine: self.clone(),
             undo,
-            leases: [GrantedLease { fence, joined: rounds.joined.first().copied().unwrap_or_default() }].into(),
+            leases: fences
+                .into_iter()
+                .zip(rounds.joined)
+                .map(|(fence, joined)| GrantedLease { fence, joined })
+                .collect(),
             mode,
             acquired_at_ms: labels.acquired_at_ms,
             deadline,
@@ -130,12 +134,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Why a fence is above all that were answered before its caller asked: a node of both quorums gave the earlier one before
     /// it gave any number to this lease.
-    async fn settle_member_fence(&self, args: &AcquireSharedArgs, tally: &Tally) -> Option<Fence> {
-        let mut given: Vec<Option<Fence>> = tally.answers().iter().map(|answer| fence_in(answer.as_ref())).collect();
+    async fn settle_member_fence(&self, args: AcquireSharedArgs, mut given: Vec<Option<Fence>>) -> Option<Fence> {
         let mut too_far = None::<Fence>;
         for round in 0..MEMBER_FENCE_ROUNDS {
             if let Some(fence) = agreed(&given, self.quorum()) {
-                self.store_agreed_fence(args, fence, &given);
+                self.store_agreed_fence(&args, fence, &given);
                 return Some(fence);
             }
             let possible = given.iter().flatten().filter(|fence| too_far.is_none_or(|far| **fence < far));
@@ -254,7 +257,7 @@ impl Slots {
 }
 
 fn is_admitted(answer: &NodeResult) -> bool {
-    matches!(answer, Ok(Reply::Admitted { .. }))
+    matches!(answer, Ok(Reply::Admitted { .. } | Reply::SetGranted { .. }))
 }
 
 fn fence_in(answer: Option<&NodeResult>) -> Option<Fence> {
@@ -366,7 +369,8 @@ mod tests {
         assert_eq!(slots.next_free(2, &SystemEntropy, 2), Some(1));
         slots.see(&refused(&[&[0, 1, 2], &[0, 1, 2], &[0]]), wanted);
         assert_eq!(slots.next_free(0, &SystemEntropy, 2), None, "no quorum can have one");
-        let drawn: BTreeSet<u8> = (0..200).map(|_| Slots::new(limit(3), SlotSet::default()).draw(&SystemEntropy, 2)).collect();
+        let drawn: BTreeSet<u8> =
+            (0..200).map(|_| Slots::new(limit(3), SlotSet::default()).draw(&SystemEntropy, 2)).collect();
         assert_eq!(drawn, BTreeSet::from([0, 1, 2]));
         let mut slots = Slots::new(limit(3), [1].into_iter().collect());
         slots.see(&refused(&[&[0], &[0], &[0]]), wanted);

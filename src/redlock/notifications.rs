@@ -54,7 +54,9 @@ impl Notice {
     /// Parses what the scripts publish: nothing, `r` and the tag of a lease that was ended, or `c` and
     /// the tag of one whose last claim was withdrawn; of a permit with its slot. `None` for anything else.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let Some((kind, tag)) = text.split_first() else { return Some(Self { lease: None, withdrawn: false, slot: None }) };
+        let Some((kind, tag)) = text.split_first() else {
+            return Some(Self { lease: None, withdrawn: false, slot: None });
+        };
         let (digits, slot) = std::str::from_utf8(tag).ok()?.split_at_checked(8)?;
         let slot = match slot.strip_prefix(':') {
             Some(slot) => Some(slot.parse().ok()?),

@@ -9,19 +9,32 @@ use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::Tally;
-use crate::protocol::{AcquireArgs, AcquireSetArgs, GrantedLease, NodeResult, Reply, Request};
-use crate::types::AttemptId;
+use crate::protocol::{
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, CancelArgs, GrantedLease, NodeResult, Reply, Request,
+};
+use crate::types::{AttemptId, Mode, ResourceName, WantedMode};
 
-/// One resource is asked for as ever, several by a request of their own.
-pub(super) fn request_for(params: &AcquireParams, attempt: AttemptId, labels: Arc<str>) -> Request {
+/// One resource is asked for as ever, several by a request of their own. `mode`: of each lease, with the slot of a permit.
+pub(super) fn request_for(params: &AcquireParams, mode: Mode, attempt: AttemptId, labels: Arc<str>) -> Request {
     let (token, ttl) = (params.token.clone(), params.ttl);
     match &*params.resources {
+        [resource] if mode != Mode::Exclusive => {
+            let resource = resource.clone();
+            Request::AcquireShared(AcquireSharedArgs { resource, token, mode, attempt, ttl, labels, proposed: None })
+        }
         [resource] => Request::Acquire(AcquireArgs { resource: resource.clone(), token, attempt, ttl, labels }),
         _ => {
             let resources = Arc::clone(&params.resources);
-            Request::AcquireSet(AcquireSetArgs { resources, token, attempt, ttl, labels })
+            let is_shared = params.mode == WantedMode::Shared;
+            Request::AcquireSet(AcquireSetArgs { resources, token, attempt, ttl, labels, is_shared })
         }
     }
+}
+
+/// Withdraws what an attempt took of this resource.
+pub(super) fn cancel_of(params: &AcquireParams, resource: &ResourceName, attempt: &AttemptId) -> Request {
+    let (resource, token) = (resource.clone(), params.token.clone());
+    Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() })
 }
 
 /// What a node granted of the resource with this index.

@@ -147,7 +147,9 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
             };
             match step {
-                Step::Attempt { joins: true, .. } if !Box::pin(self.holds_all(&params.resources, &params.token)).await => {
+                Step::Attempt { joins: true, .. }
+                    if !Box::pin(self.holds_all(&params.resources, &params.token)).await =>
+                {
                     place.report(AttemptOutcome::NotJoined);
                 }
                 Step::Attempt { joins, slots } => {

@@ -123,6 +123,7 @@ impl Queue {
         if had_quorum == has_quorum(self) || is(Mutant::SubscriptionLossUnnoticed) {
             return;
         }
+        self.resources.values_mut().for_each(|known| known.slots.forget());
         // The subscriptions may be complete again, and a notice missed all the same.
         let first = self.waiters.iter().filter(|(_, waiter)| waiter.is_first && waiter.waits());
         for id in first.map(|(id, _)| *id).collect::<Vec<WaiterId>>() {

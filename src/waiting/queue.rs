@@ -72,7 +72,10 @@ impl Queue {
                 let after = self.resources.get_mut(&resource).and_then(|r| r.filter.on_certain_end(lease));
                 self.wake(&resource, after, lease);
             }
-            Event::LeaseMayHaveEnded(resource) => self.wake(&resource, Some(SETTLE_PAUSE), None),
+            Event::LeaseMayHaveEnded(resource) => {
+                self.resources.get_mut(&resource).into_iter().for_each(|known| known.slots.forget());
+                self.wake(&resource, Some(SETTLE_PAUSE), None);
+            }
             Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
             Event::Subscribed(resource, node) => self.subscribed(&resource, node),
             Event::Connection { node, is_up } => self.connection(node, is_up),
@@ -207,6 +210,7 @@ impl Queue {
     pub(super) fn proceed(&mut self, id: WaiterId) {
         let (now, poll) = (self.now, self.settings.poll);
         let jitter = self.draw(WAKE_JITTER);
+        self.sleep_without_slot(id);
         let (held_until, follows) = (self.held_until(id), self.follows(id, false));
         let Some(waiter) = self.waiters.get_mut(&id).filter(|waiter| !waiter.is_absent) else { return };
         let waits = waiter.waits();

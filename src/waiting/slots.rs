@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::entry::{Activity, Queue, Resource};
+use super::entry::{Activity, Queue, Resource, Waiter};
 use super::event::{Blocker, SlotChoice, WaiterId};
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::LeaseTag;
@@ -34,17 +34,29 @@ impl Slots {
         }
     }
 
-    /// The permit has ended, or may have.
+    /// This lease has ended, or may have.
     pub(super) fn free(&mut self, lease: LeaseTag) {
-        let slots: Vec<u8> = self.taken.iter().filter(|(_, of)| **of == Some(lease)).map(|(slot, _)| *slot).collect();
-        for slot in slots {
-            self.taken.remove(&slot);
-            self.freed.push_back(slot);
+        match self.taken.iter().find(|(_, of)| **of == Some(lease)).map(|(slot, _)| *slot) {
+            Some(slot) => {
+                self.taken.remove(&slot);
+                self.freed.push_back(slot);
+            }
+            // It may be any of those whose permits are not known.
+            None => self.taken.retain(|_, of| of.is_some()),
         }
     }
 
+    /// Something may have ended that is not known.
+    pub(super) fn forget(&mut self) {
+        self.taken.clear();
+    }
+
     /// An attempt was refused by these, all of one resource. A permit whose end was reported meanwhile may be among them.
-    pub(super) fn see<'a>(&mut self, blockers: impl Iterator<Item = &'a Blocker>, has_ended: impl Fn(LeaseTag) -> bool) {
+    pub(super) fn see<'a>(
+        &mut self,
+        blockers: impl Iterator<Item = &'a Blocker>,
+        has_ended: impl Fn(LeaseTag) -> bool,
+    ) {
         let mut taken: BTreeMap<u8, Option<LeaseTag>> = BTreeMap::new();
         for blocker in blockers {
             for slot in blocker.taken.iter() {
@@ -112,6 +124,20 @@ impl Queue {
         }
         self.update(id, |waiter| waiter.asks_for = slot);
         SlotChoice { slot, avoid }
+    }
+
+    /// A waiter that was woken starts no attempt where all permits are held, as far as is known: others were faster.
+    pub(super) fn sleep_without_slot(&mut self, id: WaiterId) {
+        let now = self.now;
+        let wakes = |waiter: &Waiter| {
+            let is_idle = waiter.activity == Activity::Idle && waiter.is_first && waiter.waits();
+            is_idle && waiter.is_woken && waiter.attempt_at <= now && waiter.request.until > now
+        };
+        if self.waiters.get(&id).is_some_and(|waiter| wakes(waiter))
+            && let Some(until) = self.no_slot_until(id)
+        {
+            self.update(id, |waiter| (waiter.attempt_at, waiter.is_woken) = (until, false));
+        }
     }
 
     /// Until when a waiter that has just become one of the first leaves the nodes alone: all permits are held, as far as is known.

@@ -146,12 +146,13 @@ impl<'a> Pair<'a> {
                 Request::Intent(IntentArgs { resource: r(resource), token: token(*t), is_withdrawn: *is_withdrawn })
             }
             Ask::Kept { resource } => Request::Kept(KeptArgs { add: vec![r(resource)] }),
-            Ask::AcquireSet { resources, token: t, attempt: a, ms } => Request::AcquireSet(AcquireSetArgs {
+            Ask::AcquireSet { resources, token: t, attempt: a, ms, is_shared } => Request::AcquireSet(AcquireSetArgs {
                 resources: resources.iter().map(r).collect(),
                 token: token(*t),
                 attempt: at(&resources[0], t, a),
                 ttl: ttl(*ms),
                 labels: "{\"o\":\"|\"}".into(),
+                is_shared: *is_shared,
             }),
             Ask::Update { resource, token: t, ms, fence, renewal, labels } => Request::Update(UpdateArgs {
                 resource: r(resource),

@@ -220,13 +220,12 @@ async fn readers_and_a_writer_over_two_instances() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_hundred_contenders_for_three_permits_settle() {
     const CONTENDERS: usize = 100;
-    /// Of a busy machine; half a dozen are usual.
-    const ROUNDS_PER_GRANT: usize = 1;
+    /// On average: the one that is granted, and one at the other instance, which the end of a permit wakes too.
+    const ROUNDS_PER_GRANT: usize = 3;
     let cluster = waiting::Cluster::of(3).await;
     let (here, there) = (cluster.instance(&[]).await, cluster.instance(&[]).await);
     let calls = async || here.calls("acquire_shared").await + there.calls("acquire_shared").await;
     let (before, held) = (calls().await, std::sync::Mutex::new(BTreeSet::new()));
-    let begun = std::time::Instant::now();
     let turn = async |i: usize| {
         let instance = if i.is_multiple_of(2) { &here } else { &there };
         let lease = instance.acquire("pool", &[OF_THREE, ("wait", "60s")]).await;
@@ -241,7 +240,6 @@ async fn a_hundred_contenders_for_three_permits_settle() {
     };
     futures_util::future::join_all((0..CONTENDERS).map(turn)).await;
     let rounds = (calls().await - before) / cluster.servers.len();
-    println!("{rounds} rounds, {} cancels, {:?}", here.calls("cancel").await + there.calls("cancel").await, begun.elapsed());
     assert!(rounds <= ROUNDS_PER_GRANT * CONTENDERS, "{rounds} rounds for {CONTENDERS} grants");
     assert_eq!(here.waiting().await + there.waiting().await, 0);
 }
