@@ -13,7 +13,7 @@ use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in, quorum_of};
 use super::round::{Until, VIEW_REPEATS};
-use super::set::{cancel_of, granted, joined, request_for};
+use super::set::{granted, joined, request_for, withdrawal_of};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     EndReason, GrantedLease, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind, UpdateArgs,
@@ -161,10 +161,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
         let attempt = self.entropy.attempt();
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
-        let cancels = params.resources.iter().map(|resource| cancel_of(params, resource, &attempt));
         let keys_gone = started.plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
-        let cancelled = if mutant::is(Mutant::HalfSetCancelled) { 1 } else { params.resources.len() };
-        let mut undo = Undo::new(self.clone(), cancels.take(cancelled).collect(), keys_gone);
+        let mut undo = Undo::new(self.clone(), withdrawal_of(params, &attempt), keys_gone);
         let request = request_for(params, Mode::Exclusive, attempt, labels.encode());
         let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. } | Reply::SetGranted { .. }));
         let (tally, Rounds { joined, took_effect }) = self.acquire_round(request, params, started, is_yes).await;

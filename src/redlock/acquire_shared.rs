@@ -14,7 +14,7 @@ use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, Tally, quorum_of};
 use super::round::Until;
-use super::set::{cancel_of, granted, request_for};
+use super::set::{granted, request_for, withdrawal_of};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
     AcquireSharedArgs, GrantedLease, HeldByMembers, IntentArgs, LeaseRecord, NoVote, NodeResult, Reply, Request,
@@ -69,10 +69,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ) -> Result<Grant<N, C, E>, (Box<Refusal>, Tally)> {
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let (attempt, labels_text) = (self.entropy.attempt(), labels.encode());
-        let cancels: Vec<Request> =
-            params.resources.iter().map(|resource| cancel_of(params, resource, &attempt)).collect();
+        let withdrawal = withdrawal_of(params, &attempt);
         let keys_gone = self.clock.now().plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
-        let mut undo = Undo::new(self.clone(), cancels.clone(), keys_gone);
+        let mut undo = Undo::new(self.clone(), withdrawal.clone(), keys_gone);
         let begun = self.clock.now();
         let request = request_for(params, mode, attempt.clone(), labels_text.clone());
         let (tally, rounds) = self.acquire_round(request, params, begun, is_admitted).await;
@@ -90,7 +89,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 // The next slot is asked for behind it, on the same connections.
                 let until = self.clock.now().plus(self.node_timeout_for(Some(params.ttl)));
                 let now = self.clock.now();
-                for cancel in cancels {
+                for cancel in withdrawal.requests() {
                     self.round(&self.everyone(), cancel, now, until, Until::Won, Result::is_ok).await;
                 }
             }

@@ -4,15 +4,14 @@
 use std::sync::Arc;
 
 use super::acquire::{AcquireParams, Refusal, RefusalKind};
+use super::cleanup::Withdrawal;
 use super::clock::Clock;
 use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::Tally;
-use crate::protocol::{
-    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, CancelArgs, GrantedLease, NodeResult, Reply, Request,
-};
-use crate::types::{AttemptId, Mode, ResourceName, WantedMode};
+use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, GrantedLease, NodeResult, Reply, Request};
+use crate::types::{AttemptId, Mode, WantedMode};
 
 /// One resource is asked for as ever, several by a request of their own. `mode`: of each lease, with the slot of a permit.
 pub(super) fn request_for(params: &AcquireParams, mode: Mode, attempt: AttemptId, labels: Arc<str>) -> Request {
@@ -31,10 +30,10 @@ pub(super) fn request_for(params: &AcquireParams, mode: Mode, attempt: AttemptId
     }
 }
 
-/// Withdraws what an attempt took of this resource.
-pub(super) fn cancel_of(params: &AcquireParams, resource: &ResourceName, attempt: &AttemptId) -> Request {
-    let (resource, token) = (resource.clone(), params.token.clone());
-    Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() })
+/// What withdraws what an attempt took.
+pub(super) fn withdrawal_of(params: &AcquireParams, attempt: &AttemptId) -> Withdrawal {
+    let (resources, token) = (Arc::clone(&params.resources), params.token.clone());
+    Withdrawal { resources, token, attempt: attempt.clone() }
 }
 
 /// What a node granted of the resource with this index.
