@@ -26,10 +26,8 @@ use crate::types::{ResourceName, TokenHash};
 
 /// What a waiter's task is to do.
 enum Step {
-    Attempt {
-        joins: bool,
-        slots: SlotChoice,
-    },
+    /// Whether it only joins a lease, and what it asks for of permits.
+    Attempt(bool, SlotChoice),
     CheckCycle(Vec<WaitEdge>),
     Grant,
     Refuse(RefuseReason),
@@ -147,12 +145,10 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
             };
             match step {
-                Step::Attempt { joins: true, .. }
-                    if !Box::pin(self.holds_all(&params.resources, &params.token)).await =>
-                {
+                Step::Attempt(true, _) if !Box::pin(self.holds_all(&params.resources, &params.token)).await => {
                     place.report(AttemptOutcome::NotJoined);
                 }
-                Step::Attempt { joins, slots } => {
+                Step::Attempt(joins, slots) => {
                     let begun = engine.clock.now();
                     let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
                     let outcome = Box::pin(engine.attempt(params, started, slots)).await;
@@ -290,7 +286,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
             let (now, random) = (self.engine.clock.now(), self.engine.entropy.bits());
             for action in state.queue.handle(now, random, next) {
                 match action {
-                    Action::Attempt { waiter, joins, slots } => state.step(waiter, Step::Attempt { joins, slots }),
+                    Action::Attempt { waiter, joins, slots } => state.step(waiter, Step::Attempt(joins, slots)),
                     Action::CheckCycle(waiter, cycle) => state.step(waiter, Step::CheckCycle(cycle)),
                     Action::Grant(waiter) => state.step(waiter, Step::Grant),
                     Action::Refuse(waiter, reason) => state.step(waiter, Step::Refuse(reason)),
