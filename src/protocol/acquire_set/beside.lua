@@ -1,6 +1,6 @@
 local over_of = {} -- of each resource, the tokens whose time is over
 for _, i in ipairs(beside) do
-  local LOCK, RESOURCE, v, own = KEYS[4 * i - 1], ARGV[11 + i], found[4 * i - 2], nil
+  local LOCK, RESOURCE, v, own = KEYS[3 * i], ARGV[11 + i], found[3 * i - 1], nil
   local HASH = 'redlockd:m:' .. RESOURCE
   local living, _, _, over = members_of(HASH)
   if not v then -- somebody deleted the lock's key
@@ -38,7 +38,7 @@ if no then return no end
 -- Only a shared set comes here: members keep an exclusive one out.
 local out, digits = fences()
 for i = 1, count do
-  local k, RESOURCE = 4 * i - 2, ARGV[11 + i]
+  local k, RESOURCE = 3 * i - 1, ARGV[11 + i]
   local LOCK, HASH = KEYS[k + 1], 'redlockd:m:' .. RESOURCE
   if had[i] then
     store(LOCK, HASH, over_of[i], TOKEN, had[i][3], 's', had[i][1], PX)
@@ -46,7 +46,7 @@ for i = 1, count do
     if not found[k] then redis.call('SET', LOCK, 'S|s', 'PX', PX) end
     store(LOCK, HASH, over_of[i], TOKEN, NOW_MS + PX, 's', '000000|' .. TTL .. '|' .. digits[i] .. '|' .. ATTEMPT .. ',|' .. LABELS, PX)
     redis.call('DEL', 'redlockd:i:' .. RESOURCE) -- its own
-    note(i, k, digits[i])
+    note(i)
   end
 end
 if #index > 0 then redis.call('ZADD', KEYS[2], unpack(index)) end
