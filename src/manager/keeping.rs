@@ -106,10 +106,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.keeper.now_ms().saturating_add(ms)
     }
 
-    /// Errors: this instance keeps as many leases as it may; their number.
-    pub(super) fn check_kept_total(&self) -> Result<(), usize> {
+    /// Whether so many more may be kept. Errors: this instance keeps as many leases as it may; their number.
+    pub(super) fn check_kept_total(&self, more: usize) -> Result<(), usize> {
         let total = self.keep_limits().total;
-        if self.kept_count() >= total { Err(total) } else { Ok(()) }
+        if self.kept_count().saturating_add(more) > total { Err(total) } else { Ok(()) }
     }
 
     /// A lease that was just granted is kept from now on. Whether a quorum knows it.
@@ -143,7 +143,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return Err(ExtendError::KeepTooLong { max, left });
         }
         if labels.kept_until_ms == 0 {
-            self.check_kept_total().map_err(ExtendError::TooManyKept)?;
+            self.check_kept_total(1).map_err(ExtendError::TooManyKept)?;
         }
         labels.kept_until_ms = self.kept_until(kept_for);
         Ok(())
@@ -177,7 +177,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// A request to this instance has ended the lease.
     pub(super) fn stop_keeping(&self, resource: &ResourceName, token: &TokenHash) {
-        if self.shared.keeper.forget(token) {
+        if self.shared.keeper.forget(resource, token) {
             self.tell_kept(KeptNews::Ended { resource, token, end: None });
         }
     }

@@ -275,7 +275,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, request.principal.as_deref());
         if request.kept_for.is_some() {
-            self.check_kept_total().map_err(AcquireError::TooManyKept)?;
+            self.check_kept_total(resources.len()).map_err(AcquireError::TooManyKept)?;
         }
         let (mode, ttl, kept_for) = (request.mode, request.ttl, request.kept_for);
         let params = AcquireParams { resources, token: token.hash(), ttl, mode, labels };

@@ -40,10 +40,13 @@ const PAGE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of kept leases that one instance renews, those of others that have ended included.
 pub(crate) const KEPT_MAX: usize = 1_000_000;
 
+/// A lease: one token may have leases of several resources.
+type Key = (ResourceName, TokenHash);
+
 /// The leases that this instance keeps. Cheap to clone.
 pub(crate) struct Keeper<N, C, E> {
     engine: Redlock<N, C, E>,
-    leases: Arc<Mutex<HashMap<TokenHash, KeptLease>>>,
+    leases: Arc<Mutex<HashMap<Key, KeptLease>>>,
 }
 
 impl<N, C, E> Clone for Keeper<N, C, E> {
@@ -66,6 +69,12 @@ struct KeptLease {
     renew_at: BootTime,
     /// When this instance indexed it last.
     indexed: BootTime,
+}
+
+impl KeptLease {
+    fn key(&self) -> Key {
+        (self.resource.clone(), self.record.token.clone())
+    }
 }
 
 /// What is to be done with a lease now.
@@ -144,11 +153,11 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     /// Renews this lease from now on, as its granter. `record`: as the nodes have it, with its end; without one, which
     /// only a node that lies shows then, it is renewed no more.
     pub(crate) fn keep(&self, resource: &ResourceName, record: &LeaseRecord, deadline: BootTime) {
-        let (now, token) = (self.engine.clock.now(), record.token.clone());
+        let (now, key) = (self.engine.clock.now(), (resource.clone(), record.token.clone()));
         match record.labels().kept_until_ms {
-            0 => drop(self.leases.lock().remove(&token)),
+            0 => drop(self.leases.lock().remove(&key)),
             until_ms => self.put(
-                token,
+                key,
                 KeptLease {
                     resource: resource.clone(),
                     record: record.clone(),
@@ -163,16 +172,16 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         }
     }
 
-    fn put(&self, token: TokenHash, lease: KeptLease) {
+    fn put(&self, key: Key, lease: KeptLease) {
         let mut leases = self.leases.lock();
-        if leases.len() < KEPT_MAX || leases.contains_key(&token) {
-            leases.insert(token, lease);
+        if leases.len() < KEPT_MAX || leases.contains_key(&key) {
+            leases.insert(key, lease);
         }
     }
 
     /// This instance has ended the lease. Whether it was kept here.
-    pub(crate) fn forget(&self, token: &TokenHash) -> bool {
-        self.leases.lock().remove(token).is_some()
+    pub(crate) fn forget(&self, resource: &ResourceName, token: &TokenHash) -> bool {
+        self.leases.lock().remove(&(resource.clone(), token.clone())).is_some()
     }
 
     /// Renews and ends what is due, for ever.
@@ -191,7 +200,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         let adopted = due.into_iter().filter(|lease| self.is_to_be_adopted(lease)).take(STEPS_MAX);
         let adoptions = adopted.map(|lease| self.adopt(lease, observer));
         futures_util::stream::iter(adoptions).for_each_concurrent(CONCURRENT_STEPS, |adoption| adoption).await;
-        let steps = self.due_steps().into_iter().map(|(token, step)| self.take_step(token, step, observer));
+        let steps = self.due_steps().into_iter().map(|(key, step)| self.take_step(key, step, observer));
         futures_util::stream::iter(steps).for_each_concurrent(CONCURRENT_STEPS, |step| step).await;
     }
 
@@ -233,7 +242,8 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     /// Whether nobody renews it: what this instance has granted is renewed by its own time, also if that fails for a while.
     fn is_to_be_adopted(&self, listed: &ListedLease) -> bool {
         let leases = self.leases.lock();
-        let is_granter = leases.get(&listed.record.token).is_some_and(|lease| lease.by == KeptBy::Granter);
+        let key = (listed.resource.clone(), listed.record.token.clone());
+        let is_granter = leases.get(&key).is_some_and(|lease| lease.by == KeptBy::Granter);
         !is_granter && listed.record.labels().kept_until_ms > 0
     }
 
@@ -241,17 +251,18 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     async fn adopt(&self, listed: ListedLease, observer: &impl KeptObserver) {
         let ListedLease { resource, record, .. } = listed;
         let Confirmed::Lease(record, times) = self.confirmed(&resource, &record.token).await else { return };
-        let (now, token, until_ms) = (self.engine.clock.now(), record.token.clone(), times.agreed_ms);
+        let (now, until_ms) = (self.engine.clock.now(), times.agreed_ms);
+        let key = (resource.clone(), record.token.clone());
         if until_ms > 0 {
             let (by, indexed) = (KeptBy::Adopter, now.minus(INDEX_REFRESH));
-            let known = self.leases.lock().get(&token).map(|own| (own.is_known, own.deadline));
+            let known = self.leases.lock().get(&key).map(|own| (own.is_known, own.deadline));
             let (is_known, deadline) = known.unwrap_or((false, now));
             self.put(
-                token.clone(),
+                key.clone(),
                 KeptLease { resource, record, until_ms, by, is_known, deadline, renew_at: now, indexed },
             );
             let step = if self.now_ms() < until_ms { Step::Renew } else { Step::End };
-            self.take_step(token, step, observer).await;
+            self.take_step(key, step, observer).await;
         }
     }
 
@@ -276,22 +287,22 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     }
 
     /// What is due in this instance's own list, that with the earliest deadline first.
-    fn due_steps(&self) -> Vec<(TokenHash, Step)> {
+    fn due_steps(&self) -> Vec<(Key, Step)> {
         let (now, now_ms) = (self.engine.clock.now(), self.now_ms());
-        let mut due: Vec<(BootTime, TokenHash, Step)> = Vec::new();
-        for (token, lease) in self.leases.lock().iter() {
+        let mut due: Vec<(BootTime, Key, Step)> = Vec::new();
+        for (key, lease) in self.leases.lock().iter() {
             let is_over = now_ms >= lease.until_ms && !mutant::is(Mutant::KeptPastEnd);
             if is_over || now >= lease.renew_at {
-                due.push((lease.deadline, token.clone(), if is_over { Step::End } else { Step::Renew }));
+                due.push((lease.deadline, key.clone(), if is_over { Step::End } else { Step::Renew }));
             }
         }
         due.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         due.truncate(STEPS_MAX);
-        due.into_iter().map(|(_, token, step)| (token, step)).collect()
+        due.into_iter().map(|(_, key, step)| (key, step)).collect()
     }
 
-    async fn take_step(&self, token: TokenHash, step: Step, observer: &impl KeptObserver) {
-        let Some(lease) = self.leases.lock().get(&token).cloned() else { return };
+    async fn take_step(&self, key: Key, step: Step, observer: &impl KeptObserver) {
+        let Some(lease) = self.leases.lock().get(&key).cloned() else { return };
         match step {
             Step::Renew => self.renew(lease, observer).await,
             Step::End => self.end(lease, observer).await,
@@ -309,7 +320,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
                 observer.not_renewed(*by);
                 let retry_at =
                     self.engine.clock.now().plus(renewal_retry(record.ttl.as_duration(), &self.engine.entropy));
-                if let Some(lease) = self.leases.lock().get_mut(&record.token) {
+                if let Some(lease) = self.leases.lock().get_mut(&lease.key()) {
                     lease.renew_at = retry_at;
                 }
             }
@@ -336,7 +347,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         let record = LeaseRecord { ttl: lease.record.ttl, ..extended.record };
         let view = KeptView { resource: &lease.resource, token, record: &record };
         observer.renewed(view, lease.by, extended.deadline);
-        if let Some(own) = self.leases.lock().get_mut(token) {
+        if let Some(own) = self.leases.lock().get_mut(&lease.key()) {
             // The nodes report to an adopter when it is due again: somebody else may renew it in between.
             let pause = match own.by {
                 KeptBy::Granter => renewal_interval(own.record.ttl.as_duration()),
@@ -353,19 +364,19 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         let (token, now_ms) = (&lease.record.token, self.now_ms());
         match self.confirmed(&lease.resource, token).await {
             Confirmed::Lease(_, times) if times.agreed_ms > now_ms => {
-                if let Some(own) = self.leases.lock().get_mut(token) {
+                if let Some(own) = self.leases.lock().get_mut(&lease.key()) {
                     own.until_ms = times.agreed_ms;
                 }
             }
             // One node shows a later end: it is not renewed, and ends with its TTL.
-            Confirmed::Lease(_, times) if times.latest_ms > now_ms => drop(self.leases.lock().remove(token)),
+            Confirmed::Lease(_, times) if times.latest_ms > now_ms => drop(self.leases.lock().remove(&lease.key())),
             Confirmed::Lease(..) => {
                 if observer.release(&lease.resource, token).await {
                     self.over(&lease, KeptEnd::KeptOut, observer);
                 }
             }
             // Another instance has ended it, and has published the event.
-            Confirmed::Other => drop(self.leases.lock().remove(token)),
+            Confirmed::Other => drop(self.leases.lock().remove(&lease.key())),
             Confirmed::Unknown => {
                 if self.engine.clock.now() >= lease.deadline {
                     self.over(&lease, KeptEnd::KeptOut, observer);
@@ -377,7 +388,7 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     fn over(&self, lease: &KeptLease, end: KeptEnd, observer: &impl KeptObserver) {
         let token = &lease.record.token;
         let is_ours = lease.is_known || end == KeptEnd::KeptOut;
-        if self.leases.lock().remove(token).is_some() && is_ours {
+        if self.leases.lock().remove(&lease.key()).is_some() && is_ours {
             observer.ended(KeptView { resource: &lease.resource, token, record: &lease.record }, end);
         }
     }

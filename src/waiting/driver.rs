@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::deadlock::{Party, WaitEdge};
-use super::event::{Action, AttemptOutcome, Event, RefuseReason, WaitError, WaitLimits, WaitRequest, WaiterId};
+use super::event::{
+    Action, AttemptOutcome, Event, RefuseReason, SlotChoice, WaitError, WaitLimits, WaitRequest, WaiterId,
+};
 use super::places::{KeepPlace, Permit, PlaceKey, Places};
 use super::queue::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
@@ -24,9 +26,8 @@ use crate::types::{ResourceName, TokenHash};
 
 /// What a waiter's task is to do.
 enum Step {
-    Attempt {
-        joins: bool,
-    },
+    /// Whether it only joins a lease, and what it asks for of permits.
+    Attempt(bool, SlotChoice),
     CheckCycle(Vec<WaitEdge>),
     Grant,
     Refuse(RefuseReason),
@@ -144,13 +145,13 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
             };
             match step {
-                Step::Attempt { joins: true } if !Box::pin(self.holds_all(&params.resources, &params.token)).await => {
+                Step::Attempt(true, _) if !Box::pin(self.holds_all(&params.resources, &params.token)).await => {
                     place.report(AttemptOutcome::NotJoined);
                 }
-                Step::Attempt { joins } => {
+                Step::Attempt(joins, slots) => {
                     let begun = engine.clock.now();
                     let started = if is(Mutant::RetryKeepsStart) { entered } else { begun };
-                    let outcome = Box::pin(engine.attempt(params, started)).await;
+                    let outcome = Box::pin(engine.attempt(params, started, slots)).await;
                     on_round(begun, &outcome);
                     if !place.report(self.summary(params, &outcome, joins)) {
                         // What was granted is undone, as for a caller that hung up.
@@ -250,7 +251,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         match outcome {
             Ok(grant) => {
                 let until = self.keys_gone(grant.deadline);
-                AttemptOutcome::Granted { lease: params.token.clone(), until }
+                AttemptOutcome::Granted { lease: params.token.clone(), slot: grant.mode.slot(), until }
             }
             Err(refusal) if joins && !refusal.kind.is_final() => AttemptOutcome::NotJoined,
             Err(refusal) => AttemptOutcome::of_refusal(refusal, self.0.engine.quorum(), &*self.0.party_of),
@@ -285,7 +286,7 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
             let (now, random) = (self.engine.clock.now(), self.engine.entropy.bits());
             for action in state.queue.handle(now, random, next) {
                 match action {
-                    Action::Attempt { waiter, joins } => state.step(waiter, Step::Attempt { joins }),
+                    Action::Attempt { waiter, joins, slots } => state.step(waiter, Step::Attempt(joins, slots)),
                     Action::CheckCycle(waiter, cycle) => state.step(waiter, Step::CheckCycle(cycle)),
                     Action::Grant(waiter) => state.step(waiter, Step::Grant),
                     Action::Refuse(waiter, reason) => state.step(waiter, Step::Refuse(reason)),

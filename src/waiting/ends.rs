@@ -54,7 +54,14 @@ impl Queue {
         let (nodes, quorum) = (count(self.settings.nodes), count(quorum_of(self.settings.nodes)));
         let silent = nodes.saturating_sub(self.connected.count_ones());
         let needed = NeededNotices { ended: quorum.saturating_sub(silent).max(1), withdrawn: quorum };
-        let after = self.resources.get_mut(resource).and_then(|known| known.filter.on_notice(node, notice, needed));
+        let known = self.resources.get_mut(resource);
+        let after = known.and_then(|known| {
+            if let Some((slot, lease)) = notice.slot.zip(notice.lease) {
+                known.slots.learn(slot, lease);
+                known.note_permit(lease);
+            }
+            known.filter.on_notice(node, notice, needed)
+        });
         self.wake(resource, after, notice.lease);
     }
 
@@ -66,6 +73,7 @@ impl Queue {
         }
         known.held = None;
         let frees_one = lease.is_some_and(|lease| known.permits.contains(&lease));
+        lease.into_iter().for_each(|lease| known.slots.free(lease));
         self.wake_first_at(resource, self.now.plus(after), frees_one);
     }
 
@@ -115,6 +123,7 @@ impl Queue {
         if had_quorum == has_quorum(self) || is(Mutant::SubscriptionLossUnnoticed) {
             return;
         }
+        self.resources.values_mut().for_each(|known| known.slots.forget());
         // The subscriptions may be complete again, and a notice missed all the same.
         let first = self.waiters.iter().filter(|(_, waiter)| waiter.is_first && waiter.waits());
         for id in first.map(|(id, _)| *id).collect::<Vec<WaiterId>>() {

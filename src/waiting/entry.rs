@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::deadlock::{Holder, PartyWaiters};
 use super::event::{Action, Admission, Mode, QueueFull, RefuseReason, WaitLimits, WaitRequest, WaiterId};
+use super::slots::Slots;
 use super::wake::WakeFilter;
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
@@ -63,6 +64,8 @@ pub(super) struct Resource {
     pub(super) held: Option<(BootTime, Mode)>,
     /// Permits that were seen since it was last held in another way; at most as many as there are.
     pub(super) permits: Vec<LeaseTag>,
+    /// Which slots of permits are free, as far as is known.
+    pub(super) slots: Slots,
     /// How it was held when that was last seen.
     pub(super) seen: Option<Mode>,
     /// Who held it then, as far as they have owners and deadlocks are searched for.
@@ -91,6 +94,8 @@ pub(super) struct Waiter {
     pub(super) was_woken: bool,
     /// It left it to the first one of its run, which was asking, to ask.
     pub(super) defers: bool,
+    /// The slot that it asked for the last time.
+    pub(super) asks_for: Option<u8>,
     /// It has gone to sleep while it was first.
     pub(super) has_slept: bool,
     /// Its subscriptions were complete when it began to ask.
@@ -141,6 +146,7 @@ impl Waiter {
             is_woken: false,
             was_woken: false,
             has_slept: false,
+            asks_for: None,
             defers: false,
             was_subscribed: false,
             awaits_subscription: false,

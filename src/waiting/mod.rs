@@ -13,6 +13,7 @@ mod known;
 pub(crate) mod places;
 pub mod queue;
 mod runs;
+mod slots;
 pub mod wake;
 
 #[cfg(test)]

@@ -131,11 +131,17 @@ impl Queue {
     /// Until when a waiter that nothing has woken leaves it to the first one of its run to ask: that one knows what it waits
     /// for, or is asking. `is_new`: it has not asked yet, so it only goes to sleep beside one that sleeps.
     pub(super) fn follows(&self, id: WaiterId, is_new: bool) -> Option<BootTime> {
-        let waiter = self.waiters.get(&id).filter(|waiter| waiter.request.mode != Mode::Exclusive)?;
+        let is_alone = |waiter: &Waiter| waiter.request.mode != Mode::Exclusive && waiter.request.resources.len() == 1;
+        let waiter = self.waiters.get(&id).filter(|waiter| is_alone(waiter))?;
         let order = self.resources.get(waiter.request.resources.first()?).into_iter().flat_map(|known| &known.order);
         let mut present = order.filter_map(|other| Some((other, self.waiters.get(other)?)));
         let (_, leader) = present.find(|(_, other)| !other.is_absent).filter(|(other, _)| **other != id)?;
-        if !leader.is_first || leader.is_woken || !leader.request.mode.is_compatible(waiter.request.mode) {
+        // What several resources wait for says little of one of them.
+        if !is_alone(leader)
+            || !leader.is_first
+            || leader.is_woken
+            || !leader.request.mode.is_compatible(waiter.request.mode)
+        {
             return None;
         }
         match leader.activity {

@@ -19,7 +19,7 @@ use crate::mutant::{self, Mutant};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{LeaseTag, Notice};
-use crate::types::{PermitLimit, ResourceName, TokenHash};
+use crate::types::{PermitLimit, ResourceName, SlotSet, TokenHash};
 
 const INSTANCES: usize = 2;
 const NODES: usize = 2;
@@ -158,7 +158,7 @@ impl State {
         let actions = self.queues[inst].queue.handle(NOW, 7, event);
         for action in actions {
             match action {
-                Action::Attempt { waiter, joins } => self.attempt(bounds, inst, index(waiter), joins),
+                Action::Attempt { waiter, joins, .. } => self.attempt(bounds, inst, index(waiter), joins),
                 Action::Arm(waiter, at) => {
                     if let Phase::Waiting(_) = self.phases[index(waiter)] {
                         self.phases[index(waiter)] = Phase::Waiting(at);
@@ -480,7 +480,7 @@ impl Bounds {
             Step::Deliver(report) => {
                 s.notices.remove(&report);
                 let (inst, node, resource, lease, withdrawn) = report;
-                let notice = Notice { lease: Some(LeaseTag::of(&token(lease))), withdrawn };
+                let notice = Notice { lease: Some(LeaseTag::of(&token(lease))), withdrawn, slot: None };
                 s.on(self, inst, Event::Notice(name(resource), node, notice));
             }
             Step::Lose(report) => {
@@ -547,7 +547,7 @@ impl Bounds {
         let blocked: Vec<_> = all.filter_map(of_waiter).collect();
         let outcome = if blocked.is_empty() {
             s.phases[waiter] = Phase::Holding;
-            AttemptOutcome::Granted { lease: token(waiter), until: NOW.plus(LEASE) }
+            AttemptOutcome::Granted { lease: token(waiter), slot: None, until: NOW.plus(LEASE) }
         } else {
             s.phases[waiter] = Phase::Waiting(NEVER);
             let blocker = |(resource, holder)| Blocker {
@@ -555,6 +555,8 @@ impl Bounds {
                 mode: self.mode(holder),
                 lease: Some(token(holder)),
                 party: None,
+                slot: None,
+                taken: SlotSet::default(),
                 is_confirmed: true,
                 free_in: Some(LEASE),
             };

@@ -58,12 +58,14 @@ pub(super) enum HardState {
     FenceProposed,
     MemberFilled,
     SetGranted,
+    /// A shared set was granted.
+    SharedSetGranted,
     SetRefused,
     SetWaited,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 56] = {
+pub(super) const ALL: [HardState; 57] = {
     use HardState::*;
     [
         Granted,
@@ -120,6 +122,7 @@ pub(super) const ALL: [HardState; 56] = {
         FenceProposed,
         MemberFilled,
         SetGranted,
+        SharedSetGranted,
         SetRefused,
         SetWaited,
     ]

@@ -272,7 +272,7 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
         }
         Operation::Release => {
             let outcome = waiting.release(&request.resource, &request.token, true).await;
-            keeper.forget(&request.token);
+            keeper.forget(&request.resource, &request.token);
             let mut world = lock(&world);
             let at = world.local(inst);
             match outcome {
@@ -369,7 +369,7 @@ async fn acquire(
             lock(world).stall_before_answer(inst);
             let kept = grant.keep().is_ok();
             if !kept && is_new {
-                keeper.forget(&params.token);
+                keeper.forget(&params.resources[0], &params.token);
             }
             if !kept {
                 lock(world).coverage.count(HardState::TooLateToAnswer);

@@ -134,19 +134,25 @@ impl InvariantChecker {
         self.downgraded.contains(token)
     }
 
+    /// Not in the order of time: an instance that is stopped midway sends later than others that act after it.
+    fn note_try(&mut self, token: &TokenHash, at: Us) {
+        self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
+        let last = self.tried.entry(token.clone()).or_insert(at);
+        *last = at.max(*last);
+        let first = self.first_tried.entry(token.clone()).or_insert(at);
+        *first = at.min(*first);
+    }
+
     /// A request left an instance.
     pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
         let attempt = match request {
             Request::Acquire(AcquireArgs { attempt, token, .. })
             | Request::AcquireShared(AcquireSharedArgs { attempt, token, .. }) => {
-                self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
-                self.tried.insert(token.clone(), at);
-                self.first_tried.entry(token.clone()).or_insert(at);
+                self.note_try(token, at);
                 Some(attempt.as_str())
             }
             Request::AcquireSet(AcquireSetArgs { attempt, token, .. }) => {
-                self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
-                self.tried.insert(token.clone(), at);
+                self.note_try(token, at);
                 Some(attempt.as_str())
             }
             Request::Update(_) | Request::Downgrade(_) => None,

@@ -163,6 +163,8 @@ pub(super) struct Profile {
     pub(super) sharing: Sharing,
     /// Some clients acquire several resources at once.
     pub(super) has_sets: bool,
+    /// Sets are of the mode of their token, as other leases are.
+    pub(super) shares_sets: bool,
 }
 
 impl Profile {
@@ -250,6 +252,7 @@ impl Profile {
             keeps: false,
             sharing: Sharing::None,
             has_sets: false,
+            shares_sets: false,
             faults,
         };
         // One node has no others that could heal it.
@@ -273,6 +276,8 @@ impl Profile {
         use Sharing::{Mixed, None, Permits, Readers};
         profile.sharing = Rng::new(seed, 9).pick(&[None, None, None, Readers, Readers, Permits, Permits, Mixed]);
         profile.has_sets = r.chance(50);
+        // Not drawn, so that other seeds stay as they are.
+        profile.shares_sets = profile.has_sets && profile.sharing == Readers && seed % 4 == 3;
         profile
     }
 }

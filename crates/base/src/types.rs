@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 mod mode;
 
-pub use mode::{Mode, PERMITS_MAX, PERMITS_MIN, PermitLimit, WantedMode};
+pub use mode::{Mode, PERMITS_MAX, PERMITS_MIN, PermitLimit, SlotChoice, SlotSet, WantedMode};
 
 /// The longest resource name, in bytes: it is part of paths, keys, channel names and log lines.
 pub const RESOURCE_MAX_BYTES: usize = 255;

@@ -13,7 +13,7 @@ use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
 use crate::manager::types::{AcquireRequest, ExtendRequest};
 use crate::protocol::SET_MAX;
-use crate::types::{ResourceName, Token, WantedMode};
+use crate::types::{ResourceName, Token};
 
 /// The names, repeated in a query or form.
 const RESOURCE: &str = "resource";
@@ -42,31 +42,50 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let none = Fields::with_repeatable(RESOURCE);
     let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Refused).await?;
     let names = names(&mut fields, 2);
-    let ttl = lease_fields::ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
     for (field, why) in [
         ("hold", "is for one lock: POST /locks/{resource}?hold=true"),
-        ("keep", "is for one lock: POST /locks/{resource} with keep"),
         ("limit", "is for one lock: POST /locks/{resource} with limit"),
     ] {
         if fields.take(field) {
             fields.wrong(field, why);
         }
     }
+    let mode = lease_fields::mode(&mut fields);
+    let ttl = lease_fields::ttl(&mut fields, settings);
+    let kept_for = lease_fields::kept_for(&mut fields, settings)?;
+    let ttl = match kept_for {
+        Some(kept_for) => lease_fields::kept_ttl(&mut fields, ttl, kept_for, settings),
+        None => ttl.unwrap_or(settings.default_ttl),
+    };
     let (wait, applied) = lease_fields::wait(&mut fields, &parts, settings);
     let labels = lease_fields::labels(&mut fields);
     let token = lease_fields::own_token(&mut fields, &parts)?;
     let refuses_deadlock = lease_fields::refuses_deadlock(&mut fields);
     let keep = lease_fields::keep(&mut fields, wait);
-    let known = [RESOURCES, RESOURCE, "ttl", "wait", "owner", "note", "metadata", "token", "on_deadlock", "wait_id"];
-    fields.finish(&known)?;
+    fields.finish(&ACQUIRE_FIELDS)?;
     let Some((resource, others)) = names.split_first() else { return Err(no_names()) };
     let (resource, others) = (resource.clone(), others.to_vec());
-    let (kept_for, principal) = (None, None);
-    let mode = WantedMode::Exclusive;
+    let principal = None;
     let request =
         AcquireRequest { resource, mode, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
     Ok(AcquireSetFields { request, others, format, applied })
 }
+
+/// The fields of an acquire.
+const ACQUIRE_FIELDS: [&str; 12] = [
+    RESOURCES,
+    RESOURCE,
+    "mode",
+    "ttl",
+    "wait",
+    "keep",
+    "owner",
+    "note",
+    "metadata",
+    "token",
+    "on_deadlock",
+    "wait_id",
+];
 
 /// A parsed extend of a set.
 #[derive(Debug)]
@@ -86,9 +105,6 @@ pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<
     let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Accepted).await?;
     no_preconditions(&parts.headers)?;
     let resources = names(&mut fields, 1);
-    if fields.take("keep") {
-        fields.wrong("keep", "is for one lock: PATCH /locks/{resource} with keep");
-    }
     let Some(first) = resources.first().cloned() else {
         return Err(fields.finish_with_others().err().unwrap_or_else(no_names));
     };

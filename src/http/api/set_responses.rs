@@ -35,6 +35,8 @@ pub(crate) fn acquired(leases: &[GrantedLease], time: AnswerTime, format: Respon
                 expires_at: common.expires_at,
                 ttl_ms: common.ttl_ms,
                 valid_for_ms: common.valid_for_ms,
+                kept_until: common.kept_until,
+                kept_for_ms: common.kept_for_ms,
                 waited_ms: common.waited_ms,
                 quorum: common.quorum,
             };

@@ -7,7 +7,7 @@ use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::members::{self, Until};
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply};
-use crate::types::{Fence, Mode, ResourceName};
+use crate::types::{Fence, Mode, ResourceName, TokenHash};
 
 /// Runs one acquire.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
@@ -37,15 +37,25 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
             memory.marker.store_fence(fence);
             held(memory, context, resource)
         }
-        Some(LockValue::Members(_)) => match members::member_of(memory, now_ms, resource, &args.token) {
-            Some(member) => Reply::ModeDiffers { mode: member.record.mode },
-            None if members::find(memory, now_ms, resource).is_some() => {
-                members::held_by(memory, context, resource, Until::Last)
-            }
-            None => held(memory, context, resource),
-        },
+        Some(LockValue::Members(_)) => beside_members(memory, context, (resource, &args.token)),
         Some(_) => held(memory, context, resource),
         None => grant(memory, context, args),
+    }
+}
+
+/// Members keep an exclusive request out.
+pub(in crate::protocol) fn beside_members(
+    memory: &mut Memory,
+    context: &CallContext<'_>,
+    (resource, token): (&ResourceName, &TokenHash),
+) -> Reply {
+    let now_ms = context.now_ms();
+    match members::member_of(memory, now_ms, resource, token) {
+        Some(member) => Reply::ModeDiffers { mode: member.record.mode },
+        None if members::find(memory, now_ms, resource).is_some() => {
+            members::held_by(memory, context, resource, Until::Last)
+        }
+        None => held(memory, context, resource),
     }
 }
 

@@ -165,8 +165,8 @@ impl ReferenceNode {
                 let proposed = proposed.map_or(0, |fence| fence.0.min(highest));
                 EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon).max(proposed) }
             }
-            Request::AcquireSet(AcquireSetArgs { resources, token, ttl, .. })
-                if resources.iter().all(|resource| self.may_grant(context, resource, token)) =>
+            Request::AcquireSet(AcquireSetArgs { resources, token, ttl, is_shared, .. })
+                if *is_shared || resources.iter().all(|resource| self.may_grant(context, resource, token)) =>
             {
                 EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
             }

@@ -29,9 +29,11 @@ for _, i in ipairs(beside) do
       redis.call('PEXPIRE', LOCK, math.max(last - NOW_MS, 1))
       redis.call('PEXPIRE', HASH, math.max(last - NOW_MS, 1))
     end
-    -- The end of one of several shared leases lets nobody in.
+    -- The end of one of several shared leases lets nobody in. That of a permit frees its slot.
     if found[2] and not rest and (last == 0 or mine[3] ~= 's') then
-      redis.pcall('PUBLISH', ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8))
+      local slot = string.match(mine[3], '^p(%d+)/')
+      slot = slot and ':' .. slot or ''
+      redis.pcall('PUBLISH', ARGV[at + 5], (AT == '' and 'r' or 'c') .. string.sub(TOKEN, 1, 8) .. slot)
     end
   end
 end

@@ -11,7 +11,7 @@ use super::locks::{Quorum, TokenText};
 pub struct LeaseSet {
     /// One for each lock, in the order of the request.
     pub leases: Vec<LeaseOfSet>,
-    /// Of all leases. Always [`super::MODE_EXCLUSIVE`].
+    /// Of all leases: `exclusive` or `shared`.
     pub mode: String,
     /// The token that proves each lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,6 +36,12 @@ pub struct LeaseSet {
     pub ttl_ms: u64,
     /// Validity: how long all leases can be relied on. Milliseconds.
     pub valid_for_ms: u64,
+    /// Until when the service renews them; only where it does. For display.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<String>,
+    /// For so long from now. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_for_ms: Option<u64>,
     /// How long the request waited. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,

@@ -115,9 +115,49 @@ impl Mode {
     }
 }
 
+/// Slots of permits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct SlotSet(u128);
+
+impl SlotSet {
+    /// Whether this slot is one of them.
+    pub fn contains(self, slot: u8) -> bool {
+        1_u128.checked_shl(slot.into()).is_some_and(|bit| self.0 & bit != 0)
+    }
+
+    /// Those slots, from the lowest.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..PERMITS_MAX).filter(move |slot| self.contains(*slot))
+    }
+}
+
+impl FromIterator<u8> for SlotSet {
+    /// Numbers that are no slots are left out.
+    fn from_iter<T: IntoIterator<Item = u8>>(slots: T) -> Self {
+        let bit = |slot: u8| 1_u128.checked_shl(slot.into()).filter(|_| slot < PERMITS_MAX).unwrap_or(0);
+        Self(slots.into_iter().fold(0, |all, slot| all | bit(slot)))
+    }
+}
+
+/// Which permit an attempt asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct SlotChoice {
+    /// The first slot; `None`: any.
+    pub slot: Option<u8>,
+    /// Others of the same instance are asking for these.
+    pub avoid: SlotSet,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_of_slots_has_what_was_put_in() {
+        let slots: SlotSet = [0, 99, 3, 100, 255].into_iter().collect();
+        assert_eq!(slots.iter().collect::<Vec<_>>(), [0, 3, 99]);
+        assert!(!slots.contains(1) && !slots.contains(100) && !slots.contains(255));
+    }
 
     #[test]
     fn only_what_may_be_held_together_is_compatible() {
