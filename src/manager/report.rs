@@ -157,6 +157,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let now = self.now();
         let health = self.shared.monitor.health();
         let missing = self.shared.monitor.waits_for();
+        // Whatever the nodes say: before that, no request asks for votes.
+        let can_ask = self.engine().can_ask();
         let report = |(index, (node, health)): (usize, (&std::sync::Arc<N>, NodeHealth))| {
             let details = node.details();
             let ended_in = self.shared.monitor.counts_as_ended_in(&health);
@@ -169,7 +171,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let findings: Vec<NodeFinding> = findings.collect();
             NodeSummary {
                 node: node.id().clone(),
-                votes: health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
+                votes: can_ask && health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
                 state,
                 since: now.since(health.since),
                 votes_in,
