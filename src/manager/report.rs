@@ -156,9 +156,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
         let health = self.shared.monitor.health();
-        let missing = self.shared.monitor.waits_for();
-        // Whatever the nodes say: before that, no request asks for votes.
-        let can_ask = self.engine().can_ask();
+        let (missing, can_ask) = (self.shared.monitor.waits_for(), self.engine().can_ask());
         let report = |(index, (node, health)): (usize, (&std::sync::Arc<N>, NodeHealth))| {
             let details = node.details();
             let ended_in = self.shared.monitor.counts_as_ended_in(&health);
