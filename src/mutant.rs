@@ -61,7 +61,7 @@ mutants! {
         FirstLookClaims,
         /// A node is quarantined at the word of an instance that is alone in its opinion of the time.
         NoWitness,
-        /// Fence counters expire without being covered by `base`.
+        /// Fences are forgotten without being covered by `base`.
         CountersForgotten,
         /// Releases and cancels leave no tombstone.
         NoTombstone,

@@ -87,8 +87,14 @@ pub(super) fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
     ids.map_err(|why| AppError::Setting { key: "embedded_nodes", why: why.0 })
 }
 
+/// What the nodes' markers have of instances with these settings, see [`ClusterParams::cluster`].
+pub fn cluster_fingerprint(config: &Config) -> Arc<str> {
+    let ids: Vec<NodeId> = config.nodes.iter().map(|node| node.id().clone()).collect();
+    cluster_params(config, &ids).cluster
+}
+
 /// The cluster's parameters. Its fingerprint is a hash of what all instances must agree on: the nodes'
-/// names in alphabetical order, the guard, the lock delay, the TTL of fences and the key template.
+/// names in alphabetical order, the guard, the lock delay and the key template.
 fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
     let mut names: Vec<&str> = ids.iter().map(NodeId::as_str).collect();
     names.sort_unstable();
@@ -97,14 +103,15 @@ fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {
         names.join("\n"),
         config.guard.as_millis(),
         config.lock_delay.as_millis(),
-        config.fence_ttl.as_millis(),
+        3_600_000, // once a setting
         config.key_template
     );
     let digest = Sha256::digest(text.as_bytes());
-    // 2: the version of the protocol. A node that has the rest alone is of version 1, and is taken over.
+    // 4: the version of the protocol. A node that has the rest alone is of version 1, and with a 2 of version 2 or 3: each is
+    // taken over.
     let fingerprint: String = digest.iter().take(8).map(|b| format!("{b:02x}")).collect();
     ClusterParams {
-        cluster: format!("2.{fingerprint}").into(),
+        cluster: format!("4.{fingerprint}").into(),
         guard: config.guard,
         lock_delay: config.lock_delay,
         quarantine: quarantine_for(config.max_ttl, config.lock_delay, config.guard),

@@ -62,6 +62,6 @@ pub use tickets::{
 pub use update::UpdateArgs;
 pub use view::{RosterEntry, View, ViewId};
 pub use waiters::{
-    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITERS_ENTRY_MAX_BYTES,
-    WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,
+    FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITER_NOTE_MAX_BYTES,
+    WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::{Queue, Resource, Waiter};
-use super::event::{Action, HandoverPlan, Mode, WaitLimits, WaiterEntry, WaiterId};
+use super::event::{Action, HandoverPlan, Mode, WaitLimits, WaitRequest, WaiterEntry, WaiterId};
 use super::runs::is_permit;
 use super::wake::{NeededNotices, YIELD_PAUSE};
 use crate::mutant::{Mutant, is};
@@ -215,5 +215,6 @@ impl Queue {
 
 fn entry(waiter: &Waiter) -> WaiterEntry {
     let owner = waiter.request.party.as_ref().map_or("", |party| party.owner());
-    WaiterEntry { owner: Arc::from(owner), mode: waiter.request.mode, since: waiter.since }
+    let WaitRequest { mode, until, note, .. } = &waiter.request;
+    WaiterEntry { owner: Arc::from(owner), mode: *mode, since: waiter.since, until: *until, note: Arc::clone(note) }
 }

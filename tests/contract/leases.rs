@@ -126,6 +126,13 @@ pub fn an_acquire_that_arrives_after_its_cancel_is_refused(node: &mut impl Subje
     granted(node, &acquire("a", 1, 2, 1_000));
 }
 
+/// Its acquire is sent again if the view changes, and may arrive after it on another connection.
+pub fn an_acquire_that_is_repeated_after_its_cancel_is_refused(node: &mut impl Subject) {
+    granted(node, &acquire("a", 1, 1, 20_000));
+    assert!(is_match(&node.ask(&cancel("a", 1, 1))));
+    assert_eq!(node.ask(&acquire("a", 1, 1, 20_000)), Reply::Ended { reason: EndReason::Cancelled });
+}
+
 pub fn a_released_token_is_refused_with_the_reason(node: &mut impl Subject) {
     granted(node, &acquire("a", 1, 1, 20_000));
     assert_eq!(node.ask(&release("a", 1)), Reply::Released(Released { found: Found::Match, earlier: None }));

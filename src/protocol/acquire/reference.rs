@@ -32,7 +32,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         }
         Some(LockValue::OtherType(_)) => {
             // The script finds out only when it tries to set the key.
-            memory.marker.rotate(context);
+            memory.begin_generation(context);
             let fence = next_fence(memory, context, resource);
             memory.marker.store_fence(fence);
             held(memory, context, resource)
@@ -70,12 +70,12 @@ pub(in crate::protocol) fn join(memory: &mut Memory, context: &CallContext<'_>, 
 /// Above every fence of this resource that the node gave, and at least the time of sending.
 fn next_fence(memory: &Memory, context: &CallContext<'_>, resource: &ResourceName) -> u64 {
     let minimum = if mutant::ignores_request_times() { 0 } else { context.sent_at.0 };
-    (memory.counter(context, resource) + 1).max(memory.marker.base() + 1).max(minimum)
+    (memory.fences.last(resource) + 1).max(memory.marker.base() + 1).max(minimum)
 }
 
 /// A new lease of a free resource.
 pub(in crate::protocol) fn grant(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
-    memory.marker.rotate(context);
+    memory.begin_generation(context);
     let fence = next_fence(memory, context, &args.resource);
     let record = LeaseRecord {
         mode: Mode::Exclusive,
@@ -88,7 +88,7 @@ pub(in crate::protocol) fn grant(memory: &mut Memory, context: &CallContext<'_>,
     };
     let end = context.now_ms().saturating_add(context.key_ttl_ms(args.ttl));
     memory.locks.put(&args.resource, LockValue::Lease(record), Some(end));
-    memory.store_fence(context, &args.resource, fence);
+    memory.store_fence(&args.resource, fence);
     Reply::Granted { fence: Fence(fence), joined: false }
 }
 

@@ -1,17 +1,17 @@
 -- Acquire of several resources with one token: all of them, or none. Each lease is as acquire.lua leaves it.
--- KEYS: 1 meta, 2 index, then for each resource: lock, token tombstone, attempt tombstone, fence counter
+-- KEYS: 1 meta, 2 index, then for each resource: lock, token tombstone, attempt tombstone
 -- ARGV: as in marker.lua, 5 token hash, 6 ttl_ms, 7 px_ms (ttl + lock_delay), 8 attempt, 9 labels, then each resource
 -- Reply: Y and for each its fence and 1 if the token had it, else 0; or N and for each that keeps the set out its number and
 --        why, as acquire.lua replies: B pttl value | D reason | X | W left; or K C P Q S V
 local no = not fit and judge() or nil
 if no then return no end
 local TOKEN, TTL, PX, ATTEMPT, LABELS = ARGV[5], ARGV[6], ARGV[7], ARGV[8], ARGV[9]
-local NOW_MS, FENCE_TTL = math.floor(NOW / 1000), ARGV[3]
+local NOW_MS = math.floor(NOW / 1000)
 local found = redis.call('MGET', 'redlockd:blocks', unpack(KEYS, 3)) -- the first: whether any resource has a block
-local count, refused, had = (#found - 1) / 4, { 'N' }, {}
+local count, refused, had = (#found - 1) / 3, { 'N' }, {}
 local function refuse(i, why) refused[#refused + 1], refused[#refused + 2] = i, why end
 for i = 1, count do
-  local k = 4 * i - 2
+  local k = 3 * i - 1
   local v, LOCK = found[k], KEYS[k + 1]
   local block = found[1] and redis.call('PTTL', 'redlockd:block:' .. ARGV[9 + i]) or -2
   if found[k + 1] then
@@ -48,31 +48,24 @@ for i = 1, count do
 end
 if #refused > 1 then return refused end
 -- Nothing keeps the set out. First the fences, then the leases.
-local base, per, top, out, digits = tonumber(m[4] or 0), math.floor(NOW_MS / FENCE_TTL), hw, { 'Y' }, {}
+local out, digits = { 'Y' }, {}
 for i = 1, count do
   local fence = had[i] and tonumber(had[i][2])
   if not fence then
-    -- Fence counters may expire: base, a periodic copy of hw, is at least as high as every expired one.
-    if per ~= tonumber(m[5]) then
-      base, m[5] = math.max(base, top), per
-      redis.call('HSET', META, 'base', base, 'per', per)
-    end
-    fence = math.max(SENT, base + 1, tonumber(found[4 * i + 1] or 0) + 1)
-    if fence > top then top = fence end
+    fence = math.max(SENT, begin_generation() + 1, last_fence(ARGV[9 + i]) + 1)
+    keep_fence(ARGV[9 + i], fence)
     digits[i] = string.format('%.0f', fence)
   end
   out[2 * i], out[2 * i + 1] = fence, had[i] and 1 or 0
 end
-if top > hw then redis.call('HSET', META, 'hw', string.format('%.0f', top)) end
 local index = {}
 for i = 1, count do
-  local k = 4 * i - 2
+  local k = 3 * i - 1
   if had[i] then
     redis.call('SET', KEYS[k + 1], had[i][1], 'PX', math.max(PX, had[i][3]))
   else
     local value = TOKEN .. '|000000|' .. TTL .. '|' .. digits[i] .. '|' .. ATTEMPT .. ',|' .. LABELS
     redis.call('SET', KEYS[k + 1], value, 'PX', PX)
-    redis.call('SET', KEYS[k + 4], digits[i], 'PX', FENCE_TTL)
     index[#index + 1], index[#index + 2] = NOW_MS + PX, ARGV[9 + i]
   end
 end

@@ -14,7 +14,7 @@ use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
 use crate::types::{AttemptId, ResourceName, TokenHash, Ttl};
 
-node_script!(with_marker "acquire_set.lua");
+node_script!(with_marker "../fences.lua", "acquire_set.lua");
 
 /// The maximum number of resources of one set: its script occupies the node as long as as many acquires do.
 pub const SET_MAX: usize = 16;
@@ -54,11 +54,11 @@ pub(super) fn build(
     script_ref: ScriptRef,
 ) -> Command {
     let AcquireSetArgs { resources, token, attempt, ttl, labels } = args;
-    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2 + 4 * resources.len(), resources.len());
+    let mut command = CommandBuilder::new(&SCRIPT, script_ref, 2 + 3 * resources.len(), resources.len());
     command.keys([keys::META_KEY, keys::LEASES_KEY]);
     for resource in resources.iter() {
         command.joined(context.template.lock_parts(resource)).joined(keys::token_tombstone_parts(resource, token));
-        command.joined(keys::attempt_tombstone_parts(resource, token, attempt)).joined(keys::fence_parts(resource));
+        command.joined(keys::attempt_tombstone_parts(resource, token, attempt));
     }
     command.marker_args(context, sent_at).text(token.as_str()).number(ttl.as_ms());
     command.number(millis(ttl.as_duration().saturating_add(context.params.lock_delay)));

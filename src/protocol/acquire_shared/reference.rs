@@ -112,13 +112,12 @@ fn admit(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArg
 
 /// Each number is given once: a proposed one only if it is above all that this node gave.
 fn next_fence(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Fence {
-    memory.marker.rotate(context);
+    memory.begin_generation(context);
     let minimum = if mutant::ignores_request_times() { 0 } else { context.sent_at.0 };
-    let known = memory.counter(context, &args.resource).max(memory.marker.base());
+    let known = memory.fences.last(&args.resource).max(memory.marker.base());
     let proposed =
         args.proposed.map(|fence| fence.0).filter(|fence| *fence > known || mutant::is(Mutant::FenceGivenTwice));
     let fence = proposed.unwrap_or((known + 1).max(minimum));
-    let counter = memory.counter(context, &args.resource);
-    memory.store_fence(context, &args.resource, fence.max(counter));
+    memory.store_fence(&args.resource, fence);
     Fence(fence)
 }

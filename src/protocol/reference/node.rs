@@ -8,10 +8,10 @@ use super::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
-    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request,
-    RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, acquire, acquire_set, acquire_shared, admin,
-    delete_foreign, downgrade, fill, inspect, intent, kept, list, membership, read, release, restore, revoke, ticket,
-    tickets, update, waiters,
+    AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NoVote, NodeResult,
+    Reply, Request, RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, Vote, acquire, acquire_set,
+    acquire_shared, admin, delete_foreign, downgrade, fill, inspect, intent, kept, list, membership, read, release,
+    restore, revoke, ticket, tickets, update, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -30,7 +30,7 @@ pub struct KeyCounts {
     pub locks: usize,
     /// Entries of the index of leases.
     pub index: usize,
-    /// Fence counters.
+    /// The last fences of resources.
     pub counters: usize,
     /// Tombstones of tokens and attempts.
     pub tombstones: usize,
@@ -108,7 +108,14 @@ impl ReferenceNode {
             Request::Tickets(args) => tickets::reference::apply(memory, context, args),
             Request::Read(args) => read::reference::apply(memory, context, args),
             Request::Fill(args) => fill::reference::apply(memory, context, args),
-            Request::Probe(args) => admin::reference::probe(&mut memory.marker, present, self.evicted, args),
+            Request::Probe(args) => {
+                let reply = admin::reference::probe(&mut memory.marker, present, self.evicted, args);
+                if matches!(&reply, Reply::Status(status) if matches!(status.vote, Vote::Active | Vote::NoVote(NoVote::OtherView { .. })))
+                {
+                    memory.begin_generation(present); // else what a burst left stays until the next acquire
+                }
+                reply
+            }
             Request::Init { view } => admin::reference::init(&mut memory.marker, present, self.evicted, view),
             Request::Quarantine { by } => {
                 admin::reference::order_quarantine(&mut memory.marker, present, self.evicted, by)
@@ -209,12 +216,10 @@ impl ReferenceNode {
     /// The next time after `now_us` at which a key or the quarantine ends. Microseconds on the node's clock.
     pub fn next_end_us(&self, now_us: u64) -> Option<u64> {
         let (m, from_ms) = (&self.memory, now_us / 1_000);
-        let keys = [m.locks.next_end_ms(from_ms), m.counters.next_end_ms(from_ms)];
-        let keys = keys.into_iter().chain([m.blocks.next_end_ms(from_ms)]);
+        let keys = [m.locks.next_end_ms(from_ms), m.blocks.next_end_ms(from_ms)].into_iter();
         let tombstones =
             [m.ended.next_end_ms(from_ms), m.cancelled.next_end_ms(from_ms), m.intents.next_end_ms(from_ms)];
-        let ends =
-            keys.into_iter().chain(tombstones).chain([m.waiters.entries.next_end_ms(from_ms)]).flatten().map(end_us);
+        let ends = keys.chain(tombstones).chain([m.waiters.entries.next_end_ms(from_ms)]).flatten().map(end_us);
         let owed_us = m.marker.0.as_ref().filter(|m| !m.active).map(|m| m.owed_us);
         ends.chain(self.quarantined_until_us()).chain(owed_us).filter(|end_us| *end_us > now_us).min()
     }
@@ -234,7 +239,7 @@ impl ReferenceNode {
         KeyCounts {
             locks: self.memory.locks.len(),
             index: self.memory.locks.index_len(),
-            counters: self.memory.counters.len(),
+            counters: self.memory.fences.len(),
             tombstones: self.memory.ended.len() + self.memory.cancelled.len(),
             blocks: self.memory.blocks.len(),
         }

@@ -83,8 +83,8 @@ fn expired_keys_are_dropped_by_later_requests() {
         node.key_counts(),
         KeyCounts { locks: 1_000, index: 1_000, counters: 1_000, tombstones: 1_000, blocks: 0 }
     );
-    let later = NOW_US + 1_000_000_000;
-    let requests = 1_000 / memory::PURGE_PER_REQUEST + 1;
+    let later = NOW_US + 2_000_000_000; // two generations of fences
+    let requests = 1_000 / memory::PURGE_PER_REQUEST + 2;
     for _ in 0..requests {
         call(&mut node, later, &Request::probe());
     }

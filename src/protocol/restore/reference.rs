@@ -48,8 +48,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     }
     let end = now_ms.saturating_add(left_ms);
     memory.locks.put(resource, LockValue::from_bytes(record.encode().as_bytes()), Some(end));
-    let counter = memory.counter(context, resource);
-    memory.store_fence(context, resource, record.fence.0.max(counter));
+    memory.store_fence(resource, record.fence.0);
     Reply::Restored
 }
 
@@ -70,7 +69,6 @@ fn restore_member(memory: &mut Memory, context: &CallContext<'_>, args: &Restore
     let px_ms = (*left_ms).max(1);
     let member = Member { record: record.clone(), end_ms: now_ms.saturating_add(px_ms) };
     members::store(memory, now_ms, resource, member, px_ms);
-    let counter = memory.counter(context, resource);
-    memory.store_fence(context, resource, record.fence.0.max(counter));
+    memory.store_fence(resource, record.fence.0);
     Reply::Restored
 }

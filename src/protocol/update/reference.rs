@@ -72,8 +72,7 @@ fn update(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArgs, mut
         if let Some(labels) = labels {
             record.labels = labels.clone();
         }
-        let counter = memory.counter(context, resource);
-        memory.store_fence(context, resource, record.fence.0.max(counter));
+        memory.store_fence(resource, record.fence.0);
     }
     if let Some(slot) = memory.locks.lease_mut(resource, now_ms) {
         slot.clone_from(&record);
@@ -99,8 +98,7 @@ fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateAr
     }
     if let Some(fence) = wanted {
         record.fence = fence;
-        let counter = memory.counter(context, resource);
-        memory.store_fence(context, resource, fence.0.max(counter));
+        memory.store_fence(resource, fence.0);
     }
     if let Some(labels) = args.labels.as_ref().filter(|labels| !labels.is_empty()) {
         record.labels = labels.clone();
@@ -121,8 +119,7 @@ fn mutant_reply(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArg
     let (token, claims, labels) = (args.token.clone(), "p,".into(), "{}".into());
     let record = LeaseRecord { mode: Mode::Exclusive, token, renewals: 0, ttl, fence, claims, labels };
     if mutant::is(Mutant::WriteBackUnheld) && !args.renewal {
-        let counter = memory.counter(context, &args.resource);
-        memory.store_fence(context, &args.resource, fence.0.max(counter));
+        memory.store_fence(&args.resource, fence.0);
         return Some(Reply::Updated { record, before_ms: 0 });
     }
     if mutant::is(Mutant::ExtendCreates) && !is_held {

@@ -103,8 +103,9 @@ async fn a_cancelled_acquire_leaves_no_key_on_a_node_that_was_frozen() {
     server.thaw();
     for who in [&cancelled, &released] {
         assert!(is_free(&node, who).await, "{}", who.resource);
-        let counter = format!("redlockd:fence:{}", who.resource);
-        assert_eq!(server.ask::<i64>(&["EXISTS", &counter]).await, 1, "the acquire did run, before its end");
+        let generations = ["redlockd:fences:0", "redlockd:fences:1"].map(|key| ["HEXISTS", key, who.resource.as_str()]);
+        let [a, b] = [server.ask::<i64>(&generations[0]).await, server.ask::<i64>(&generations[1]).await];
+        assert_eq!(a + b, 1, "the acquire did run, before its end");
     }
 }
 

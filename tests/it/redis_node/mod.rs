@@ -3,6 +3,7 @@
 mod faults;
 mod leases;
 mod marker;
+mod memory;
 mod server_checks;
 
 use std::sync::Arc;

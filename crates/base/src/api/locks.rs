@@ -125,6 +125,12 @@ pub struct Waiter {
     pub mode: String,
     /// How long it has waited. Milliseconds.
     pub waiting_ms: u64,
+    /// How much longer it waits at most; `None` where an instance of an earlier release does not say it. Milliseconds.
+    #[serde(default)]
+    pub left_ms: Option<u64>,
+    /// Its note; of waiters at other instances the beginning.
+    #[serde(default)]
+    pub note: String,
 }
 
 /// One node's state of one lock.
