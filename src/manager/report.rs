@@ -156,7 +156,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
         let health = self.shared.monitor.health();
-        let missing = self.shared.monitor.waits_for();
+        let (missing, can_ask) = (self.shared.monitor.waits_for(), self.engine().can_ask());
         let report = |(index, (node, health)): (usize, (&std::sync::Arc<N>, NodeHealth))| {
             let details = node.details();
             let ended_in = self.shared.monitor.counts_as_ended_in(&health);
@@ -169,7 +169,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let findings: Vec<NodeFinding> = findings.collect();
             NodeSummary {
                 node: node.id().clone(),
-                votes: health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
+                votes: can_ask && health.votes(now) && !health.is_slow && !findings.iter().any(|f| f.bars),
                 state,
                 since: now.since(health.since),
                 votes_in,

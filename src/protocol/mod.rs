@@ -53,8 +53,8 @@ pub use request::{OPERATIONS, Request};
 pub use restore::RestoreArgs;
 pub use revoke::RevokeArgs;
 pub use ticket::{
-    StoredTicket, TICKET_MAX_BYTES, Ticket, TicketArgs, TicketBody, TicketEnd, TicketHead, TicketId, TicketOrder,
-    TicketPhase, TicketTerms,
+    StoredTicket, TICKET_MAX_BYTES, Ticket, TicketArgs, TicketBody, TicketCallback, TicketEnd, TicketHead, TicketId,
+    TicketOrder, TicketPhase, TicketTerms,
 };
 pub use tickets::{
     NamedTicket, TICKET_PAUSE, TICKET_SERVED, TICKETS_DUE_MAX, TICKETS_PAGE_MAX, TicketsArgs, TicketsPage,

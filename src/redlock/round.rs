@@ -127,6 +127,15 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         tally
     }
 
+    /// Whether requests for votes are sent: a view is known, and the nodes' time.
+    pub(crate) fn can_ask(&self) -> bool {
+        self.can_ask_in(&self.views.current())
+    }
+
+    fn can_ask_in(&self, view: &View) -> bool {
+        view.id != ViewId::NONE && self.cluster_clock.is_anchored()
+    }
+
     /// As [`Self::round`], but the calls still in flight are left to the caller.
     pub(super) async fn round_and_late_calls(
         &self,
@@ -141,9 +150,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let Posed { request, view } = request.into();
         let view = view.unwrap_or_else(|| self.views.current());
         let request = Arc::new(request);
-        let is_ready = |view: &View| view.id != ViewId::NONE && self.cluster_clock.is_anchored();
         let (sent, request) = match request.resource() {
-            _ if is_ready(&view) || !request.needs_vote() => (Sent::Request, request),
+            _ if self.can_ask_in(&view) || !request.needs_vote() => (Sent::Request, request),
             Some(_) if matches!(*request, Request::Inspect { .. }) => (Sent::Inspection, request),
             Some(resource) => (Sent::Question, Arc::new(Request::Inspect { resource: resource.clone() })),
             None => (Sent::Question, request),

@@ -1,5 +1,5 @@
 //! Call-backs and hooks: what may be sent where (`file`, `target`, `address`), how a message looks and is signed (`message`,
-//! `signing`), one try (`transport`, `resolver`), and all tries of a message (`deliveries` for call-backs, `hook_queue` for
+//! `signing`), what is stored of an address (`sealing`), one try (`transport`, `resolver`), and all tries of a message (`deliveries` for call-backs, `hook_queue` for
 //! hooks). `hooks` turns events into messages and sends them; `hook_status` has what operators see.
 
 pub mod address;
@@ -11,6 +11,7 @@ pub mod hook_status;
 pub mod hooks;
 pub mod message;
 pub mod resolver;
+pub mod sealing;
 pub mod signing;
 mod table;
 pub mod target;

@@ -177,9 +177,9 @@ impl TargetFiles {
         Some(line.to_owned())
     }
 
-    pub(super) fn secret(&mut self, entry: &mut Table<'_>, file: &str) -> Option<SigningSecret> {
-        let line = self.line(entry, "secret_files", file)?;
-        entry.check("a file of `secret_files`", SigningSecret::parse(&line))
+    pub(super) fn secret(&mut self, entry: &mut Table<'_>, field: &str, file: &str) -> Option<SigningSecret> {
+        let line = self.line(entry, field, file)?;
+        entry.check(&format!("a file of `{field}`"), SigningSecret::parse(&line))
     }
 
     /// Lines of the form `Name: value`.

@@ -20,6 +20,11 @@ const KEPT_TTL_MIN: Duration = Duration::from_secs(5);
 const TICKET_WAIT_DEFAULT: Duration = Duration::from_hours(1);
 const TICKET_WAIT_MIN: Duration = Duration::from_secs(1);
 
+/// How long a grant is offered to the receiver of call-backs.
+const ACCEPT_MIN: Duration = Duration::from_secs(5);
+const ACCEPT_DEFAULT: Duration = Duration::from_mins(2);
+const ACCEPT_MAX: Duration = Duration::from_mins(10);
+
 /// How the lease is to share the lock: exclusive unless `mode` or `limit` says otherwise.
 pub(super) fn mode(fields: &mut Fields) -> WantedMode {
     let word = fields.text("mode");
@@ -116,12 +121,47 @@ pub(super) fn ticket_wait(fields: &mut Fields, settings: &HttpSettings) -> Durat
     wait
 }
 
-/// A ticket's lease has nobody who renews it, nor a connection.
-pub(super) fn check_async(fields: &mut Fields, mode: WantedMode, holds: bool, is_kept: bool) {
-    if mode != WantedMode::Exclusive {
-        let field = if mode == WantedMode::Shared { "mode" } else { "limit" };
-        fields.wrong(field, "is not for an asynchronous acquire: a ticket is for an exclusive lease");
+/// What an asynchronous acquire has beside the fields of others.
+pub(crate) struct AsyncFields {
+    /// Where call-backs go, as the request has it: a secret.
+    pub callback: Option<String>,
+    /// For how long the grant is offered to their receiver.
+    pub accept: Duration,
+}
+
+/// Without the address.
+impl std::fmt::Debug for AsyncFields {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AsyncFields").field("accept", &self.accept).finish_non_exhaustive()
     }
+}
+
+/// Whether a ticket is wanted: by `async=true`, by a preference, or since somebody is to be called.
+pub(super) fn asynchronous(fields: &mut Fields, parts: &Parts, holds: bool, is_kept: bool) -> Option<AsyncFields> {
+    let is_asked = fields.flag("async") || extract::prefers_async(&parts.headers);
+    let (callback, accept) = (fields.text("callback"), fields.duration("accept"));
+    if callback.is_some() && parts.uri.query().is_some_and(has_callback) {
+        fields.wrong("callback", "belongs in the body: addresses are logged, and this one may be a secret");
+    }
+    if callback.is_none() && accept.is_some() {
+        fields.wrong("accept", "is for a request with `callback`");
+    }
+    let accept = accept.unwrap_or(ACCEPT_DEFAULT);
+    if !(ACCEPT_MIN..=ACCEPT_MAX).contains(&accept) {
+        let (least, most) = (format_duration(ACCEPT_MIN), format_duration(ACCEPT_MAX));
+        fields.wrong("accept", format!("must be from {least} to {most}"));
+    }
+    let asked = (is_asked || callback.is_some()).then_some(AsyncFields { callback, accept })?;
+    check_async(fields, holds, is_kept);
+    Some(asked)
+}
+
+fn has_callback(query: &str) -> bool {
+    query.split('&').any(|pair| pair.split('=').next().is_some_and(|name| name.eq_ignore_ascii_case("callback")))
+}
+
+/// A ticket's lease has nobody who renews it, nor a connection.
+fn check_async(fields: &mut Fields, holds: bool, is_kept: bool) {
     if holds {
         fields.wrong("hold", "is not for an asynchronous acquire, whose lease no connection holds");
     }

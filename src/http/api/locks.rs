@@ -99,9 +99,9 @@ async fn read_acquire(
     if let Some(keep) = &mut params.request.keep {
         keep.permit.clone_from(&permit);
     }
-    if params.is_async {
+    if let Some(fields) = params.asynchronous.take() {
         let AcquireFields { request, format, .. } = params;
-        let asked = AsyncAcquire { request, format, access, permit, audit_scope: audit_scope.clone() };
+        let asked = AsyncAcquire { request, fields, format, access, permit, audit_scope: audit_scope.clone() };
         let answer = Box::pin(tickets::acquire(state.clone(), asked)).await;
         return Err(Box::new(answer.unwrap_or_else(IntoResponse::into_response)));
     }

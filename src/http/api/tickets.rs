@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::extract::{self, LOCK_TOKEN, MergePatch};
 use super::fields::Fields;
-use super::lease_fields;
+use super::lease_fields::{self, AsyncFields};
 use super::requests::BOTH;
 use super::{refusals, responses};
 use crate::api;
@@ -26,7 +26,8 @@ use crate::http::problem::{Problem, RETRY_AFTER_MAX};
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::{AppState, HttpSettings};
 use crate::manager::PendingGrant;
-use crate::manager::tickets::requests::{FoundTicket, TicketError, TicketLease, TicketRequest};
+use crate::manager::callbacks::CallbackRefused;
+use crate::manager::tickets::types::{AskedTerms, FoundTicket, TicketError, TicketLease, TicketRequest};
 use crate::manager::types::{AcquireError, AcquireRequest};
 use crate::protocol::TicketId;
 use crate::types::Token;
@@ -35,17 +36,21 @@ use crate::types::Token;
 pub(crate) struct AsyncAcquire {
     /// `wait` is that of the ticket; it has a `kept_for`.
     pub request: AcquireRequest,
+    pub fields: AsyncFields,
     pub format: ResponseFormat,
     pub access: Access,
     pub permit: Option<Arc<QuotaPermit>>,
     pub audit_scope: AuditScope,
 }
 
-/// 201 with the lease where it is granted in the first round, else 202 with a ticket.
+/// 201 with the lease where it is granted in the first round, else 202 with a ticket; always 202 where somebody is to be called.
 ///
 /// Cancel: what was granted is undone; a ticket that a majority has ends when nobody asks for it.
 pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Response, Problem> {
-    let AsyncAcquire { request, format, access, permit, audit_scope } = asked;
+    let AsyncAcquire { request, fields, format, access, permit, audit_scope } = asked;
+    let AsyncFields { callback, accept } = fields;
+    let callback = callback.map(|address| state.manager.resolve_callback(&address, access.principal()));
+    let callback = callback.transpose().map_err(callback_refused)?.map(|callback| (callback, accept));
     let (resource, wait) = (request.resource.clone(), request.wait);
     let keep = request.kept_for.unwrap_or_default();
     let token = request.token.clone().unwrap_or_else(|| state.manager.new_token());
@@ -62,30 +67,46 @@ pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Resp
             Err(error) => return Err(refused(error)),
         }
     }
-    let owner = refusals::asked_owner(&request);
-    let first = AcquireRequest { wait: Duration::ZERO, token: Some(token.clone()), keep: None, ..request.clone() };
-    let watch = state.metrics.watch_acquire(false);
-    let outcome = Box::pin(state.manager.acquire(first)).await.and_then(PendingGrant::commit);
+    if callback.is_none() {
+        let first = AcquireRequest { wait: Duration::ZERO, token: Some(token.clone()), keep: None, ..request.clone() };
+        if let Some(answer) = at_once(&state, first, (&access, permit.as_ref()), format, &audit_scope).await? {
+            return Ok(answer);
+        }
+    }
+    let AcquireRequest { ttl, mode, labels, refuses_deadlock, principal, .. } = request;
+    let terms = AskedTerms { ttl, wait, keep, mode, refuses_deadlock };
+    let ticket = TicketRequest { resource, terms, labels, token: token.clone(), principal, callback, permit };
+    let found = Box::pin(state.manager.make_ticket(ticket)).await.map_err(refused)?;
+    Box::pin(made(&state, found, token, format, &audit_scope)).await
+}
+
+/// 201 where it is granted without a wait; `None` where the lock is held.
+async fn at_once(
+    state: &AppState,
+    request: AcquireRequest,
+    (access, permit): (&Access, Option<&Arc<QuotaPermit>>),
+    format: ResponseFormat,
+    audit_scope: &AuditScope,
+) -> Result<Option<Response>, Problem> {
+    let (resource, owner) = (request.resource.clone(), refusals::asked_owner(&request));
+    let watch = state.metrics.watch_acquire_in(request.mode, false);
+    let outcome = Box::pin(state.manager.acquire(request)).await.and_then(PendingGrant::commit);
     watch.ended(outcome.as_ref().map(|lease| state.measure(lease)));
     match outcome {
         Ok(lease) => {
             audit_scope.granted(lease.replay, || lease.token.hash().id(), lease.fence);
+            audit_scope.mode(lease.mode.wanted());
             if let Some(permit) = permit {
-                permit.granted(&resource, lease.deadline);
+                permit.granted(lease.counted(), lease.deadline);
             }
-            return match refusals::other_owner(&lease, owner.as_deref()) {
-                None => Ok(responses::acquired(&lease, state.answer_time(), format)),
+            match refusals::other_owner(&lease, owner.as_deref()) {
+                None => Ok(Some(responses::acquired(&lease, state.answer_time(), format))),
                 Some(problem) => Err(problem),
-            };
+            }
         }
-        Err(AcquireError::Held(_)) => {}
-        Err(error) => return Err(refusals::acquire(&resource, error, &access)),
+        Err(AcquireError::Held(_)) => Ok(None),
+        Err(error) => Err(refusals::acquire(&resource, error, access)),
     }
-    let AcquireRequest { ttl, labels, refuses_deadlock, principal, .. } = request;
-    let ticket =
-        TicketRequest { resource, ttl, wait, keep, labels, token: token.clone(), refuses_deadlock, principal, permit };
-    let found = Box::pin(state.manager.make_ticket(ticket)).await.map_err(refused)?;
-    Box::pin(made(&state, found, token, format, &audit_scope)).await
 }
 
 /// 202 while it waits, with its token; 200 if it is further already.
@@ -258,8 +279,17 @@ fn refused(error: TicketError) -> Problem {
                 .retry_after(Duration::from_secs(RETRY_AFTER_MAX))
         }
         TicketError::Draining => refusals::draining(),
+        TicketError::Callback(refused) => callback_refused(refused),
         TicketError::NoQuorum(error) => refusals::no_quorum("the ticket is not known", &error),
         TicketError::Keep(error) => refusals::keep(error),
+    }
+}
+
+/// The problem of an address for call-backs, which it does not repeat.
+fn callback_refused(refused: CallbackRefused) -> Problem {
+    match refused {
+        CallbackRefused::Invalid(invalid) => Problem::invalid_field("callback", invalid.0),
+        CallbackRefused::NotAllowed(why) => Problem::new(ProblemKind::CallbackNotAllowed, why),
     }
 }
 

@@ -103,7 +103,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         is_lacking || shown.head.is_some_and(|head| head > served.head())
     }
 
-    async fn read_served(&self, served: &Arc<Served>) {
+    pub(super) async fn read_served(&self, served: &Served) {
         match self.find_on_nodes(&served.id).await {
             TicketFound::Known(_, head) => served.set(head),
             // The nodes have forgotten it: nobody can ask for it, so that nothing is to be left of its lease.
