@@ -57,9 +57,9 @@ attack: ## plays each role of docs/threat-model.md against the service, all at a
 	REDLOCKD_ATTACK_SECONDS=$(or $(SECONDS),60) REDLOCKD_ATTACK_SEED=$(or $(SEED),1) \
 	cargo test --locked --test it access::attack:: -- --nocapture --test-threads 6
 
-fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60
+fuzz: ## each fuzz target for a while, on stable without sanitizers; what it learns stays in fuzz/target: make fuzz SECONDS=60 TARGETS="names bodies"
 	@cargo fuzz --version >/dev/null 2>&1 || cargo install --locked cargo-fuzz
-	@for target in names durations bodies headers settings access_file replies tokens queries callers published streams; do \
+	@for target in $(or $(TARGETS),names durations bodies headers settings access_file replies tokens queries callers published streams); do \
 	echo "== $$target"; \
 	mkdir -p fuzz/target/corpus/$$target; \
 	cargo +stable fuzz run -s none --fuzz-dir fuzz $$target fuzz/target/corpus/$$target fuzz/corpus/$$target -- \
@@ -98,7 +98,7 @@ bench-nodes: ## instructions of redis-server for an acquire and a release: what 
 
 # The crates apart are checked in the same directory, where most of what they depend on has been checked already.
 lint: ## formatting, clippy, docs, scripts and licences, each without a warning
-	cargo fmt --check
+	cargo fmt --all --check
 	cargo clippy --locked --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 	@for script in .ci/run tests/*.sh examples/*.sh packaging/*.sh; do bash -n "$$script" || exit 1; done
@@ -118,7 +118,7 @@ dist: ## target/dist: a static binary and a Debian package, both started; licenc
 	@cd target/dist && rm -f SHA256SUMS && sha256sum -- * > SHA256SUMS && cat SHA256SUMS
 
 fmt: ## format the code
-	cargo fmt
+	cargo fmt --all
 
 docs: ## write the generated documents again: config/redlockd.toml, docs/settings.md, docs/limits.md
 	REDLOCKD_WRITE_DOCUMENTS=1 cargo test --locked --test it documents

@@ -87,6 +87,12 @@ pub(super) fn node_ids(config: &Config) -> Result<Vec<NodeId>, AppError> {
     ids.map_err(|why| AppError::Setting { key: "embedded_nodes", why: why.0 })
 }
 
+/// What the nodes' markers have of instances with these settings, see [`ClusterParams::cluster`].
+pub fn cluster_fingerprint(config: &Config) -> Arc<str> {
+    let ids: Vec<NodeId> = config.nodes.iter().map(|node| node.id().clone()).collect();
+    cluster_params(config, &ids).cluster
+}
+
 /// The cluster's parameters. Its fingerprint is a hash of what all instances must agree on: the nodes'
 /// names in alphabetical order, the guard, the lock delay and the key template.
 fn cluster_params(config: &Config, ids: &[NodeId]) -> ClusterParams {

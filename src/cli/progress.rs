@@ -119,6 +119,8 @@ mod tests {
             owner: owner.into(),
             mode: "exclusive".into(),
             waiting_ms: 0,
+            left_ms: None,
+            note: String::new(),
         };
         let lock = api::Lock {
             resource: "a/b".into(),

@@ -90,6 +90,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             until,
             admission,
             refuses_deadlock,
+            note: params.labels.note.as_str().into(),
         };
         let on_round = |begun: BootTime, outcome: &Result<Grant<N, C, E>, Refusal>| {
             // Rounds without a decision are not recorded: they took as long as the timeouts are.

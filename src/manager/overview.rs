@@ -73,6 +73,10 @@ pub struct ListedWaiter {
     pub owner: Arc<str>,
     /// How long it has waited.
     pub waiting: Duration,
+    /// How much longer it waits at most; `None` where an instance of an earlier release does not say it.
+    pub left: Option<Duration>,
+    /// Its note; of other instances the beginning.
+    pub note: Arc<str>,
 }
 
 /// The state of the nodes, and whether they are a quorum.

@@ -224,6 +224,12 @@ pub(crate) struct LockWaiterRow {
     pub waiting: String,
     /// The same in milliseconds.
     pub waiting_ms: u64,
+    /// How much longer it waits at most; empty where that is not known.
+    pub left: String,
+    /// The same in milliseconds.
+    pub left_ms: u64,
+    /// Its note; of other instances the beginning.
+    pub note: String,
 }
 
 fn waiter_row(view: &WaiterInfo, here: &InstanceName) -> LockWaiterRow {
@@ -234,6 +240,9 @@ fn waiter_row(view: &WaiterInfo, here: &InstanceName) -> LockWaiterRow {
         owner: format::visible(&view.owner),
         waiting: format::clock(view.waiting),
         waiting_ms: format::ms(view.waiting),
+        left: view.left.map(format::clock).unwrap_or_default(),
+        left_ms: view.left.map_or(0, format::ms),
+        note: format::visible(&view.note),
     }
 }
 

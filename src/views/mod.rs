@@ -24,6 +24,7 @@ pub(crate) mod nodes;
 pub(crate) mod owners;
 pub(crate) mod paging;
 pub(crate) mod runbooks;
+pub(crate) mod table_query;
 pub(crate) mod take;
 pub(crate) mod timeline;
 pub(crate) mod wait_graph;

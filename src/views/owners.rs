@@ -8,6 +8,7 @@ use askama::Template;
 use super::format;
 use super::layout::Layout;
 use super::paging::Paging;
+use super::table_query::TableQuery;
 use crate::manager::overview::{ListedWaiter, Overview};
 
 /// Number of resources that are listed for each owner.
@@ -40,6 +41,7 @@ pub(crate) struct OwnerRow {
 pub(crate) struct OwnersPage {
     layout: Layout,
     rows: Vec<OwnerRow>,
+    query: TableQuery,
     paging: Paging,
     complete: bool,
     age: String,
@@ -56,12 +58,12 @@ struct Sum<'a> {
 }
 
 impl OwnersPage {
-    /// The owner with the most leases comes first. Units of `wall_ms`: milliseconds since 1970.
+    /// Units of `wall_ms`: milliseconds since 1970.
     pub(crate) fn new(
         layout: Layout,
         overview: &Overview,
         waiters: &[ListedWaiter],
-        page: usize,
+        query: TableQuery,
         wall_ms: u64,
     ) -> Self {
         let snapshot = &overview.leases;
@@ -83,9 +85,9 @@ impl OwnersPage {
         for waiter in waiters {
             sums.entry(&waiter.owner).or_default().waiting += 1;
         }
-        let mut all: Vec<(&str, Sum<'_>)> = sums.into_iter().collect();
-        all.sort_unstable_by(|(a, x), (b, y)| (y.leases, y.waiting).cmp(&(x.leases, x.waiting)).then_with(|| a.cmp(b)));
-        let paging = Paging::new(all.len(), page, "/ui/owners".to_owned());
+        let mut all: Vec<(&str, Sum<'_>)> = sums.into_iter().filter(|(owner, _)| query.finds([*owner])).collect();
+        sort(&query, &mut all);
+        let paging = query.paging(all.len());
         let row = |(owner, sum): &(&str, Sum<'_>)| {
             let next_end =
                 sum.next_end.map(|left| left.saturating_sub(overview.age).saturating_sub(overview.lock_delay));
@@ -102,6 +104,47 @@ impl OwnersPage {
         };
         let rows = all[paging.from..paging.to].iter().map(row).collect();
         let (age, age_ms) = (format::time(overview.age), format::ms(overview.age));
-        Self { layout, rows, paging, complete: snapshot.complete, age, age_ms }
+        Self { layout, rows, query, paging, complete: snapshot.complete, age, age_ms }
+    }
+}
+
+fn sort(query: &TableQuery, all: &mut [(&str, Sum<'_>)]) {
+    all.sort_unstable_by(|(a, x), (b, y)| {
+        let by = match query.sort {
+            "owner" => a.cmp(b),
+            "waiters" => x.waiting.cmp(&y.waiting),
+            // The earlier the grant, the longer it has been held.
+            "held" => y.oldest_ms.unwrap_or(u64::MAX).cmp(&x.oldest_ms.unwrap_or(u64::MAX)),
+            "expires" => x.next_end.unwrap_or(Duration::MAX).cmp(&y.next_end.unwrap_or(Duration::MAX)),
+            _ => (x.leases, x.waiting).cmp(&(y.leases, y.waiting)),
+        };
+        query.ordered(by).then_with(|| a.cmp(b))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::views::locks::tests::{NOW_MS, four, layout};
+    use crate::views::table_query::OWNERS;
+
+    #[test]
+    fn owners_are_found_and_ordered() {
+        let waiter = crate::views::waiters::tests::waiter("deploy/prod", "zoe", 9, Some(1));
+        let shown = |query: TableQuery| {
+            let page = OwnersPage::new(layout(), &four(), std::slice::from_ref(&waiter), query, NOW_MS);
+            page.rows.iter().map(|row| row.owner.clone()).collect::<Vec<_>>()
+        };
+        let all = shown(TableQuery::of(OWNERS));
+        assert_eq!(all.last().map(String::as_str), Some("zoe"), "without a lease: {all:?}");
+        let by = |sort, descending| shown(TableQuery { sort, descending, ..TableQuery::of(OWNERS) });
+        assert_eq!(by("waiters", true)[0], "zoe");
+        let mut names = all.clone();
+        names.sort();
+        assert_eq!(by("owner", false), names);
+        names.reverse();
+        assert_eq!(by("owner", true), names);
+        assert_eq!(by("expires", false).last().map(String::as_str), Some("zoe"), "who has nothing is the last");
+        assert_eq!(shown(TableQuery { find: "ZO".to_owned(), ..TableQuery::of(OWNERS) }), ["zoe"]);
     }
 }

@@ -178,6 +178,8 @@ mod tests {
             position: 1,
             owner: "bob".into(),
             waiting: Duration::from_secs(9),
+            left: None,
+            note: "".into(),
         };
         let query = TimelineQuery { prefix: prefix.to_owned(), period: PERIODS[0].0 };
         TimelinePage::new(layout(), query, &four(), &[waiter("deploy/prod"), waiter("next")], events, NOW_MS)

@@ -270,6 +270,8 @@ mod tests {
             position: 1,
             owner: owner.into(),
             waiting: Duration::from_secs(1),
+            left: None,
+            note: "".into(),
         }
     }
 

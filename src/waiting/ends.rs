@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::entry::{Queue, Resource, Waiter};
-use super::event::{Action, HandoverPlan, Mode, WaitLimits, WaiterEntry, WaiterId};
+use super::event::{Action, HandoverPlan, Mode, WaitLimits, WaitRequest, WaiterEntry, WaiterId};
 use super::runs::is_permit;
 use super::wake::{NeededNotices, YIELD_PAUSE};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::{LeaseTag, Notice};
 use crate::redlock::quorum::quorum_of;
-use crate::types::ResourceName;
+use crate::types::{ResourceName, TokenHash};
 
 /// Hand-overs in a row within this instance while another instance has waiters too. After them this
 /// instance yields once, so that no other starves.
@@ -156,6 +156,13 @@ impl Queue {
         resources.filter_map(index).max().unwrap_or(0) + 1
     }
 
+    /// The position in the resource's queue of the waiter with this token of its own.
+    pub fn position_of(&self, resource: &ResourceName, token: &TokenHash) -> Option<usize> {
+        let order = &self.resources.get(resource)?.order;
+        let has_token = |id| self.waiters.get(id).is_some_and(|waiter| waiter.request.token.as_ref() == Some(token));
+        order.iter().position(has_token).map(|index| index + 1)
+    }
+
     /// Whether this waiter still waits for the resource.
     pub fn waits(&self, resource: &ResourceName, id: WaiterId) -> bool {
         self.resources.get(resource).is_some_and(|known| known.order.binary_search(&id).is_ok())
@@ -208,5 +215,6 @@ impl Queue {
 
 fn entry(waiter: &Waiter) -> WaiterEntry {
     let owner = waiter.request.party.as_ref().map_or("", |party| party.owner());
-    WaiterEntry { owner: Arc::from(owner), mode: waiter.request.mode, since: waiter.since }
+    let WaitRequest { mode, until, note, .. } = &waiter.request;
+    WaiterEntry { owner: Arc::from(owner), mode: *mode, since: waiter.since, until: *until, note: Arc::clone(note) }
 }

@@ -44,6 +44,8 @@ pub struct WaitRequest {
     pub admission: Admission,
     /// It is refused when it is the newest in a deadlock; otherwise the deadlock is reported.
     pub refuses_deadlock: bool,
+    /// What it says of itself; for display only.
+    pub note: Arc<str>,
 }
 
 /// What happened.
@@ -277,6 +279,10 @@ pub struct WaiterEntry {
     pub mode: Mode,
     /// When it began to wait.
     pub since: BootTime,
+    /// When it gives up.
+    pub until: BootTime,
+    /// What it says of itself.
+    pub note: Arc<str>,
 }
 
 /// Why a request has no lease.

@@ -93,6 +93,7 @@ impl Bench {
             until: BootTime::default().plus(ms(600_000)),
             admission: Admission::Queued,
             refuses_deadlock: false,
+            note: "".into(),
         }
     }
 

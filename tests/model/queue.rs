@@ -458,6 +458,7 @@ impl Bounds {
                     until: END.plus(Duration::from_nanos(waiter as u64)),
                     admission: Admission::Queued,
                     refuses_deadlock: false,
+                    note: "".into(),
                 };
                 s.phases[waiter] = Phase::Waiting(NEVER);
                 s.on(self, inst, Event::Enqueue(waiter as u64, request));

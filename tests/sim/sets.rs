@@ -265,6 +265,7 @@ pub(super) async fn serve(engine: &Engine, waiting: &Waiting, request: &ClientRe
         until: started.plus(Duration::from_millis(*wait_ms)),
         admission: if *wait_ms > 0 { Admission::Queued } else { Admission::Once },
         refuses_deadlock: false,
+        note: "".into(),
     };
     let now = engine.clock.now();
     lock(world).begins_to_wait(inst, request, *wait_ms, now);

@@ -16,11 +16,13 @@ const SLOWISH: u32 = 2;
 
 /// The settings that observations are compared with.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Thresholds {
+pub(super) struct Thresholds<'a> {
     /// The setting `node_timeout`.
     pub node_timeout: Duration,
     /// The setting `guard`: maximum clock offset; rounds wait for half of it at most.
     pub guard: Duration,
+    /// What the markers have of instances with these settings.
+    pub cluster: &'a str,
 }
 
 /// The findings.
@@ -35,7 +37,7 @@ pub(super) struct Diagnosis {
 }
 
 /// Diagnoses each node, then all together.
-pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds) -> Diagnosis {
+pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds<'_>) -> Diagnosis {
     let mut all = Diagnosis::default();
     for check in checks {
         match &check.result {
@@ -53,7 +55,7 @@ pub(super) fn diagnose(checks: &[NodeCheck], thresholds: &Thresholds) -> Diagnos
         checks.iter().filter_map(|c| Some((c.node.as_str(), c.result.as_ref().ok()?))).collect();
     speed(&seen, checks.len(), thresholds, &mut all);
     clocks(&seen, thresholds, &mut all);
-    identities(&seen, &mut all);
+    identities(&seen, thresholds.cluster, &mut all);
     servers(&seen, &mut all);
     votes(&seen, checks.len(), &mut all);
     leftovers(&seen, checks.len(), &mut all);
@@ -116,7 +118,7 @@ fn single(node: &str, seen: &NodeObservation, all: &mut Diagnosis) {
 }
 
 /// Whether rounds of `serve` would wait for the answers of each node.
-fn speed(seen: &[(&str, &NodeObservation)], nodes: usize, thresholds: &Thresholds, all: &mut Diagnosis) {
+fn speed(seen: &[(&str, &NodeObservation)], nodes: usize, thresholds: &Thresholds<'_>, all: &mut Diagnosis) {
     let timeout = AnswerTimeout::new(thresholds.node_timeout, thresholds.guard);
     let trips: Vec<RoundTrip> = seen.iter().map(|(_, seen)| RoundTrip::steady(seen.latency)).collect();
     timeout.follow(&trips, quorum_of(nodes));
@@ -145,7 +147,7 @@ fn named(keys: &[&str]) -> String {
     text
 }
 
-fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds, all: &mut Diagnosis) {
+fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds<'_>, all: &mut Diagnosis) {
     let mut offsets: Vec<i64> = seen.iter().map(|(_, s)| s.offset_us).collect();
     offsets.sort_unstable();
     let Some(median) = offsets.get(offsets.len().saturating_sub(1) / 2).copied() else { return };
@@ -168,8 +170,8 @@ fn clocks(seen: &[(&str, &NodeObservation)], thresholds: &Thresholds, all: &mut 
     }
 }
 
-/// Two names of one server, and nodes of different clusters.
-fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
+/// Two names of one server, nodes of different clusters, and of another one than `own`.
+fn identities(seen: &[(&str, &NodeObservation)], own: &str, all: &mut Diagnosis) {
     let mut runs: BTreeMap<&str, &str> = BTreeMap::new();
     for (node, seen) in seen.iter().filter(|(_, s)| !s.server.run_id.is_empty()) {
         if let Some(other) = runs.insert(&seen.server.run_id, node) {
@@ -187,6 +189,12 @@ fn identities(seen: &[(&str, &NodeObservation)], all: &mut Diagnosis) {
         all.problems.push(format!(
             "the nodes belong to clusters with different settings (node list, guard, lock_delay, key_template): {}",
             groups.join("; ")
+        ));
+    } else if let Some((_, nodes)) = clusters.first_key_value().filter(|(cluster, _)| **cluster != own) {
+        all.problems.push(format!(
+            "{}: other settings than these (node list, guard, lock_delay, fence_ttl, key_template) are in force: an instance with \
+             these gets no vote. Compare `redlockd config show` of a running instance",
+            nodes.join(", ")
         ));
     }
 }
@@ -237,6 +245,8 @@ fn votes(seen: &[(&str, &NodeObservation)], nodes: usize, all: &mut Diagnosis) {
         .count();
     if votes < need {
         all.problems.push(format!("{votes} of {nodes} nodes vote and {need} are needed: no lock can be acquired"));
+    } else if votes < nodes && votes == need {
+        all.problems.push(format!("{votes} of {nodes} nodes vote, {need} are needed: the next failure is an outage"));
     } else if votes < nodes {
         all.remarks.push(format!("{votes} of {nodes} nodes vote, {need} are needed: {} more may fail", votes - need));
     }

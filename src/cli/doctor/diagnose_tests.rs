@@ -5,8 +5,8 @@ use crate::cli::doctor::collect::{ForeignKey, ObservedLease, ObservedMarker};
 use crate::nodes::redis::{ServerFinding, ServerInfo};
 use crate::protocol::{RosterEntry, View, ViewId};
 
-const THRESHOLDS: Thresholds =
-    Thresholds { node_timeout: Duration::from_millis(50), guard: Duration::from_millis(500) };
+const THRESHOLDS: Thresholds<'_> =
+    Thresholds { node_timeout: Duration::from_millis(50), guard: Duration::from_millis(500), cluster: "x" };
 
 /// Three nodes without a fault.
 fn healthy() -> Vec<NodeCheck> {
@@ -66,6 +66,39 @@ fn each_fault_is_a_problem() {
     }
 }
 
+/// S5: healthy nodes that instances with other settings use are no pass for a roll-out.
+#[test]
+fn s5_nodes_of_instances_with_other_settings_are_a_problem() {
+    let other = Thresholds { cluster: "y", ..THRESHOLDS };
+    let found = diagnose(&healthy(), &other);
+    assert!(
+        found.problems.len() == 1 && found.problems[0].starts_with("a, b, c: other settings than these"),
+        "{found:?}"
+    );
+    let new: Vec<NodeCheck> = healthy()
+        .into_iter()
+        .map(|check| NodeCheck { result: check.result.map(|seen| NodeObservation { marker: None, ..seen }), ..check })
+        .collect();
+    assert!(!diagnose(&new, &other).problems.concat().contains("other settings"), "new nodes have none");
+}
+
+/// S5: that the next failure is an outage is nothing to be content with.
+#[test]
+fn s5_no_margin_is_a_problem_and_a_smaller_one_a_remark() {
+    let without_vote = |nodes: usize| {
+        let mut checks = healthy();
+        for node in ["d", "e"].into_iter().take(nodes - 3) {
+            checks.push(NodeCheck { node: node.to_owned(), result: Ok(seen(node)) });
+        }
+        checks[0].result.as_mut().expect("reachable").marker.as_mut().expect("has one").state = "q".into();
+        findings(&checks)
+    };
+    let (problems, _) = without_vote(3);
+    assert_eq!(problems, "2 of 3 nodes vote, 2 are needed: the next failure is an outage");
+    let (problems, remarks) = without_vote(5);
+    assert!(problems.is_empty() && remarks.contains("4 of 5 nodes vote, 3 are needed: 1 more may fail"), "{remarks}");
+}
+
 #[test]
 fn nodes_in_three_regions_are_no_problem() {
     let mut checks = healthy();
@@ -84,16 +117,9 @@ fn remarks_are_not_problems() {
         s.server.findings = vec![ServerFinding::HasReplicas { count: 1, allowed: true }];
         s.foreign = vec![ForeignKey { key: "other/lock".into(), without_ttl: false }];
         s.leases = vec![ObservedLease { key: "left/over".into(), token_id: "0123abcd".into(), left_ms: 4_000 }];
-        s.marker.as_mut().expect("has one").state = "q".into();
     });
     assert_eq!(problems, "");
-    for words in [
-        "answer takes 30000 us",
-        "replica",
-        "other/lock",
-        "left/over: the lease 0123abcd is on 1 of 3",
-        "2 of 3 nodes vote",
-    ] {
+    for words in ["answer takes 30000 us", "replica", "other/lock", "left/over: the lease 0123abcd is on 1 of 3"] {
         assert!(remarks.contains(words), "{words}: {remarks}");
     }
 }

@@ -8,7 +8,7 @@ use std::io::Write;
 
 use super::exit;
 use super::output::print_line;
-use crate::app::node_tls;
+use crate::app::{cluster_fingerprint, node_tls};
 use crate::config::{Config, Loaded};
 use diagnose::{Diagnosis, Thresholds, diagnose};
 
@@ -34,7 +34,8 @@ pub(super) fn doctor(loaded: &Loaded, out: &mut dyn Write, err: &mut dyn Write) 
             return exit::CONFIG;
         }
     };
-    let thresholds = Thresholds { node_timeout: config.node_timeout, guard: config.guard };
+    let cluster = cluster_fingerprint(config);
+    let thresholds = Thresholds { node_timeout: config.node_timeout, guard: config.guard, cluster: &cluster };
     let Diagnosis { lines, problems, mut remarks } = diagnose(&checks, &thresholds);
     remarks.extend(loaded.warnings.iter().map(ToString::to_string));
     for line in lines {

@@ -64,6 +64,8 @@ pub(crate) fn waiter(view: &WaiterInfo) -> api::Waiter {
         owner: view.owner.clone(),
         mode: view.mode.as_str().to_owned(),
         waiting_ms: ms(view.waiting),
+        left_ms: view.left.map(ms),
+        note: view.note.clone(),
     }
 }
 

@@ -81,6 +81,8 @@ fn inspection(state: LockState) -> Inspection {
             mode: WantedMode::Exclusive,
             owner: "bob".to_owned(),
             waiting: Duration::from_millis(1_500),
+            left: Some(Duration::from_millis(58_500)),
+            note: "release 2.0".to_owned(),
         }],
         waiting_here: 1,
         waiting: 3,
@@ -218,7 +220,10 @@ async fn a_held_lock_shows_holder_waiters_and_nodes() {
     assert_eq!(json["holders"][0]["token_id"], TOKEN_ID);
     assert_eq!(
         json["waiters"],
-        json!([{"instance": here().as_str(), "position": 1, "owner": "bob", "mode": "exclusive", "waiting_ms": 1_500}])
+        json!([{
+            "instance": here().as_str(), "position": 1, "owner": "bob", "mode": "exclusive", "waiting_ms": 1_500,
+            "left_ms": 58_500, "note": "release 2.0"
+        }])
     );
     assert_eq!((&json["waiting"], &json["waiting_here"], &json["waiters_known"]), (&json!(3), &json!(1), &json!(true)));
     assert_eq!(json["answered_by"], here().as_str());

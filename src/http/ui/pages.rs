@@ -33,6 +33,7 @@ use crate::views::locks::LocksPage;
 use crate::views::nodes::NodesPage;
 use crate::views::owners::OwnersPage;
 use crate::views::runbooks::RunbooksPage;
+use crate::views::table_query::{OWNERS, WAITERS};
 use crate::views::timeline::TimelinePage;
 use crate::views::wait_graph::WaitGraph;
 use crate::views::waiters::{WaitersPage, deadlock_rows};
@@ -160,25 +161,25 @@ fn base_url(state: &AppState, request: &Request) -> String {
 
 /// `GET /ui/waiters`.
 pub(super) async fn waiters(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let page = queries::pages(request.uri())?;
+    let query = queries::table(request.uri(), WAITERS)?;
     let access = Access::of(&request);
     let layout = layout(&state, Tab::Waiters, "Waiters", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
     let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
-    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, page, &state.manager.deadlocks(), may_read))
+    html(StatusCode::OK, &WaitersPage::new(layout, &overview, &waiters, query, &state.manager.deadlocks(), may_read))
 }
 
 /// `GET /ui/owners`.
 pub(super) async fn owners(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
-    let page = queries::pages(request.uri())?;
+    let query = queries::table(request.uri(), OWNERS)?;
     let access = Access::of(&request);
     let layout = layout(&state, Tab::Owners, "Owners", request.uri(), &access);
     state.manager.events().follow_cluster();
     drop(request);
     let (overview, waiters) = visible_to(&state, &access).await;
-    html(StatusCode::OK, &OwnersPage::new(layout, &overview, &waiters, page, state.manager.wall_ms()))
+    html(StatusCode::OK, &OwnersPage::new(layout, &overview, &waiters, query, state.manager.wall_ms()))
 }
 
 /// `GET /ui/nodes`.

@@ -11,7 +11,7 @@ use crate::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NoVote, NodeResult,
     Reply, Request, RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, Vote, acquire, acquire_set,
     acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list, membership, read,
-    release, restore, revoke, update, waiters,
+    release, restore, revoke, ticket, tickets, update, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -105,6 +105,8 @@ impl ReferenceNode {
             Request::Index(args) => index::reference::apply(memory, context, args),
             Request::Kept(args) => kept::reference::apply(memory, context, args),
             Request::Waiters(args) => waiters::reference::apply(memory, context, args),
+            Request::Ticket(args) => ticket::reference::apply(memory, context, args),
+            Request::Tickets(args) => tickets::reference::apply(memory, context, args),
             Request::Read(args) => read::reference::apply(memory, context, args),
             Request::Fill(args) => fill::reference::apply(memory, context, args),
             Request::Probe(args) => {

@@ -13,6 +13,7 @@ mod limits;
 mod login;
 mod lying_node;
 mod matrix;
+mod page_commands;
 mod redis_side;
 mod reload;
 mod secrets;

@@ -1,0 +1,101 @@
+//! Drives the Rust client for `clients/conformance.py`: commands on standard input, events on standard output.
+#![expect(clippy::print_stdout, reason = "events are its output")]
+
+use std::time::Duration;
+
+use redlockd_client::{
+    BaseUrl, Client, ClientError, ClientSettings, ErrorClass, Lock, LockOptions, LockRequest, Locks, PermitLimit,
+    ResourceName, WantedMode,
+};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::task::{LocalSet, spawn_local};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "lowercase")]
+enum Command {
+    Acquire { name: String, ttl_ms: u64, wait_ms: u64, mode: Option<String>, limit: Option<u64> },
+    Check,
+    Release,
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub async fn main() -> Result<(), Failure> {
+    LocalSet::new().run_until(drive()).await
+}
+
+/// Carries out one command after the other; the renewal runs beside them.
+async fn drive() -> Result<(), Failure> {
+    let urls = std::env::var("REDLOCKD_URL")?;
+    let urls = urls.split(',').map(BaseUrl::parse).collect::<Result<Vec<_>, _>>()?;
+    let locks = Locks::new(Client::new(ClientSettings { urls, key: None, ca_pem: None })?);
+    let (mut held, mut commands) = (None::<Lock>, BufReader::new(tokio::io::stdin()).lines());
+    while let Some(line) = commands.next_line().await? {
+        let event = match (serde_json::from_str(&line)?, held.take()) {
+            (Command::Acquire { name, ttl_ms, wait_ms, mode, limit }, _) => {
+                let mode = match (mode.as_deref(), limit.and_then(PermitLimit::new)) {
+                    (_, Some(limit)) => WantedMode::Permit { limit },
+                    (Some("shared"), None) => WantedMode::Shared,
+                    _ => WantedMode::Exclusive,
+                };
+                let wanted = (ResourceName::parse(&name)?, mode, Duration::from_millis(ttl_ms));
+                match begin(&locks, wanted, Duration::from_millis(wait_ms)).await {
+                    Ok((lock, event)) => {
+                        held = Some(lock);
+                        event
+                    }
+                    Err(error) => refused(&error),
+                }
+            }
+            (Command::Check, Some(lock)) => {
+                let valid = lock.valid_for();
+                held = Some(lock);
+                match valid {
+                    Duration::ZERO => json!({ "event": "not-valid" }),
+                    valid => json!({ "event": "valid", "valid_for_ms": valid.as_millis() }),
+                }
+            }
+            (Command::Release, Some(lock)) => match lock.release().await {
+                Ok(()) => json!({ "event": "released" }),
+                Err(error) if error.class() == ErrorClass::Lost => json!({ "event": "not-valid" }),
+                Err(error) => refused(&error),
+            },
+            (_, None) => return Err("nothing was acquired".into()),
+        };
+        println!("{event}");
+    }
+    Ok(())
+}
+
+/// Acquires, and says when that is lost.
+async fn begin(
+    locks: &Locks,
+    (resource, mode, ttl): (ResourceName, WantedMode, Duration),
+    wait: Duration,
+) -> Result<(Lock, serde_json::Value), ClientError> {
+    let request = LockRequest { mode, ttl: Some(ttl), ..LockRequest::of(resource) };
+    let margin = (ttl / 10).min(Duration::from_millis(500));
+    let lock = locks.acquire(&request, LockOptions { wait, margin }).await?;
+    let lost = lock.lost();
+    spawn_local(async move {
+        let end = lost.await;
+        println!("{}", json!({ "event": "lost", "why": format!("{end:?}") }));
+    });
+    let event = json!({
+        "event": "acquired", "fence": lock.fence(), "slot": lock.slot(), "valid_for_ms": lock.valid_for().as_millis(),
+    });
+    Ok((lock, event))
+}
+
+fn refused(error: &ClientError) -> serde_json::Value {
+    let kind = match error.class() {
+        ErrorClass::Held => "held",
+        ErrorClass::Unavailable => "unavailable",
+        ErrorClass::Lost => "lost",
+        _ => "refused",
+    };
+    json!({ "event": "refused", "kind": kind, "why": error.to_string() })
+}

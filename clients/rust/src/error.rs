@@ -1,0 +1,178 @@
+//! How a request can fail: no instance answered, an instance refused, or the answer was not redlockd's. The slugs of the
+//! contract appear only where a caller branches on them.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::transport::CONNECT_TIMEOUT;
+use redlockd_base::api;
+use redlockd_base::types::is_hidden;
+
+/// A refusal by an instance.
+#[derive(Debug, Clone)]
+pub struct ApiRefusal {
+    /// The instance's URL.
+    pub url: String,
+    /// The status code.
+    pub status: u16,
+    /// The last segment of the problem's type; empty where the answer was no problem document.
+    pub slug: String,
+    /// The problem document; empty if there was none.
+    pub problem: Box<api::ProblemDetails>,
+    /// The header `Retry-After`.
+    pub retry_after: Option<Duration>,
+}
+
+/// Why a request has no result.
+#[derive(Debug, Clone)]
+pub enum ClientError {
+    /// No instance answered.
+    Unreachable {
+        /// `(URL, reason)` of each that was tried, in that order.
+        tries: Vec<(String, String)>,
+        /// A request may have been received and executed all the same.
+        maybe_sent: bool,
+    },
+    /// An instance refused.
+    Refused(ApiRefusal),
+    /// The answer was not redlockd's, or could not be read.
+    Unexpected {
+        /// Where the answer came from.
+        url: String,
+        /// What is wrong with it. Never repeats a body.
+        detail: String,
+    },
+}
+
+/// What a caller should do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The lock is held: try later, or give up.
+    Held,
+    /// Waiting would be a deadlock: release what is held and start over.
+    Deadlock,
+    /// The service is not available now: try again.
+    Unavailable,
+    /// The lease of this token has ended: stop working.
+    Lost,
+    /// The key is missing, wrong, or lacks the right.
+    Forbidden,
+    /// The lock is free.
+    NotHeld,
+    /// The holder's fence is not the one in the request.
+    Changed,
+    /// The request is invalid: do not repeat it.
+    Wrong,
+}
+
+impl ClientError {
+    /// What a caller should do.
+    pub fn class(&self) -> ErrorClass {
+        let Self::Refused(refusal) = self else { return ErrorClass::Unavailable };
+        match refusal.status {
+            423 => ErrorClass::Held,
+            409 if refusal.slug == "deadlock" => ErrorClass::Deadlock,
+            409 | 410 => ErrorClass::Lost,
+            412 if refusal.slug == "stale-fence" => ErrorClass::Lost,
+            401 | 403 => ErrorClass::Forbidden,
+            404 if refusal.slug == "not-held" => ErrorClass::NotHeld,
+            412 => ErrorClass::Changed,
+            429 | 500..=599 => ErrorClass::Unavailable,
+            _ => ErrorClass::Wrong,
+        }
+    }
+
+    /// The refusal, if an instance refused.
+    pub fn refusal(&self) -> Option<&ApiRefusal> {
+        match self {
+            Self::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+
+    /// The problem document of a refusal; where no instance sent one, one with the sentence of this error.
+    pub fn problem(&self) -> serde_json::Value {
+        match self.refusal().filter(|refusal| !refusal.problem.kind.is_empty()) {
+            Some(refusal) => serde_json::to_value(&refusal.problem).unwrap_or_default(),
+            None => serde_json::json!({
+                "type": "about:blank", "title": "No answer of redlockd", "detail": self.to_string(),
+            }),
+        }
+    }
+
+    /// Whether the request may have been executed although it failed.
+    pub fn maybe_done(&self) -> bool {
+        match self {
+            Self::Unreachable { maybe_sent, .. } => *maybe_sent,
+            Self::Unexpected { .. } => true,
+            Self::Refused(refusal) => refusal.status >= 500,
+        }
+    }
+}
+
+/// One sentence.
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable { tries, .. } => {
+                f.write_str("no instance of the service answers")?;
+                for (i, (url, why)) in tries.iter().enumerate() {
+                    write!(f, "{} {url}: {why}", if i == 0 { ":" } else { ";" })?;
+                }
+                Ok(())
+            }
+            Self::Refused(refusal) => {
+                let problem = &refusal.problem;
+                match problem.detail.is_empty() {
+                    true => write!(f, "{} answered with status {}", refusal.url, refusal.status)?,
+                    false => f.write_str(&one_line(&problem.detail))?,
+                }
+                // The service's sentence names the only wrong field itself.
+                let errors = problem.members.errors.iter().flatten();
+                for error in errors.filter(|error| !problem.detail.contains(&error.detail)) {
+                    write!(f, "; {} {}", one_line(&error.field), one_line(&error.detail))?;
+                }
+                Ok(())
+            }
+            Self::Unexpected { url, detail } => write!(f, "{url} does not answer like redlockd: {detail}"),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+/// External text for a message or a table: control characters are escaped, and characters that are invisible or change the
+/// direction of text.
+pub fn one_line(text: &str) -> String {
+    let shown = |c: char| match c {
+        c if c.is_control() => c.escape_debug().to_string(),
+        c if is_hidden(c) => c.escape_unicode().to_string(),
+        c => c.to_string(),
+    };
+    text.chars().map(shown).collect()
+}
+/// Why a try failed.
+pub(super) fn reason(error: &reqwest::Error, timeout: Duration) -> String {
+    if error.is_timeout() {
+        let limit = if error.is_connect() { timeout.min(CONNECT_TIMEOUT) } else { timeout };
+        return format!("no answer within {} ms", limit.as_millis());
+    }
+    let cause = causes(error);
+    // What a server of another protocol answers, in the words of the HTTP and TLS libraries.
+    match cause.as_str() {
+        text if text.contains("InvalidContentType") => "it does not speak TLS (is the URL http://?)".to_owned(),
+        text if text.contains("invalid HTTP version") || text.contains("connection closed before message") => {
+            format!("it does not speak HTTP (is it another service's port, or the URL https://?): {cause}")
+        }
+        _ => cause,
+    }
+}
+
+/// The innermost cause; the outer ones repeat the URL.
+pub(super) fn causes(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}

@@ -1,0 +1,112 @@
+//! Renews a lease at a third of its TTL while it is polled, and reports in time that it can no longer be renewed. The
+//! deadline is local: start of the last successful request plus the validity, on a clock that counts suspend.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::error::{ClientError, ErrorClass};
+use super::requests::TimedLease;
+use super::transport::Client;
+use redlockd_base::clock::{BootTime, Clock, SystemClock};
+use redlockd_base::entropy::SystemEntropy;
+use redlockd_base::renewal::{renewal_interval, renewal_retry};
+use redlockd_base::types::{ResourceName, Token};
+
+/// Maximum duration of one try, as a part of the TTL, so that several fit before the end …
+const TRIES_PER_TTL: u32 = 12;
+/// … and at most this: another instance may be faster.
+const TRY_MAX: Duration = Duration::from_secs(2);
+/// Longest single sleep: timers stop while the machine is suspended, leases do not, so the clock is read this often.
+const CLOCK_CHECK: Duration = Duration::from_millis(500);
+
+/// Why a lease is no longer renewed.
+#[derive(Debug, Clone)]
+pub enum RenewalEnd {
+    /// The service reported its end.
+    Ended(ClientError),
+    /// No renewal succeeded in time.
+    NotRenewed,
+}
+
+/// Renews one lease.
+#[derive(Debug)]
+pub struct LeaseRenewer {
+    client: Client,
+    resource: ResourceName,
+    token: Token,
+    ttl: Duration,
+    due: BootTime,
+    deadline: watch::Sender<BootTime>,
+}
+
+impl LeaseRenewer {
+    /// For a lease that was just granted; also returns its deadline, which every renewal updates.
+    pub fn new(
+        client: Client,
+        resource: ResourceName,
+        token: Token,
+        from: &TimedLease,
+    ) -> (Self, watch::Receiver<BootTime>) {
+        let ttl = Duration::from_millis(from.lease.ttl_ms);
+        let due = from.granted.plus(renewal_interval(ttl));
+        let (deadline, watched) = watch::channel(from.deadline);
+        (Self { client, resource, token, ttl, due, deadline }, watched)
+    }
+
+    /// Renews until that is no longer possible; returns at least `notice` before the deadline unless the service ended the
+    /// lease. `on_failure` is called for each failed try.
+    /// Cancel: the deadline stands; call it again to continue.
+    pub async fn run(&mut self, notice: Duration, mut on_failure: impl FnMut(&ClientError)) -> RenewalEnd {
+        loop {
+            let end = self.deadline.borrow().minus(notice);
+            let due = self.due;
+            if due >= end {
+                sleep_until(end).await;
+                return RenewalEnd::NotRenewed;
+            }
+            sleep_until(due).await;
+            let left = end.since(SystemClock.now());
+            if left.is_zero() {
+                return RenewalEnd::NotRenewed;
+            }
+            let timeout = (self.ttl / TRIES_PER_TTL).min(TRY_MAX).max(Duration::from_millis(1));
+            let nothing = serde_json::Map::new();
+            let extend = self.client.extend(&self.resource, &self.token, nothing, timeout);
+            // Trying several instances may take longer than the time left.
+            let outcome = tokio::select! {
+                biased;
+                outcome = extend => outcome,
+                () = sleep_until(end) => continue,
+            };
+            match outcome {
+                Ok(renewed) => {
+                    self.due = renewed.granted.plus(renewal_interval(self.ttl));
+                    // An extend never shortens what was promised.
+                    self.deadline.send_if_modified(|deadline| {
+                        let later = renewed.deadline > *deadline;
+                        *deadline = renewed.deadline.max(*deadline);
+                        later
+                    });
+                }
+                Err(error) if error.class() == ErrorClass::Lost => return RenewalEnd::Ended(error),
+                Err(error) => {
+                    on_failure(&error);
+                    self.due = SystemClock.now().plus(renewal_retry(self.ttl, &SystemEntropy));
+                }
+            }
+        }
+    }
+}
+
+/// Resolves at `at`, also if the machine was suspended in between, half a second late at most then.
+/// Cancel: nothing is left behind.
+pub async fn sleep_until(at: BootTime) {
+    loop {
+        let left = at.since(SystemClock.now());
+        if left.is_zero() {
+            return;
+        }
+        SystemClock.sleep(left.min(CLOCK_CHECK)).await;
+    }
+}

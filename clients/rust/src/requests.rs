@@ -1,0 +1,331 @@
+//! Each endpoint as a function with checked input and typed output. Repeating requests is the task of [`super::acquire`]
+//! and [`super::renewal`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::json;
+
+use super::error::ClientError;
+use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
+use redlockd_base::api;
+use redlockd_base::clock::BootTime;
+use redlockd_base::duration::format_duration;
+use redlockd_base::types::{NodeId, ResourceName, Token, WantedMode};
+
+/// Maximum number of pages of a list that are read: a million entries.
+const PAGES_MAX: usize = 1_000;
+
+/// What to acquire, and its labels.
+#[derive(Debug, Clone)]
+pub struct LockRequest {
+    /// The name of the lock.
+    pub resource: ResourceName,
+    /// How the lease shares it.
+    pub mode: WantedMode,
+    /// TTL of the lease; `None`: the service's default.
+    pub ttl: Option<Duration>,
+    /// The owner's label.
+    pub owner: String,
+    /// The purpose, for people.
+    pub note: String,
+    /// Further labels.
+    pub metadata: BTreeMap<String, String>,
+    /// For how long the service renews the lease; `None`: it does not.
+    pub kept_for: Option<Duration>,
+    /// Refuse it if it is the newest request in a deadlock.
+    pub refuses_deadlock: bool,
+}
+
+impl LockRequest {
+    /// For this lock, with all else as the service has it.
+    pub fn of(resource: ResourceName) -> Self {
+        Self {
+            resource,
+            mode: WantedMode::Exclusive,
+            ttl: None,
+            owner: String::new(),
+            note: String::new(),
+            metadata: BTreeMap::new(),
+            kept_for: None,
+            refuses_deadlock: false,
+        }
+    }
+}
+
+/// A lease with its validity on this machine's clock.
+#[derive(Debug, Clone)]
+pub struct TimedLease {
+    /// The service's answer.
+    pub lease: api::Lease,
+    /// The earliest instant at which the lease can have been granted: when the request was sent, plus the reported wait
+    /// less 1 %, because clock rates differ.
+    pub granted: BootTime,
+    /// `granted` plus the validity: do not rely on the lease beyond it.
+    pub deadline: BootTime,
+}
+
+/// How an operator ends a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForcedRelease {
+    /// Refuse renewals: the lease ends with its validity.
+    Revoke,
+    /// End it at once, even if its holder is still working.
+    Now,
+}
+
+fn hook_path(name: &str, action: &str) -> String {
+    let name = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
+    format!("/hooks/{name}/{action}")
+}
+
+fn lock_path(resource: &ResourceName) -> String {
+    format!("/locks/{resource}")
+}
+
+fn timed(lease: api::Lease, started: BootTime) -> TimedLease {
+    let waited = Duration::from_millis(lease.waited_ms.unwrap_or(0));
+    let discount = Duration::from_millis(lease.waited_ms.unwrap_or(0).div_ceil(100));
+    let granted = started.plus(waited.saturating_sub(discount));
+    TimedLease { granted, deadline: granted.plus(Duration::from_millis(lease.valid_for_ms)), lease }
+}
+
+impl Client {
+    /// `POST /locks/{resource}` once, with the caller's own token, so that it may be repeated.
+    /// Waits for at most `wait`; the service may cut whole seconds of it to its own longest wait.
+    ///
+    /// Errors: [`ClientError`]. Cancel: the service removes the waiter; a lease that was granted at the same moment has to
+    /// be released by the caller.
+    pub async fn acquire_once(
+        &self,
+        request: &LockRequest,
+        token: &Token,
+        wait: Duration,
+    ) -> Result<TimedLease, ClientError> {
+        let mut body = json!({ "owner": request.owner, "note": request.note, "metadata": request.metadata });
+        match request.mode {
+            WantedMode::Exclusive => {}
+            WantedMode::Shared => body["mode"] = "shared".into(),
+            WantedMode::Permit { limit } => body["limit"] = limit.get().into(),
+        }
+        if request.refuses_deadlock {
+            body["on_deadlock"] = "refuse".into();
+        }
+        if let Some(kept_for) = request.kept_for {
+            body["keep"] = format_duration(kept_for).into();
+        }
+        if let Some(ttl) = request.ttl {
+            body["ttl"] = format_duration(ttl).into();
+        }
+        if !wait.is_zero() {
+            // Repeated, it takes its place in the queue again. As secret as the hash that nodes store.
+            body["wait_id"] = token.hash().as_str().into();
+        }
+        // The service cuts `Prefer: wait` to its limit, but refuses a field `wait` above it.
+        let whole = wait.as_secs();
+        if whole == 0 {
+            body["wait"] = format_duration(wait).into();
+        }
+        let timeout = ANSWER_TIMEOUT.saturating_add(wait);
+        let prefer_wait = (whole > 0).then_some(whole);
+        let http = ApiRequest {
+            body: Some(body),
+            prefer_wait,
+            timeout,
+            ..ApiRequest::new(Method::POST, lock_path(&request.resource))
+        };
+        let response = self.send(&http.token(token)).await?;
+        Ok(timed(response.json()?, response.started))
+    }
+
+    /// `PATCH /locks/{resource}`: renews, and edits what `changes` names (`ttl`, `keep`, `note`, `metadata`); `mode` = `shared`
+    /// makes an exclusive lease a shared one.
+    /// `timeout` is for each instance.
+    ///
+    /// Errors: [`ClientError`]. Cancel: it may or may not have been extended.
+    pub async fn extend(
+        &self,
+        resource: &ResourceName,
+        token: &Token,
+        changes: serde_json::Map<String, serde_json::Value>,
+        timeout: Duration,
+    ) -> Result<TimedLease, ClientError> {
+        let request =
+            ApiRequest { body: Some(changes.into()), timeout, ..ApiRequest::new(Method::PATCH, lock_path(resource)) };
+        let response = self.send(&request.token(token)).await?;
+        Ok(timed(response.json()?, response.started))
+    }
+
+    /// `DELETE /locks/{resource}` by its holder.
+    ///
+    /// Errors: [`ClientError`]. Cancel: it may or may not have been released.
+    pub async fn release(&self, resource: &ResourceName, token: &Token, timeout: Duration) -> Result<(), ClientError> {
+        let request = ApiRequest { timeout, ..ApiRequest::new(Method::DELETE, lock_path(resource)) };
+        self.send(&request.token(token)).await.map(drop)
+    }
+
+    /// `DELETE /locks/{resource}?force=…`; with `fence`, only while the lease with this fence holds
+    /// it, which also says which of several is meant. Not repeated at another instance if one may have received it.
+    ///
+    /// Errors: [`ClientError`]. Cancel: it may or may not have been ended.
+    pub async fn force(
+        &self,
+        resource: &ResourceName,
+        mode: ForcedRelease,
+        reason: &str,
+        fence: Option<u64>,
+    ) -> Result<Option<api::Revoked>, ClientError> {
+        let word = match mode {
+            ForcedRelease::Revoke => "revoke",
+            ForcedRelease::Now => "now",
+        };
+        let query = vec![("force", word.to_owned()), ("reason", reason.to_owned())];
+        let repeatable = mode == ForcedRelease::Revoke;
+        let request =
+            ApiRequest { query, if_match: fence, repeatable, ..ApiRequest::new(Method::DELETE, lock_path(resource)) };
+        let response = self.send(&request).await?;
+        if response.body.is_empty() { Ok(None) } else { response.json().map(Some) }
+    }
+
+    /// `GET /locks/{resource}`; `None` if it is free.
+    ///
+    /// Errors: [`ClientError`]. Cancel: nothing is left behind.
+    pub async fn inspect(&self, resource: &ResourceName) -> Result<Option<api::Lock>, ClientError> {
+        match self.send(&ApiRequest::new(Method::GET, lock_path(resource))).await {
+            Ok(response) => response.json().map(Some),
+            Err(ClientError::Refused(refusal)) if refusal.slug == "not-held" => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `GET /fences/{resource}`: whether `fence` is that of the lease that stands.
+    ///
+    /// Errors: [`ClientError`], of the class [`super::error::ErrorClass::Lost`] if it is not. Cancel: nothing is left behind.
+    pub async fn check_fence(&self, resource: &ResourceName, fence: u64) -> Result<api::FenceCheck, ClientError> {
+        let query = vec![("fence", fence.to_string())];
+        let request = ApiRequest { query, ..ApiRequest::new(Method::GET, format!("/fences/{resource}")) };
+        self.send(&request).await?.json()
+    }
+
+    /// `GET /events` for the past. `filter` has at least a `limit`.
+    ///
+    /// Errors: [`ClientError`]. Cancel: nothing is left behind.
+    pub async fn past_events(&self, filter: Vec<(&'static str, String)>) -> Result<api::PastEvents, ClientError> {
+        self.send(&ApiRequest { query: filter, ..ApiRequest::new(Method::GET, EVENTS) }).await?.json()
+    }
+
+    /// `GET /locks`, all pages of it. The summary is that of the last page.
+    ///
+    /// Errors: [`ClientError`]. Cancel: nothing is left behind.
+    pub async fn list(&self, filter: &[(&'static str, String)]) -> Result<api::List, ClientError> {
+        let mut items = Vec::new();
+        let mut cursor: Option<String> = None;
+        for _ in 0..PAGES_MAX {
+            let cursor_field = cursor.iter().map(|c| ("cursor", c.clone()));
+            let query = filter.iter().cloned().chain(cursor_field).collect();
+            let page: api::List =
+                self.send(&ApiRequest { query, ..ApiRequest::new(Method::GET, "/locks") }).await?.json()?;
+            items.extend(page.items.iter().cloned());
+            cursor.clone_from(&page.next_cursor);
+            if cursor.is_none() {
+                return Ok(api::List { items, ..page });
+            }
+        }
+        Err(ClientError::Unexpected { url: self.urls_shown(), detail: "its list does not end".to_owned() })
+    }
+
+    /// `GET /nodes`. Errors: [`ClientError`]. Cancel: nothing is left behind.
+    pub async fn nodes(&self) -> Result<api::Nodes, ClientError> {
+        self.send(&ApiRequest::new(Method::GET, "/nodes")).await?.json()
+    }
+
+    /// `POST /nodes/{node}`: says that a node has ended for good. The instance that answers notes it.
+    ///
+    /// Errors: [`ClientError`]. Cancel: it may or may not have been noted.
+    pub async fn forget_node(&self, node: &NodeId, reason: &str) -> Result<api::Nodes, ClientError> {
+        let body = Some(json!({ "action": "forget", "reason": reason }));
+        self.send(&ApiRequest { body, ..ApiRequest::new(Method::POST, format!("/nodes/{node}")) }).await?.json()
+    }
+
+    /// `POST /nodes/{node}`: gives the name to the server at this URL. `timeout`: for the answer.
+    ///
+    /// Errors: [`ClientError`]. Cancel: it may or may not be replaced.
+    pub async fn replace_node(
+        &self,
+        node: &NodeId,
+        url: &str,
+        reason: &str,
+        timeout: Duration,
+    ) -> Result<api::Nodes, ClientError> {
+        let body = Some(json!({ "action": "replace", "url": url, "reason": reason }));
+        self.send(&ApiRequest { body, timeout, ..ApiRequest::new(Method::POST, format!("/nodes/{node}")) })
+            .await?
+            .json()
+    }
+
+    /// `GET /hooks`. Errors: [`ClientError`].
+    pub async fn hooks(&self) -> Result<api::Hooks, ClientError> {
+        self.send(&ApiRequest::new(Method::GET, "/hooks".to_owned())).await?.json()
+    }
+
+    /// `POST /hooks/{name}/test`. `timeout`: for the answer.
+    ///
+    /// Errors: [`ClientError`]. Cancel: the test may have been sent.
+    pub async fn test_hook(&self, name: &str, timeout: Duration) -> Result<api::HookTry, ClientError> {
+        let request = ApiRequest::new(Method::POST, hook_path(name, "test"));
+        self.send(&ApiRequest { timeout, ..request }).await?.json()
+    }
+
+    /// `POST /hooks/{name}/replay`.
+    ///
+    /// Errors: [`ClientError`]. Cancel: messages may be sent again.
+    pub async fn replay_hook(&self, name: &str) -> Result<api::HookReplay, ClientError> {
+        self.send(&ApiRequest::new(Method::POST, hook_path(name, "replay"))).await?.json()
+    }
+
+    /// `GET /health/live` or `/health/ready`.
+    ///
+    /// Errors: [`ClientError`]; a service that is not ready is a refusal. Cancel: nothing is left behind.
+    pub async fn health(&self, ready: bool, timeout: Duration) -> Result<api::Health, ClientError> {
+        let path = if ready { "/health/ready" } else { "/health/live" };
+        self.send(&ApiRequest { timeout, ..ApiRequest::new(Method::GET, path) }).await?.json()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn lease(waited_ms: Option<u64>, valid_for_ms: u64) -> api::Lease {
+        serde_json::from_value(json!({
+            "resource": "x", "mode": "exclusive", "token_id": "0", "fence": 1, "owner": "", "note": "", "metadata": {},
+            "acquired_at": "", "expires_at": "", "ttl_ms": 30_000, "valid_for_ms": valid_for_ms, "waited_ms": waited_ms,
+            "quorum": { "granted": 1, "needed": 1, "nodes": 1 },
+        }))
+        .expect("a lease")
+    }
+
+    /// The service promised `valid_for_ms` at an instant at least `waited_ms` after the request was sent, by a clock that
+    /// is up to 1 % fast.
+    #[test]
+    fn reported_wait_is_discounted_for_clock_rates() {
+        let started = BootTime::from_nanos(1_000_000_000);
+        let left = |waited, valid| timed(lease(waited, valid), started).deadline.since(started).as_millis();
+        assert_eq!(left(None, 29_000), 29_000);
+        assert_eq!(left(Some(0), 29_000), 29_000);
+        assert_eq!(left(Some(60_000), 29_000), 88_400);
+        assert_eq!(left(Some(5), 29_000), 29_004);
+    }
+
+    proptest! {
+        #[test]
+        fn deadline_is_never_later_than_wait_plus_validity(waited: u32, valid: u32) {
+            let started = BootTime::from_nanos(1);
+            let left = timed(lease(Some(waited.into()), valid.into()), started).deadline.since(started).as_millis();
+            prop_assert!(left <= u128::from(waited) * 99 / 100 + u128::from(valid));
+        }
+    }
+}

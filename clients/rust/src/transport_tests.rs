@@ -1,0 +1,172 @@
+//! The transport against small servers on loopback with prepared answers.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
+
+use super::*;
+use crate::error::ErrorClass;
+
+/// A server that gives each of `answers` to one connection, in order, and then closes; what it was
+/// sent comes back from the handle.
+fn server(answers: Vec<String>) -> (BaseUrl, thread::JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = BaseUrl::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL");
+    let handle = thread::spawn(move || {
+        let answer_one = |answer: String| {
+            let (mut stream, _) = listener.accept().expect("a caller");
+            let mut received = Vec::new();
+            let mut buffer = [0; 4096];
+            while !received.windows(4).any(|w| w == b"\r\n\r\n") {
+                let n = stream.read(&mut buffer).expect("readable");
+                assert_ne!(n, 0, "the caller left");
+                received.extend_from_slice(&buffer[..n]);
+            }
+            stream.write_all(answer.as_bytes()).expect("writable");
+            String::from_utf8(received).expect("text")
+        };
+        answers.into_iter().map(answer_one).collect()
+    });
+    (url, handle)
+}
+
+fn response(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\nRetry-After: 7\r\n\r\n{body}", body.len())
+}
+
+fn problem(status: u16, slug: &str) -> String {
+    format!(r#"{{"type":"/problems/{slug}","title":"T","status":{status},"detail":"D","instance":"i"}}"#)
+}
+
+/// An address without a listener.
+fn no_listener() -> BaseUrl {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    BaseUrl::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL")
+}
+
+fn client(urls: Vec<BaseUrl>) -> Client {
+    Client::new(ClientSettings { urls, ..ClientSettings::default() }).expect("a client")
+}
+
+fn get() -> ApiRequest<'static> {
+    ApiRequest { timeout: Duration::from_secs(20), ..ApiRequest::new(Method::GET, "/x") }
+}
+
+#[tokio::test]
+async fn instances_are_tried_in_turn_and_the_one_that_answered_comes_first_from_then_on() {
+    let draining = response("503 Service Unavailable", &problem(503, "draining"));
+    let (passed_over, first) = server(vec![draining]);
+    let (good, second) = server(vec![response("200 OK", "1"), response("200 OK", "2")]);
+    let client = client(vec![no_listener(), passed_over, good.clone()]);
+    for body in ["1", "2"] {
+        let answer = client.send(&get()).await.expect("an answer");
+        assert_eq!((answer.body.as_slice(), answer.url), (body.as_bytes(), good.to_string()));
+    }
+    assert_eq!((first.join().expect("served").len(), second.join().expect("served").len()), (1, 2));
+}
+
+/// An address that accepts connections and never answers.
+fn hung() -> (BaseUrl, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    (BaseUrl::parse(&format!("http://{}", listener.local_addr().expect("bound"))).expect("a URL"), listener)
+}
+
+#[tokio::test]
+async fn an_instance_that_hangs_costs_a_second() {
+    let ((hung, _listener), (good, served)) = (hung(), server(vec![response("200 OK", "1")]));
+    let begun = SystemClock.now();
+    let answer = client(vec![hung.clone(), good.clone()]).send(&get()).await.expect("an answer");
+    let took = SystemClock.now().since(begun);
+    assert_eq!(answer.url, good.to_string());
+    let (least, most) = (PROBE_AFTER + PROBE_TIMEOUT, Duration::from_secs(5));
+    assert!(least <= took && took < most, "{took:?}");
+    served.join().expect("served");
+    // What must not be repeated is awaited, since it may have been received.
+    let once = ApiRequest { repeatable: false, timeout: Duration::from_secs(2), ..get() };
+    let error = client(vec![hung, good]).send(&once).await.expect_err("it hangs");
+    assert!(error.to_string().contains("no answer within 2000 ms"), "{error}");
+}
+
+#[tokio::test]
+async fn unreachable_instances_are_reported_with_each_url_and_nothing_was_sent() {
+    let urls = [no_listener(), no_listener()];
+    let error = client(urls.to_vec()).send(&get()).await.expect_err("no listener");
+    assert_eq!((error.class(), error.maybe_done()), (ErrorClass::Unavailable, false));
+    let text = error.to_string();
+    assert!(urls.iter().all(|url| text.contains(&url.to_string())) && text.contains("refused"), "{text}");
+}
+
+#[tokio::test]
+async fn another_protocol_is_named() {
+    for (scheme, answer, word) in
+        [("https", "HTTP/1.1 400 Bad Request\r\n\r\n", "TLS"), ("http", "-ERR unknown command\r\n", "HTTP")]
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("{scheme}://{}", listener.local_addr().expect("bound"));
+        let served = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a caller");
+            let _ = stream.read(&mut [0; 4096]).expect("readable");
+            stream.write_all(answer.as_bytes()).expect("writable");
+        });
+        let error = client(vec![BaseUrl::parse(&url).expect("a URL")]).send(&get()).await.expect_err("no answer");
+        assert!(error.to_string().contains(&format!("it does not speak {word} ")), "{error}");
+        served.join().expect("served");
+    }
+}
+
+#[tokio::test]
+async fn what_must_not_be_repeated_is_not_once_it_may_have_been_received() {
+    let (broken, received) = server(vec![String::new()]);
+    let (untouched, _) = server(vec![]);
+    let ask = ApiRequest { repeatable: false, ..get() };
+    let error = client(vec![broken, untouched]).send(&ask).await.expect_err("it broke");
+    assert!(error.maybe_done());
+    assert!(matches!(error, ClientError::Unreachable { tries, .. } if tries.len() == 1));
+    received.join().expect("served");
+}
+
+#[tokio::test]
+async fn refusals_carry_slug_detail_and_retry_after() {
+    let (url, served) = server(vec![response("423 Locked", &problem(423, "locked"))]);
+    let error = client(vec![url]).send(&get()).await.expect_err("refused");
+    let refusal = error.refusal().expect("a refusal");
+    assert_eq!((refusal.slug.as_str(), refusal.retry_after), ("locked", Some(Duration::from_secs(7))));
+    assert_eq!((error.class(), error.to_string().as_str()), (ErrorClass::Held, "D"));
+    served.join().expect("served");
+}
+
+#[tokio::test]
+async fn answer_of_another_server_is_recognized() {
+    for (status, class) in [("404 Not Found", None), ("502 Bad Gateway", Some(502)), ("302 Found", None)] {
+        let (url, served) = server(vec![response(status, "<html>hunter2</html>")]);
+        let error = client(vec![url]).send(&get()).await.expect_err("strange");
+        assert_eq!(error.refusal().map(|r| r.status), class, "{status}");
+        assert_eq!(error.class(), ErrorClass::Unavailable);
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+        served.join().expect("served");
+    }
+    let (url, served) = server(vec![response("200 OK", "hunter2")]);
+    let answer = client(vec![url]).send(&get()).await.expect("an answer");
+    let error = answer.json::<api::Lease>().expect_err("no lease");
+    assert!(error.to_string().contains("does not answer like redlockd") && !error.to_string().contains("hunter2"));
+    served.join().expect("served");
+}
+
+#[tokio::test]
+async fn token_key_and_tag_travel_in_headers_and_print_nowhere() {
+    let (url, served) = server(vec![response("204 No Content", "")]);
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(b"sesame").expect("writable");
+    let key = Some(crate::key::KeyFile::read(file.path()).expect("a key").key);
+    let client = Client::new(ClientSettings { urls: vec![url], key, ca_pem: None }).expect("a client");
+    let token = Token::parse("hunter2hunter2hunter2hunter2").expect("a token");
+    let ask = ApiRequest { if_match: Some(17), prefer_wait: Some(9), ..get() }.token(&token);
+    assert!(!format!("{ask:?} {client:?} {:?}", client.headers(&ask)).contains("hunter2"));
+    assert!(!format!("{client:?} {:?}", client.headers(&ask)).contains("sesame"));
+    client.send(&ask).await.expect("answered");
+    let received = served.join().expect("served").concat();
+    for line in ["authorization: Bearer sesame", "lock-token: hunter2", "if-match: \"17\"", "prefer: wait=9"] {
+        assert!(received.contains(line), "{received}");
+    }
+    assert!(received.starts_with("GET /x HTTP/1.1"), "{received}");
+}

@@ -1,0 +1,182 @@
+//! Errors as problem documents (RFC 9457).
+
+use serde::{Deserialize, Serialize};
+
+use super::locks::{Holder, Quorum};
+use super::sets::{BlockedBy, SetResult};
+
+/// One node's vote in a round.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeVote {
+    /// The node's name.
+    pub node: String,
+    /// A stable identifier: `granted`, `held`, `timeout`, `quarantined`, …
+    pub outcome: String,
+    /// Remaining TTL of the key on it. Milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_ms: Option<u64>,
+    /// The `token_id` of the lease on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holds: Option<String>,
+    /// Time until its quarantine ends. Seconds, rounded up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
+}
+
+/// One invalid field of the input.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FieldError {
+    /// The field, parameter or header.
+    pub field: String,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+/// An error (RFC 9457). The members after `instance` are extensions; `openapi.yaml` lists those of each problem.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct ProblemDetails {
+    /// `/problems/` and the slug.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The slug's title.
+    pub title: String,
+    /// The status code.
+    pub status: u16,
+    /// One sentence on this occurrence.
+    pub detail: String,
+    /// The request's id.
+    pub instance: String,
+    /// The other members.
+    #[serde(flatten)]
+    pub members: Members,
+}
+
+/// One owner of a deadlock waits for a lock that the next one holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadlockEdge {
+    /// The waiting owner.
+    pub owner: String,
+    /// The lock that it waits for.
+    pub waits_for: String,
+    /// The owner that holds it.
+    pub held_by: String,
+    /// The `token_id` of that lease.
+    pub token_id: String,
+}
+
+/// A lock as Terraform and OpenTofu describe it, with their names of the members.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct LockInfo {
+    /// Its name, which Terraform draws for each run.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// What the run does.
+    pub operation: String,
+    /// More about it.
+    pub info: String,
+    /// User and host.
+    pub who: String,
+    /// Of Terraform.
+    pub version: String,
+    /// RFC 3339.
+    pub created: String,
+    /// Of the state.
+    pub path: String,
+}
+
+/// Extension members of a [`ProblemDetails`]; absent where they do not apply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct Members {
+    /// The name of the lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// `locked`: `held`, `foreign`, `lock-delay`. `lease-expired`: `expired`, `released`, `forced`, `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The holders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holders: Option<Vec<Holder>>,
+    /// Of a request for several locks: those that others hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<Box<[BlockedBy]>>,
+    /// Of a request for several locks: what became of each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub results: Option<Box<[SetResult]>>,
+    /// Number of waiters at all instances.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<usize>,
+    /// How many of them wait at the instance that answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_here: Option<usize>,
+    /// How long the request waited. Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// `draining`: that of the request, for another instance or this one when it is back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_id: Option<String>,
+    /// Its last position in the queue; 1 is next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<usize>,
+    /// Remaining validity of the lease. Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_for_ms: Option<u64>,
+    /// `keep-too-long`: for how long the lease may be kept from now on. Milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept_for_ms: Option<u64>,
+    /// `ticket-ended`: why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<String>,
+    /// `stale-fence`: the largest fence that was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub newest_fence: Option<u64>,
+    /// `deadlock`: the cycle of owners, starting with this request's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cycle: Option<Vec<DeadlockEdge>>,
+    /// The vote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<Quorum>,
+    /// Each node's vote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Vec<NodeVote>>,
+    /// Time until the service is expected to be ready. Seconds, rounded up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready_in_seconds: Option<u64>,
+    /// The limit that was reached; `limit-differs`: the number of permits that is in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// `mode-differs`: how the token's lease shares the lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// What the limit applies to: `resource` or `instance`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
+    /// `forbidden`: the missing right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub needed: Option<String>,
+    /// The invalid fields.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errors: Option<Vec<FieldError>>,
+    /// Under `/terraform`: the lock that stands in the way, in the members that Terraform reads.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub lock_info: Option<Box<LockInfo>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problem_reads_back_and_omits_absent_members() {
+        let problem = ProblemDetails {
+            kind: "/problems/lease-expired".into(),
+            status: 410,
+            members: Members { reason: Some("released".into()), ..Members::default() },
+            ..ProblemDetails::default()
+        };
+        let json = serde_json::to_value(&problem).expect("plain data");
+        assert_eq!(json.as_object().map(serde_json::Map::len), Some(6), "{json}");
+        assert_eq!(serde_json::from_value::<ProblemDetails>(json).expect("reads back"), problem);
+    }
+}
