@@ -1,7 +1,7 @@
 # One command each; `make` lists them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-cost bench-scripts fuzz lint check-crates dist fmt docs acceptance measure
+.PHONY: help run deps test test-fast incident model chaos floods attack bench bench-peers bench-growth bench-cost bench-scripts bench-nodes fuzz lint check-crates dist fmt docs acceptance measure
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -91,6 +91,10 @@ bench-cost: speed ## instructions and writes of the service per cycle: what a no
 
 bench-scripts: speed ## what the scripts of acquire and release cost a node, alone and 16 in a batch (half a minute)
 	@$(SPEED) scripts $(REDLOCKD) $(or $(ROUNDS),5)
+
+bench-nodes: ## instructions of redis-server for an acquire and a release: what a noisy machine does not move (3 minutes)
+	@tests/install-deps.sh valgrind=valgrind
+	@nice benches/node_instructions.py
 
 # The crates apart are checked in the same directory, where most of what they depend on has been checked already.
 lint: ## formatting, clippy, docs, scripts and licences, each without a warning

@@ -375,6 +375,7 @@ async fn take<N: Node, C: Clock, E: Entropy>(
     now: BootTime,
     has_no_vote: impl Fn() -> u32,
 ) -> Snapshot {
+    engine.index_now().await;
     let merge = Mutex::new(ListMerge::new(engine.nodes.len()));
     let add_page = &|node, page| merge.lock().add_page(node, page);
     let scans = (0..engine.nodes.len()).map(|node| engine.scan(node, move |page| add_page(node, page)));

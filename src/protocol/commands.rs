@@ -11,7 +11,7 @@ use super::request::Request;
 use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
-    acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, inspect, intent, kept, list,
+    acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list,
     membership, read, release, restore, revoke, ticket, tickets, update, waiters,
 };
 
@@ -38,7 +38,7 @@ pub fn batch_kind(request: &Request) -> Option<BatchKind> {
 }
 
 /// Every script, for loading on a new connection.
-pub fn all_scripts() -> [&'static NodeScript; 20] {
+pub fn all_scripts() -> [&'static NodeScript; 21] {
     [
         &acquire::SCRIPT,
         &acquire_shared::SCRIPT,
@@ -54,6 +54,7 @@ pub fn all_scripts() -> [&'static NodeScript; 20] {
         &revoke::SCRIPT,
         &delete_foreign::SCRIPT,
         &list::SCRIPT,
+        &index::SCRIPT,
         &kept::SCRIPT,
         &waiters::SCRIPT,
         &ticket::SCRIPT,
@@ -98,6 +99,7 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
         Request::DeleteForeign(args) => delete_foreign::build(context, args, script_ref),
         Request::Inspect { resource } => inspect::build(context, sent_at, resource, script_ref),
         Request::List(args) => list::build(context, args, script_ref),
+        Request::Index(args) => index::build(context, args, script_ref),
         Request::Kept(args) => kept::build(context, args, script_ref),
         Request::Waiters(args) => waiters::build(args, script_ref),
         Request::Ticket(args) => ticket::build(context, sent_at, args, script_ref),
@@ -151,6 +153,7 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::DeleteForeign(_) => delete_foreign::parse(value),
         Request::Inspect { .. } => inspect::parse(value),
         Request::List(_) => list::parse(value),
+        Request::Index(_) => index::parse(value),
         Request::Kept(_) => kept::parse(value),
         Request::Waiters(_) => waiters::parse(value),
         Request::Ticket(_) => ticket::parse(value),

@@ -66,9 +66,8 @@ fn an_acquire_names_its_keys_and_arguments_in_order() {
     let expected = [
         "EVALSHA",
         acquire::SCRIPT.sha(),
-        "5",
+        "4",
         "redlockd:meta",
-        "redlockd:leases",
         "lock:a/b",
         &token_tombstone,
         &attempt_tombstone,

@@ -25,7 +25,7 @@ local m = redis.call('HMGET', META, 'pass', 'seen', 'hw', 'base', 'gen', 'ask', 
 local hw, Q, cut = tonumber(m[3] or 0), tonumber(m[7] or 0), m[1] and #m[1] or 0
 -- The marker is valid, covers the sender's longest lease, and this clock has not gone back.
 local sound = m[6] and string.sub(PASS, 1, cut) == m[1] and string.byte(PASS, cut + 1) == 124
-  and (tonumber(string.sub(PASS, cut + 2)) or 1e15) <= tonumber(m[6]) and NOW >= m[2] - GUARD
+  and (string.sub(PASS, cut + 2) == m[6] or (tonumber(string.sub(PASS, cut + 2)) or 1e15) <= tonumber(m[6])) and NOW >= m[2] - GUARD
 local fit = sound and NOW - SENT <= GUARD and SENT - NOW <= GUARD
 -- The full check. Returns nil if this node may vote, else the refusal to reply; with an order, the new quarantine. V: it votes
 -- in another view than the sender's, whose record it replies if that is the higher one.

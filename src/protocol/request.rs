@@ -9,6 +9,7 @@ use super::admin::ProbeArgs;
 use super::delete_foreign::DeleteForeignArgs;
 use super::downgrade::DowngradeArgs;
 use super::fill::FillArgs;
+use super::index::IndexArgs;
 use super::intent::IntentArgs;
 use super::kept::KeptArgs;
 use super::list::ListArgs;
@@ -66,6 +67,8 @@ pub enum Request {
     /// Read a page of the held leases. Replies: [`Reply::Page`]. A lease may be on two pages; one that is held
     /// throughout is on at least one.
     List(ListArgs),
+    /// Put leases into the index of held leases, which [`Self::List`] reads. Replies: [`Reply::Indexed`].
+    Index(IndexArgs),
     /// Index leases that are to be kept, and read which of the kept leases are due. Replies: [`Reply::Kept`].
     Kept(KeptArgs),
     /// Publish the waiters of this instance, and read those of the others. Replies: [`Reply::Waiters`].
@@ -143,6 +146,7 @@ impl Request {
             Self::DeleteForeign(_) => "delete_foreign",
             Self::Inspect { .. } => "inspect",
             Self::List(_) => "list",
+            Self::Index(_) => "index",
             Self::Kept(_) => "kept",
             Self::Waiters(_) => "waiters",
             Self::Ticket(_) => "ticket",
@@ -174,6 +178,7 @@ impl Request {
             | Self::Inspect { resource } => Some(resource),
             Self::AcquireSet(AcquireSetArgs { resources, .. }) => resources.first(),
             Self::List(_)
+            | Self::Index(_)
             | Self::Kept(_)
             | Self::Waiters(_)
             | Self::Ticket(_)
@@ -191,7 +196,7 @@ impl Request {
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 25] = [
+pub const OPERATIONS: [&str; 26] = [
     "acquire",
     "acquire_set",
     "acquire_shared",
@@ -205,6 +210,7 @@ pub const OPERATIONS: [&str; 25] = [
     "delete_foreign",
     "inspect",
     "list",
+    "index",
     "kept",
     "waiters",
     "ticket",

@@ -183,6 +183,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if deadline.since(self.clock.now()) < min_validity {
             return Err(Refusal { kind: RefusalKind::TooSlow, ..self.refusal(params, &tally) });
         }
+        // The script of a set lists its leases itself.
+        if let [resource] = &*params.resources {
+            self.index_late(resource, &params.token);
+        }
         Ok(Grant {
             engine: self.clone(),
             undo,

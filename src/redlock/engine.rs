@@ -12,6 +12,7 @@ use super::backoff::BackoffRange;
 use super::clock::{BootTime, Clock};
 use super::cluster_clock::ClusterClock;
 use super::entropy::Entropy;
+use super::late_index::LateIndex;
 use super::membership::current::CurrentView;
 use super::node::Node;
 use super::quorum::{self, NodeOutcome, Verdict, quorum_of};
@@ -75,6 +76,8 @@ pub struct Engine<N, C, E> {
     /// Clean-ups, repairs and late calls: awaited at shutdown.
     pub tasks: TaskTracker,
     pub(super) cleanups: Arc<Semaphore>,
+    /// Leases that no node lists yet.
+    pub(super) late: LateIndex,
     /// Which processes vote.
     pub(super) views: CurrentView,
     pub(super) answers: AnswerTimeout,
@@ -95,9 +98,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let cluster_clock = ClusterClock::new(clock.clone());
         let cleanups = Arc::new(Semaphore::new(settings.cleanup_limit));
         let (tasks, counts) = (TaskTracker::new(), Counts::default());
-        let (views, answers) =
-            (CurrentView::default(), AnswerTimeout::new(settings.node_timeout, settings.params.guard));
-        let engine = Engine { nodes, clock, entropy, cluster_clock, settings, tasks, cleanups, views, answers, counts };
+        let (late, views, answers) = (
+            LateIndex::default(),
+            CurrentView::default(),
+            AnswerTimeout::new(settings.node_timeout, settings.params.guard),
+        );
+        let engine =
+            Engine { nodes, clock, entropy, cluster_clock, settings, tasks, cleanups, late, views, answers, counts };
         Self(Arc::new(engine))
     }
 }

@@ -202,6 +202,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             let keys_gone = started.plus(ttl.as_duration()).plus(self.settings.params.lock_delay);
             self.repair(extension.resource.clone(), record.clone(), missing, keys_gone, tally.view());
         }
+        // Whoever granted it may have ended before it had it listed.
+        if record.renewals <= 1 {
+            self.index_late(&extension.resource, &extension.token);
+        }
         Ok(ConfirmedExtension { record, ttl, deadline, granted: tally.yes() })
     }
 

@@ -25,6 +25,7 @@ mod health;
 pub(crate) mod inspect;
 pub(crate) mod keeper;
 pub(crate) mod kept;
+mod late_index;
 pub(crate) mod list;
 mod membership;
 pub mod monitor;

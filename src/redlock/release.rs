@@ -61,6 +61,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         sent: impl FnOnce() + Send + 'static,
         ended: impl FnOnce(&ReleaseOutcome) + Send + 'static,
     ) -> ReleaseOutcome {
+        self.late.remove(resource, token);
         let request = Request::Release(ReleaseArgs { resource: resource.clone(), token: token.clone(), reason });
         self.end(request, sent, ended).await
     }

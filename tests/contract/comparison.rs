@@ -141,6 +141,7 @@ pub fn kind_of(answer: &NodeResult) -> String {
         Ok(Reply::HeldByMembers(held)) => format!("HeldByMembers {}", held.is_intent),
         Ok(Reply::ModeDiffers { .. }) => "ModeDiffers".to_owned(),
         Ok(Reply::Downgraded { .. }) => "Downgraded".to_owned(),
+        Ok(Reply::Indexed) => "Indexed".to_owned(),
         Ok(Reply::Intent { is_own }) => format!("Intent {is_own}"),
         Ok(Reply::Updated { record, .. }) if record.mode == Mode::Shared => "Updated s".to_owned(),
         Ok(Reply::Granted { joined, .. }) => format!("Granted {joined}"),

@@ -17,9 +17,9 @@ use proptest::test_runner::TestCaseError;
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs,
-    DowngradeArgs, EndReason, FillArgs, FillEntry, InstanceName, IntentArgs, KeptArgs, LeaseRecord, ListArgs,
-    ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request, RequestStamp, RequestTime,
-    RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
+    DowngradeArgs, EndReason, FillArgs, FillEntry, IndexArgs, InstanceName, IntentArgs, KeptArgs, LeaseRecord,
+    ListArgs, ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request, RequestStamp,
+    RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
 };
 use redlockd::types::{Fence, Mode, NodeId, PermitLimit, ResourceName};
 
@@ -482,6 +482,10 @@ impl<'a> Pair<'a> {
         }
         let (sent_at, params) = (RequestTime(self.clear_of_ends()), self.params.clone());
         self.ask(sent_at, &params, &Request::Read(ReadArgs { cursor: 0, count: 500 }))?;
+        // Every lease is listed, so that the lists can be compared.
+        let all = RESOURCES.iter().flat_map(|resource| (0..4).map(|t| (name(resource), token(t)))).collect();
+        let (sent_at, index) = (RequestTime(self.clear_of_ends()), Request::Index(IndexArgs { leases: all }));
+        self.ask(sent_at, &params, &index)?;
         let (mut real, mut cursor) = (Vec::new(), 0);
         let now = self.clear_of_ends();
         for _ in 0..MAX_PAGES {

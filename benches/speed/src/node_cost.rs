@@ -52,7 +52,7 @@ pub async fn run(asked: &Asked) -> Result<(), Failure> {
     let mut costs = OnNode::default();
     for _ in 0..asked.rounds {
         let nodes = Nodes::start().await?;
-        // It declares the nodes, and loads the scripts.
+        // It declares the nodes.
         let mut service = Start { binary: &asked.binary, under: &[], args: &[] }.over(&nodes).await?;
         let measured = costs.measure(&nodes);
         service.server.stop().await?;
@@ -73,6 +73,9 @@ impl OnNode {
         let mut control = nodes.connection(0)?;
         let mut stream = TcpStream::connect(nodes.addresses[0])?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        for script in redlockd::protocol::commands::all_scripts() {
+            script.load().exec(&mut control)?;
+        }
         let mut calls = Calls::new(nodes.fingerprints()?.swap_remove(0));
         for (costs, (kind, batch, number, name)) in self.0.iter_mut().zip(KINDS) {
             redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut control)?;

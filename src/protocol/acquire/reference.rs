@@ -39,7 +39,8 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
         }
         Some(LockValue::Members(_)) => beside_members(memory, context, (resource, &args.token)),
         Some(_) => held(memory, context, resource),
-        None => grant(memory, context, args),
+        // The index is left to the instance.
+        None => grant(memory, context, args, false),
     }
 }
 
@@ -83,8 +84,13 @@ fn next_fence(memory: &Memory, context: &CallContext<'_>, resource: &ResourceNam
     (memory.fences.last(resource) + 1).max(memory.marker.base() + 1).max(minimum)
 }
 
-/// A new lease of a free resource.
-pub(in crate::protocol) fn grant(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
+/// A new lease of a free resource, in the index at once or not.
+pub(in crate::protocol) fn grant(
+    memory: &mut Memory,
+    context: &CallContext<'_>,
+    args: &AcquireArgs,
+    is_listed: bool,
+) -> Reply {
     memory.begin_generation(context);
     let fence = next_fence(memory, context, &args.resource);
     let record = LeaseRecord {
@@ -98,6 +104,9 @@ pub(in crate::protocol) fn grant(memory: &mut Memory, context: &CallContext<'_>,
     };
     let end = context.now_ms().saturating_add(context.key_ttl_ms(args.ttl));
     memory.locks.put(&args.resource, LockValue::Lease(record), Some(end));
+    if !is_listed {
+        memory.locks.take_from_index(&args.resource);
+    }
     memory.store_fence(&args.resource, fence);
     Reply::Granted { fence: Fence(fence), joined: false }
 }

@@ -80,7 +80,7 @@ fn take(
     }
     let one = args.one(resource);
     let has_it = matches!(memory.locks.get(resource, context.now_ms()), Some(LockValue::Lease(_)));
-    match if has_it { join(memory, context, &one) } else { grant(memory, context, &one) } {
+    match if has_it { join(memory, context, &one) } else { grant(memory, context, &one, true) } {
         Reply::Granted { fence, joined } => GrantedLease { fence, joined },
         other => unreachable!("checked before: {other:?}"),
     }

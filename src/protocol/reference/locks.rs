@@ -142,6 +142,22 @@ impl Locks {
         }
     }
 
+    /// Takes a lease out of the index until [`Self::enlist`].
+    pub(in crate::protocol) fn take_from_index(&mut self, resource: &ResourceName) {
+        if let Some(lock) = self.keys.get_mut(resource, 0) {
+            self.index.remove(&std::mem::take(&mut lock.place));
+        }
+    }
+
+    /// Puts a lease into the index, if it is not there.
+    pub(in crate::protocol) fn enlist(&mut self, resource: &ResourceName) {
+        if let Some(lock) = self.keys.get_mut(resource, 0).filter(|lock| lock.place == 0) {
+            self.last_place += 1;
+            lock.place = self.last_place;
+            self.index.insert(lock.place, resource.clone());
+        }
+    }
+
     /// Redis' `PEXPIRE` on an existing key.
     pub(in crate::protocol) fn set_end(&mut self, resource: &ResourceName, end_ms: Option<u64>) {
         self.keys.set_end(resource, end_ms);

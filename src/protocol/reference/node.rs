@@ -10,8 +10,8 @@ use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NoVote, NodeResult,
     Reply, Request, RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, Vote, acquire, acquire_set,
-    acquire_shared, admin, delete_foreign, downgrade, fill, inspect, intent, kept, list, membership, read, release,
-    restore, revoke, ticket, tickets, update, waiters,
+    acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list, membership, read,
+    release, restore, revoke, ticket, tickets, update, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -102,6 +102,7 @@ impl ReferenceNode {
             Request::DeleteForeign(args) => delete_foreign::reference::apply(memory, context, args),
             Request::Inspect { resource } => inspect::reference::apply(memory, context, resource),
             Request::List(args) => list::reference::apply(memory, context, args),
+            Request::Index(args) => index::reference::apply(memory, context, args),
             Request::Kept(args) => kept::reference::apply(memory, context, args),
             Request::Waiters(args) => waiters::reference::apply(memory, context, args),
             Request::Ticket(args) => ticket::reference::apply(memory, context, args),
