@@ -39,7 +39,9 @@ test: deps target/venv/stamp target/node/stamp ## install what is missing, then 
 
 incident: deps ## half an hour of failures in two minutes, and what pages, events, metrics, alerts and log said; then a rolling restart under 300 requests/s
 	REDLOCKD_SCREENSHOTS=1 cargo test --locked --test browser incident:: -- --ignored --nocapture
-	REDLOCKD_ROLLING_RATE=$(or $(RATE),300) cargo test --locked --test it rolling:: -- --nocapture
+	cargo build --locked --release
+	REDLOCKD_BINARY=$(abspath $(REDLOCKD)) REDLOCKD_ROLLING_RATE=$(or $(RATE),300) \
+	cargo test --locked --test it rolling:: -- --nocapture
 
 model: ## check the models of the protocol within larger bounds than `make test` does (minutes)
 	REDLOCKD_MODEL_IN_DEPTH=1 cargo test --locked --test model -- --nocapture --test-threads 1
