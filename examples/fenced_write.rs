@@ -12,7 +12,7 @@ use redlockd::client::acquire::acquire;
 use redlockd::client::base_url::BaseUrl;
 use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::types::{ResourceName, WantedMode};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -11,15 +11,15 @@ use super::error::AppError;
 use crate::config::Config;
 use crate::manager::latency::NodeLatencies;
 use crate::metrics::Metrics;
-use crate::nodes::any::AnyNode;
+use crate::nodes::any_node::AnyNode;
+use crate::nodes::call_observer::NodeObserver;
 use crate::nodes::embedded::{EmbeddedConfig, EmbeddedNode};
-use crate::nodes::observer::NodeObserver;
 use crate::nodes::redis::{NodeTls, RedisNode, RedisNodeConfig};
 use crate::protocol::{ClusterParams, quarantine_for};
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{Clock, SystemClock};
 use crate::redlock::engine::{Redlock, RedlockSettings};
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 use crate::types::{Invalid, NodeId};
 use crate::waiting::wake::POLL_MAX;
 

@@ -12,7 +12,7 @@ use crate::http::format::ms;
 use crate::http::state::ServiceManager;
 use crate::metrics::Metrics;
 use crate::redlock::clock::SystemClock;
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 use crate::webhooks::ServiceWebhooks;
 use crate::webhooks::deliveries::CallbackDeliveries;
 use crate::webhooks::event::LongWait;

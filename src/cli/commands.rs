@@ -12,12 +12,12 @@ use super::client_args::{
     AcquireCommand, EventsCommand, ExtendCommand, FenceCommand, ForceCommand, HealthCommand, ListCommand,
     ReleaseCommand, StatusCommand, TokenArgs,
 };
+use super::client_from_args;
 use super::exit;
 use super::format::{self, OutputFormat};
+use super::local_service::own_service;
 use super::output::{MessageWriter, print_line};
-use super::own_service::own_service;
 use super::progress::with_progress;
-use super::remote;
 use super::run::write_token;
 use crate::api;
 use crate::client::acquire::acquire as acquire_waiting;
@@ -29,7 +29,7 @@ use crate::client::transport::ANSWER_TIMEOUT;
 use crate::config::Environment;
 use crate::duration::format_duration;
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::{Entropy, SystemEntropy};
+use crate::redlock::random::{Entropy, SystemEntropy};
 use crate::types::{ResourceName, TOKEN_MAX_CHARS, Token};
 
 /// Permission bits with which users other than the owner can read a file.
@@ -79,7 +79,7 @@ impl<E: Environment> CommandIo<'_, E> {
     /// Reads the token from `--token-file` or the file in the variable that `run` sets.
     fn token(&mut self, args: &TokenArgs) -> Result<Token, u8> {
         let named = args.token_file.clone().map(std::path::PathBuf::into_os_string);
-        let Some(path) = named.or_else(|| remote::set(self.env, "REDLOCKD_TOKEN_FILE")) else {
+        let Some(path) = named.or_else(|| client_from_args::set(self.env, "REDLOCKD_TOKEN_FILE")) else {
             return Err(self.fail(exit::USAGE, "--token-file FILE is needed (`-` is standard input)"));
         };
         let path = Path::new(&path);
@@ -134,10 +134,10 @@ pub(super) fn acquire<E: Environment>(
     io.is_json = args.output.json;
     let is_token_wanted = args.token_file.take_if(|path| *path == Path::new("-")).is_some();
     let names = io.names(args.names)?;
-    let request = remote::lock_request(names, args.ttl, args.labels, remote::parent(), io.env);
+    let request = client_from_args::lock_request(names, args.ttl, args.labels, client_from_args::parent(), io.env);
     let mode = args.mode.wanted();
     let request = LockRequest { mode, kept_for, ..request.map_err(|why| io.fail(exit::USAGE, &why))? };
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let token = SystemEntropy.token();
     // If the token cannot be stored, nothing is acquired.
     if let Some(path) = &args.token_file {
@@ -190,7 +190,7 @@ pub(super) fn extend<E: Environment>(args: &ExtendCommand, io: &mut CommandIo<'_
     io.is_json = args.output.json;
     let names = io.names(args.names.clone())?;
     let token = io.token(&args.token)?;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let mut changes = Map::new();
     changes.extend(args.ttl.map(|ttl| ("ttl".to_owned(), Value::from(format_duration(ttl)))));
     changes.extend(args.keep.map(|keep| ("keep".to_owned(), Value::from(format_duration(keep)))));
@@ -214,7 +214,7 @@ pub(super) fn release<E: Environment>(args: &ReleaseCommand, io: &mut CommandIo<
     io.is_json = args.output.json;
     let names = io.names(args.names.clone())?;
     let token = io.token(&args.token)?;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     io.send(client.release(&names, &token, ANSWER_TIMEOUT))?;
     if io.is_json {
         let released = |name: &ResourceName| json!({ "resource": name.as_str(), "state": "released" });
@@ -229,7 +229,7 @@ pub(super) fn release<E: Environment>(args: &ReleaseCommand, io: &mut CommandIo<
 /// `status`.
 pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let Some(lock) = io.send(client.inspect(&args.resource))? else {
         if io.is_json {
             io.print_json(&json!({ "resource": args.resource.as_str(), "state": "free" }));
@@ -246,7 +246,7 @@ pub(super) fn status<E: Environment>(args: &StatusCommand, io: &mut CommandIo<'_
 /// `fence`.
 pub(super) fn fence<E: Environment>(args: &FenceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let checked = io.send(client.check_fence(&args.resource, args.fence))?;
     match OutputFormat::of(args.output, io.env) {
         OutputFormat::Json => io.print_json(&checked),
@@ -265,7 +265,7 @@ pub(super) fn fence<E: Environment>(args: &FenceCommand, io: &mut CommandIo<'_, 
 /// `list`.
 pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let fields = [("prefix", &args.prefix), ("owner", &args.owner), ("state", &args.state)];
     let filter: Vec<_> = fields.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
     let list = io.send(client.list(&filter))?;
@@ -283,7 +283,7 @@ pub(super) fn list<E: Environment>(args: &ListCommand, io: &mut CommandIo<'_, E>
 /// `events`: the oldest first, so that the newest is above the prompt.
 pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let limit = Some(args.limit.to_string());
     let fields = [
         ("since", &args.since),
@@ -305,7 +305,7 @@ pub(super) fn events<E: Environment>(args: &EventsCommand, io: &mut CommandIo<'_
 /// `force`.
 pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
     io.is_json = args.output.json;
-    let client = remote::client(&args.service, io.env, io.err)?;
+    let client = client_from_args::client(&args.service, io.env, io.err)?;
     let mode = if args.now { ForcedRelease::Now } else { ForcedRelease::Revoke };
     let revoked = io.send(client.force(&args.resource, mode, &args.reason, args.if_fence))?;
     if io.is_json {
@@ -328,10 +328,10 @@ pub(super) fn force<E: Environment>(args: &ForceCommand, io: &mut CommandIo<'_, 
 
 /// `health`. Without a URL it asks the service that has the same environment, as in a container.
 pub(super) fn health<E: Environment>(args: &HealthCommand, io: &mut CommandIo<'_, E>) -> Result<u8, u8> {
-    let has_url = !args.service.urls.is_empty() || remote::set(io.env, "REDLOCKD_URL").is_some();
+    let has_url = !args.service.urls.is_empty() || client_from_args::set(io.env, "REDLOCKD_URL").is_some();
     let client = match own_service(io.env) {
-        Some(url) if !has_url && args.service.ca_file.is_none() => remote::own_client(&url, io.err)?,
-        _ => remote::client(&args.service, io.env, io.err)?,
+        Some(url) if !has_url && args.service.ca_file.is_none() => client_from_args::own_client(&url, io.err)?,
+        _ => client_from_args::client(&args.service, io.env, io.err)?,
     };
     match io.send(client.health(!args.live, args.timeout)) {
         Ok(health) => {

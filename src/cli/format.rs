@@ -28,8 +28,8 @@ impl OutputFormat {
             OutputArgs { plain: true, .. } => Self::Plain,
             _ if !io::stdout().is_terminal() => Self::Plain,
             _ => {
-                let is_dumb = super::remote::set(env, "TERM").is_none_or(|term| term == "dumb");
-                Self::Human { colour: !is_dumb && super::remote::set(env, "NO_COLOR").is_none() }
+                let is_dumb = super::client_from_args::set(env, "TERM").is_none_or(|term| term == "dumb");
+                Self::Human { colour: !is_dumb && super::client_from_args::set(env, "NO_COLOR").is_none() }
             }
         }
     }

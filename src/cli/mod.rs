@@ -3,6 +3,7 @@
 
 mod args;
 mod client_args;
+mod client_from_args;
 mod client_help;
 mod commands;
 mod doctor;
@@ -11,12 +12,11 @@ mod format;
 mod hook;
 mod introspect;
 mod key;
+mod local_service;
 mod mode_args;
 mod nodes;
 mod output;
-mod own_service;
 mod progress;
-mod remote;
 mod run;
 mod sd_notify;
 mod serve;

@@ -15,8 +15,8 @@ use crate::protocol::{
     WaitersEntry,
 };
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::types::ResourceName;
 use crate::waiting::event::WaiterEntry;
 use crate::waiting::queue::Queue;

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::granting::Asked;
+use super::granted_leases::Asked;
 use super::service::LockManager;
 use super::types::{
     AcquireError, AcquireRequest, ExtendError, ExtendRequest, ExtendedLease, GrantedLease, ReleaseError,
 };
 use crate::redlock::acquire::Grant;
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::types::{ResourceName, Token};
 
 /// The grant of a set whose answer has not been written yet. Dropped without [`PendingSet::commit`], it is undone on all

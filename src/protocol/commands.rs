@@ -12,7 +12,7 @@ use super::script::NodeScript;
 pub use super::script::{Command, ScriptContext, ScriptRef, marker_fingerprint};
 use super::{
     acquire, acquire_set, acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list,
-    membership, read, release, restore, revoke, ticket, tickets, update, waiters,
+    read, release, restore, revoke, ticket, tickets, update, view_change, waiters,
 };
 
 /// The maximum number of requests that one command carries: such a command occupies the node for some 200 microseconds.
@@ -49,7 +49,7 @@ pub fn all_scripts() -> [&'static NodeScript; 21] {
         &restore::SCRIPT,
         &inspect::SCRIPT,
         &admin::SCRIPT,
-        &membership::SCRIPT,
+        &view_change::SCRIPT,
         &release::SCRIPT,
         &revoke::SCRIPT,
         &delete_foreign::SCRIPT,
@@ -110,7 +110,7 @@ pub fn build_batch(context: &ScriptContext<'_>, batch: &[(RequestTime, &Request)
             admin::build(context, sent_at, request, script_ref)
         }
         Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => {
-            membership::build(context, sent_at, request, script_ref)
+            view_change::build(context, sent_at, request, script_ref)
         }
     }
 }
@@ -161,7 +161,7 @@ fn parse_one(request: &Request, value: &Value) -> Result<Reply, Malformed> {
         Request::Read(_) => read::parse(value),
         Request::Fill(_) => fill::parse(value),
         Request::Probe(_) | Request::Init { .. } | Request::Quarantine { .. } => admin::parse(value),
-        Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => membership::parse(value),
+        Request::Promise { .. } | Request::Install { .. } | Request::Admit(_) => view_change::parse(value),
     }
 }
 

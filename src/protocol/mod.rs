@@ -17,7 +17,6 @@ mod inspect;
 mod intent;
 mod kept;
 mod list;
-mod membership;
 mod params;
 mod read;
 mod record;
@@ -32,6 +31,7 @@ mod ticket;
 mod tickets;
 mod update;
 mod view;
+mod view_change;
 mod waiters;
 
 pub use acquire::AcquireArgs;
@@ -45,7 +45,6 @@ pub use index::{INDEX_MAX, IndexArgs};
 pub use intent::{INTENT_TTL, IntentArgs};
 pub use kept::{KEPT_PAGE_MAX, KEPT_PAUSE, KeptArgs, KeptPage};
 pub use list::ListArgs;
-pub use membership::AdmitArgs;
 pub use params::{ClusterParams, RequestStamp, RequestTime, TOKEN_TOMBSTONE, quarantine_for};
 pub use read::{ReadArgs, ReadEntry, Tombstone};
 pub use record::{LeaseRecord, MAX_CLAIMS, MAX_RENEWALS, MEMBERS_MAX};
@@ -63,6 +62,7 @@ pub use tickets::{
 };
 pub use update::UpdateArgs;
 pub use view::{RosterEntry, View, ViewId};
+pub use view_change::AdmitArgs;
 pub use waiters::{
     FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITER_NOTE_MAX_BYTES,
     WAITERS_ENTRY_MAX_BYTES, WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,

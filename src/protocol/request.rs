@@ -13,7 +13,6 @@ use super::index::IndexArgs;
 use super::intent::IntentArgs;
 use super::kept::KeptArgs;
 use super::list::ListArgs;
-use super::membership::AdmitArgs;
 use super::read::ReadArgs;
 use super::release::{CancelArgs, ReleaseArgs};
 #[cfg(doc)]
@@ -24,6 +23,7 @@ use super::ticket::TicketArgs;
 use super::tickets::TicketsArgs;
 use super::update::UpdateArgs;
 use super::view::{View, ViewId};
+use super::view_change::AdmitArgs;
 use super::waiters::WaitersArgs;
 use crate::types::ResourceName;
 

@@ -10,8 +10,8 @@ use futures_util::future::join_all;
 use super::backoff::{Backoff, BackoffRange};
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
+use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{CancelArgs, Request};
@@ -154,7 +154,7 @@ mod tests {
     use crate::protocol::{ClusterParams, EndReason, Found, NodeResult, ReleaseArgs, Released, Reply, RequestStamp};
     use crate::redlock::clock::PausedClock;
     use crate::redlock::engine::RedlockSettings;
-    use crate::redlock::entropy::SystemEntropy;
+    use crate::redlock::random::SystemEntropy;
     use crate::types::NodeId;
 
     /// A node that counts what it is asked.

@@ -11,12 +11,13 @@ use tokio_util::task::TaskTracker;
 use super::backoff::BackoffRange;
 use super::clock::{BootTime, Clock};
 use super::cluster_clock::ClusterClock;
-use super::entropy::Entropy;
 use super::late_index::LateIndex;
-use super::membership::current::CurrentView;
+use super::membership::current_view::CurrentView;
 use super::node::Node;
-use super::quorum::{self, NodeOutcome, Verdict, quorum_of};
+use super::quorum::{NodeOutcome, Verdict, quorum_of};
+use super::random::Entropy;
 use super::round_trip::AnswerTimeout;
+use super::validity;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{ClusterParams, NodeResult};
 use crate::types::Ttl;
@@ -118,8 +119,8 @@ impl<N: Node, C: Clock, E: Entropy> Engine<N, C, E> {
     /// End of the validity: `started` + TTL - drift.
     pub fn deadline(&self, started: BootTime, ttl: Ttl) -> BootTime {
         let started = if mutant::is(Mutant::ValidityFromReply) { self.clock.now() } else { started };
-        let drift = quorum::drift(ttl, self.settings.drift_ppm, self.settings.drift_floor);
-        started.plus(quorum::validity(ttl, Duration::ZERO, drift))
+        let drift = validity::drift(ttl, self.settings.drift_ppm, self.settings.drift_floor);
+        started.plus(validity::validity(ttl, Duration::ZERO, drift))
     }
 
     /// How long a round waits for a node's answer now, where its request has no TTL.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally};
+use super::random::Entropy;
 use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{

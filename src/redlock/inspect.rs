@@ -6,9 +6,9 @@ use futures_util::future::join_all;
 
 use super::clock::Clock;
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::Tally;
+use super::random::Entropy;
 use super::round::Until;
 use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, StoredLock};
 use crate::types::{Mode, ResourceName, TokenHash};

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 
 use super::clock::Clock;
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
+use super::random::Entropy;
 use super::round::Until;
 use crate::protocol::{INDEX_MAX, IndexArgs, Request};
 use crate::types::{ResourceName, TokenHash};
@@ -122,7 +122,7 @@ mod tests {
     use crate::redlock::backoff::BackoffRange;
     use crate::redlock::clock::PausedClock;
     use crate::redlock::engine::RedlockSettings;
-    use crate::redlock::entropy::SystemEntropy;
+    use crate::redlock::random::SystemEntropy;
     use crate::types::NodeId;
 
     /// A node that notes how many leases it is to index.

@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 use super::cleanup::CLEANUP_MAX;
 use super::clock::Clock;
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, Verdict};
+use super::random::Entropy;
 use super::round::Until;
 use crate::mutant::{Mutant, is};
 use crate::protocol::{

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, Tally};
+use super::random::Entropy;
 use crate::protocol::{
     NodeInspection, NodeResult, Reply, Request, RequestStamp, Unreachable, UnreachableKind, View, ViewId,
 };

@@ -7,9 +7,9 @@ use super::acquire::{AcquireParams, Refusal, RefusalKind};
 use super::cleanup::Withdrawal;
 use super::clock::Clock;
 use super::engine::Redlock;
-use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::Tally;
+use super::random::Entropy;
 use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, GrantedLease, NodeResult, Reply, Request};
 use crate::types::{AttemptId, Mode, WantedMode};
 

@@ -14,7 +14,7 @@ use crate::protocol::{
 use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::engine::RedlockSettings;
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 use crate::types::{Fence, Labels, NodeId, ResourceName, Token, Ttl};
 
 const NODES: usize = 3;

@@ -5,9 +5,9 @@
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::entry::{Activity, Queue, Resource};
+use super::compatible_waiters::is_permit;
 use super::event::{Action, Blocker, Mode, RefuseReason, WaiterId};
-use super::runs::is_permit;
+use super::queue_state::{Activity, Queue, Resource};
 use crate::mutant::{Mutant, is};
 use crate::redlock::notifications::LeaseTag;
 use crate::types::{PERMITS_MAX, ResourceName, TokenHash};

@@ -7,20 +7,20 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::absent_callers::{KeepPlace, Permit, PlaceKey, Places};
 use super::deadlock::{Party, WaitEdge};
 use super::event::{
     Action, AttemptOutcome, Event, RefuseReason, SlotChoice, WaitError, WaitLimits, WaitRequest, WaiterId,
 };
-use super::places::{KeepPlace, Permit, PlaceKey, Places};
 use super::queue::{Queue, QueueSettings};
 use crate::mutant::{Mutant, is};
 use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::Redlock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{Notice, NotificationHandler, NotificationSource, Topic};
+use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::{SubscriptionGuard, Subscriptions};
 use crate::types::{ResourceName, TokenHash};
 
@@ -121,7 +121,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// when it began.
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
-    /// stays for [`super::places::PLACE_KEPT`], for the next request with this key.
+    /// stays for [`super::absent_callers::PLACE_KEPT`], for the next request with this key.
     pub(crate) async fn acquire(
         &self,
         params: &AcquireParams,

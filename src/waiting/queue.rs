@@ -10,11 +10,11 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::deadlock::{Holder, PartyWaiters};
-use super::entry::{Activity, NEVER, Waiter};
-pub use super::entry::{Queue, QueueSettings};
 use super::event::{
     Action, Admission, AttemptOutcome, Blocker, Event, Mode, RefuseReason, SlotChoice, WaitRequest, WaiterId,
 };
+use super::queue_state::{Activity, NEVER, Waiter};
+pub use super::queue_state::{Queue, QueueSettings};
 use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::super::compatible_waiters::INTENT_RENEWED;
 use super::super::deadlock::{Party, WaitEdge};
-use super::super::ends::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::event::{HandoverPlan, QueueFull, WaitLimits};
-use super::super::runs::INTENT_RENEWED;
+use super::super::lease_ends::CONSECUTIVE_HANDOVERS_MAX;
 use super::super::wake::YIELD_PAUSE;
 use super::*;
 use crate::mutant;

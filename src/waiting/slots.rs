@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::entry::{Activity, Queue, Resource, Waiter};
 use super::event::{Blocker, SlotChoice, WaiterId};
+use super::queue_state::{Activity, Queue, Resource, Waiter};
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::LeaseTag;
 use crate::types::{PERMITS_MAX, PermitLimit, ResourceName, SlotSet};

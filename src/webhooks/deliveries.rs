@@ -21,7 +21,7 @@ use crate::manager::callbacks::{
     Callback, CallbackEvent, CallbackKind, CallbackRefused, CallbackSender, DeliveryOutcome,
 };
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
+use crate::redlock::random::Entropy;
 
 /// How long a try may take, from the look-up of the name to the status of the answer.
 pub const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);

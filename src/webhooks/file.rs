@@ -8,12 +8,12 @@ use std::time::Duration;
 use reqwest::Method;
 
 use super::event::{HookEvent, HookEvents};
+use super::file_fields::{Table, TargetFiles, read_text};
 use super::resolver::Lookup;
 use super::sealing::SealingKey;
-use super::table::{Table, TargetFiles, read_text};
 use super::target::{Form, Target, literal_address, parse_url};
+use crate::auth::access_rule::Pattern;
 use crate::auth::principal::PrincipalName;
-use crate::auth::rule::Pattern;
 use crate::duration::parse_duration;
 
 /// Maximum number of targets.

@@ -6,9 +6,9 @@ use super::super::resolver::SystemLookup;
 use super::super::target::tests::target;
 use super::super::transport::{Answer, Outgoing};
 use super::*;
-use crate::auth::rule::Pattern;
+use crate::auth::access_rule::Pattern;
 use crate::redlock::clock::PausedClock;
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 
 /// Notes what was sent and answers with a status.
 #[derive(Clone, Default)]

@@ -6,6 +6,7 @@ pub mod address;
 pub mod deliveries;
 pub mod event;
 pub mod file;
+mod file_fields;
 mod hook_queue;
 pub mod hook_status;
 pub mod hooks;
@@ -13,7 +14,6 @@ pub mod message;
 pub mod resolver;
 pub mod sealing;
 pub mod signing;
-mod table;
 pub mod target;
 pub mod transport;
 
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::redlock::clock::SystemClock;
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 
 /// Call-backs and hooks of the service.
 pub type ServiceWebhooks = hooks::Webhooks<SystemClock, SystemEntropy, transport::HttpTransport>;

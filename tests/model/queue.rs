@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use super::entry::{Activity, NEVER, Queue, QueueSettings};
 use super::event::{Action, Admission, AttemptOutcome, Blocker, Event, Mode, WaitLimits, WaitRequest, WaiterId};
+use super::queue_state::{Activity, NEVER, Queue, QueueSettings};
 use super::wake::{POLL_MAX, SETTLE_PAUSE, WAKE_JITTER, YIELD_PAUSE};
 use crate::mutant::{self, Mutant};
 use crate::redlock::backoff::BackoffRange;
@@ -346,7 +346,7 @@ fn index(waiter: WaiterId) -> usize {
     usize::try_from(waiter % 16).expect("small")
 }
 
-impl super::entry::Waiter {
+impl super::queue_state::Waiter {
     fn token_is(&self, waiter: usize) -> bool {
         self.request.token.is_none() && self.request.until == END.plus(Duration::from_nanos(waiter as u64))
     }

@@ -27,14 +27,14 @@ use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
-use crate::redlock::keeper::Keeper;
-use crate::redlock::kept::{KeptBy, KeptEnd, KeptObserver, KeptView};
+use crate::redlock::kept_lease::{KeptBy, KeptEnd, KeptObserver, KeptView};
+use crate::redlock::kept_lease_renewal::Keeper;
 use crate::redlock::monitor::{InitError, NodeMonitor};
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::{Labels, Mode as HeldMode, NodeId, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
+use crate::waiting::absent_callers::{KeepPlace, PlaceKey, Places, Terms};
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, WaitError, WaitLimits, WaitRequest};
-use crate::waiting::places::{KeepPlace, PlaceKey, Places, Terms};
 
 /// What the algorithm runs on here.
 pub(super) type Engine = Redlock<SimNode, SimClock, SimEntropy>;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redlockd::protocol::keys::KeyTemplate;
 use redlockd::protocol::commands::{self, Command, ScriptContext, ScriptRef};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::protocol::{AcquireArgs, ClusterParams, EndReason, ReleaseArgs, Request, RequestTime};
 use redlockd::types::{ResourceName, Ttl};
 use tokio::task::LocalSet;

@@ -7,10 +7,10 @@ use super::answers::{Extended, TimedLease};
 use super::error::{ClientError, ErrorClass};
 use super::requests::LockRequest;
 use super::transport::Client;
-use redlockd_base::backoff::{Backoff, BackoffRange};
-use redlockd_base::clock::{Clock, SystemClock};
-use redlockd_base::entropy::SystemEntropy;
-use redlockd_base::types::Token;
+use redlockd_common::backoff::{Backoff, BackoffRange};
+use redlockd_common::clock::{Clock, SystemClock};
+use redlockd_common::random::SystemEntropy;
+use redlockd_common::types::Token;
 
 /// Pauses before an unavailable service is tried again.
 const UNAVAILABLE: BackoffRange = BackoffRange { first: Duration::from_millis(100), max: Duration::from_secs(2) };

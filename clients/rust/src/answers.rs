@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use redlockd_base::api;
-use redlockd_base::clock::BootTime;
+use redlockd_common::api;
+use redlockd_common::clock::BootTime;
 use serde::Serialize;
 
 /// The service's answer to an acquire.

@@ -14,9 +14,9 @@ use super::names::LockNames;
 use super::renewal::{LeaseRenewer, RenewalEnd};
 use super::requests::LockRequest;
 use super::transport::Client;
-use redlockd_base::clock::{BootTime, Clock, SystemClock};
-use redlockd_base::entropy::{Entropy, SystemEntropy};
-use redlockd_base::types::{ResourceName, Token};
+use redlockd_common::clock::{BootTime, Clock, SystemClock};
+use redlockd_common::random::{Entropy, SystemEntropy};
+use redlockd_common::types::{ResourceName, Token};
 
 /// Maximum duration of a release. Beyond it the TTL ends the lease.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);

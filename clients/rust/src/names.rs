@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use redlockd_base::types::{Invalid, ResourceName};
+use redlockd_common::types::{Invalid, ResourceName};
 
 /// Maximum number of locks in one request.
 pub const NAMES_MAX: usize = 16;

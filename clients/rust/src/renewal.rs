@@ -9,10 +9,10 @@ use super::answers::TimedLease;
 use super::error::ClientError;
 use super::names::LockNames;
 use super::transport::Client;
-use redlockd_base::clock::{BootTime, Clock, SystemClock};
-use redlockd_base::entropy::SystemEntropy;
-use redlockd_base::renewal::{renewal_interval, renewal_retry};
-use redlockd_base::types::Token;
+use redlockd_common::clock::{BootTime, Clock, SystemClock};
+use redlockd_common::random::SystemEntropy;
+use redlockd_common::renewal::{renewal_interval, renewal_retry};
+use redlockd_common::types::Token;
 
 /// Maximum duration of one try, as a part of the TTL, so that several fit before the end …
 const TRIES_PER_TTL: u32 = 12;

@@ -11,9 +11,9 @@ use super::answers::{ExtendAnswer, Extended, LeaseAnswer, TimedLease};
 use super::error::ClientError;
 use super::names::LockNames;
 use super::transport::{ANSWER_TIMEOUT, ApiRequest, Client, EVENTS};
-use redlockd_base::api;
-use redlockd_base::duration::format_duration;
-use redlockd_base::types::{NodeId, ResourceName, Token, WantedMode};
+use redlockd_common::api;
+use redlockd_common::duration::format_duration;
+use redlockd_common::types::{NodeId, ResourceName, Token, WantedMode};
 
 /// Maximum number of pages of a list that are read: a million entries.
 const PAGES_MAX: usize = 1_000;

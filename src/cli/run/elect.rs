@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::job::CommandEnd;
 use super::leader_page::{Leader, LeaderPage};
+use super::locked_run::{RunContext, Turn, ended_by, failed, interrupted, refused_code, release, with_command};
+use super::process_group::CommandEnd;
 use super::signals::RunSignals;
 use super::supervise::LeaseEnd;
-use super::turn::{RunContext, Turn, ended_by, failed, interrupted, refused_code, release, with_command};
 use crate::cli::commands::describe;
 use crate::cli::exit;
 use crate::cli::output::MessageWriter;
@@ -22,7 +22,7 @@ use crate::client::error::{ClientError, ErrorClass};
 use crate::client::renewal::{LeaseRenewer, RenewalEnd};
 use crate::redlock::backoff::{Backoff, BackoffRange};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::entropy::SystemEntropy;
+use crate::redlock::random::SystemEntropy;
 
 /// How long one acquire waits before it is begun anew.
 const ROUND: Duration = Duration::from_hours(1);

@@ -1,15 +1,15 @@
 //! `redlockd run`: acquires a lock, runs a command while the lease is renewed, and releases the lock; and `redlockd elect`,
 //! which does so again and again. This file checks the arguments; each step has its own file.
 
+mod at_least;
 mod elect;
-mod job;
-mod keep;
 mod leader_page;
+mod locked_run;
+mod process_group;
 mod signals;
 mod supervise;
 mod terminal;
 mod token_file;
-mod turn;
 pub(super) mod watchdog;
 mod words;
 
@@ -21,19 +21,19 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::client_args::{ElectCommand, ModeArgs, OnLost, RunCommand, ServiceArgs};
+use super::client_from_args;
 use super::exit;
 use super::output::{MessageWriter, print_line};
-use super::remote;
 use crate::client::acquire::abandon;
 use crate::client::names::LockNames;
 use crate::client::requests::LockRequest;
 use crate::config::Environment;
 use crate::duration::format_duration;
-use job::CommandEnd;
+use locked_run::{RunContext, Turn, failed, get_lock, release, with_command};
+use process_group::CommandEnd;
 use signals::RunSignals;
 use supervise::{LeaseEnd, LossPolicy};
 pub(super) use token_file::write_new as write_token;
-use turn::{RunContext, Turn, failed, get_lock, release, with_command};
 
 /// Default TTL.
 const TTL: Duration = Duration::from_secs(30);
@@ -149,10 +149,10 @@ fn prepare(names: LockNames, args: RunCommand, env: &impl Environment, err: &mut
         return Err(usage("--ttl must be more than 0s".to_owned()));
     }
     let pid = std::process::id();
-    let request = remote::lock_request(names, Some(ttl), args.labels, pid, env).map_err(&mut usage)?;
+    let request = client_from_args::lock_request(names, Some(ttl), args.labels, pid, env).map_err(&mut usage)?;
     // Its owner names this process alone, unless the caller chose another one.
     let request = LockRequest { mode: args.mode.wanted(), refuses_deadlock: true, ..request };
-    let client = remote::client(&args.service, env, err)?;
+    let client = client_from_args::client(&args.service, env, err)?;
     let policy =
         LossPolicy { grace, margin: MARGIN.min(ttl / MARGINS_PER_TTL), warn_only: args.on_lost == OnLost::Warn };
     Ok(RunContext {
@@ -173,7 +173,7 @@ fn prepare(names: LockNames, args: RunCommand, env: &impl Environment, err: &mut
 
 /// Directory of the token file; in memory if there is such a one.
 fn runtime_dir(env: &impl Environment) -> PathBuf {
-    let dir = |name| remote::set(env, name).map(PathBuf::from).filter(|dir| dir.is_dir());
+    let dir = |name| client_from_args::set(env, name).map(PathBuf::from).filter(|dir| dir.is_dir());
     dir("XDG_RUNTIME_DIR").or_else(|| dir("TMPDIR")).unwrap_or_else(|| "/tmp".into())
 }
 
@@ -188,7 +188,7 @@ async fn under_lock(run: &RunContext, signals: &mut RunSignals, messages: &Messa
     };
     let outcome = with_command(run, &turn, &lease, |_| {}, signals, messages).await;
     match outcome.lease {
-        LeaseEnd::Held if !run.at_least.is_zero() => keep::keep(run, &turn, &lease, signals, messages).await,
+        LeaseEnd::Held if !run.at_least.is_zero() => at_least::keep(run, &turn, &lease, signals, messages).await,
         LeaseEnd::Held => release(run, &turn, messages).await,
         // Reported already; one try may end the lease sooner.
         LeaseEnd::NotRenewed => abandon(&run.client, &run.request, &turn.token).await,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use tokio::sync::watch;
 
-use super::job::{CommandEnd, CommandState, Job};
+use super::process_group::{CommandEnd, CommandState, Job};
 use super::signals::{RunSignals, SignalEvent};
 use super::terminal::Terminal;
 use super::watchdog::Watchdog;

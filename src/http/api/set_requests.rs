@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use axum::extract::Request;
 
-use super::extract::{self, IfMatch, IfNoneMatch, MergePatch};
-use super::fields::Fields;
 use super::lease_fields;
-use super::requests::{self, BOTH};
+use super::lock_requests::{self, BOTH};
+use super::request_body::{self, IfMatch, IfNoneMatch, MergePatch};
+use super::request_fields::Fields;
 use crate::http::negotiation::ResponseFormat;
 use crate::http::problem::Problem;
 use crate::http::state::HttpSettings;
@@ -38,9 +38,9 @@ pub(crate) struct AcquireSetFields {
 /// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
 pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireSetFields, Problem> {
-    let format = extract::accepted(request.headers(), &BOTH)?;
+    let format = request_body::accepted(request.headers(), &BOTH)?;
     let none = Fields::with_repeatable(RESOURCE);
-    let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Refused).await?;
+    let (parts, mut fields) = request_body::fields_into(none, request, settings, MergePatch::Refused).await?;
     let names = names(&mut fields, 2);
     for (field, why) in [
         ("hold", "is for one lock: POST /locks/{resource}?hold=true"),
@@ -100,15 +100,15 @@ pub(crate) struct ExtendSetFields {
 
 /// Parses `PATCH /locks`, a merge-patch for each name. Errors, Cancel: as [`acquire`].
 pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendSetFields, Problem> {
-    let format = extract::accepted(request.headers(), &BOTH)?;
+    let format = request_body::accepted(request.headers(), &BOTH)?;
     let none = Fields::with_repeatable(RESOURCE);
-    let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Accepted).await?;
+    let (parts, mut fields) = request_body::fields_into(none, request, settings, MergePatch::Accepted).await?;
     no_preconditions(&parts.headers)?;
     let resources = names(&mut fields, 1);
     let Some(first) = resources.first().cloned() else {
         return Err(fields.finish_with_others().err().unwrap_or_else(no_names));
     };
-    let request = requests::extension_of(first, &parts, fields, settings)?;
+    let request = lock_requests::extension_of(first, &parts, fields, settings)?;
     Ok(ExtendSetFields { request, resources, format })
 }
 
@@ -118,9 +118,9 @@ pub(crate) async fn release(
     settings: &HttpSettings,
 ) -> Result<(Vec<ResourceName>, Token, ResponseFormat), Problem> {
     // A release is never refused for its answer's format.
-    let format = extract::accepted(request.headers(), &BOTH).unwrap_or(ResponseFormat::Json);
+    let format = request_body::accepted(request.headers(), &BOTH).unwrap_or(ResponseFormat::Json);
     let none = Fields::with_repeatable(RESOURCE);
-    let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Refused).await?;
+    let (parts, mut fields) = request_body::fields_into(none, request, settings, MergePatch::Refused).await?;
     no_preconditions(&parts.headers)?;
     let resources = names(&mut fields, 1);
     if fields.take("token") {
@@ -130,7 +130,7 @@ pub(crate) async fn release(
     if resources.is_empty() {
         return Err(no_names());
     }
-    Ok((resources, extract::required_lock_token(&parts.headers)?, format))
+    Ok((resources, request_body::required_lock_token(&parts.headers)?, format))
 }
 
 /// The names of the request, at least so many; every error is recorded.
@@ -177,7 +177,7 @@ fn no_names() -> Problem {
 /// Each lease has a fence of its own, so a precondition would name one of several.
 fn no_preconditions(headers: &axum::http::HeaderMap) -> Result<(), Problem> {
     let wrong = |field| Err(Problem::invalid_field(field, "is for one lock: use /locks/{resource}"));
-    match (extract::if_match(headers)?, extract::if_none_match(headers)?) {
+    match (request_body::if_match(headers)?, request_body::if_none_match(headers)?) {
         (IfMatch::OneOf(_), _) => wrong("If-Match"),
         (_, IfNoneMatch::Any | IfNoneMatch::OneOf(_)) => wrong("If-None-Match"),
         _ => Ok(()),

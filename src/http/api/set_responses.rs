@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::responses::{json, lease_body, lease_with_token, put_token, text};
+use super::lock_responses::{json, lease_body, lease_with_token, put_token, text};
 use crate::api;
 use crate::http::format;
 use crate::http::negotiation::ResponseFormat;

@@ -7,10 +7,10 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::set_requests::{self, AcquireSetFields, ExtendSetFields};
-use super::{refusals, responses, set_responses};
+use super::{lock_responses, refusals, set_responses};
 use crate::api;
+use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
-use crate::auth::rule::Right;
 use crate::http::format;
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::{AuditPart, AuditScope};
@@ -72,7 +72,7 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
         }
         Err(error) => refusals::acquire(&first, error, &access).into_response(),
     };
-    responses::put_preference(&mut response, applied);
+    lock_responses::put_preference(&mut response, applied);
     response.extensions_mut().insert(WaitTime(waited));
     response
 }

@@ -8,14 +8,14 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::extract::{self, LOCK_TOKEN, MergePatch};
-use super::fields::Fields;
 use super::lease_fields::{self, AsyncFields};
-use super::requests::BOTH;
-use super::{refusals, responses};
+use super::lock_requests::BOTH;
+use super::request_body::{self, LOCK_TOKEN, MergePatch};
+use super::request_fields::Fields;
+use super::{lock_responses, refusals};
 use crate::api;
+use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
-use crate::auth::rule::Right;
 use crate::duration::format_duration;
 use crate::http::format;
 use crate::http::middleware::access::Access;
@@ -100,7 +100,7 @@ async fn at_once(
                 permit.granted(lease.counted(), lease.deadline);
             }
             match refusals::other_owner(&lease, owner.as_deref()) {
-                None => Ok(Some(responses::acquired(&lease, state.answer_time(), format))),
+                None => Ok(Some(lock_responses::acquired(&lease, state.answer_time(), format))),
                 Some(problem) => Err(problem),
             }
         }
@@ -126,7 +126,7 @@ async fn made(
     let status = if found.state() == "waiting" { StatusCode::ACCEPTED } else { StatusCode::OK };
     let mut body = document(state, &found, lease.as_ref(), true);
     let mut response = match format {
-        ResponseFormat::Text => responses::text(status, format!("{}\n", token.reveal())),
+        ResponseFormat::Text => lock_responses::text(status, format!("{}\n", token.reveal())),
         ResponseFormat::Json => {
             body.token = Some(api::TokenText(token.reveal().to_owned()));
             json(status, &body)
@@ -148,8 +148,8 @@ async fn made(
 /// Cancel: the ticket stays as it is.
 pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, id) = (Access::of(&request), id(&request)?);
-    let format = extract::accepted(request.headers(), &BOTH)?;
-    let token = extract::lock_token(request.headers())?;
+    let format = request_body::accepted(request.headers(), &BOTH)?;
+    let token = request_body::lock_token(request.headers())?;
     let wait = wait(&request, &state.settings)?;
     drop(request);
     let until = state.manager.now().plus(wait);
@@ -173,7 +173,7 @@ pub(crate) async fn show(State(state): State<AppState>, request: Request) -> Res
 /// `PATCH`: another end of its lease. Cancel: it may or may not have taken effect.
 pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
-    let format = extract::accepted(request.headers(), &BOTH)?;
+    let format = request_body::accepted(request.headers(), &BOTH)?;
     let (token, kept_for) = read_keep(request, &state.settings).await?;
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
     changeable(&state, &found, &access, token.as_ref(), &audit_scope)?;
@@ -187,8 +187,8 @@ pub(crate) async fn keep(State(state): State<AppState>, request: Request) -> Res
 ///
 /// Errors: `invalid`, `keep-too-long`, those of the body. Cancel: nothing is left behind.
 pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Result<(Option<Token>, Duration), Problem> {
-    let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
-    let token = extract::lock_token(&parts.headers)?;
+    let (parts, mut fields) = request_body::fields(request, settings, MergePatch::Accepted).await?;
+    let token = request_body::lock_token(&parts.headers)?;
     let kept_for = lease_fields::kept_for(&mut fields, settings)?;
     if kept_for.is_none() {
         fields.wrong("keep", "is required: for how long from now on the lease is to be kept");
@@ -200,7 +200,7 @@ pub(crate) async fn read_keep(request: Request, settings: &HttpSettings) -> Resu
 /// `DELETE`: gives it up while it waits, else releases its lease. Cancel: it ends all the same.
 pub(crate) async fn end(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
     let (access, audit_scope, id) = (Access::of(&request), AuditScope::of(&request), id(&request)?);
-    let token = extract::lock_token(request.headers())?;
+    let token = request_body::lock_token(request.headers())?;
     Fields::of_query(request.uri())?.finish(&[])?;
     drop(request);
     let found = Box::pin(state.manager.find_ticket(&id)).await.map_err(refused)?;
@@ -208,7 +208,7 @@ pub(crate) async fn end(State(state): State<AppState>, request: Request) -> Resu
     let end = Box::pin(state.manager.end_ticket(&found, !is_own)).await.map_err(refused)?;
     access.update_quota(|quotas| quotas.ended(&found.ticket.resource));
     audit_scope.note(|record| record.outcome = end.as_str().to_owned());
-    Ok(responses::released())
+    Ok(lock_responses::released())
 }
 
 fn id(request: &Request) -> Result<TicketId, Problem> {
@@ -223,7 +223,7 @@ fn wait(request: &Request, settings: &HttpSettings) -> Result<Duration, Problem>
         fields.wrong("wait", format!("must be at most {}", format_duration(settings.max_wait)));
     }
     fields.finish(&["wait"])?;
-    let preferred = extract::preferred_wait(request.headers()).map(|wait| wait.min(settings.max_wait));
+    let preferred = request_body::preferred_wait(request.headers()).map(|wait| wait.min(settings.max_wait));
     Ok(wait.or(preferred).unwrap_or_default())
 }
 
@@ -344,5 +344,5 @@ fn answer(body: &api::Ticket, format: ResponseFormat) -> Response {
         ("kept_for_ms", number(body.kept_for_ms)),
     ];
     let known = pairs.into_iter().filter_map(|(key, value)| Some((key, value?)));
-    responses::text(StatusCode::OK, format::lines(known))
+    lock_responses::text(StatusCode::OK, format::lines(known))
 }

@@ -4,12 +4,12 @@
 use axum::http::Uri;
 
 use crate::http::api::event_filter::EventFilter;
-use crate::http::api::fields::Fields;
+use crate::http::api::request_fields::Fields;
 use crate::http::problem::Problem;
+use crate::pages::table_query::{Table, TableQuery};
+use crate::pages::timeline::{PERIODS, TimelineQuery};
+use crate::pages::{events, locks};
 use crate::types::{Invalid, TokenId};
-use crate::views::table_query::{Table, TableQuery};
-use crate::views::timeline::{PERIODS, TimelineQuery};
-use crate::views::{events, locks};
 
 /// The highest page number: more than any table has.
 const PAGE_MAX: usize = 1_000_000;
@@ -114,7 +114,7 @@ pub(super) fn word(uri: &Uri, name: &str, known: &[&'static str]) -> Result<&'st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::table_query::WAITERS;
+    use crate::pages::table_query::WAITERS;
 
     fn uri(text: &str) -> Uri {
         text.parse().expect("a URI")

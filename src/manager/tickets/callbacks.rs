@@ -11,8 +11,8 @@ use crate::manager::callbacks::{CallbackEvent, CallbackKind, DeliveryOutcome};
 use crate::manager::service::LockManager;
 use crate::protocol::{Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 
 /// `lock.ending` is sent when a tenth of the time for which the lease is kept is left, at most this.
 const ENDING_BEFORE_MAX: Duration = Duration::from_mins(5);

@@ -10,8 +10,8 @@ use super::table::{Seen, Served, TicketNews};
 use crate::manager::service::LockManager;
 use crate::protocol::{TICKET_SERVED, TICKETS_PAGE_MAX, Ticket, TicketHead, TicketId, TicketPhase, TicketsArgs};
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{ShownTicket, TicketFound, TicketsShown};
 
 /// Time between two looks.

@@ -6,9 +6,9 @@ use crate::manager::service::LockManager;
 use crate::manager::types::LeaseOutcome;
 use crate::protocol::{EndReason, LeaseRecord, TicketEnd, TicketHead};
 use crate::redlock::clock::Clock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::redlock::release::ReleaseOutcome;
 
 /// What stands of a ticket's lease.

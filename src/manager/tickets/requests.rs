@@ -15,9 +15,9 @@ use crate::protocol::{
     TICKET_SERVED, Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms, TicketsArgs,
 };
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::ExtendParams;
 use crate::redlock::node::Node;
+use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{TicketFound, TicketRaised, TicketWriter};
 use crate::types::{ResourceName, Token, TokenHash};
 

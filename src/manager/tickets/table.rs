@@ -22,7 +22,7 @@ pub(super) const SERVED_MAX: usize = 100_000;
 pub struct TicketLimits {
     /// Maximum time that a ticket may wait.
     pub max_wait: Duration,
-    /// Maximum time that a lease is kept, see [`crate::manager::keeping::KeepLimits`].
+    /// Maximum time that a lease is kept, see [`crate::manager::kept_leases::KeepLimits`].
     pub max_keep: Duration,
     /// Maximum number of tickets of this instance that new ones may add to.
     pub total: usize,

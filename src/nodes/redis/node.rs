@@ -21,12 +21,12 @@ use super::driver::Place;
 use super::queue::EnqueueError;
 use super::server_checks::ServerFinding;
 use super::{subscriber, supervisor};
-use crate::nodes::observer::NodeObserver;
+use crate::nodes::call_observer::NodeObserver;
 use crate::protocol::{NodeResult, Request, RequestStamp, Unreachable, UnreachableKind};
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationSource;
+use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::Subscriptions;
 use crate::types::{Invalid, NodeId};
 

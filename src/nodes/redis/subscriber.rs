@@ -17,8 +17,8 @@ use super::retry::Retry;
 use super::supervisor::CHECK_INTERVAL;
 use crate::protocol::{Unreachable, UnreachableKind, keys};
 use crate::redlock::clock::{Clock, SystemClock};
-use crate::redlock::entropy::Entropy;
 use crate::redlock::notifications::{Notice, Topic};
+use crate::redlock::random::Entropy;
 use crate::redlock::subscriptions::{PendingCommands, Subscriptions};
 use crate::types::{NodeId, ResourceName};
 

@@ -4,8 +4,8 @@ use crate::mutant;
 use crate::protocol::record::CLAIMS_MAX_BYTES;
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
-use crate::protocol::reference::members::{self, Until};
 use crate::protocol::reference::memory::Memory;
+use crate::protocol::reference::shared_holders::{self, Until};
 use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply};
 use crate::types::{Fence, Mode, ResourceName, TokenHash};
 
@@ -51,10 +51,10 @@ pub(in crate::protocol) fn beside_members(
     (resource, token): (&ResourceName, &TokenHash),
 ) -> Reply {
     let now_ms = context.now_ms();
-    match members::member_of(memory, now_ms, resource, token) {
+    match shared_holders::member_of(memory, now_ms, resource, token) {
         Some(member) => Reply::ModeDiffers { mode: member.record.mode },
-        None if members::find(memory, now_ms, resource).is_some() => {
-            members::held_by(memory, context, resource, Until::Last)
+        None if shared_holders::find(memory, now_ms, resource).is_some() => {
+            shared_holders::held_by(memory, context, resource, Until::Last)
         }
         None => held(memory, context, resource),
     }

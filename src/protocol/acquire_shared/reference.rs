@@ -5,8 +5,8 @@ use crate::protocol::acquire::reference::held;
 use crate::protocol::record::{CLAIMS_MAX_BYTES, MEMBERS_MAX};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
-use crate::protocol::reference::members::{self, Member, Until};
 use crate::protocol::reference::memory::Memory;
+use crate::protocol::reference::shared_holders::{self, Member, Until};
 use crate::protocol::{AcquireSharedArgs, EndReason, LeaseRecord, NoVote, Reply};
 use crate::types::{Fence, Mode};
 
@@ -45,7 +45,7 @@ pub(in crate::protocol) fn refusal(
         }
         Some(LockValue::Lease(_) | LockValue::Bytes(_)) => return Some(held(memory, context, resource)),
         Some(LockValue::OtherType(_)) => true,
-        Some(LockValue::Members(_)) => members::find(memory, now_ms, resource).is_none(),
+        Some(LockValue::Members(_)) => shared_holders::find(memory, now_ms, resource).is_none(),
     };
     if args.proposed.is_some_and(|fence| fence.0 > memory.marker.highest_plausible_fence(context)) {
         return Some(Reply::FenceTooFarAhead);
@@ -53,7 +53,7 @@ pub(in crate::protocol) fn refusal(
     if is_foreign {
         return Some(Reply::Held { left_ms: memory.locks.left_ms(resource, now_ms).flatten(), record: None });
     }
-    match members::member_of(memory, now_ms, resource, token) {
+    match shared_holders::member_of(memory, now_ms, resource, token) {
         Some(member) if member.record.mode != args.mode => Some(Reply::ModeDiffers { mode: member.record.mode }),
         Some(member) => {
             let is_known = member.record.claims.split(',').any(|claim| claim == args.attempt.as_str());
@@ -67,10 +67,10 @@ pub(in crate::protocol) fn refusal(
 /// What keeps a new member out.
 fn kept_out(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Option<Reply> {
     let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
-    let living = members::find(memory, now_ms, resource);
+    let living = shared_holders::find(memory, now_ms, resource);
     let counted = living.map_or(0, |members| members.living(now_ms).count());
     if living.is_some_and(|members| members.kind != args.mode.wanted()) {
-        return Some(members::held_by(memory, context, resource, Until::Last));
+        return Some(shared_holders::held_by(memory, context, resource, Until::Last));
     }
     let is_taken = match args.mode {
         Mode::Permit { limit, .. } if mutant::is(Mutant::CountPerNode) => counted >= usize::from(limit.get()),
@@ -79,9 +79,9 @@ fn kept_out(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireShared
     let intent = memory.intents.get(resource, now_ms);
     if intent.is_some_and(|of| of != token) && !mutant::is(Mutant::SharedUnderIntent) {
         let left_ms = memory.intents.left_ms(resource, now_ms).flatten().unwrap_or(0);
-        return Some(members::held_by(memory, context, resource, Until::Intent(left_ms)));
+        return Some(shared_holders::held_by(memory, context, resource, Until::Intent(left_ms)));
     }
-    (is_taken || counted >= MEMBERS_MAX).then(|| members::held_by(memory, context, resource, Until::First))
+    (is_taken || counted >= MEMBERS_MAX).then(|| shared_holders::held_by(memory, context, resource, Until::First))
 }
 
 /// The lease, where nothing keeps the request out. The same token again: the replay joins the lease, whose fence rises only to a
@@ -89,7 +89,7 @@ fn kept_out(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireShared
 pub(in crate::protocol) fn take(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSharedArgs) -> Reply {
     let (now_ms, resource, token) = (context.now_ms(), &args.resource, &args.token);
     let px_ms = context.key_ttl_ms(args.ttl);
-    if let Some(Member { mut record, end_ms }) = members::member_of(memory, now_ms, resource, token).cloned() {
+    if let Some(Member { mut record, end_ms }) = shared_holders::member_of(memory, now_ms, resource, token).cloned() {
         if !record.claims.split(',').any(|claim| claim == args.attempt.as_str()) {
             record.claims = format!("{}{},", record.claims, args.attempt.as_str()).into();
         }
@@ -97,7 +97,7 @@ pub(in crate::protocol) fn take(memory: &mut Memory, context: &CallContext<'_>, 
             record.fence = next_fence(memory, context, args);
         }
         let (fence, end_ms) = (record.fence, end_ms.max(now_ms.saturating_add(px_ms)));
-        members::store(memory, now_ms, resource, Member { record, end_ms }, px_ms);
+        shared_holders::store(memory, now_ms, resource, Member { record, end_ms }, px_ms);
         return Reply::Admitted { fence, joined: true };
     }
     let fence = next_fence(memory, context, args);
@@ -111,7 +111,7 @@ pub(in crate::protocol) fn take(memory: &mut Memory, context: &CallContext<'_>, 
         labels: args.labels.clone(),
     };
     let from_ms = if mutant::is(Mutant::EndByInstance) { context.sent_at.0 / 1_000 } else { now_ms };
-    members::store(memory, now_ms, resource, Member { record, end_ms: from_ms.saturating_add(px_ms) }, px_ms);
+    shared_holders::store(memory, now_ms, resource, Member { record, end_ms: from_ms.saturating_add(px_ms) }, px_ms);
     memory.intents.remove(resource);
     Reply::Admitted { fence, joined: false }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::members::Members;
+use super::shared_holders::Members;
 use super::store::Expiring;
 use crate::protocol::LeaseRecord;
 use crate::types::{Mode, ResourceName, TokenHash};

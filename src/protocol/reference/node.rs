@@ -10,8 +10,8 @@ use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
     AcquireArgs, AcquireSetArgs, AcquireSharedArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NoVote, NodeResult,
     Reply, Request, RequestStamp, RequestTime, RestoreArgs, UpdateArgs, ViewId, Vote, acquire, acquire_set,
-    acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list, membership, read,
-    release, restore, revoke, ticket, tickets, update, waiters,
+    acquire_shared, admin, delete_foreign, downgrade, fill, index, inspect, intent, kept, list, read, release, restore,
+    revoke, ticket, tickets, update, view_change, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -121,9 +121,9 @@ impl ReferenceNode {
             Request::Quarantine { by } => {
                 admin::reference::order_quarantine(&mut memory.marker, present, self.evicted, by)
             }
-            Request::Promise { view } => membership::reference::promise(&mut memory.marker, present, *view),
-            Request::Install { view } => membership::reference::install(&mut memory.marker, present, view),
-            Request::Admit(args) => membership::reference::admit(&mut memory.marker, present, args),
+            Request::Promise { view } => view_change::reference::promise(&mut memory.marker, present, *view),
+            Request::Install { view } => view_change::reference::install(&mut memory.marker, present, view),
+            Request::Admit(args) => view_change::reference::admit(&mut memory.marker, present, args),
         })
     }
 

@@ -3,8 +3,8 @@
 use crate::mutant::{self, Mutant};
 use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
-use crate::protocol::reference::members::{self, Member};
 use crate::protocol::reference::memory::Memory;
+use crate::protocol::reference::shared_holders::{self, Member};
 use crate::protocol::{LeaseRecord, MAX_RENEWALS, NoVote, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs};
 use crate::types::{Fence, Mode};
 
@@ -28,7 +28,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     if let Some(reply) = mutant_reply(memory, context, args) {
         return Ok(reply);
     }
-    if let Some(member) = members::member_of(memory, context.now_ms(), &args.resource, &args.token).cloned() {
+    if let Some(member) = shared_holders::member_of(memory, context.now_ms(), &args.resource, &args.token).cloned() {
         let updated = update_member(memory, context, args, member);
         return if updated == Reply::FenceTooFarAhead { Ok(updated) } else { reply(updated) };
     }
@@ -105,7 +105,7 @@ fn update_member(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateAr
     }
     let px_ms = context.key_ttl_ms(args.ttl.unwrap_or(record.ttl));
     let later_ms = end_ms.max(now_ms.saturating_add(px_ms));
-    members::store(memory, now_ms, resource, Member { record: record.clone(), end_ms: later_ms }, px_ms);
+    shared_holders::store(memory, now_ms, resource, Member { record: record.clone(), end_ms: later_ms }, px_ms);
     Reply::Updated { record, before_ms: end_ms - now_ms }
 }
 

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::derive::{Change, Known, Member, plausible};
+use super::next_view::{Change, Known, Member, plausible};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{AdmitArgs, MemberStatus, NodeResult, Reply, Request, View, ViewId};
 use crate::redlock::clock::Clock;
 use crate::redlock::engine::Redlock;
-use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::quorum::Tally;
+use crate::redlock::random::Entropy;
 use crate::redlock::round::Until;
 use crate::types::{Fence, NodeId};
 

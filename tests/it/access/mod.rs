@@ -24,7 +24,7 @@ mod visibility;
 
 use std::path::PathBuf;
 
-use redlockd::auth::key::KeyHash;
+use redlockd::auth::api_key::KeyHash;
 use redlockd::http::routes::{Operation, ROUTES, UiRoute};
 use reqwest::RequestBuilder;
 use tempfile::TempDir;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use redlockd::manager::callbacks::{CallbackEvent, CallbackKind, CallbackSender, DeliveryOutcome};
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::entropy::SystemEntropy;
+use redlockd::redlock::random::SystemEntropy;
 use redlockd::webhooks::deliveries::CallbackDeliveries;
 use redlockd::webhooks::hooks::Webhooks;
 use redlockd::webhooks::resolver::Lookup;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redlockd::nodes::observer::NodeObserver;
+use redlockd::nodes::call_observer::NodeObserver;
 use redlockd::nodes::redis::RedisNode;
 use redlockd::protocol::{
     EndReason, Found, NodeInspection, NodeResult, Released, Reply, Request, StoredLock, UnreachableKind,
 };
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::entropy::SystemEntropy;
 use redlockd::redlock::node::Node;
+use redlockd::redlock::random::SystemEntropy;
 use redlockd::types::NodeId;
 
 use super::{Holder, TestNode, config, now};

@@ -15,8 +15,8 @@ use redlockd::protocol::{
     RequestStamp, RequestTime, RevokeArgs, Unreachable, UnreachableKind, UpdateArgs, quarantine_for,
 };
 use redlockd::redlock::clock::{Clock, SystemClock};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use redlockd::redlock::node::Node;
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::types::{AttemptId, Fence, NodeId, ResourceName, TokenHash, Ttl};
 use tokio::task::JoinHandle;
 

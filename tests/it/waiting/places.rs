@@ -3,7 +3,7 @@
 use redlockd::client::acquire::acquire;
 use redlockd::client::answers::LeaseAnswer;
 use redlockd::client::requests::LockRequest;
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
+use redlockd::redlock::random::{Entropy, SystemEntropy};
 use redlockd::types::ResourceName;
 
 use super::disconnects::caller;
