@@ -249,7 +249,7 @@ async fn authenticate(wire: &mut Wire, user: Option<&str>, password: &str) -> Re
 /// true for as long as it lasts. Two round trips: a server resets a connection that sends it more than 16 KiB at once before
 /// it is authenticated, and nobody would learn that a password is missing.
 async fn prepare(wire: &mut Wire, allow_replicas: bool) -> Result<ServerInfo, RedisError> {
-    let mut replies = wire.ask_all(server_questions().into_iter()).await?.into_iter();
+    let mut replies = wire.ask_all(server_questions()).await?.into_iter();
     let mut next = || replies.next().unwrap_or_else(|| Err(errors::lost()));
     let (info, saves) = (next()?, next());
     let loaded = wire.ask_all(commands::all_scripts().into_iter().map(|script| script.load())).await?;
