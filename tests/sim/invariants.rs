@@ -403,6 +403,8 @@ impl World {
             hold.to = hold.from.max(now);
         }
         self.checker.holds.extend(shared);
+        // An answer of an instance that was stopped midway may begin after the downgrade: nothing is left of it.
+        self.checker.holds.retain(|h| h.from < h.to);
         let its = self.checker.wins.iter_mut().filter(|win| win.token == *token);
         its.for_each(|win| win.mode = Mode::Shared);
     }
