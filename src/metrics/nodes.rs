@@ -12,10 +12,10 @@ use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
-/// Seconds: powers of two from a node on the same machine to twice the default node timeout; the alert's threshold is one.
-const BUCKETS: [f64; 11] = [0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_5, 0.025, 0.05, 0.1];
+/// Seconds: from a node on the same machine to twice the default node timeout; the alert's threshold is one of them.
+const BUCKETS: [f64; 10] = [0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.004, 0.01, 0.025, 0.05, 0.1];
 /// Operations whose durations are counted together: each node has all buckets for each of them.
-const GROUPS: [&str; 4] = ["acquire", "extend", "release", "other"];
+const GROUPS: [&str; 4] = ["acquire", "update", "release", "other"];
 /// The version label of a node that has not answered yet.
 const UNKNOWN: &str = "unknown";
 
@@ -54,7 +54,7 @@ impl NodeMetrics {
     pub(super) fn new(r: &Registry, nodes: &[NodeId]) -> Self {
         let calls = counters(r, "node_requests_total", "Answered calls to a node by operation.", &["node", "op"]);
         let help = "Answered calls to a node by group of operations.";
-        let durations = histograms(r, "node_request_duration_seconds", help, &BUCKETS, &["node", "group"]);
+        let durations = histograms(r, "node_request_duration_seconds", help, &BUCKETS, &["node", "op"]);
         let errors =
             counters(r, "node_errors_total", "Calls to a node without a usable answer, by kind.", &["node", "kind"]);
         let up = gauges(r, "node_up", "1 while the node answers.", &["node"]);

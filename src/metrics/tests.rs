@@ -56,7 +56,7 @@ fn every_count_of_leases_and_errors_exists_from_the_start() {
         has(&text, &format!("redlockd_node_requests_total{{node=\"n3\",op=\"{operation}\"}} 0"));
     }
     for group in ["acquire", "release", "other"] {
-        has(&text, &format!("redlockd_node_request_duration_seconds_count{{group=\"{group}\",node=\"n3\"}} 0"));
+        has(&text, &format!("redlockd_node_request_duration_seconds_count{{node=\"n3\",op=\"{group}\"}} 0"));
     }
     has(&text, &format!("redlockd_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
     assert!(text.contains("\nprocess_resident_memory_bytes "), "{text}");
@@ -169,8 +169,7 @@ fn node_calls_are_counted_by_node_and_kind() {
         ("release", "0.0004", 0),
         ("release", "0.0008", 1),
     ] {
-        let series =
-            format!("redlockd_node_request_duration_seconds_bucket{{group=\"{group}\",node=\"n1\",le=\"{le}\"}}");
+        let series = format!("redlockd_node_request_duration_seconds_bucket{{node=\"n1\",op=\"{group}\",le=\"{le}\"}}");
         has(&shown, &format!("{series} {calls}"));
     }
     has(&shown, "redlockd_node_errors_total{kind=\"timeout\",node=\"n1\"} 1");
