@@ -95,7 +95,8 @@ async fn the_step_of_the_github_action() {
 
 /// The block of this language that begins with, or has, this text.
 fn block(language: &str, with: &str) -> &'static str {
-    let blocks = DOCUMENT.split(&format!("```{language}\n")).skip(1).filter_map(|rest| rest.split("```").next());
+    let start = format!("```{language}\n");
+    let blocks = DOCUMENT.split(&start).skip(1).filter_map(|rest| rest.split("```").next());
     let mut found = blocks.filter(|block| block.contains(with));
     found.next().unwrap_or_else(|| panic!("no block with {with}"))
 }
