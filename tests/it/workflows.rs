@@ -158,7 +158,7 @@ async fn jenkins_without_a_waiting_executor() {
     let service = Service::embedded(&["--set", &file.setting()]).await;
     let (client, dir) = (service.client(), in_memory());
     let steps: Vec<&str> =
-        block("groovy", "registerWebhook").split("sh '").skip(1).filter_map(|rest| rest.split('\'').next()).collect();
+        block("groovy", "registerWebhook").split(" sh '").skip(1).filter_map(|rest| rest.split('\'').next()).collect();
     assert_eq!(steps.len(), 3, "{steps:?}");
     let held = client.acquired("deploy/prod", &[("keep", "1m")]).await;
     std::fs::write(dir.path().join("url"), format!("http://{}/in/SECRET-path/5eC2e7", receiver.address))

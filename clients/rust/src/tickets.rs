@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::Method;
 use serde_json::json;
 
@@ -75,8 +76,11 @@ pub fn new_token() -> Token {
     SystemEntropy.token()
 }
 
+/// What is no ticket must not lead to another path; an underscore is part of each.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'_');
+
 fn path(ticket: &str) -> String {
-    format!("/tickets/{}", percent_encoding::utf8_percent_encode(ticket, percent_encoding::NON_ALPHANUMERIC))
+    format!("/tickets/{}", utf8_percent_encode(ticket, ESCAPED))
 }
 
 fn request<'a>(method: Method, ticket: &str, token: Option<&'a Token>) -> ApiRequest<'a> {
@@ -189,6 +193,12 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_ticket_is_no_other_path() {
+        assert_eq!(path("tk_00ff"), "/tickets/tk_00ff");
+        assert_eq!(path("../locks/x?y#z"), "/tickets/%2E%2E%2Flocks%2Fx%3Fy%23z");
+    }
 
     #[test]
     fn an_address_is_not_printed() {
