@@ -90,7 +90,7 @@ impl Pattern {
             return Err(Invalid(format!("a pattern has at most {RESOURCE_MAX_BYTES} bytes")));
         }
         let mut parts = Vec::new();
-        for segment in text.split('/') {
+        for (i, segment) in text.split('/').enumerate() {
             match segment {
                 "**" => parts.extend([Part::One, Part::Any]),
                 "*" => parts.push(Part::One),
@@ -98,8 +98,9 @@ impl Pattern {
                     return Err(Invalid(format!("`**` in the pattern `{text}` must be a segment of its own")));
                 }
                 _ => {
-                    // With the stars replaced by a letter, it must be a valid segment of a name.
-                    ResourceName::parse(&segment.replace('*', "x")).map_err(|why| {
+                    // With the stars replaced by a letter, it must be a valid segment of a name. Only a first one may not be ours.
+                    let before = if i == 0 { "" } else { "x/" };
+                    ResourceName::parse(&(before.to_owned() + &segment.replace('*', "x"))).map_err(|why| {
                         Invalid(format!("the pattern `{}` cannot match a name: {why}", text.escape_debug()))
                     })?;
                     parts.push(Part::Like(segment.to_owned()));

@@ -28,6 +28,7 @@ fn one_star_matches_within_a_segment_and_two_match_segments() {
         ("a/**/z", &["a/b/z", "a/b/c/z", "a/z/z"], &["a/z", "a/b/z/y"]),
         ("ci-*", &["ci-", "ci-17"], &["ci", "ci-17/x", "CI-17"]),
         ("*-eu-*/x", &["a-eu-b/x", "-eu-/x", "-eu-eu-/x"], &["a-eu/x", "a-eu-b/y"]),
+        ("a/redlockd:*", &["a/redlockd:x"], &["a/redlockd", "a/redlockd:x/y"]),
         ("deploy/prod", &["deploy/prod"], &["deploy/prod/x", "deploy/prod2", "deploy", "deploy/Prod"]),
     ] {
         let pattern = Pattern::parse(pattern).expect(pattern);
