@@ -1,5 +1,6 @@
-//! Mutants: deviations from the protocol that look harmless, planted for the simulation to find (`tests/sim`), and
-//! those of the queue also for the model of the queue and for lists of events. Outside of the library's own tests every one is `false` at compile time.
+//! Mutants: deviations from the protocol that look harmless, planted for the simulation to find (`tests/sim`), and those of the
+//! queue also for the model of the queue and for lists of events. Outside of the library's own tests every one is `false` at
+//! compile time.
 
 /// Declares the mutants and, for each group, the list of its members.
 macro_rules! mutants {
@@ -112,9 +113,9 @@ mutants! {
     FOUND_BY_TICKETS {
         /// A ticket counts where one node shows it.
         TicketByMinority,
-        /// What a minority shows is believed without being brought to a majority.
+        /// What a minority shows counts without being written to a majority.
         TicketUnsettled,
-        /// A ticket is stored without a look whether it exists.
+        /// A ticket is stored without checking whether it exists.
         TicketPutUnread,
         /// The state of a ticket may be lowered.
         TicketGoesBack,

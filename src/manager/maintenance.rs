@@ -1,5 +1,5 @@
-//! Periodic maintenance, once a second: forgets what has run out, and publishes what no request reports:
-//! leases that expired, nodes that changed state.
+//! Periodic maintenance, once a second: removes expired leases, and publishes the events that no request causes: expired
+//! leases, and nodes that changed state.
 
 use std::collections::VecDeque;
 use std::time::Duration;

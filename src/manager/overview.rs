@@ -1,5 +1,5 @@
-//! What the pages for operators show. No node is asked for it, so it may be some seconds old; `queries` has
-//! the answers of the API, which are not.
+//! The data of the pages. It is read without a request to the nodes, so it may be some seconds old; the answers of the
+//! API, in `queries`, are not.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -192,7 +192,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.engine().nodes.iter().zip(health).enumerate().map(report).collect()
     }
 
-    /// Notes an operator's word that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
+    /// Records an operator's report that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
     ///
     /// Errors: [`ForgetError`].
     pub fn forget_node(&self, node: &NodeId) -> Result<(), ForgetError> {

@@ -36,7 +36,7 @@ struct NodeSeries {
 
 /// The handles of all nodes.
 pub(super) struct NodeMetrics {
-    /// So few that each call looks for its node.
+    /// So few that each call searches the list.
     series: Vec<(NodeId, NodeSeries)>,
     durations: HistogramVec,
     info: IntGaugeVec,

@@ -1,5 +1,5 @@
-//! A lock's last hour as a drawing: who held it when, who waits, and what happened to nodes and quorum meanwhile. The same as a
-//! table, for those who cannot see it.
+//! A lock's last hour as a drawing: who held it when, who waits, and what happened to nodes and quorum meanwhile. The same data
+//! follows as a table, for screen readers.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is asked of the tables of waiters and of owners: a text to find, an order and a page, and the links that keep them.
+//! The query of the tables of waiters and of owners: search text, order and page; and the links that keep them.
 
 use std::cmp::Ordering;
 

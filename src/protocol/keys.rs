@@ -11,7 +11,7 @@ pub const META_KEY: &str = "redlockd:meta";
 pub const LEASES_KEY: &str = "redlockd:leases";
 /// Sorted set: kept leases by when each is checked next, so that an instance renews those of another that has ended.
 pub const KEPT_KEY: &str = "redlockd:kept";
-/// Sorted set: tickets by when an instance that does not serve them is to look at each.
+/// Sorted set: tickets by the time from which an instance that does not serve them reads them.
 pub const TICKETS_KEY: &str = "redlockd:tickets";
 /// Before the id of a ticket: its key.
 pub const TICKET_PREFIX: &str = "redlockd:ticket:";
@@ -19,7 +19,7 @@ pub const TICKET_PREFIX: &str = "redlockd:ticket:";
 pub const WAITERS_KEY: &str = "redlockd:waiters";
 /// Before the name of an instance: the key of the waiters that it published.
 pub const WAITERS_PREFIX: &str = "redlockd:waiters:";
-/// String with a TTL: exists while any resource may have a block, so that a node without one looks at no other key.
+/// String with a TTL: exists while any resource may have a block, so that a node without blocks reads no other key.
 pub const BLOCKS_KEY: &str = "redlockd:blocks";
 /// String with a TTL: exists while any instance listens for the ends of leases, so that nobody publishes them for nobody.
 pub const NOTICES_KEY: &str = "redlockd:notices";

@@ -1,5 +1,5 @@
-//! What distinguishes an attempt of several resources: one request for all of them, whose answers are read for each
-//! resource as if it had been asked for alone.
+//! An attempt for several resources: one request for all of them. Its answers are evaluated for each resource as if it had
+//! been requested alone.
 
 use std::sync::Arc;
 

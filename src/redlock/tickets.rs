@@ -77,7 +77,7 @@ pub(crate) struct ShownTicket {
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Stores a new ticket. What counts from now on: the same token's ticket of before, if there is one.
     ///
-    /// Cancel: some nodes may have it; whoever looks for tickets that nobody serves finds it if they are a majority.
+    /// Cancel: some nodes may have it; if they are a majority, the instance that takes over unserved tickets finds it.
     pub(crate) async fn put_ticket(&self, writer: &TicketWriter<'_>, ticket: &Ticket, head: TicketHead) -> TicketFound {
         let (Ok(body), started) = (ticket.encode(), self.clock.now()) else { return TicketFound::Unknown };
         // A node that forgot must not get the first state of a ticket that is further: nothing is stored unless no majority

@@ -16,7 +16,7 @@ pub use crate::types::{SlotChoice, WantedMode as Mode};
 /// Names a waiter. Rises with time, over all queues of an instance.
 pub type WaiterId = u64;
 
-/// Where a request stands.
+/// The queues that a request is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Admission {
     /// At the end of the queue of each of its resources.

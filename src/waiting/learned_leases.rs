@@ -1,4 +1,4 @@
-//! What the waiters of an instance learn of leases beside the nodes' notices, and what they ask the nodes about them.
+//! Reports leases to the queue that it does not know from notices, and confirms suspected deadlocks with the nodes.
 
 use super::deadlock::WaitEdge;
 use super::driver::WaitDriver;

@@ -1,5 +1,5 @@
-//! What the ends of leases mean for the waiters: releases of this instance, notices of others', and how far notices
-//! can be relied on. And what lists show of the queues.
+//! What the queue does when a lease ends: at a release of this instance, and at notices from the nodes. Also whether
+//! notices can be relied on, and what lists show of the queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -158,7 +158,7 @@ impl Queue {
 
 /// For lists and limits.
 impl Queue {
-    /// 1 is the head; for several resources the largest. 1 for a waiter that stands in no queue.
+    /// 1 is the head; for several resources the largest. 1 for a waiter that is in no queue.
     pub fn position(&self, id: WaiterId) -> usize {
         let resources = self.waiters.get(&id).into_iter().flat_map(|waiter| waiter.request.resources.iter());
         let index = |r: &ResourceName| self.resources.get(r)?.order.binary_search(&id).ok();

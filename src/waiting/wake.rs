@@ -1,6 +1,6 @@
 //! What a notice about an ended lease means: it wakes the first waiters once for each end, when a quorum of nodes
 //! can be free, and again if the lease was seen afterwards. One filter for each resource. All times that decide
-//! when a waiter asks the nodes again are here, since they are meant to fit each other: jitter < settling <
+//! when a waiter asks the nodes again are here, since they depend on each other: jitter < settling <
 //! yielding < polling.
 
 use std::collections::VecDeque;

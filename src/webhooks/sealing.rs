@@ -1,4 +1,4 @@
-//! Seals the addresses of call-backs before they are stored on the nodes: whoever reads these must not be able to resume
+//! Encrypts the URLs of call-backs before they are stored on the nodes: a reader of the nodes must not be able to resume
 //! workflows. All instances have the same keys, so that each can send what another one has stored.
 
 use base64::Engine;

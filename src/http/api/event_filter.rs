@@ -1,4 +1,4 @@
-//! Which past events are asked for: a range of time, a kind, and the beginning of a name. For the API and the pages.
+//! A filter of past events: a range of time, a kind, and the prefix of a name. For the API and the pages.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The handlers of `/terraform/{resource}`: locks for the HTTP back end of Terraform and OpenTofu, on kept leases. A run proves
-//! its lock by the `ID` that it drew, which others are shown; so only the principal that locked may unlock by it.
+//! The handlers of `/terraform/{resource}`: locks for the HTTP back end of Terraform and OpenTofu, on kept leases. A run
+//! unlocks by the `ID` of its lock. That is no secret, so only the principal that locked may use it.
 
 use axum::body::Body;
 use axum::extract::{Request, State};

@@ -1,5 +1,5 @@
-//! What instances learn of each other's tickets: each says on the nodes which it serves, serves those that nobody does, and
-//! receives states that others have written.
+//! Exchanges tickets between instances, through the nodes: each reports which tickets it serves, takes over those that no
+//! instance serves, and receives states that others have written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{ShownTicket, TicketFound, TicketsShown};
 
-/// Time between two looks.
+/// Time between two exchanges.
 const TICK: Duration = Duration::from_secs(1);
 /// How often an instance says that it serves a ticket.
 const EXCHANGE_EVERY: Duration = Duration::from_millis(2_500);
 /// A ticket that a node lacks is stored there again at most this often.
 const PUT_BACK_EVERY: Duration = Duration::from_secs(30);
-/// Maximum number of tickets that one look reads; further ones follow in the next.
+/// Maximum number of tickets that one exchange reads; further ones follow in the next.
 const READS_MAX: usize = 512;
 /// Of these at a time.
 const CONCURRENT_READS: usize = 16;

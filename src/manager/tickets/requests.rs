@@ -1,4 +1,4 @@
-//! What HTTP handlers ask of tickets: make one, show it, change its end, end it.
+//! Requests of HTTP handlers about tickets: make one, show it, change its end, end it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,7 +157,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         found.ticket.body.labels.principal == principal_tag(&self.engine().settings.params.cluster, principal)
     }
 
-    /// Its position in this instance's queue; `None` where it stands in none.
+    /// Its position in this instance's queue; `None` if it is in none.
     pub fn ticket_position(&self, found: &FoundTicket) -> Option<usize> {
         let (resource, token) = (&found.ticket.resource, &found.ticket.token);
         self.shared.waiting.queue(|queue| queue.position_of(resource, token))

@@ -1,5 +1,5 @@
-//! Serves one ticket: waits for its lease, has the grant stored before anybody learns of it, sees that it is accepted, and
-//! ends it. Each step can be repeated by another instance from what the nodes show.
+//! Serves one ticket: waits for its lease, stores the grant on a majority of nodes before it is shown, waits until it is
+//! accepted, and ends it. Another instance can repeat each step from what the nodes show.
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) const UNASKED_MAX: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(500);
 /// How often the lease of a ticket is looked for, in case that another instance ended it; longer where there are many.
 const LEASE_CHECK: Duration = Duration::from_secs(30);
-/// Maximum number of such looks per second.
+/// Maximum number of such checks per second.
 const LEASE_CHECKS_PER_SECOND: u32 = 50;
 /// After the end of a kept lease, for the keeper to release it.
 const KEPT_OUT_GRACE: Duration = Duration::from_secs(2);
@@ -73,7 +73,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         TicketId::of(&self.engine().settings.params.cluster, resource, token)
     }
 
-    /// Brings a state to a majority. Whether it stands there; otherwise a later one is known, or it is to be tried again.
+    /// Writes a state to a majority. False if a later state is known, or if it must be tried again.
     async fn raise(&self, served: &Served, head: TicketHead) -> bool {
         match self.raise_on_nodes(&served.id, &served.ticket, head).await {
             TicketRaised::Done => {
@@ -270,7 +270,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Until the next look at a ticket's lease.
+    /// Until the next check of a ticket's lease.
     fn lease_check_pause(&self, kept_until_ms: u64) -> Duration {
         let (now_ms, count) = (self.ticket_now_ms(), u32::try_from(self.shared.tickets.len()).unwrap_or(u32::MAX));
         let pause = LEASE_CHECK.max(Duration::from_secs(1).saturating_mul(count / LEASE_CHECKS_PER_SECOND));

@@ -33,7 +33,7 @@ impl GoneReason {
 pub enum HeldLeaseEvent {
     /// It has its whole TTL again.
     Renewed,
-    /// A renewal failed; the deadline stands, and the next try follows soon.
+    /// A renewal failed; the old deadline remains, and the next try follows soon.
     AtRisk,
     /// The instance stops and renews it no longer. It stays on the nodes to its deadline, for a hold at another instance.
     Moved,

@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(refused, Some(EnqueueError::NotConnected));
     }
 
-    /// A connection that was closed takes no more, and its driver learns of it.
+    /// A closed connection takes no more requests, and its driver is notified.
     #[tokio::test]
     async fn what_waits_on_a_closed_connection_is_answered_as_never_sent() {
         let (connections, queue) = (NodeConnections::new(1, BootTime::default()), Arc::new(ConnectionQueue::default()));

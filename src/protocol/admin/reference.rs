@@ -127,7 +127,7 @@ fn alive(notes: &Notes, context: &CallContext<'_>, by: &str) -> BTreeSet<(NodeId
     fresh.flat_map(|(_, (_, seen))| seen.iter().cloned()).collect()
 }
 
-/// Whether it votes, with what only a probe looks at.
+/// Whether it votes, with the checks that only a probe makes.
 fn check(marker: &mut MarkerKey, context: &CallContext<'_>, evicted: u64) -> Option<NoVote> {
     let was_same_run = marker.0.as_ref().is_some_and(|m| &*m.run == context.run);
     let known = marker.0.as_ref().and_then(|m| m.evicted);

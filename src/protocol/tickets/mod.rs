@@ -1,5 +1,5 @@
-//! Which instance serves which tickets: each says on the nodes that it still does, and reads which tickets nobody serves. No
-//! vote depends on it: two instances that serve one ticket cost time only.
+//! Which instance serves which tickets: each instance reports on the nodes that it still serves its own, and reads which tickets
+//! no instance serves. No vote depends on it: two instances that serve the same ticket cost only time.
 
 pub(super) mod reference;
 

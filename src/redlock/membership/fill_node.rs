@@ -1,4 +1,4 @@
-//! Filling a process that forgot: reads what a quorum of others knows, and gives it that (`docs/views.md`, *Changing the
+//! Fills a process that forgot: reads what a quorum of others stores, and writes that into it (`docs/views.md`, *Changing the
 //! view*, step 5 and the first half of step 6). Whoever calls it has installed the view on the others before, and admits
 //! the process afterwards.
 

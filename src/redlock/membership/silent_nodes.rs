@@ -1,4 +1,4 @@
-//! Nodes that do not answer while others wait for them, and an operator's word that one of them has ended (`docs/views.md`,
+//! Nodes that do not answer while others wait for them, and an operator's report that one of them has ended (`docs/views.md`,
 //! *Quarantine*, the cold view).
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub enum ForgetError {
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
-    /// Notes an operator's word that the process under this name has ended for good. Where too few vote, the others then wait
+    /// Records an operator's report that the process under this name has ended for good. Where too few vote, the others then wait
     /// for it no longer than one more quarantine, in which every lease ends that it may have voted for. The word ends when a
     /// process answers under the name, or with this instance.
     ///

@@ -206,7 +206,7 @@ pub struct Revoked {
     pub frees_in_ms: u64,
 }
 
-/// The answer to `GET /fences/{resource}`: the fence is that of the lease that stands.
+/// The answer to `GET /fences/{resource}`: the fence is that of the current lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FenceCheck {
     /// The name of the lock.

@@ -158,7 +158,7 @@ pub struct Members {
     /// The invalid fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<Vec<FieldError>>,
-    /// Under `/terraform`: the lock that stands in the way, in the members that Terraform reads.
+    /// Under `/terraform`: the lock that another run holds, in the members that Terraform reads.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub lock_info: Option<Box<LockInfo>>,
 }

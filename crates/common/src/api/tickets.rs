@@ -1,4 +1,4 @@
-//! Tickets: requests for a lease whose callers do not wait on the line.
+//! Tickets: requests for a kept lease that wait without a connection.
 
 use std::collections::BTreeMap;
 
