@@ -58,7 +58,7 @@ mutants! {
         NoWriteBack,
         /// A kept lease is renewed past its end.
         KeptPastEnd,
-        /// A node that was wiped belongs to whoever asks first.
+        /// A wiped node joins the cluster of the first request.
         FirstLookClaims,
         /// A node is quarantined at the word of an instance that is alone in its opinion of the time.
         NoWitness,
@@ -89,13 +89,13 @@ mutants! {
     FOUND_IN_QUEUES {
         /// A wake-up during an attempt is forgotten.
         WakeWhileAskingLost,
-        /// A request whose caller is gone stays in its queue.
+        /// A request whose caller disconnected stays in its queue.
         LeaverStays,
         /// A waiter that is granted does not let the next one become the head.
         GrantCallsNobody,
         /// The time at which a waiter meant to ask passes without an attempt.
         TimerIgnored,
-        /// The end of a lease wakes nobody.
+        /// The end of a lease wakes no waiter.
         EndWakesNobody,
         /// Who enters the queue is served before all others.
         NewestFirst,
@@ -238,7 +238,7 @@ mutants! {
         SubscriptionLossUnnoticed,
         /// Every waiter of a queue asks the nodes, not only its head.
         EveryoneContends,
-        /// A grant whose caller is gone is kept.
+        /// A grant whose caller disconnected is kept.
         GrantUnanswered,
         /// A lease whose end was reported once is taken for ended for ever.
         EndsCountOnce,

@@ -14,8 +14,8 @@ use crate::api::Event;
 
 /// Incidents that are kept in memory and read back at a start.
 pub(crate) const HISTORY_MAX: usize = 10_000;
-/// Their size, since whoever can publish on a node can make each as large as the longest deadlock. Honest ones take some three
-/// hundred bytes each.
+/// Their size, since any client that can publish on a node can make each as large as the longest deadlock. Ordinary ones take
+/// some three hundred bytes each.
 pub(crate) const HISTORY_BYTES_MAX: usize = 8 << 20;
 /// Incidents that wait to be written; further ones stay in memory only.
 const UNWRITTEN_MAX: usize = 1_024;

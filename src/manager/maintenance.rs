@@ -118,7 +118,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// The lease is gone. An extend never revives one, so its refusal says why.
+    /// The lease has ended. An extend never revives one, so its refusal says why.
     async fn publish_if_expired(&self, keys_gone: BootTime, lapsed: &ExpiredLease) {
         let params = ExtendParams {
             resource: lapsed.resource.clone(),

@@ -105,7 +105,7 @@ fn cycle_edge(edge: &DeadlockEdge) -> Option<CycleEdge> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// From the last snapshot: the nodes are asked only where there is none of the last half minute.
+    /// From the last snapshot: the nodes are read only if there is none of the last half minute.
     ///
     /// Cancel: nothing is left behind.
     pub async fn overview(&self) -> Overview {

@@ -104,7 +104,7 @@ impl NodeMetrics {
     pub(super) fn call(&self, node: &NodeId, operation: &str, took: Duration, result: Result<(), UnreachableKind>) {
         let Some(series) = self.of(node) else { return };
         match result {
-            // Once or twice a second, for nobody who waits.
+            // Once or twice a second, and no caller waits for it.
             Ok(()) if matches!(operation, "kept" | "tickets") => {}
             Ok(()) => {
                 let Some(index) = OPERATIONS.iter().position(|known| *known == operation) else { return };

@@ -86,7 +86,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if !rounds.took_effect {
                 undo.disarm();
             } else if params.mode.limit().is_some() && !mutant::is(Mutant::NoCleanup) {
-                // The next slot is asked for behind it, on the same connections.
+                // The next slot is requested after it, on the same connections.
                 let until = self.clock.now().plus(self.node_timeout_for(Some(params.ttl)));
                 let now = self.clock.now();
                 for cancel in withdrawal.requests() {

@@ -113,7 +113,8 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     /// Writes these labels, with an end, to a quorum, and indexes the lease there, so that any instance will renew it. To be
     /// called when it is granted and before that is answered. Whether a quorum has both.
     ///
-    /// Not with the acquire itself: what an instance that ends had granted and not answered would be kept for nobody.
+    /// Not with the acquire itself: if the instance ended before it answered, the lease would be kept although no caller knows
+    /// it.
     ///
     /// Cancel: some nodes may have it. No renewal is confirmed, so that the cancel of its attempt still ends the lease.
     pub(crate) async fn begin(

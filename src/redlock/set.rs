@@ -13,7 +13,7 @@ use super::random::Entropy;
 use crate::protocol::{AcquireArgs, AcquireSetArgs, AcquireSharedArgs, GrantedLease, NodeResult, Reply, Request};
 use crate::types::{AttemptId, Mode, WantedMode};
 
-/// One resource is asked for as ever, several by a request of their own. `mode`: of each lease, with the slot of a permit.
+/// One resource is requested as usual, several by a separate kind of request. `mode`: of each lease, with the slot of a permit.
 pub(super) fn request_for(params: &AcquireParams, mode: Mode, attempt: AttemptId, labels: Arc<str>) -> Request {
     let (token, ttl) = (params.token.clone(), params.ttl);
     match &*params.resources {

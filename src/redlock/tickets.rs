@@ -1,5 +1,5 @@
 //! Tickets on the nodes: a register per ticket whose state only rises. It counts where a majority of all nodes that vote shows
-//! it, and its state is the highest that any of these shows, which is brought to a majority before anybody acts on it (as
+//! it, and its state is the highest that any of these shows, which is written to a majority before it is acted on (as
 //! the two phases of an atomic register: Attiya, Bar-Noy, Dolev 1995). docs/tickets.md has the argument.
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::protocol::{
     TicketOrder, TicketPhase, TicketsArgs, TicketsPage,
 };
 
-/// How long a ticket that is over is remembered, for whoever asks what became of it.
+/// How long an ended ticket is remembered, for requests about its outcome.
 pub(crate) const TICKET_MEMORY: Duration = Duration::from_mins(10);
 
 /// What the nodes show of a ticket.

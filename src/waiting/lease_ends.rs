@@ -35,7 +35,7 @@ impl Queue {
     pub(super) fn release_sent(&mut self, resource: &ResourceName, lease: LeaseTag, others_wait: Option<bool>) {
         let Some(known) = self.resources.get_mut(resource) else { return };
         if others_wait == Some(true) {
-            // Waiters of other instances go first: only the pause wakes anybody, no notice about this lease.
+            // Waiters of other instances go first: waiters here are woken after the pause, not by notices about this lease.
             known.consecutive_handovers = 0;
             known.filter.ignore(lease);
             return self.wake(resource, Some(YIELD_PAUSE), Some(lease));

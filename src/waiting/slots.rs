@@ -14,7 +14,7 @@ use crate::types::{PERMITS_MAX, PermitLimit, ResourceName, SlotSet};
 pub(super) struct Slots {
     /// Those that no quorum has free, with the permit where it is known.
     taken: BTreeMap<u8, Option<LeaseTag>>,
-    /// Those whose permits have ended since, the earliest first: they are asked for before others.
+    /// Those whose permits have ended since, the earliest first: they are requested before others.
     freed: VecDeque<u8>,
 }
 

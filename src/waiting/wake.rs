@@ -98,7 +98,7 @@ impl WakeFilter {
         *self.track(lease) = TrackedEnd { lease, wake: WakeState::WokenEarly, ..TrackedEnd::default() };
     }
 
-    /// The end of this lease wakes nobody.
+    /// The end of this lease wakes no waiter.
     pub(super) fn ignore(&mut self, lease: LeaseTag) {
         let lease = Some(lease);
         *self.track(lease) = TrackedEnd { lease, wake: WakeState::Done, ..TrackedEnd::default() };
@@ -167,7 +167,7 @@ impl WakeFilter {
         is_new.then_some(SETTLE_PAUSE)
     }
 
-    /// The head was granted the resource: later notices about the ends that led to it wake nobody.
+    /// The head was granted the resource: later notices about the ends that led to it wake no waiter.
     pub(super) fn on_granted(&mut self) {
         self.confirmed.clear();
         for end in &mut self.ends {

@@ -36,7 +36,7 @@ impl SealingKey {
         Some(STANDARD.encode([&nonce[..], &bytes].concat()))
     }
 
-    /// `None` for what another key sealed, or for another context, or nobody.
+    /// `None` for what was sealed with another key or for another context, or was not sealed.
     pub fn open(&self, sealed: &str, context: &str) -> Option<String> {
         let bytes = STANDARD.decode(sealed).ok()?;
         let (nonce, sealed) = bytes.split_at_checked(NONCE_LEN)?;

@@ -51,7 +51,7 @@ impl EventFilter {
         }
     }
 
-    /// Whether the event is asked for.
+    /// Whether the event matches.
     pub(crate) fn matches(&self, event: &Event) -> bool {
         let name = event.resource.as_deref().or(event.node.as_deref()).unwrap_or_default();
         self.from_ms.is_none_or(|from| event.at_ms >= from)

@@ -104,7 +104,7 @@ pub(crate) async fn unlock(State(state): State<AppState>, request: Request) -> R
     let resource = path::terraform_resource(request.method(), request.uri())?;
     audit_scope.note(|record| record.resource = Some(resource.to_string()));
     let mut fields = Fields::of_query(request.uri())?;
-    // Whoever copies the address of LOCK has its query, and must not keep the lock for that.
+    // An address copied from LOCK has its query, which must not prevent an unlock.
     for ignored in ["wait", "keep"] {
         fields.take(ignored);
     }

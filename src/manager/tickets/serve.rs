@@ -22,7 +22,7 @@ use crate::redlock::tickets::{TicketRaised, TicketWriter};
 use crate::types::{Labels, Mode, ResourceName, TokenHash};
 use crate::waiting::deadlock::Party;
 
-/// A ticket that nobody asks for within this time ends.
+/// A ticket about which no request comes within this time ends.
 pub(super) const UNASKED_MAX: Duration = Duration::from_secs(60);
 /// Pause before what failed for want of nodes is tried again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -223,7 +223,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         served.set(granted);
     }
 
-    /// Its lease is kept until somebody ends it; a grant that nobody accepts ends it.
+    /// Its lease is kept until it is ended; a grant that is not accepted ends the ticket.
     async fn watch_ticket_lease(&self, served: &Served, head: TicketHead) {
         let is_offered = head.phase == TicketPhase::Granted;
         // The tries of a message go on while the lease is looked at.
@@ -260,7 +260,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// A grant was accepted, or nobody accepted it here. Another instance that serves the ticket, too, may know better.
+    /// A grant was accepted, or was not accepted at this instance. Another instance that also serves the ticket may have newer
+    /// state.
     async fn end_offer(&self, served: &Served, head: TicketHead, next: TicketHead) {
         if next.phase == TicketPhase::Ended {
             self.read_served(served).await;
@@ -311,7 +312,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// Resolves when nobody has asked for it for [`UNASKED_MAX`]; never where a receiver is informed.
+    /// Resolves when no request about it has come for [`UNASKED_MAX`]; never for a ticket with a call-back.
     async fn unasked(&self, served: &Served) {
         if served.ticket.body.callback.is_some() {
             return std::future::pending().await;

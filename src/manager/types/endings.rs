@@ -1,6 +1,6 @@
 //! How leases end, and what happens to those that a connection holds.
 
-/// Why a lease that a client still proves is gone.
+/// Why the lease of a token that a client still uses has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GoneReason {
     /// It ran out.

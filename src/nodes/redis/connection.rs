@@ -211,7 +211,7 @@ impl NodeConnections {
         self.slots.iter().for_each(|slot| self.close(slot, None, now));
     }
 
-    /// Records why this instance gets no notices from the node; `None`: it gets them, or nobody can tell.
+    /// Records why this instance gets no notices from the node; `None`: it gets them, or this is not known.
     pub(super) fn record_notices_error(&self, why: Option<Unreachable>) {
         self.status.lock().notices_error = why;
     }

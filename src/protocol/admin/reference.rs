@@ -69,7 +69,7 @@ pub(in crate::protocol) fn declare(marker: &mut MarkerKey, context: &CallContext
 
 /// `quarantine`: ordered by a node monitor that found this clock stepped. It takes the vote and nothing else: the monitor
 /// may belong to another cluster, with another node list, to which this node's fences would be lost. Refused where another
-/// instance's time was right here just now: whoever is alone in its opinion of the time is wrong.
+/// instance's time was right here just now: a clock that differs from all others is wrong.
 pub(in crate::protocol) fn order_quarantine(
     marker: &mut MarkerKey,
     context: &CallContext<'_>,

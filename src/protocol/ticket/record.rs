@@ -62,7 +62,7 @@ impl std::fmt::Display for TicketId {
 pub enum TicketPhase {
     /// It waits for its lease.
     Waiting,
-    /// It has one, and its caller may not know it yet. From now on nobody acquires for it.
+    /// It has a lease, which its caller may not know yet. From now on no instance acquires for it.
     Granted,
     /// Its caller knows.
     Accepted,
@@ -282,7 +282,7 @@ impl std::fmt::Debug for TicketBody {
 /// A body whose names are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// What is asked for.
+    /// The lease that is requested.
     pub resource: ResourceName,
     /// Hash of the token that the lease will have.
     pub token: TokenHash,

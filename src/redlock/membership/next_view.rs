@@ -151,7 +151,7 @@ impl Known<'_> {
         self.sound().any(|(_, m)| m.view.id > base.id && self.is_promised(m.view.id))
     }
 
-    /// The highest number that anybody knows.
+    /// The highest number that any process knows.
     pub(crate) fn highest(&self) -> ViewId {
         self.members.iter().flatten().map(|m| m.promised.max(m.view.id)).max().unwrap_or(ViewId::NONE)
     }

@@ -53,7 +53,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         missing.into_iter().map(|i| latest.names[i].clone()).collect()
     }
 
-    /// Until a node that an operator said to have ended counts as ended; zero if it does. `None`: nobody said so.
+    /// Until a node that an operator said to have ended counts as ended; zero if it does. `None`: no operator has said so.
     pub fn counts_as_ended_in(&self, health: &NodeHealth) -> Option<Duration> {
         let at = health.forgotten_at?;
         Some(self.quarantine(&self.health()).saturating_sub(self.engine.clock.now().since(at)))

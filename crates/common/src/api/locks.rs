@@ -158,7 +158,7 @@ pub struct Lock {
     /// The name of the lock.
     pub resource: String,
     /// `held`, `lock-delay` during the safety margin after the last lease, or `unknown` where fewer than a quorum of nodes
-    /// confirm the lease: nobody may rely on it, nor on its end.
+    /// confirm the lease: neither it nor its end can be relied on.
     pub state: String,
     /// `exclusive`, `shared` or `permit`.
     pub mode: String,

@@ -101,7 +101,7 @@ pub struct Members {
     /// Of a request for several locks: those that others hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<Box<[BlockedBy]>>,
-    /// Of a request for several locks: what became of each.
+    /// Of a request for several locks: the result of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub results: Option<Box<[SetResult]>>,
     /// Number of waiters at all instances.
