@@ -61,7 +61,7 @@ impl EventFilter {
     }
 }
 
-/// `10:42`, `10:42:09` (UTC, the last time that it was so late), `15m` (so long ago), or RFC 3339. Milliseconds since 1970.
+/// `10:42`, `10:42:09` (UTC, its last occurrence), `15m` (15 minutes ago), or RFC 3339. Milliseconds since 1970.
 fn moment(text: &str, now_ms: u64) -> Result<u64, Invalid> {
     if let Some(time) = time_of_day(text) {
         let today = now_ms - now_ms % DAY_MS + time;
