@@ -106,6 +106,30 @@ fn messages_and_json_are_those_of_the_command_line() {
     assert_eq!(json(&daemon.ask(&["force", "--json", "--now", "--reason", "r", "y"]))["state"], "free");
 }
 
+/// B6: where a key is needed, the option that names one is said, and not the header.
+#[test]
+fn b6_a_missing_key_is_said_in_the_words_of_the_command_line() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let access = access_file(dir.path());
+    let daemon = Daemon::start_with(&["--set", &access]);
+    for command in [&["list"][..], &["run", "x", "--", "true"], &["acquire", "x"]] {
+        let done = daemon.ask(command);
+        assert_eq!((done.code, done.err.lines().count()), (Some(77), 1), "{done:?}");
+        assert!(done.err.contains("--key-file") && !done.err.contains("Bearer"), "{done:?}");
+    }
+}
+
+/// B13: other systems get a sentence from the compiler, and the README says it before.
+#[test]
+fn b13_other_systems_are_refused_when_it_is_built() {
+    for file in [include_str!("../../src/lib.rs"), include_str!("../../crates/common/src/lib.rs")] {
+        let (_, rest) = file.split_once("#[cfg(not(target_os = \"linux\"))]\n").expect("a condition");
+        assert!(rest.starts_with("compile_error!(\"redlockd supports Linux only"), "{rest:.80}");
+    }
+    let readme = include_str!("../../README.md");
+    assert!(readme.contains("needs Linux") && readme.find("needs Linux") < readme.find("cargo run"));
+}
+
 /// C2, C3, C10: another protocol, a name that does not resolve, and what may be appended to the access file.
 #[test]
 fn mistakes_are_named() {
@@ -147,15 +171,20 @@ fn c8_a_line_is_overwritten_only_where_it_was_shown() {
     );
 }
 
+/// The setting that names an access file with one key.
+fn access_file(dir: &Path) -> String {
+    let access = dir.join("access.toml");
+    let entry = ended(&mut redlockd(&["key", "new", "--name", "ci", "--allow", "admin"])).out;
+    std::fs::write(&access, entry).expect("writable");
+    std::fs::set_permissions(&access, PermissionsExt::from_mode(0o600)).expect("own file");
+    format!("access_file={}", access.display())
+}
+
 /// C12: where a key is needed, the line that is announced has its place.
 #[test]
 fn c12_the_announced_line_has_a_key_where_one_is_needed() {
     let dir = tempfile::tempdir().expect("a directory");
-    let access = dir.path().join("access.toml");
-    let entry = ended(&mut redlockd(&["key", "new", "--name", "ci", "--allow", "admin"])).out;
-    std::fs::write(&access, entry).expect("writable");
-    std::fs::set_permissions(&access, PermissionsExt::from_mode(0o600)).expect("own file");
-    let access = format!("access_file={}", access.display());
+    let access = access_file(dir.path());
     let mut command = redlockd(&["serve", "--listen", "0.0.0.0:0", "--set", &access, "--data-dir"]);
     let mut child = command.arg(dir.path()).spawn().expect("it starts");
     let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
