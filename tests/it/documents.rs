@@ -197,6 +197,28 @@ fn the_files_that_are_mentioned_exist() {
     assert!(mentioned > 40, "{mentioned}");
 }
 
+/// The messages that docs/faq.md explains are those of the program: each run of words in them stands in a source.
+#[test]
+fn the_messages_that_are_explained_are_printed() {
+    let roots = ["src", "crates", "clients/rust"].map(|dir| files(&path(dir)));
+    let sources = roots.iter().flatten().filter(|file| file.extension().is_some_and(|kind| kind == "rs"));
+    let text: String = sources.map(|file| std::fs::read_to_string(file).expect("readable")).collect();
+    // A literal over several lines is one.
+    let text = text.split("\\\n").map(str::trim_start).collect::<String>();
+    let faq = read("docs/faq.md");
+    let table = faq.split("\n## Messages\n").nth(1).expect("a table");
+    let messages = table.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).skip(1);
+    let mut words = 0;
+    for quoted in messages.flat_map(|cell| cell.split('`').skip(1).step_by(2)) {
+        let runs = quoted.split("...").flat_map(|part| part.split(|c: char| c.is_ascii_digit() || c == ';'));
+        for run in runs.map(str::trim).filter(|run| run.len() >= 6) {
+            assert!(text.contains(run), "docs/faq.md explains `{quoted}`, and nothing prints `{run}`");
+            words += 1;
+        }
+    }
+    assert!(words > 15, "{words}");
+}
+
 /// All files below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).expect("readable").map(|entry| entry.expect("readable").path());

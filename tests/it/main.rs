@@ -34,6 +34,7 @@ mod one_name;
 mod prometheus;
 mod recipes;
 mod recipes_page;
+mod recipes_plugs;
 mod redis_node;
 mod regions;
 mod restarts;

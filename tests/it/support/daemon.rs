@@ -214,7 +214,7 @@ impl Drop for Running {
 /// Children inherit the signals that this process ignores, as in the background of a script or under `nohup`; shells and
 /// `redlockd run` then leave them ignored. Handling such a signal here gives children its default action, because exec
 /// resets handlers but not "ignore". A signal that is not ignored keeps its action, so Ctrl-C still ends the tests.
-fn stop_ignoring_signals() {
+pub fn stop_ignoring_signals() {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("Linux");
     let ignored = u64::from_str_radix(mask.trim(), 16).expect("a number");
