@@ -270,6 +270,42 @@ async fn ctrl_c_stops_the_loop_around_it() {
     session.end().await;
 }
 
+/// A script that was started at a terminal: Ctrl-C goes to the command's group, which has the terminal, and `run` sends it on to
+/// the script's, or the shell would run the second step.
+#[tokio::test]
+async fn ctrl_c_at_a_terminal_ends_the_script_around_it() {
+    let daemon = Daemon::start();
+    let binary = env!("CARGO_BIN_EXE_redlockd");
+    for shell in ["bash", "dash"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let script = format!("{binary} run x -- bash -c 'echo ready > ready; exec sleep 600'\necho late > late\n");
+        std::fs::write(dir.path().join("script"), script).expect("writable");
+        let (session, mut keys) = interactive_bash(&daemon, dir.path());
+        keys.write_all(format!("{shell} script\n").as_bytes()).expect("the terminal reads");
+        line_in(&dir.path().join("ready")).await;
+        poll::until_true("the command has the terminal", || {
+            let pid = daemon.json(&["status", "--json", "x"])["holders"][0]["owner"].clone();
+            pid.as_str().and_then(|owner| owner.rsplit(':').next()).is_some_and(has_lost_the_terminal)
+        })
+        .await;
+        keys.write_all(b"\x03").expect("the terminal reads");
+        poll::until_true("the lock is released", || daemon.ask(&["status", "x"]).code == Some(1)).await;
+        keys.write_all(b"echo done > done\n").expect("the terminal reads");
+        line_in(&dir.path().join("done")).await;
+        assert!(!dir.path().join("late").exists(), "{shell}");
+        keys.write_all(b"exit\n").expect("the terminal reads");
+        session.end().await;
+    }
+}
+
+/// Whether another process group than this process' is its terminal's foreground group.
+fn has_lost_the_terminal(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    // pid (name) state ppid pgrp session tty_nr tpgid …
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    fields.len() > 5 && fields[2] != fields[5]
+}
+
 /// The same in a script: the second step does not run.
 #[tokio::test]
 async fn an_interrupted_command_ends_the_script_around_it() {

@@ -196,7 +196,12 @@ impl Running {
     pub async fn end(mut self) -> Ended {
         let child = self.child();
         poll::until_true("the child ends", || child.try_wait().expect("our own child").is_some()).await;
-        let output = self.0.take().expect("not waited for yet").wait_with_output().expect("our own child");
+        let child = self.0.take().expect("not waited for yet");
+        // In a thread: a process that it left behind may hold its output open.
+        let (done, output) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(child.wait_with_output()));
+        let output = output.recv_timeout(poll::PATIENCE).expect("nobody else holds its output open");
+        let output = output.expect("our own child");
         let text = |bytes| String::from_utf8(bytes).expect("text");
         Ended { code: shell_code(output.status), out: text(output.stdout), err: text(output.stderr) }
     }
