@@ -168,12 +168,14 @@ fn the_variables_that_are_mentioned_exist() {
         "REDLOCKD_DEADLINE_MS",
         "REDLOCKD_FENCE",
         "REDLOCKD_IDLE_CONNECTIONS",
-        // A secret's name in a pipeline, which is the reader's own.
+        // In pipelines, where the names are the reader's own.
         "REDLOCKD_KEY",
         "REDLOCKD_KEY_FILE",
         "REDLOCKD_RESOURCE",
         "REDLOCKD_SLOT",
+        "REDLOCKD_TICKET",
         "REDLOCKD_TOKEN_FILE",
+        "REDLOCKD_TYPE",
         "REDLOCKD_URL",
         WRITE_VARIABLE,
     ];
