@@ -173,7 +173,7 @@ fn the_variables_that_are_mentioned_exist() {
         "REDLOCKD_KEY_FILE",
         "REDLOCKD_RESOURCE",
         "REDLOCKD_SLOT",
-        "REDLOCKD_TICKET",
+        "REDLOCKD_TICKET_URL",
         "REDLOCKD_TOKEN_FILE",
         "REDLOCKD_TYPE",
         "REDLOCKD_URL",
