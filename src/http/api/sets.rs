@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
+use super::async_acquire::{self, AsyncAcquire};
 use super::set_requests::{self, AcquireSetFields, ExtendSetFields};
 use super::{lock_responses, refusals, set_responses};
 use crate::api;
@@ -34,7 +35,12 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
     // Destructured at once, as for one lock: a variable for the whole would be kept while the request waits.
     let (request, others, format, applied, access, permit) =
         match Box::pin(read_acquire(&state, request, &audit_scope)).await {
-            Ok((AcquireSetFields { request, others, format, applied }, access, permit)) => {
+            Ok((AcquireSetFields { request, others, format, asynchronous: Some(fields), .. }, access, permit)) => {
+                let asked = AsyncAcquire { request, others, fields, format, access, permit, audit_scope };
+                let answer = Box::pin(async_acquire::acquire(state, asked)).await;
+                return answer.unwrap_or_else(IntoResponse::into_response);
+            }
+            Ok((AcquireSetFields { request, others, format, applied, .. }, access, permit)) => {
                 (request, others, format, applied, access, permit)
             }
             Err(problem) => return problem.into_response(),
