@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
+use super::async_acquire::{self, AsyncAcquire};
 use super::hold::{self, HoldFields};
 use super::lock_requests::{self, AcquireFields, ExtendFields, ReleaseFields};
 use super::request_body::{self, IfMatch, IfNoneMatch};
-use super::async_acquire::{self, AsyncAcquire};
 use super::{force, lock_responses, refusals};
 use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;

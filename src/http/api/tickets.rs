@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::header::CONTENT_TYPE;
 use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 
 use super::lease_fields;
@@ -188,7 +188,12 @@ pub(super) fn callback_refused(refused: CallbackRefused) -> Problem {
     }
 }
 
-pub(super) fn document(state: &AppState, found: &FoundTicket, lease: Option<&TicketLease>, is_own: bool) -> api::Ticket {
+pub(super) fn document(
+    state: &AppState,
+    found: &FoundTicket,
+    lease: Option<&TicketLease>,
+    is_own: bool,
+) -> api::Ticket {
     let (ticket, head) = (&found.ticket, found.head);
     let labels = lease.map_or(&ticket.body.labels, |lease| &lease.labels);
     let (is_waiting, has_several) = (found.state() == "waiting", !ticket.others.is_empty());
@@ -242,7 +247,10 @@ fn answer(body: &api::Ticket, format: ResponseFormat) -> Response {
         ("made_at", Some(body.made_at.clone())),
         ("expires_at", body.expires_at.clone()),
         ("fence", number(body.fence)),
-        ("fences", body.leases.as_ref().map(|all| all.iter().map(|one| one.fence.to_string()).collect::<Vec<_>>().join(" "))),
+        (
+            "fences",
+            body.leases.as_ref().map(|all| all.iter().map(|one| one.fence.to_string()).collect::<Vec<_>>().join(" ")),
+        ),
         ("valid_for_ms", number(body.valid_for_ms)),
         ("kept_until", body.kept_until.clone()),
         ("kept_for_ms", number(body.kept_for_ms)),

@@ -14,7 +14,8 @@ use crate::manager::acquire::principal_tag;
 use crate::manager::callbacks::{Callback, CallbackRefused};
 use crate::manager::service::LockManager;
 use crate::protocol::{
-    LeaseRecord, TICKET_SERVED, Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms, TicketsArgs,
+    LeaseRecord, TICKET_SERVED, Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms,
+    TicketsArgs,
 };
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::extend::ExtendParams;
@@ -153,7 +154,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// The ticket of a request with this token.
-    pub async fn find_ticket_of(&self, resources: &[ResourceName], token: &TokenHash) -> Result<FoundTicket, TicketError> {
+    pub async fn find_ticket_of(
+        &self,
+        resources: &[ResourceName],
+        token: &TokenHash,
+    ) -> Result<FoundTicket, TicketError> {
         let id = self.ticket_id(resources.iter(), token).ok_or(TicketError::NotFound)?;
         self.find_ticket(&id).await
     }

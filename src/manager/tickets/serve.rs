@@ -15,6 +15,7 @@ use crate::manager::events::{EventKind, set_lease, set_mode};
 use crate::manager::lease_snapshot::LeaseChange;
 use crate::manager::service::LockManager;
 use crate::manager::types::AcquireError;
+use crate::mutant::{self, Mutant};
 use crate::protocol::{LeaseRecord, TICKET_SERVED, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::acquire::{AcquireParams, Grant};
 use crate::redlock::clock::{BootTime, Clock};
@@ -56,6 +57,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let head = served.head();
             match head.phase {
                 TicketPhase::Waiting => Box::pin(self.wait_for_grant(served, head)).await,
+                TicketPhase::Granted if mutant::is(Mutant::TicketAcquiresAgain) && served.is_adopted => {
+                    Box::pin(self.wait_for_grant(served, head)).await;
+                }
                 TicketPhase::Granted | TicketPhase::Accepted => Box::pin(self.watch_ticket_lease(served, head)).await,
                 TicketPhase::Ended => Box::pin(self.finish_ticket(served, head)).await,
                 TicketPhase::Done => return,
@@ -98,12 +102,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    pub(super) async fn raise_on_nodes(
-        &self,
-        id: &TicketId,
-        ticket: &Ticket,
-        head: TicketHead,
-    ) -> TicketRaised {
+    pub(super) async fn raise_on_nodes(&self, id: &TicketId, ticket: &Ticket, head: TicketHead) -> TicketRaised {
         let engine = self.engine();
         // The end of the lease may still be moved, up to the longest time from its grant.
         let ttl = engine.ticket_ttl(ticket, head).max(self.shared.tickets.limits().max_keep);
@@ -177,6 +176,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         loop {
             match self.raise_on_nodes(&served.id, ticket, granted).await {
                 TicketRaised::Done => break,
+                TicketRaised::Overtaken(_) if mutant::is(Mutant::TicketKeptOvertaken) => break,
+                TicketRaised::Unknown if mutant::is(Mutant::CallbackBeforeGranted) => break,
                 TicketRaised::Overtaken(later) => {
                     // What was granted is undone: the ticket is over, or another instance has its lease.
                     served.set(later);

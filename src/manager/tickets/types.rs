@@ -82,7 +82,10 @@ impl FoundTicket {
 
 impl TicketRequest {
     /// All names of a request.
-    pub(super) fn names<'a>(first: &'a ResourceName, others: &'a [ResourceName]) -> impl Iterator<Item = &'a ResourceName> {
+    pub(super) fn names<'a>(
+        first: &'a ResourceName,
+        others: &'a [ResourceName],
+    ) -> impl Iterator<Item = &'a ResourceName> {
         std::iter::once(first).chain(others)
     }
 

@@ -418,7 +418,8 @@ mod tests {
             let terms = TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock, mode, callback };
             let ticket = Ticket::new(resource.clone(), token.clone(), ttl, terms);
             assert_eq!(Ticket::parse(&ticket.encode().expect("text")), Some(ticket.clone()));
-            let names = |count: usize| (0..count).map(|n| ResourceName::parse(&format!("n{n}")).expect("valid")).collect();
+            let names =
+                |count: usize| (0..count).map(|n| ResourceName::parse(&format!("n{n}")).expect("valid")).collect();
             let set = ticket.clone().with_others(names(SET_MAX - 1));
             assert_eq!(set.resources().count(), SET_MAX);
             assert_eq!(Ticket::parse(&set.encode().expect("text")), Some(set));
