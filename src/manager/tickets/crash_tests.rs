@@ -34,7 +34,7 @@ use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationSource;
 use crate::redlock::random::SystemEntropy;
 use crate::types::{Labels, NodeId, ResourceName, Token, TokenHash, Ttl, WantedMode};
-use crate::waiting::WaitLimits;
+use crate::waiting::event::WaitLimits;
 
 const NODES: usize = 3;
 const MAJORITY: usize = 2;

@@ -249,6 +249,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         });
     }
 
+    /// Whether nothing is left of several leases of which one has ended.
+    async fn others_are_released(&self, ticket: &Ticket) -> bool {
+        ticket.others.is_empty() || Box::pin(self.release_ticket_lease(ticket)).await
+    }
+
     /// Whether its token holds all that it asks for.
     async fn holds_all(&self, ticket: &Ticket) -> bool {
         let each = ticket.resources().map(|name| self.shared.waiting.holds(name, &ticket.token));
@@ -315,6 +320,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     async fn ticket_lease_is_over(&self, served: &Served, head: TicketHead) {
         let end = match served.lease_end() {
+            // The end of one lease is the end of all.
+            Some(_) if !self.others_are_released(&served.ticket).await => None,
             Some(end) => Some(end),
             None => Box::pin(self.ticket_lease_end(&served.ticket, head)).await,
         };

@@ -121,9 +121,13 @@ impl Served {
         let _ = states.wait_for(|state| *state != head).await;
     }
 
-    /// Its lease has ended.
+    /// Its lease has ended, or the first of several.
     pub(super) fn lease_ended(&self, end: TicketEnd) {
-        self.lease_end.send_replace(Some(end));
+        self.lease_end.send_if_modified(|known| {
+            let is_first = known.is_none();
+            known.get_or_insert(end);
+            is_first
+        });
     }
 
     pub(super) fn lease_end(&self) -> Option<TicketEnd> {
