@@ -259,3 +259,43 @@ async fn a_page_takes_a_lock_and_only_who_took_it_gives_it_back() {
     as_principal(client.request("POST", "/locks/deploy").form(&[("ttl", "1m")]), "ann").await.expect_status(201);
     post("/ui/give-back/deploy", "ann", &[]).await.expect_problem(409, "not-holder");
 }
+
+/// The principal stands in the record: whoever renews its lease counts it in its quota, and goes on when it is gone from the access
+/// file.
+#[tokio::test]
+async fn an_adopted_lease_counts_for_its_principal_and_outlives_its_rights() {
+    let ann = ("ann", &["acquire:**", "read:**"][..]);
+    let bob = ("bob", &["read:**"][..]);
+    let access = Access::of(&[ann, bob]);
+    let cluster = Cluster::start(3).await;
+    let setting = access.setting();
+    let settings = [&SHORT_MEMORY[..], &["--set", &setting, "--set", "leases_per_principal=1"]].concat();
+    let (mut here, there) = (cluster.service_with(&settings).await, cluster.service_with(&settings).await);
+    let acquire =
+        |client: &Client, name: &str| as_principal(client.request("POST", &lock(name)).form(&[("keep", "1m")]), "ann");
+    acquire(here.client(), "x").await.expect_status(201);
+    here.service.kill();
+    let client = there.client();
+    poll::until("the adopted lease is counted", || async {
+        let answer = acquire(client, "y").await;
+        match answer.status {
+            429 => Some(answer.expect_problem(429, "quota-exceeded")),
+            // Not adopted yet: given back, so that it does not count itself.
+            _ => {
+                let token = answer.expect_status(201).token();
+                let release = client.request("DELETE", &lock("y")).header("lock-token", token);
+                as_principal(release, "ann").await.expect_status(204);
+                None
+            }
+        }
+    })
+    .await;
+    let renewals = || async {
+        let shown = as_principal(client.request("GET", &lock("x")), "bob").await.expect_status(200).json();
+        shown["holders"][0]["renewals"].as_u64().expect("a number")
+    };
+    access.write(&Access::text(&[bob]));
+    poll::until("she has no rights", || async { (acquire(client, "z").await.status == 401).then_some(()) }).await;
+    let before = renewals().await;
+    poll::until("it is renewed all the same", || async { (renewals().await > before + 1).then_some(()) }).await;
+}
