@@ -103,8 +103,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let (made_ms, token) = (self.ticket_now_ms(), token.hash());
         let ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
         let (keep_ms, wait_until_ms) = (ms(keep), made_ms.saturating_add(ms(wait)));
-        let id = TicketRequest::names(&resource, &others).min().unwrap_or(&resource);
-        let id = TicketId::of(&self.engine().settings.params.cluster, id, &token);
+        let id = self.ticket_id(&resource, &others, &token);
         let callback = callback.map(|callback| self.stored_callback(&id, callback)).transpose()?;
         let terms = TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock, mode, callback };
         let ticket = Ticket::new(resource, token, ttl, terms).with_others(others);
@@ -159,8 +158,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         resources: &[ResourceName],
         token: &TokenHash,
     ) -> Result<FoundTicket, TicketError> {
-        let id = self.ticket_id(resources.iter(), token).ok_or(TicketError::NotFound)?;
-        self.find_ticket(&id).await
+        let (first, others) = resources.split_first().ok_or(TicketError::NotFound)?;
+        self.find_ticket(&self.ticket_id(first, others, token)).await
     }
 
     /// Whether this principal made the ticket. Without authentication everybody has.

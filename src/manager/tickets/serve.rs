@@ -75,13 +75,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.keeper.now_ms()
     }
 
-    /// Of several resources the name is made of the smallest: their order does not matter.
+    /// Of several resources it is made of the smallest name: their order does not matter.
     pub(super) fn ticket_id<'a>(
         &self,
-        resources: impl Iterator<Item = &'a ResourceName>,
+        first: &'a ResourceName,
+        others: impl IntoIterator<Item = &'a ResourceName>,
         token: &TokenHash,
-    ) -> Option<TicketId> {
-        resources.min().map(|first| TicketId::of(&self.engine().settings.params.cluster, first, token))
+    ) -> TicketId {
+        let least = others.into_iter().fold(first, |least, name| least.min(name));
+        TicketId::of(&self.engine().settings.params.cluster, least, token)
     }
 
     /// Brings a state to a majority. Whether it stands there; otherwise a later one is known, or it is to be tried again.

@@ -81,16 +81,9 @@ impl FoundTicket {
 }
 
 impl TicketRequest {
-    /// All names of a request.
-    pub(super) fn names<'a>(
-        first: &'a ResourceName,
-        others: &'a [ResourceName],
-    ) -> impl Iterator<Item = &'a ResourceName> {
-        std::iter::once(first).chain(others)
-    }
-
+    /// All names.
     pub(super) fn resources(&self) -> impl Iterator<Item = &ResourceName> {
-        Self::names(&self.resource, &self.others)
+        std::iter::once(&self.resource).chain(&self.others)
     }
 }
 
