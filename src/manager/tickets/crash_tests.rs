@@ -363,9 +363,20 @@ impl World {
             if held && now_ms > end_ms.saturating_add(late_ms) {
                 self.fail("a lease that is kept past its end");
             }
-            if now.since(begun) > LASTS || self.seen.lock().violation.is_some() {
+            // Nothing can happen any more, once what was cut off is back and has had time to do harm.
+            let is_quiet = over_since.is_some_and(|over| now.since(over.max(self.whole_again(begun))) > 4 * LATE);
+            if is_quiet || now.since(begun) > LASTS || self.seen.lock().violation.is_some() {
                 return;
             }
+        }
+    }
+
+    /// When the fault is over.
+    fn whole_again(&self, begun: BootTime) -> BootTime {
+        match self.links[0].fault {
+            Some(Fault::CutOff(_, until_ms)) => begun.plus(Duration::from_millis(until_ms)),
+            Some(Fault::Loses(_)) => begun.plus(Duration::from_mins(1)),
+            Some(Fault::KilledAt(_)) | None => begun,
         }
     }
 
@@ -429,8 +440,9 @@ async fn scenario(seed: u64, fault: Fault) -> (Option<String>, u64) {
     let held = second.acquire(holder).await.and_then(PendingGrant::commit).expect("it is free");
     let begun = world.clock.now();
     *world.links[0].armed.lock() = Some((begun, 0));
-    let (own, request) = (first.clone(), asked(&world));
-    let making = tokio::task::spawn_local(async move { own.make_ticket(request).await.is_ok() });
+    let (own, request, link) = (first.clone(), asked(&world), Arc::clone(&world.links[0]));
+    // A process that has ended answers nobody.
+    let making = tokio::task::spawn_local(async move { own.make_ticket(request).await.is_ok() && !link.is_dead() });
     let work = async {
         world.clock.sleep(Duration::from_millis(draws.below(400))).await;
         // The second instance reaches its nodes: the lock is free then, if not before.
@@ -464,8 +476,7 @@ async fn scenario(seed: u64, fault: Fault) -> (Option<String>, u64) {
         () = world.watch(begun) => {}
         () = work => {}
     }
-    // A process that has ended has answered nobody.
-    let is_answered = making.is_finished() && making.await.unwrap_or(false) && !world.links[0].is_dead();
+    let is_answered = making.is_finished() && making.await.unwrap_or(false);
     world.check_end(is_answered);
     let requests = world.links[0].armed.lock().map_or(0, |(_, count)| count);
     (world.seen.lock().violation.clone(), requests)
