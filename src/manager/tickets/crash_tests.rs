@@ -32,7 +32,7 @@ use crate::redlock::engine::{Redlock, RedlockSettings};
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationSource;
-use crate::redlock::random::SystemEntropy;
+use crate::redlock::random::Entropy;
 use crate::types::{Labels, NodeId, ResourceName, Token, TokenHash, Ttl, WantedMode};
 use crate::waiting::event::WaitLimits;
 
@@ -70,6 +70,17 @@ impl Draws {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0 % below
+    }
+}
+
+/// What an instance draws: from the seed, so that a run can be repeated.
+#[derive(Clone)]
+struct TestEntropy(Arc<Mutex<Draws>>);
+
+impl Entropy for TestEntropy {
+    fn fill(&self, into: &mut [u8]) {
+        let mut draws = self.0.lock();
+        into.fill_with(|| u8::try_from(draws.below(256)).expect("a byte"));
     }
 }
 
@@ -162,7 +173,7 @@ impl Node for TestNode {
     }
 }
 
-type Manager = LockManager<TestNode, PausedClock, SystemEntropy>;
+type Manager = LockManager<TestNode, PausedClock, TestEntropy>;
 
 /// What the receiver of call-backs, and whoever looks at the nodes, has seen.
 #[derive(Default)]
@@ -292,7 +303,8 @@ async fn world(seed: u64, fault: Fault) -> World {
             let (machines, link, params) = (Arc::clone(&machines), Arc::clone(&links[instance]), params.clone());
             Arc::new(TestNode { id, index, run: run_of(index), clock, params, machines, link })
         };
-        let engine = Redlock::new((0..NODES).map(node).collect(), clock, SystemEntropy, settings.clone());
+        let entropy = TestEntropy(Arc::new(Mutex::new(Draws::of(seed.wrapping_mul(31) + instance as u64))));
+        let engine = Redlock::new((0..NODES).map(node).collect(), clock, entropy, settings.clone());
         let limits = WaitLimits { per_resource: 10, total: 10, detects_deadlocks: true };
         LockManager::new(engine.clone(), NodeMonitor::new(engine), limits, Duration::from_secs(2))
     });
@@ -348,7 +360,8 @@ impl World {
             }
             if let Some(head) = heads.iter().max().filter(|head| head.phase >= TicketPhase::Granted && head.fence.0 > 0)
             {
-                end_ms = end_ms.min(head.kept_until_ms);
+                // A later grant may have overtaken one that only a minority knew.
+                end_ms = head.kept_until_ms;
             }
             if heads.iter().filter(|head| head.phase == TicketPhase::Done).count() >= MAJORITY {
                 over_since.get_or_insert(now);
