@@ -115,7 +115,7 @@ impl Link {
                 Fate::Lost
             }
             Fault::Loses(part) if after < Duration::from_mins(1) && chance < part => {
-                if chance % 2 == 0 {
+                if chance.is_multiple_of(2) {
                     Fate::Lost
                 } else {
                     Fate::AnswerLost
@@ -433,6 +433,14 @@ fn asked(world: &World) -> TicketRequest {
     }
 }
 
+/// Whether the ticket is over.
+async fn give_back(manager: &Manager, id: &TicketId) -> bool {
+    match manager.find_ticket(id).await {
+        Ok(found) => found.is_over() || manager.end_ticket(&found, false).await.is_ok(),
+        Err(_) => false,
+    }
+}
+
 /// One run. What must not be, if that was seen; and how many requests the first instance sent.
 async fn scenario(seed: u64, fault: Fault) -> (Option<String>, u64) {
     let world = world(seed, fault).await;
@@ -470,17 +478,10 @@ async fn scenario(seed: u64, fault: Fault) -> (Option<String>, u64) {
             }
         }
         world.clock.sleep(works).await;
-        while gives_back {
-            match second.find_ticket(&world.id).await {
-                Ok(found) if !found.is_over() => {
-                    if second.end_ticket(&found, false).await.is_ok() {
-                        break;
-                    }
-                }
-                Ok(_) => break,
-                Err(_) => {}
+        if gives_back {
+            while !give_back(second, &world.id).await {
+                world.clock.sleep(LOOK_EVERY).await;
             }
-            world.clock.sleep(LOOK_EVERY).await;
         }
         std::future::pending::<()>().await;
     };
