@@ -38,7 +38,7 @@ pub(crate) struct AsyncAcquire {
 
 /// 201 with the lease where it is granted in the first round, else 202 with a ticket; always 202 where somebody is to be called.
 ///
-/// Cancel: what was granted is undone; a ticket that a majority has ends when nobody asks for it.
+/// Cancel: what was granted is undone; a ticket that a majority stores ends if no request about it follows.
 pub(crate) async fn acquire(state: AppState, asked: AsyncAcquire) -> Result<Response, Problem> {
     let AsyncAcquire { request, others, fields, format, access, permit, audit_scope } = asked;
     let AsyncFields { callback, accept } = fields;

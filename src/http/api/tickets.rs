@@ -159,7 +159,7 @@ pub(super) fn refused(error: TicketError) -> Problem {
     match error {
         TicketError::NotFound => no_such_ticket(),
         TicketError::Waiting => {
-            Problem::new(ProblemKind::TicketWaiting, "the ticket waits still: it has no lease that could be kept")
+            Problem::new(ProblemKind::TicketWaiting, "the ticket is still waiting: it has no lease that could be kept")
         }
         TicketError::Over(end) => {
             let detail = format!("the ticket is over: {}", end.as_str());

@@ -1,4 +1,4 @@
-//! What the nodes show of a ticket's lease: that it stands and is kept, how it ended, and that nothing is left of it.
+//! What the nodes show of a ticket's lease: whether it is held and kept, how it ended, and that nothing is left of it.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::redlock::random::Entropy;
 use crate::redlock::release::ReleaseOutcome;
 use crate::types::ResourceName;
 
-/// What stands of a ticket's lease, or of its leases.
+/// The state of a ticket's lease, or of its leases.
 pub(super) enum LeaseSeen {
     /// The records in the order of the resources, and the time that is left of all.
     Stands(Vec<LeaseRecord>, Duration),
@@ -24,7 +24,7 @@ pub(super) enum LeaseSeen {
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// What stands of the leases that the ticket was granted. They are kept from now on, if the instance that granted them ended
+    /// The state of the leases that the ticket was granted. They are kept from now on, if the instance that granted them ended
     /// before it could write that.
     pub(super) async fn kept_ticket_lease(&self, ticket: &Ticket, head: TicketHead) -> LeaseSeen {
         let each = ticket.resources().map(|resource| Box::pin(self.kept_lease_of(ticket, resource, head)));
