@@ -163,6 +163,8 @@ fn the_variables_that_are_mentioned_exist() {
         "REDLOCKD_KEY_FILE",
         "REDLOCKD_RESOURCE",
         "REDLOCKD_SLOT",
+        "REDLOCKD_TICKETS",
+        "REDLOCKD_TICKET_NAMES",
         "REDLOCKD_TOKEN_FILE",
         "REDLOCKD_URL",
         WRITE_VARIABLE,
