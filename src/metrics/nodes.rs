@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntGauge, IntGaugeVec, Registry};
+use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 
 use super::register::{counters, gauge, gauges, histograms, quantities, raise};
 use crate::manager::types::{NodeSummary, QuarantineCounts};
@@ -12,16 +12,19 @@ use crate::protocol::{OPERATIONS, UnreachableKind};
 use crate::redlock::quorum::quorum_of;
 use crate::types::NodeId;
 
-/// Seconds: powers of four up to the usual times, the threshold of the alert and the default node timeout. Few, since each
-/// node has them for each operation.
-const BUCKETS: [f64; 5] = [0.000_8, 0.003_2, 0.012_5, 0.025, 0.05];
+/// Seconds: from a node on the same machine to twice the default node timeout; the alert's threshold is one of them.
+const BUCKETS: [f64; 10] = [0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.004, 0.01, 0.025, 0.05, 0.1];
+/// Operations whose durations are counted together: each node has all buckets for each of them.
+const GROUPS: [&str; 4] = ["acquire", "update", "release", "other"];
 /// The version label of a node that has not answered yet.
 const UNKNOWN: &str = "unknown";
 
 /// The handles of one node.
 struct NodeSeries {
     /// In the order of [`OPERATIONS`]: from the first call on, so that a scrape has what is used.
-    durations: [OnceLock<Histogram>; OPERATIONS.len()],
+    calls: [OnceLock<IntCounter>; OPERATIONS.len()],
+    /// In the order of [`GROUPS`], likewise.
+    durations: [OnceLock<Histogram>; GROUPS.len()],
     errors: HashMap<UnreachableKind, IntCounter>,
     up: IntGauge,
     votes: IntGauge,
@@ -38,6 +41,7 @@ struct NodeSeries {
 pub(super) struct NodeMetrics {
     /// So few that each call searches the list.
     series: Vec<(NodeId, NodeSeries)>,
+    calls: IntCounterVec,
     durations: HistogramVec,
     info: IntGaugeVec,
     configured: IntGauge,
@@ -48,7 +52,8 @@ pub(super) struct NodeMetrics {
 impl NodeMetrics {
     /// Registers the series of these nodes.
     pub(super) fn new(r: &Registry, nodes: &[NodeId]) -> Self {
-        let help = "Answered calls to a node by operation.";
+        let calls = counters(r, "node_requests_total", "Answered calls to a node by operation.", &["node", "op"]);
+        let help = "Answered calls to a node by group of operations.";
         let durations = histograms(r, "node_request_duration_seconds", help, &BUCKETS, &["node", "op"]);
         let errors =
             counters(r, "node_errors_total", "Calls to a node without a usable answer, by kind.", &["node", "kind"]);
@@ -70,9 +75,11 @@ impl NodeMetrics {
         let info = gauges(r, "node_info", "Always 1.", &["node", "version"]);
         // What every instance sends to every node.
         for (node, op) in nodes.iter().flat_map(|node| ["acquire", "release", "probe"].map(|op| (node, op))) {
-            durations.with_label_values(&[node.as_str(), op]);
+            calls.with_label_values(&[node.as_str(), op]);
+            durations.with_label_values(&[node.as_str(), GROUPS[group_of(op)]]);
         }
         let series = |node: &str| NodeSeries {
+            calls: Default::default(),
             durations: Default::default(),
             errors: UnreachableKind::ALL.iter().map(|k| (*k, errors.with_label_values(&[node, k.as_str()]))).collect(),
             up: up.with_label_values(&[node]),
@@ -92,6 +99,7 @@ impl NodeMetrics {
         }
         Self {
             series: nodes.iter().map(|node| (node.clone(), series(node.as_str()))).collect(),
+            calls,
             durations,
             info,
             configured,
@@ -108,8 +116,11 @@ impl NodeMetrics {
             Ok(()) if matches!(operation, "kept" | "tickets") => {}
             Ok(()) => {
                 let Some(index) = OPERATIONS.iter().position(|known| *known == operation) else { return };
-                let new = || self.durations.with_label_values(&[node.as_str(), operation]);
-                series.durations[index].get_or_init(new).observe(took.as_secs_f64());
+                let new = || self.calls.with_label_values(&[node.as_str(), operation]);
+                series.calls[index].get_or_init(new).inc();
+                let group = group_of(operation);
+                let new = || self.durations.with_label_values(&[node.as_str(), GROUPS[group]]);
+                series.durations[group].get_or_init(new).observe(took.as_secs_f64());
             }
             // How long a call took that failed is no latency: a node that refuses connections would be the fastest.
             Err(kind) => series.errors.get(&kind).into_iter().for_each(IntCounter::inc),
@@ -147,6 +158,16 @@ impl NodeMetrics {
         let margin = count(reports.iter().filter(|n| n.votes).count()) - count(quorum_of(configured));
         self.quorum_margin.set(margin);
         self.quorum_available.set(i64::from(margin >= 0));
+    }
+}
+
+/// The place in [`GROUPS`] of an operation.
+fn group_of(operation: &str) -> usize {
+    match operation {
+        "acquire" | "acquire_set" | "acquire_shared" | "intent" => 0,
+        "update" | "restore" | "downgrade" => 1,
+        "release" | "cancel" | "revoke" | "delete_foreign" => 2,
+        _ => 3,
     }
 }
 

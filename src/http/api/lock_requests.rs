@@ -119,7 +119,7 @@ pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<
     Ok(ExtendFields { request, if_match, format })
 }
 
-/// What is to be changed of a lease, without its precondition. Errors: as [`acquire`].
+/// The change of a lease, without its precondition. Errors: as [`acquire`].
 pub(super) fn extension_of(
     resource: ResourceName,
     parts: &Parts,
@@ -228,7 +228,7 @@ pub(crate) enum NodeChange {
     },
 }
 
-/// Parses `POST /nodes/{node}`: what is to change, and the reason.
+/// Parses `POST /nodes/{node}`: the change and its reason.
 ///
 /// Errors: `invalid`, `not-acceptable`, those of the body.
 pub(crate) async fn change_node(
@@ -243,7 +243,7 @@ pub(crate) async fn change_node(
     match (action.as_str(), url) {
         ("forget", None) => {}
         ("forget", Some(_)) => fields.wrong("url", "is for action=replace"),
-        // The credentials are those of the configuration: what a node's view has is readable on every node.
+        // The credentials are those of the configuration: the view is readable on every node.
         ("replace", Some(url)) if url.contains('@') || url.contains('?') => {
             fields.wrong("url", "has no user, password or options: those of the configuration are used");
         }
