@@ -126,8 +126,6 @@ mutants! {
         TicketAcquiresAgain,
         /// A grant is kept although the ticket has gone on without it.
         TicketKeptOvertaken,
-        /// The grant is reported although no majority is known to have it.
-        CallbackBeforeGranted,
     }
     /// The tests of the reference node find each.
     FOUND_BY_REFERENCE {

@@ -179,7 +179,6 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             match self.raise_on_nodes(&served.id, ticket, granted).await {
                 TicketRaised::Done => break,
                 TicketRaised::Overtaken(_) if mutant::is(Mutant::TicketKeptOvertaken) => break,
-                TicketRaised::Unknown if mutant::is(Mutant::CallbackBeforeGranted) => break,
                 TicketRaised::Overtaken(later) => {
                     // What was granted is undone: the ticket is over, or another instance has its lease.
                     served.set(later);
