@@ -335,6 +335,13 @@ def waits_by_a_ticket(world, a, b):
     assert (free["state"], free["ticket"]) == ("accepted", None), free
     expect(b.do("await", wait_ms=0), "granted")
     expect(b.do("end"), "ended")
+    expect(a.acquire("y"), "acquired")
+    expect(b.do("ask", names=["x", "y"], keep_ms=60000, wait_ms=60000), "asked")
+    expect(a.do("release"), "released")
+    both = expect(b.do("await", wait_ms=15000), "granted")
+    shown = [json.loads(world.call(0, f"/locks/{name}")[1])["holders"][0]["fence"] for name in "xy"]
+    assert both["fences"] == shown, f"the fences are {shown}, not {both}"
+    expect(b.do("end"), "ended")
 
 
 SCENARIOS = [

@@ -120,6 +120,13 @@ mutants! {
         /// The state of a ticket may be lowered.
         TicketGoesBack,
     }
+    /// The tests of `manager::tickets` with killed instances find each.
+    FOUND_BY_CRASHES {
+        /// Who serves a ticket that is granted acquires for it.
+        TicketAcquiresAgain,
+        /// A grant is kept although the ticket has gone on without it.
+        TicketKeptOvertaken,
+    }
     /// The tests of the reference node find each.
     FOUND_BY_REFERENCE {
         /// A process takes a view that does not name it.

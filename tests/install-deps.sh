@@ -39,7 +39,7 @@ optional mariadbd 'the recipe for MariaDB (tests/it/fencing.rs)' mariadb-server
 optional psql 'the recipe for PostgreSQL (tests/it/fencing.rs)' postgresql
 optional sqlite3 'the recipe for SQLite (tests/it/fencing.rs)' sqlite3
 optional busybox 'the shell of Alpine (tests/it/recipes.rs, fencing.rs)' busybox
-optional webhook 'the recipe for Debian'"'"'s webhook (tests/it/workflows.rs)' webhook
+optional webhook 'the recipe for the program webhook (tests/it/workflows.rs)' webhook
 optional prometheus 'tests/it/prometheus.rs' prometheus
 optional promtool 'the check of metrics and alerts (tests/it/metrics.rs, prometheus.rs)' prometheus
 # Ubuntu's packages of Chromium only install a snap, which needs a running snapd: there it is used if it is present.

@@ -143,6 +143,11 @@ pub(super) fn ticket(ticket: &api::Ticket, token: Option<&str>, form: OutputForm
     let members = serde_json::to_value(ticket).expect("answers are plain data");
     let mut all = vec![("ticket", ticket.ticket.clone()), ("state", ticket.state.clone())];
     all.extend(token.map(|token| ("token", token.to_owned())));
+    // Of several locks: as they are of a set, once the fences are known.
+    let names = ticket.resources.iter().flatten().filter(|_| ticket.leases.is_none());
+    all.extend(names.map(|name| ("resource", name.clone())));
+    let leases = ticket.leases.iter().flatten();
+    all.extend(leases.flat_map(|one| [("resource", one.resource.clone()), ("fence", one.fence.to_string())]));
     all.extend(known(&members, &TICKET_KEYS));
     facts(&all, form)
 }

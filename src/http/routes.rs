@@ -183,7 +183,6 @@ const UI_ASSET: &str = "/ui/static/{file}";
 const ACQUIRE_CODES: &[u16] = &[200, 201, 202, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
 const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 421, 429, 503];
 const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 421, 429, 503];
-const ACQUIRE_SET_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
 const SET_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 413, 415, 421, 429, 503];
 const SET_RELEASE_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
 const INSPECT_CODES: &[u16] = &[200, 304, 400, 401, 403, 404, 406, 421, 429, 503];
@@ -223,7 +222,7 @@ pub const ROUTES: [Route; 54] = [
     route("GET", TICKET, TICKET_PATTERN, Operation::ShowTicket, TICKET_CODES),
     route("PATCH", TICKET, TICKET_PATTERN, Operation::KeepTicket, KEEP_TICKET_CODES),
     route("DELETE", TICKET, TICKET_PATTERN, Operation::EndTicket, END_TICKET_CODES),
-    route("POST", LOCKS, LOCKS, Operation::AcquireSet, ACQUIRE_SET_CODES),
+    route("POST", LOCKS, LOCKS, Operation::AcquireSet, ACQUIRE_CODES),
     route("PATCH", LOCKS, LOCKS, Operation::ExtendSet, SET_CODES),
     route("DELETE", LOCKS, LOCKS, Operation::ReleaseSet, SET_RELEASE_CODES),
     route("GET", LOCKS, LOCKS, Operation::List, READ_CODES),

@@ -173,6 +173,8 @@ fn the_variables_that_are_mentioned_exist() {
         "REDLOCKD_KEY_FILE",
         "REDLOCKD_RESOURCE",
         "REDLOCKD_SLOT",
+        "REDLOCKD_TICKETS",
+        "REDLOCKD_TICKET_NAMES",
         "REDLOCKD_TICKET_URL",
         "REDLOCKD_TOKEN_FILE",
         "REDLOCKD_TYPE",

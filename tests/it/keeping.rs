@@ -259,3 +259,55 @@ async fn a_page_takes_a_lock_and_only_who_took_it_gives_it_back() {
     as_principal(client.request("POST", "/locks/deploy").form(&[("ttl", "1m")]), "ann").await.expect_status(201);
     post("/ui/give-back/deploy", "ann", &[]).await.expect_problem(409, "not-holder");
 }
+
+/// The principal stands in the record: whoever renews its lease counts it in its quota, and goes on when it is gone from the access
+/// file.
+#[tokio::test]
+async fn an_adopted_lease_counts_for_its_principal_and_outlives_its_rights() {
+    let ann = ("ann", &["acquire:**", "read:**"][..]);
+    let bob = ("bob", &["read:**"][..]);
+    let access = Access::of(&[ann, bob]);
+    let cluster = Cluster::blank(3).await;
+    cluster.declare(&PATIENT);
+    let setting = access.setting();
+    let settings = [&PATIENT[..], &["--set", &setting, "--set", "leases_per_principal=1"]].concat();
+    let (mut here, there) = (cluster.service_with(&settings).await, cluster.service_with(&settings).await);
+    let acquire = |client: &Client, name: &str| {
+        as_principal(client.request("POST", &lock(name)).form(&[("keep", "3m"), ("ttl", "8s")]), "ann")
+    };
+    acquire(here.client(), "x").await.expect_status(201);
+    here.service.kill();
+    let client = there.client();
+    let renewals = || async {
+        let shown = as_principal(client.request("GET", &lock("x")), "bob").await;
+        if shown.status == 200 { shown.json()["holders"][0]["renewals"].as_u64() } else { None }
+    };
+    let renewed = async || {
+        let before = poll::until("it is shown", renewals).await;
+        poll::until("it is renewed", || async { (renewals().await > Some(before)).then_some(()) }).await;
+    };
+    renewed().await;
+    // Nodes that are late grant nothing, and say nothing about quotas.
+    let counted = poll::until("an answer", || async {
+        let answer = acquire(client, "y").await;
+        (answer.status != 503).then_some(answer)
+    });
+    counted.await.expect_problem(429, "quota-exceeded");
+    access.write(&Access::text(&[bob]));
+    poll::until("she has no rights", || async { (acquire(client, "z").await.status == 401).then_some(()) }).await;
+    renewed().await;
+}
+
+/// Leases and limits for nodes that may be slow, on a busy machine.
+const PATIENT: [&str; 10] = [
+    "--set",
+    "max_ttl=40s",
+    "--set",
+    "node_timeout=2s",
+    "--set",
+    "min_ttl=4s",
+    "--set",
+    "guard=3s",
+    "--set",
+    "lock_delay=6s",
+];

@@ -483,3 +483,77 @@ async fn a_ticket_needs_a_majority() {
     let exists = || async { (cluster.servers[0].ask::<i64>(&["EXISTS", &key]).await == 1).then_some(()) };
     poll::until("it is stored there again", exists).await;
 }
+
+/// A ticket for several locks, with a token of its own.
+async fn set_ticket(client: &Client, names: [&str; 2], token: &str) -> Answer {
+    let fields = [("async", "true"), ("keep", "1m"), ("owner", "set"), ("token", token)];
+    let names = names.map(|name| ("resource", name));
+    send(client.request("POST", "/locks").form(&[&names[..], &fields].concat())).await
+}
+
+const OWN: &str = "token-of-a-set-0123456789";
+
+#[tokio::test]
+async fn a_ticket_for_several_locks_has_all_of_them_or_none() {
+    let cluster = cluster().await;
+    let (here, there) = (cluster.service_with(&SETTINGS).await, cluster.service_with(&SETTINGS).await);
+    let client = here.client();
+    let free = set_ticket(client, ["x", "y"], "another-token-0123456789").await.expect_status(201).json();
+    assert_eq!(free["leases"].as_array().map(Vec::len), Some(2), "nobody is in the way: {free}");
+    let path = "/locks?resource=x&resource=y";
+    let held = |token: &str| client.request("DELETE", path).header("lock-token", token);
+    send(held("another-token-0123456789")).await.expect_status(200);
+    let held_x = client.acquired("x", &[("keep", "1m")]).await;
+    let mine = set_ticket(client, ["x", "y"], OWN).await.expect_status(202).json();
+    assert_eq!((&mine["resources"], mine.get("resource")), (&json!(["x", "y"]), None), "{mine}");
+    let other_way = set_ticket(there.client(), ["y", "x"], OWN).await.expect_status(202).json();
+    assert_eq!(other_way["ticket"], mine["ticket"], "the order does not matter, nor the instance");
+    let refused = set_ticket(client, ["x", "z"], OWN).await.expect_problem(400, "invalid").json();
+    assert_eq!(refused["errors"][0]["field"], "token", "{refused}");
+    client.inspect("y").await.expect_status(404);
+    client.release("x", &held_x.token()).await.expect_status(204);
+    let now = granted(there.client(), &mine).await;
+    assert_eq!(now["state"], "granted", "{now}");
+    let shown = ["x", "y"].map(|name| client.inspect(name));
+    for (at, shown) in futures_util::future::join_all(shown).await.iter().enumerate() {
+        let holder = &shown.json()["holders"][0];
+        assert_eq!((&holder["token_id"], &holder["fence"]), (&mine["token_id"], &now["leases"][at]["fence"]), "{now}");
+        assert!(holder["kept_until"].is_string(), "{holder}");
+    }
+    let keep = send(client.request("PATCH", &id(&mine)).form(&[("keep", "10m")])).await.expect_status(200).json();
+    assert!(keep["kept_for_ms"].as_u64().is_some_and(|ms| ms > 500_000), "{keep}");
+    for name in ["x", "y"] {
+        let kept_ms = client.inspect(name).await.json()["holders"][0]["kept_for_ms"].as_u64();
+        assert!(kept_ms.is_some_and(|ms| ms > 500_000), "{name}: {kept_ms:?}");
+    }
+    // The end of one is the end of all.
+    client.release("y", OWN).await.expect_status(204);
+    poll::until("it is over", || async { (state(client, &mine).await["state"] == "ended").then_some(()) }).await;
+    assert_eq!(state(client, &mine).await["ended_by"], "released");
+    client.acquired("x", &[]).await;
+}
+
+#[tokio::test]
+async fn a_ticket_for_several_locks_outlives_its_instance() {
+    let cluster = cluster().await;
+    let (mut here, there) = (cluster.service_with(&SETTINGS).await, cluster.service_with(&SETTINGS).await);
+    let client = there.client();
+    let held = client.acquired("y", &[("keep", "1m")]).await;
+    let mine = set_ticket(here.client(), ["x", "y"], OWN).await.expect_status(202).json();
+    here.service.kill();
+    client.release("y", &held.token()).await.expect_status(204);
+    let now = granted(client, &mine).await;
+    assert_eq!((&now["state"], now["leases"].as_array().map(Vec::len)), (&json!("granted"), Some(2)), "{now}");
+    let path = format!("{}?force=now&reason=over", lock("x"));
+    send(client.request("DELETE", &path)).await.expect_status(204);
+    poll::until("it is over", || async { (state(client, &mine).await["state"] == "ended").then_some(()) }).await;
+    assert_eq!(state(client, &mine).await["ended_by"], "forced");
+    poll::until("the other is free", || async { (client.inspect("y").await.status == 404).then_some(()) }).await;
+    // Given up while it waits, it leaves both queues.
+    let held = client.acquired("x", &[]).await;
+    let second = set_ticket(client, ["y", "x"], "second-token-0123456789").await.expect_status(202).json();
+    assert_eq!(client.waiting("y").await, 1);
+    send(client.request("DELETE", &id(&second))).await.expect_status(204);
+    poll::until("it has left", || async { (client.waiting("y").await == 0).then_some(()) }).await;
+    client.release("x", &held.token()).await.expect_status(204);
+}

@@ -149,7 +149,10 @@ async fn await_ticket(client: &Client, ticket: &Ticket, wait: Duration) -> Resul
     Ok(match shown.state.as_str() {
         "waiting" => json!({ "event": "waiting" }),
         "ended" => json!({ "event": "over", "by": shown.ended_by }),
-        _ => json!({ "event": "granted", "fences": [shown.fence] }),
+        _ => {
+            let each = shown.leases.iter().flatten().map(|lease| lease.fence);
+            json!({ "event": "granted", "fences": each.chain(shown.fence).collect::<Vec<_>>() })
+        }
     })
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 
+use super::async_acquire::{self, AsyncAcquire};
 use super::hold::{self, HoldFields};
 use super::lock_requests::{self, AcquireFields, ExtendFields, ReleaseFields};
 use super::request_body::{self, IfMatch, IfNoneMatch};
-use super::tickets::{self, AsyncAcquire};
 use super::{force, lock_responses, refusals};
 use crate::auth::access_rule::Right;
 use crate::auth::quota::QuotaPermit;
@@ -101,8 +101,9 @@ async fn read_acquire(
     }
     if let Some(fields) = params.asynchronous.take() {
         let AcquireFields { request, format, .. } = params;
-        let asked = AsyncAcquire { request, fields, format, access, permit, audit_scope: audit_scope.clone() };
-        let answer = Box::pin(tickets::acquire(state.clone(), asked)).await;
+        let (others, audit_scope) = (Vec::new(), audit_scope.clone());
+        let asked = AsyncAcquire { request, others, fields, format, access, permit, audit_scope };
+        let answer = Box::pin(async_acquire::acquire(state.clone(), asked)).await;
         return Err(Box::new(answer.unwrap_or_else(IntoResponse::into_response)));
     }
     let Some(format) = params.hold else { return Ok(AcquireInput { params, access, permit }) };

@@ -1,5 +1,6 @@
 //! The API's handlers: parse the request, call the manager, write the answer.
 
+pub(crate) mod async_acquire;
 pub(crate) mod documents;
 pub mod event_filter;
 pub(crate) mod events;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use axum::extract::Request;
 
-use super::lease_fields;
+use super::lease_fields::{self, AsyncFields};
 use super::lock_requests::{self, BOTH};
 use super::request_body::{self, IfMatch, IfNoneMatch, MergePatch};
 use super::request_fields::Fields;
@@ -31,6 +31,8 @@ pub(crate) struct AcquireSetFields {
     pub format: ResponseFormat,
     /// The `Prefer: wait` that was applied. Seconds.
     pub applied: Option<u32>,
+    /// A ticket is wanted, if the locks are not granted at once.
+    pub asynchronous: Option<AsyncFields>,
 }
 
 /// Parses `POST /locks`.
@@ -57,7 +59,11 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
         Some(kept_for) => lease_fields::kept_ttl(&mut fields, ttl, kept_for, settings),
         None => ttl.unwrap_or(settings.default_ttl),
     };
-    let (wait, applied) = lease_fields::wait(&mut fields, &parts, settings);
+    let asynchronous = lease_fields::asynchronous(&mut fields, &parts, false, kept_for.is_some());
+    let (wait, applied) = match asynchronous.is_some() {
+        true => (lease_fields::ticket_wait(&mut fields, settings), None),
+        false => lease_fields::wait(&mut fields, &parts, settings),
+    };
     let labels = lease_fields::labels(&mut fields);
     let token = lease_fields::own_token(&mut fields, &parts)?;
     let refuses_deadlock = lease_fields::refuses_deadlock(&mut fields);
@@ -68,16 +74,19 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     let principal = None;
     let request =
         AcquireRequest { resource, mode, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
-    Ok(AcquireSetFields { request, others, format, applied })
+    Ok(AcquireSetFields { request, others, format, applied, asynchronous })
 }
 
 /// The fields of an acquire.
-const ACQUIRE_FIELDS: [&str; 12] = [
+const ACQUIRE_FIELDS: [&str; 15] = [
     RESOURCES,
     RESOURCE,
     "mode",
     "ttl",
     "wait",
+    "async",
+    "callback",
+    "accept",
     "keep",
     "owner",
     "note",

@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
+use super::async_acquire::{self, AsyncAcquire};
 use super::set_requests::{self, AcquireSetFields, ExtendSetFields};
 use super::{lock_responses, refusals, set_responses};
 use crate::api;
@@ -33,11 +34,11 @@ pub(crate) fn acquire(State(state): State<AppState>, request: Request) -> impl F
 async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) -> Response {
     // Destructured at once, as for one lock: a variable for the whole would be kept while the request waits.
     let (request, others, format, applied, access, permit) =
-        match Box::pin(read_acquire(&state, request, &audit_scope)).await {
-            Ok((AcquireSetFields { request, others, format, applied }, access, permit)) => {
+        match Box::pin(begin_acquire(&state, request, &audit_scope)).await {
+            Ok((AcquireSetFields { request, others, format, applied, .. }, access, permit)) => {
                 (request, others, format, applied, access, permit)
             }
-            Err(problem) => return problem.into_response(),
+            Err(answer) => return *answer,
         };
     let first = request.resource.clone();
     let owner = refusals::asked_owner(&request);
@@ -75,6 +76,21 @@ async fn acquire_in(state: AppState, request: Request, audit_scope: AuditScope) 
     lock_responses::put_preference(&mut response, applied);
     response.extensions_mut().insert(WaitTime(waited));
     response
+}
+
+/// Errors: the answer, where the request is refused, or asks for a ticket.
+async fn begin_acquire(
+    state: &AppState,
+    request: Request,
+    audit_scope: &AuditScope,
+) -> Result<(AcquireSetFields, Access, Option<Arc<QuotaPermit>>), Box<Response>> {
+    let read = Box::pin(read_acquire(state, request, audit_scope)).await;
+    let (mut read, access, permit) = read.map_err(|problem| Box::new(problem.into_response()))?;
+    let Some(fields) = read.asynchronous.take() else { return Ok((read, access, permit)) };
+    let (AcquireSetFields { request, others, format, .. }, audit_scope) = (read, audit_scope.clone());
+    let asked = AsyncAcquire { request, others, fields, format, access, permit, audit_scope };
+    let answer = Box::pin(async_acquire::acquire(state.clone(), asked)).await;
+    Err(Box::new(answer.unwrap_or_else(IntoResponse::into_response)))
 }
 
 async fn read_acquire(

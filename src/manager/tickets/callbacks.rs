@@ -13,6 +13,7 @@ use crate::protocol::{Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, T
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
+use crate::types::Fence;
 
 /// `lock.ending` is sent when a tenth of the time for which the lease is kept is left, at most this.
 const ENDING_BEFORE_MAX: Duration = Duration::from_mins(5);
@@ -43,19 +44,38 @@ pub(super) fn ending_at_ms(ticket: &Ticket, kept_until_ms: u64) -> u64 {
 }
 
 /// What a message says. It has no secret: the receiver of a resource's name may not be who may use the lease.
-fn event(id: &TicketId, ticket: &Ticket, head: TicketHead, kind: CallbackKind, kept_until_ms: u64) -> CallbackEvent {
-    let resource = ticket.resource.to_string();
+/// `fences`: of its leases, as far as they are known.
+fn event(
+    (id, ticket, fences): (&TicketId, &Ticket, &[Fence]),
+    head: TicketHead,
+    kind: CallbackKind,
+    kept_until_ms: u64,
+) -> CallbackEvent {
     let mut data = Map::new();
     let mut put = |name: &str, value: Value| drop(data.insert(name.to_owned(), value));
     put("ticket", json!(id.as_str()));
-    put("resource", json!(resource));
+    if ticket.others.is_empty() {
+        put("resource", json!(ticket.resource.to_string()));
+        put("lock_url", json!(format!("/locks/{}", ticket.resource)));
+    } else {
+        let names: Vec<String> = ticket.resources().map(ToString::to_string).collect();
+        // Names need no escaping in a query.
+        put("lock_url", json!(format!("/locks?resource={}", names.join("&resource="))));
+        put("resources", json!(names));
+    }
     put("token_id", json!(ticket.token.id().to_string()));
     put("owner", json!(ticket.body.labels.owner));
     put("metadata", json!(ticket.body.labels.metadata));
-    put("lock_url", json!(format!("/locks/{resource}")));
     put("ticket_url", json!(format!("/tickets/{id}")));
     if head.fence.0 > 0 {
-        put("fence", json!(head.fence.0));
+        match ticket.others.is_empty() {
+            true => put("fence", json!(head.fence.0)),
+            false => {
+                let each = ticket.resources().zip(fences);
+                let each = each.map(|(name, fence)| json!({ "resource": name.to_string(), "fence": fence.0 }));
+                put("leases", each.collect());
+            }
+        }
     }
     let at_ms = match kind {
         CallbackKind::Granted => {
@@ -106,7 +126,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let Some(sender) = self.shared.tickets.sender() else { return std::future::pending().await };
         let callback = sender.open(target, sealed.as_deref(), served.id.as_str());
-        let event = event(&served.id, &served.ticket, head, kind, kept_until_ms);
+        let event = event((&served.id, &served.ticket, &served.fences()), head, kind, kept_until_ms);
         sender.deliver(callback, event, self.ticket_instant(until_ms), CancellationToken::new()).await
     }
 
@@ -187,12 +207,17 @@ mod tests {
     fn a_message_says_what_its_receiver_needs_and_its_id_has_no_dot() {
         let (id, ticket) = (TicketId::parse("tk_00000000000000000000000000000000").expect("an id"), ticket(true));
         let head = TicketHead { fence: Fence(9), accept_by_ms: 3_000, ..TicketHead::waiting(5) };
-        let granted = event(&id, &ticket, head, CallbackKind::Granted, 200_000);
+        let granted = event((&id, &ticket, &[]), head, CallbackKind::Granted, 200_000);
         assert_eq!(granted.id, format!("{id}_granted"));
         assert_eq!(granted.data["fence"], 9);
         assert_eq!(granted.data["accept_by"], "1970-01-01T00:00:03.000Z");
         assert_eq!(granted.data["lock_url"], "/locks/a/b");
-        let ending = event(&id, &ticket, head, CallbackKind::Ending, 200_000);
+        let ending = event((&id, &ticket, &[]), head, CallbackKind::Ending, 200_000);
         assert_eq!((ending.id, ending.at_ms), (format!("{id}_ending_200000"), 190_000), "a tenth before it");
+        let set = ticket.with_others(vec![ResourceName::parse("c").expect("valid")]);
+        let data = event((&id, &set, &[Fence(9), Fence(4)]), head, CallbackKind::Granted, 200_000).data;
+        assert_eq!((&data["resources"], data.get("resource"), data.get("fence")), (&json!(["a/b", "c"]), None, None));
+        assert_eq!(data["leases"], json!([{ "resource": "a/b", "fence": 9 }, { "resource": "c", "fence": 4 }]));
+        assert_eq!(data["lock_url"], "/locks?resource=a/b&resource=c");
     }
 }

@@ -2,27 +2,48 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use crate::manager::service::LockManager;
 use crate::manager::types::LeaseOutcome;
-use crate::protocol::{EndReason, LeaseRecord, TicketEnd, TicketHead};
+use crate::protocol::{EndReason, LeaseRecord, Ticket, TicketEnd, TicketHead};
 use crate::redlock::clock::Clock;
 use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::release::ReleaseOutcome;
+use crate::types::ResourceName;
 
-/// The state of a ticket's lease.
+/// The state of a ticket's lease, or of its leases.
 pub(super) enum LeaseSeen {
-    Stands(LeaseRecord, Duration),
+    /// The records in the order of the resources, and the time that is left of all.
+    Stands(Vec<LeaseRecord>, Duration),
+    /// It has ended, or one of them has.
     Gone,
     Unknown,
 }
 
 impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
-    /// The state of the lease that the ticket was granted. It is kept from now on, if the instance that granted it ended
+    /// The state of the leases that the ticket was granted. They are kept from now on, if the instance that granted them ended
     /// before it could write that.
-    pub(super) async fn kept_ticket_lease(&self, ticket: &crate::protocol::Ticket, head: TicketHead) -> LeaseSeen {
-        let Ok(found) = self.engine().inspect(&ticket.resource).await else { return LeaseSeen::Unknown };
+    pub(super) async fn kept_ticket_lease(&self, ticket: &Ticket, head: TicketHead) -> LeaseSeen {
+        let each = ticket.resources().map(|resource| Box::pin(self.kept_lease_of(ticket, resource, head)));
+        let (mut records, mut least, mut is_unknown) = (Vec::new(), Duration::MAX, false);
+        for seen in join_all(each).await {
+            match seen {
+                LeaseSeen::Stands(record, left) => {
+                    records.extend(record);
+                    least = least.min(left);
+                }
+                LeaseSeen::Gone => return LeaseSeen::Gone,
+                LeaseSeen::Unknown => is_unknown = true,
+            }
+        }
+        if is_unknown { LeaseSeen::Unknown } else { LeaseSeen::Stands(records, least) }
+    }
+
+    async fn kept_lease_of(&self, ticket: &Ticket, resource: &ResourceName, head: TicketHead) -> LeaseSeen {
+        let Ok(found) = self.engine().inspect(resource).await else { return LeaseSeen::Unknown };
         let agreeing = match &found.state {
             ResourceState::Members(members) => {
                 members.iter().find(|member| member.record.token == ticket.token).map_or(0, |member| member.agreeing)
@@ -35,40 +56,43 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
         let (record, mut labels) = (record.clone(), record.labels());
         if labels.kept_until_ms > 0 || self.ticket_now_ms() >= head.kept_until_ms {
-            return LeaseSeen::Stands(record, left);
+            return LeaseSeen::Stands(vec![record], left);
         }
         // Its fence may be larger than the head's: where another instance joined it, the largest one counts.
         labels.kept_until_ms = head.kept_until_ms;
-        match self.shared.keeper.begin(&ticket.resource, &ticket.token, record.fence, &labels).await {
-            true => LeaseSeen::Stands(LeaseRecord { labels: labels.encode(), ..record }, left),
+        match self.shared.keeper.begin(resource, &ticket.token, record.fence, &labels).await {
+            true => LeaseSeen::Stands(vec![LeaseRecord { labels: labels.encode(), ..record }], left),
             false => LeaseSeen::Unknown,
         }
     }
 
-    /// Why a lease that no quorum shows has ended; nothing is left of it afterwards. `None`: not known.
-    pub(super) async fn ticket_lease_end(
-        &self,
-        ticket: &crate::protocol::Ticket,
-        head: TicketHead,
-    ) -> Option<TicketEnd> {
-        let outcome = self.engine().release(&ticket.resource, &ticket.token, EndReason::Released).await;
-        if matches!(outcome, ReleaseOutcome::Unknown { .. }) {
+    /// Why a lease that no quorum shows has ended; nothing is left of it afterwards, nor of the ticket's other leases. `None`: not
+    /// known.
+    pub(super) async fn ticket_lease_end(&self, ticket: &Ticket, head: TicketHead) -> Option<TicketEnd> {
+        let each = ticket.resources().map(|name| self.engine().release(name, &ticket.token, EndReason::Released));
+        let outcomes = join_all(each).await;
+        if outcomes.iter().any(|outcome| matches!(outcome, ReleaseOutcome::Unknown { .. })) {
             return None;
         }
         if self.ticket_now_ms() >= head.kept_until_ms {
             return Some(TicketEnd::KeptOut);
         }
-        Some(match outcome {
-            ReleaseOutcome::Gone(Some(reason)) => end_of(reason),
-            ReleaseOutcome::Released => TicketEnd::Released,
+        // What stood until now of several was released here.
+        let mut ended = outcomes.iter().filter(|outcome| !matches!(outcome, ReleaseOutcome::Released)).peekable();
+        if ended.peek().is_none() {
+            return Some(TicketEnd::Released);
+        }
+        let end = |outcome: &ReleaseOutcome| match outcome {
+            ReleaseOutcome::Gone(Some(reason)) => end_of(*reason),
             _ => TicketEnd::Lost,
-        })
+        };
+        ended.map(end).min()
     }
 
-    /// Whether nothing is left of its lease.
-    pub(super) async fn release_ticket_lease(&self, ticket: &crate::protocol::Ticket) -> bool {
-        let (outcome, _) = Box::pin(self.end_lease(&ticket.resource, &ticket.token, LeaseOutcome::Released)).await;
-        !matches!(outcome, ReleaseOutcome::Unknown { .. })
+    /// Whether nothing is left of its leases.
+    pub(super) async fn release_ticket_lease(&self, ticket: &Ticket) -> bool {
+        let each = ticket.resources().map(|name| Box::pin(self.end_lease(name, &ticket.token, LeaseOutcome::Released)));
+        join_all(each).await.iter().all(|(outcome, _)| !matches!(outcome, ReleaseOutcome::Unknown { .. }))
     }
 }
 

@@ -3,6 +3,8 @@
 //! part.
 
 mod callbacks;
+#[cfg(test)]
+mod crash_tests;
 mod exchange;
 mod lease;
 pub mod requests;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::callbacks::{message_of_end, over};
 use super::lease::LeaseSeen;
 use super::table::{Served, TicketLimits, TicketListener, TicketNews, TicketSender};
@@ -12,14 +14,15 @@ use crate::manager::acquire::principal_tag;
 use crate::manager::callbacks::{Callback, CallbackRefused};
 use crate::manager::service::LockManager;
 use crate::protocol::{
-    TICKET_SERVED, Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms, TicketsArgs,
+    LeaseRecord, TICKET_SERVED, Ticket, TicketCallback, TicketEnd, TicketHead, TicketId, TicketPhase, TicketTerms,
+    TicketsArgs,
 };
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::extend::ExtendParams;
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{TicketFound, TicketRaised, TicketWriter};
-use crate::types::{ResourceName, Token, TokenHash};
+use crate::types::{Fence, Labels, ResourceName, Token, TokenHash};
 
 /// How often the nodes are asked for a ticket that another instance serves, while somebody waits for it here.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -85,23 +88,25 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let limits = queue.limits();
             match () {
                 () if queue.total_waiters() >= limits.total => Some(limits.total),
-                () if queue.waiter_count(&request.resource) >= limits.per_resource => Some(limits.per_resource),
+                () if request.resources().any(|name| queue.waiter_count(name) >= limits.per_resource) => {
+                    Some(limits.per_resource)
+                }
                 () => None,
             }
         });
         if let Some(limit) = full {
             return Err(TicketError::TooMany(limit));
         }
-        let TicketRequest { resource, terms, mut labels, token, principal, callback, permit } = request;
+        let TicketRequest { resource, others, terms, mut labels, token, principal, callback, permit } = request;
         let AskedTerms { ttl, wait, keep, mode, refuses_deadlock } = terms;
         labels.principal = principal_tag(&self.engine().settings.params.cluster, principal.as_deref());
         let (made_ms, token) = (self.ticket_now_ms(), token.hash());
         let ms = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
         let (keep_ms, wait_until_ms) = (ms(keep), made_ms.saturating_add(ms(wait)));
-        let id = self.ticket_id(&resource, &token);
+        let id = self.ticket_id(&resource, &others, &token);
         let callback = callback.map(|callback| self.stored_callback(&id, callback)).transpose()?;
         let terms = TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock, mode, callback };
-        let ticket = Ticket::new(resource, token, ttl, terms);
+        let ticket = Ticket::new(resource, token, ttl, terms).with_others(others);
         let head = TicketHead::waiting(made_ms);
         let ttl = self.engine().ticket_ttl(&ticket, head);
         let writer = TicketWriter { id: &id, server: &self.shared.instance, ttl, due: TICKET_SERVED };
@@ -148,8 +153,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     /// The ticket of a request with this token.
-    pub async fn find_ticket_of(&self, resource: &ResourceName, token: &TokenHash) -> Result<FoundTicket, TicketError> {
-        self.find_ticket(&self.ticket_id(resource, token)).await
+    pub async fn find_ticket_of(
+        &self,
+        resources: &[ResourceName],
+        token: &TokenHash,
+    ) -> Result<FoundTicket, TicketError> {
+        let (first, others) = resources.split_first().ok_or(TicketError::NotFound)?;
+        self.find_ticket(&self.ticket_id(first, others, token)).await
     }
 
     /// Whether this principal made the ticket. Without authentication everybody has.
@@ -160,6 +170,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Its position in this instance's queue; `None` if it is in none.
     pub fn ticket_position(&self, found: &FoundTicket) -> Option<usize> {
         let (resource, token) = (&found.ticket.resource, &found.ticket.token);
+        // Of several resources: in the first one's queue.
         self.shared.waiting.queue(|queue| queue.position_of(resource, token))
     }
 
@@ -240,12 +251,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return Ok((found, None));
         }
         match Box::pin(self.kept_ticket_lease(&found.ticket, found.head)).await {
-            LeaseSeen::Stands(record, left) => {
-                let labels = record.labels();
+            LeaseSeen::Stands(records, left) => {
                 let valid_for = left.saturating_sub(self.engine().settings.params.lock_delay);
-                let kept_for = Duration::from_millis(labels.kept_until_ms.saturating_sub(self.ticket_now_ms()));
-                let (fence, kept_until_ms) = (record.fence, labels.kept_until_ms);
-                Ok((found, Some(TicketLease { fence, valid_for, kept_until_ms, kept_for, labels })))
+                let ends = records.iter().map(LeaseRecord::labels);
+                let Some(labels) = ends.min_by_key(|labels| labels.kept_until_ms) else {
+                    return Err(self.ticket_no_quorum());
+                };
+                let kept_until_ms = labels.kept_until_ms;
+                let kept_for = Duration::from_millis(kept_until_ms.saturating_sub(self.ticket_now_ms()));
+                let fences = records.iter().map(|record| record.fence).collect();
+                Ok((found, Some(TicketLease { fences, valid_for, kept_until_ms, kept_for, labels })))
             }
             LeaseSeen::Unknown => Err(self.ticket_no_quorum()),
             LeaseSeen::Gone => {
@@ -272,25 +287,32 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let Some(lease) = lease else { return Err(TicketError::Over(found.head.end.unwrap_or(TicketEnd::Lost))) };
         let mut labels = lease.labels;
         self.set_kept_until(&mut labels, kept_for).map_err(TicketError::Keep)?;
-        let Ticket { resource, token, ttl, .. } = found.ticket;
-        if !self.shared.keeper.index(&resource).await {
-            return Err(self.ticket_no_quorum());
+        let each = found.ticket.resources().zip(&lease.fences);
+        let each = each.map(|(name, fence)| Box::pin(self.keep_lease_of(&found.ticket, (name, *fence), &labels)));
+        match join_all(each).await.into_iter().all(|is_kept| is_kept) {
+            true => Ok(()),
+            false => Err(self.ticket_no_quorum()),
+        }
+    }
+
+    /// Whether the lease with this fence has these labels, and their end, from now on.
+    async fn keep_lease_of(&self, ticket: &Ticket, (resource, fence): (&ResourceName, Fence), labels: &Labels) -> bool {
+        if !self.shared.keeper.index(resource).await {
+            return false;
         }
         let extension = ExtendParams {
             resource: resource.clone(),
-            token,
-            ttl: Some(ttl),
+            token: ticket.token.clone(),
+            ttl: Some(ticket.ttl),
             until_ms: labels.kept_until_ms,
-            fence: Some(lease.fence),
+            fence: Some(fence),
             labels: Some(labels.encode()),
         };
-        match self.engine().extend(&extension).await {
-            Ok(extended) => {
-                self.shared.keeper.keep(&resource, &extended.record, extended.deadline);
-                Ok(())
-            }
-            Err(_) => Err(self.ticket_no_quorum()),
+        let extended = self.engine().extend(&extension).await;
+        if let Ok(extended) = &extended {
+            self.shared.keeper.keep(resource, &extended.record, extended.deadline);
         }
+        extended.is_ok()
     }
 
     /// Ends it at its caller's or an operator's word: gives it up, or releases its lease. Nothing is left of it when this

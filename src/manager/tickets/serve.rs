@@ -5,6 +5,8 @@ use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::callbacks::over as over_for;
 use super::lease::{LeaseSeen, end_of};
 use super::table::{Served, TicketNews};
@@ -13,13 +15,14 @@ use crate::manager::events::{EventKind, set_lease, set_mode};
 use crate::manager::lease_snapshot::LeaseChange;
 use crate::manager::service::LockManager;
 use crate::manager::types::AcquireError;
-use crate::protocol::{LeaseRecord, TICKET_SERVED, TicketEnd, TicketHead, TicketId, TicketPhase};
+use crate::mutant::{self, Mutant};
+use crate::protocol::{LeaseRecord, TICKET_SERVED, Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::acquire::{AcquireParams, Grant};
-use crate::redlock::clock::Clock;
+use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::node::Node;
 use crate::redlock::random::Entropy;
 use crate::redlock::tickets::{TicketRaised, TicketWriter};
-use crate::types::{Labels, Mode, ResourceName, TokenHash};
+use crate::types::{Fence, Labels, Mode, ResourceName, TokenHash};
 use crate::waiting::deadlock::Party;
 
 /// A ticket about which no request comes within this time ends.
@@ -54,6 +57,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             let head = served.head();
             match head.phase {
                 TicketPhase::Waiting => Box::pin(self.wait_for_grant(served, head)).await,
+                TicketPhase::Granted if mutant::is(Mutant::TicketAcquiresAgain) && served.is_adopted => {
+                    Box::pin(self.wait_for_grant(served, head)).await;
+                }
                 TicketPhase::Granted | TicketPhase::Accepted => Box::pin(self.watch_ticket_lease(served, head)).await,
                 TicketPhase::Ended => Box::pin(self.finish_ticket(served, head)).await,
                 TicketPhase::Done => return,
@@ -69,8 +75,15 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.keeper.now_ms()
     }
 
-    pub(super) fn ticket_id(&self, resource: &ResourceName, token: &TokenHash) -> TicketId {
-        TicketId::of(&self.engine().settings.params.cluster, resource, token)
+    /// Of several resources it is made of the smallest name: their order does not matter.
+    pub(super) fn ticket_id<'a>(
+        &self,
+        first: &'a ResourceName,
+        others: impl IntoIterator<Item = &'a ResourceName>,
+        token: &TokenHash,
+    ) -> TicketId {
+        let least = others.into_iter().fold(first, |least, name| least.min(name));
+        TicketId::of(&self.engine().settings.params.cluster, least, token)
     }
 
     /// Writes a state to a majority. False if a later state is known, or if it must be tried again.
@@ -91,12 +104,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    pub(super) async fn raise_on_nodes(
-        &self,
-        id: &TicketId,
-        ticket: &crate::protocol::Ticket,
-        head: TicketHead,
-    ) -> TicketRaised {
+    pub(super) async fn raise_on_nodes(&self, id: &TicketId, ticket: &Ticket, head: TicketHead) -> TicketRaised {
         let engine = self.engine();
         // The end of the lease may still be moved, up to the longest time from its grant.
         let ttl = engine.ticket_ttl(ticket, head).max(self.shared.tickets.limits().max_keep);
@@ -113,9 +121,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             return;
         }
         let labels = ticket.body.labels.clone();
-        let (resource, token) = (ticket.resource.clone(), ticket.token.clone());
+        let token = ticket.token.clone();
         // The instance that served it before may have got the lease: then it is not in its own way.
-        let is_held = served.is_adopted && Box::pin(self.shared.waiting.holds(&resource, &token)).await;
+        let is_held = served.is_adopted && Box::pin(self.holds_all(ticket)).await;
         let until = if is_held { now } else { now.plus(left) };
         let wanted = Wanted {
             party: Party::new(&labels.principal, &labels.owner),
@@ -124,7 +132,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             principal: None,
             keep: None,
         };
-        let params = AcquireParams { resources: [resource].into(), token, ttl: ticket.ttl, labels, mode: ticket.mode };
+        let resources = ticket.resources().cloned().collect();
+        let params = AcquireParams { resources, token, ttl: ticket.ttl, labels, mode: ticket.mode };
         let mut asking = Box::pin(self.acquire_or_wait(&params, wanted, now, until));
         let attempt = poll_fn(|cx| {
             // The first poll enters the queue.
@@ -141,7 +150,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             outcome = attempt => outcome,
         };
-        self.record_acquire(&ticket.resource, &outcome, true, self.now().since(now));
+        ticket.resources().for_each(|name| self.record_acquire(name, &outcome, true, self.now().since(now)));
         match outcome {
             Ok(grant) => Box::pin(self.ticket_granted(served, head, grant)).await,
             Err(AcquireError::Deadlock { cycle, .. }) => {
@@ -169,58 +178,87 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         loop {
             match self.raise_on_nodes(&served.id, ticket, granted).await {
                 TicketRaised::Done => break,
+                TicketRaised::Overtaken(_) if mutant::is(Mutant::TicketKeptOvertaken) => break,
                 TicketRaised::Overtaken(later) => {
                     // What was granted is undone: the ticket is over, or another instance has its lease.
                     served.set(later);
                     drop(grant);
-                    self.shared.waiting.lease_may_have_ended(&ticket.resource);
+                    ticket.resources().for_each(|name| self.shared.waiting.lease_may_have_ended(name));
                     return;
                 }
                 TicketRaised::Unknown if grant.valid_for() < half => {
                     drop(grant);
-                    self.shared.waiting.lease_may_have_ended(&ticket.resource);
+                    ticket.resources().for_each(|name| self.shared.waiting.lease_may_have_ended(name));
                     return;
                 }
                 TicketRaised::Unknown => self.clock().sleep(RETRY).await,
             }
         }
-        let (deadline, acquired_at_ms, mode) = (grant.deadline, grant.acquired_at_ms, grant.mode);
+        let labels = Labels {
+            acquired_at_ms: grant.acquired_at_ms,
+            kept_until_ms: granted.kept_until_ms,
+            ..ticket.body.labels.clone()
+        };
+        let (deadline, mode, leases) = (grant.deadline, grant.mode, grant.leases.clone());
         if grant.keep().is_ok() {
-            let mut labels =
-                Labels { acquired_at_ms, kept_until_ms: granted.kept_until_ms, ..ticket.body.labels.clone() };
-            if !self.shared.keeper.begin(&ticket.resource, &ticket.token, granted.fence, &labels).await {
-                labels.kept_until_ms = 0;
-            }
-            let record = LeaseRecord {
-                token: ticket.token.clone(),
-                renewals: 0,
-                ttl: ticket.ttl,
-                fence: granted.fence,
-                claims: "".into(),
-                mode,
-                labels: labels.encode(),
-            };
-            self.record_own_lease(&ticket.token, (&ticket.resource, &labels), deadline);
-            self.shared.keeper.keep(&ticket.resource, &record, deadline);
-            self.record_change(&ticket.resource, |until| LeaseChange::Granted(record.clone(), until(deadline)));
-            if let Some(permit) = &*served.permit.lock() {
-                match mode {
-                    Mode::Exclusive => permit.granted(&ticket.resource, deadline),
-                    Mode::Shared | Mode::Permit { .. } => {
-                        permit.granted((&ticket.resource, ticket.token.id()), deadline)
-                    }
-                }
-            }
-            self.shared.events.publish(EventKind::Acquired, self.wall_ms(), |event| {
-                set_lease(event, &ticket.resource, &ticket.token);
-                event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
-                event.fence = Some(granted.fence.0);
-                set_mode(event, mode);
-                event.valid_for_ms = u64::try_from(deadline.since(self.now()).as_millis()).ok();
+            let each = ticket.resources().zip(&leases);
+            let kept = each.map(|(name, lease)| {
+                Box::pin(self.keep_from_now_on(served, name, lease.fence, (labels.clone(), mode, deadline)))
             });
+            join_all(kept).await;
         }
         self.shared.tickets.report(TicketNews::Granted);
         served.set(granted);
+    }
+
+    /// One of its leases is kept, and lists, events and the pages know of it from now on.
+    async fn keep_from_now_on(
+        &self,
+        served: &Served,
+        resource: &ResourceName,
+        fence: Fence,
+        (mut labels, mode, deadline): (Labels, Mode, BootTime),
+    ) {
+        let ticket = &served.ticket;
+        if !self.shared.keeper.begin(resource, &ticket.token, fence, &labels).await {
+            labels.kept_until_ms = 0;
+        }
+        let record = LeaseRecord {
+            token: ticket.token.clone(),
+            renewals: 0,
+            ttl: ticket.ttl,
+            fence,
+            claims: "".into(),
+            mode,
+            labels: labels.encode(),
+        };
+        self.record_own_lease(&ticket.token, (resource, &labels), deadline);
+        self.shared.keeper.keep(resource, &record, deadline);
+        self.record_change(resource, |until| LeaseChange::Granted(record.clone(), until(deadline)));
+        if let Some(permit) = &*served.permit.lock() {
+            match mode {
+                Mode::Exclusive => permit.granted(resource, deadline),
+                Mode::Shared | Mode::Permit { .. } => permit.granted((resource, ticket.token.id()), deadline),
+            }
+        }
+        self.shared.events.publish(EventKind::Acquired, self.wall_ms(), |event| {
+            set_lease(event, resource, &ticket.token);
+            event.owner = Some(labels.owner.clone()).filter(|owner| !owner.is_empty());
+            event.fence = Some(fence.0);
+            set_mode(event, mode);
+            event.valid_for_ms = u64::try_from(deadline.since(self.now()).as_millis()).ok();
+        });
+    }
+
+    /// Whether nothing is left of several leases of which one has ended.
+    async fn others_are_released(&self, ticket: &Ticket) -> bool {
+        ticket.others.is_empty() || Box::pin(self.release_ticket_lease(ticket)).await
+    }
+
+    /// Whether its token holds all that it asks for.
+    async fn holds_all(&self, ticket: &Ticket) -> bool {
+        let each = ticket.resources().map(|name| self.shared.waiting.holds(name, &ticket.token));
+        join_all(each).await.into_iter().all(|is_held| is_held)
     }
 
     /// Its lease is kept until it is ended; a grant that is not accepted ends the ticket.
@@ -230,12 +268,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let mut offer = Box::pin(self.offer_grant(served, head));
         let (mut announced_ms, mut announcement) = (0, None);
         loop {
-            let record = match Box::pin(self.kept_ticket_lease(&served.ticket, head)).await {
+            let records = match Box::pin(self.kept_ticket_lease(&served.ticket, head)).await {
                 LeaseSeen::Gone => return Box::pin(self.ticket_lease_is_over(served, head)).await,
                 LeaseSeen::Unknown => return self.clock().sleep(RETRY).await,
-                LeaseSeen::Stands(record, _) => record,
+                LeaseSeen::Stands(records, _) => records,
             };
-            let kept_until_ms = record.labels().kept_until_ms;
+            let kept_until_ms = records.iter().map(|record| record.labels().kept_until_ms).min().unwrap_or(0);
+            served.set_fences(records.iter().map(|record| record.fence));
             if std::mem::replace(&mut announced_ms, kept_until_ms) != kept_until_ms || announcement.is_none() {
                 announcement = Some(Box::pin(self.announce_end(served, head, kept_until_ms)));
             }
@@ -283,6 +322,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     async fn ticket_lease_is_over(&self, served: &Served, head: TicketHead) {
         let end = match served.lease_end() {
+            // The end of one lease is the end of all.
+            Some(_) if !self.others_are_released(&served.ticket).await => None,
             Some(end) => Some(end),
             None => Box::pin(self.ticket_lease_end(&served.ticket, head)).await,
         };
@@ -329,9 +370,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// A lease has ended, as this instance knows: if it is a ticket's, so has that.
     pub(in crate::manager) fn ticket_lease_ended(&self, resource: &ResourceName, token: &TokenHash, end: TicketEnd) {
-        if self.shared.tickets.len() > 0
-            && let Some(served) = self.shared.tickets.get(&self.ticket_id(resource, token))
-        {
+        if let Some(served) = self.shared.tickets.with_lease(resource, token) {
             served.lease_ended(end);
         }
     }

@@ -13,6 +13,7 @@ use crate::auth::quota::QuotaPermit;
 use crate::manager::callbacks::CallbackSender;
 use crate::protocol::{Ticket, TicketEnd, TicketHead, TicketId, TicketPhase};
 use crate::redlock::clock::BootTime;
+use crate::types::{Fence, ResourceName, TokenHash};
 
 /// Maximum number of tickets that an instance serves, those of others that ended included.
 pub(super) const SERVED_MAX: usize = 100_000;
@@ -67,6 +68,8 @@ pub(in crate::manager) struct Served {
     pub(super) is_adopted: bool,
     /// The end of the lease of which the receiver was informed that it is near. Milliseconds since 1970.
     announced_ms: AtomicU64,
+    /// Of its leases, in the order of the resources; empty until they were seen.
+    fences: Mutex<Box<[Fence]>>,
 }
 
 /// See [`Served`].
@@ -93,6 +96,7 @@ impl Served {
             permit: Mutex::new(None),
             is_adopted,
             announced_ms: AtomicU64::new(0),
+            fences: Mutex::default(),
         }
     }
 
@@ -117,9 +121,13 @@ impl Served {
         let _ = states.wait_for(|state| *state != head).await;
     }
 
-    /// Its lease has ended.
+    /// Its lease has ended, or the first of several.
     pub(super) fn lease_ended(&self, end: TicketEnd) {
-        self.lease_end.send_replace(Some(end));
+        self.lease_end.send_if_modified(|known| {
+            let is_first = known.is_none();
+            known.get_or_insert(end);
+            is_first
+        });
     }
 
     pub(super) fn lease_end(&self) -> Option<TicketEnd> {
@@ -129,6 +137,14 @@ impl Served {
     /// Resolves when its lease has ended, as far as this instance knows. Cancel: nothing is left behind.
     pub(super) async fn lease_has_ended(&self) {
         let _ = self.lease_end.subscribe().wait_for(Option::is_some).await;
+    }
+
+    pub(super) fn set_fences(&self, fences: impl Iterator<Item = Fence>) {
+        *self.fences.lock() = fences.collect();
+    }
+
+    pub(super) fn fences(&self) -> Box<[Fence]> {
+        self.fences.lock().clone()
     }
 
     pub(super) fn announced(&self) -> u64 {
@@ -149,6 +165,8 @@ impl Served {
 #[derive(Default)]
 pub(in crate::manager) struct TicketTable {
     served: Mutex<HashMap<TicketId, Arc<Served>>>,
+    /// The tickets that have, or will have, these leases.
+    of_leases: Mutex<HashMap<(ResourceName, TokenHash), TicketId>>,
     settings: OnceLock<(TicketLimits, TicketListener)>,
     sender: OnceLock<TicketSender>,
 }
@@ -180,6 +198,12 @@ impl TicketTable {
         self.served.lock().get(id).cloned()
     }
 
+    /// The one that has this lease.
+    pub(super) fn with_lease(&self, resource: &ResourceName, token: &TokenHash) -> Option<Arc<Served>> {
+        let id = self.of_leases.lock().get(&(resource.clone(), token.clone())).cloned()?;
+        self.get(&id)
+    }
+
     pub(super) fn len(&self) -> usize {
         self.served.lock().len()
     }
@@ -191,6 +215,10 @@ impl TicketTable {
             return false;
         }
         all.insert(served.id.clone(), Arc::clone(served));
+        let mut of_leases = self.of_leases.lock();
+        for resource in served.ticket.resources() {
+            of_leases.insert((resource.clone(), served.ticket.token.clone()), served.id.clone());
+        }
         true
     }
 
@@ -198,6 +226,13 @@ impl TicketTable {
         let mut all = self.served.lock();
         if all.get(&served.id).is_some_and(|present| Arc::ptr_eq(present, served)) {
             all.remove(&served.id);
+            let mut of_leases = self.of_leases.lock();
+            for resource in served.ticket.resources() {
+                let lease = (resource.clone(), served.ticket.token.clone());
+                if of_leases.get(&lease).is_some_and(|id| *id == served.id) {
+                    of_leases.remove(&lease);
+                }
+            }
         }
     }
 

@@ -14,8 +14,10 @@ use crate::types::{Fence, Labels, ResourceName, Token, TokenHash, Ttl, WantedMod
 /// Asks for a ticket.
 #[derive(Debug, Clone)]
 pub struct TicketRequest {
-    /// What is to be protected.
+    /// What is to be protected; of several the first.
     pub resource: ResourceName,
+    /// The others, which differ from it and from each other: all are granted, or none.
+    pub others: Vec<ResourceName>,
     /// Times and mode.
     pub terms: AskedTerms,
     /// Shown to people.
@@ -67,18 +69,30 @@ impl FoundTicket {
         matches!(self.head.phase, TicketPhase::Ended | TicketPhase::Done)
     }
 
+    /// Whether it is for these resources, in whatever order.
+    pub fn is_for(&self, names: &[ResourceName]) -> bool {
+        self.ticket.resources().count() == names.len() && self.ticket.resources().all(|name| names.contains(name))
+    }
+
     /// Whether this token is its own.
     pub fn is_of(&self, token: &TokenHash) -> bool {
         self.ticket.token == *token
     }
 }
 
-/// A ticket's lease, as far as it is promised now.
+impl TicketRequest {
+    /// All names.
+    pub(super) fn resources(&self) -> impl Iterator<Item = &ResourceName> {
+        std::iter::once(&self.resource).chain(&self.others)
+    }
+}
+
+/// A ticket's lease, or its leases, as far as it is promised now.
 #[derive(Debug, Clone)]
 pub struct TicketLease {
-    /// Its fence.
-    pub fence: Fence,
-    /// Time left that is promised.
+    /// Its fence; of several in the order of the resources.
+    pub fences: Box<[Fence]>,
+    /// Time left that is promised, of all.
     pub valid_for: Duration,
     /// Until when the service renews it. Milliseconds since 1970.
     pub kept_until_ms: u64,

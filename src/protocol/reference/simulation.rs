@@ -6,7 +6,7 @@ use super::marker::MarkerKey;
 use super::memory::Memory;
 use super::node::ReferenceNode;
 #[cfg(test)]
-use crate::protocol::{LeaseRecord, TicketId};
+use crate::protocol::{LeaseRecord, TicketHead, TicketId};
 use crate::types::{ResourceName, TokenHash};
 
 /// What a foreign client may store at a lock's key.
@@ -53,6 +53,12 @@ impl ReferenceNode {
     #[cfg(test)]
     pub(crate) fn has_ticket(&self, id: &TicketId) -> bool {
         self.memory.tickets.tickets.get(id, 0).is_some()
+    }
+
+    /// The state of a ticket that it has.
+    #[cfg(test)]
+    pub(crate) fn ticket_head(&self, id: &TicketId) -> Option<TicketHead> {
+        self.memory.tickets.tickets.get(id, 0).map(|stored| stored.head)
     }
 
     /// A Redlock client's `SET key value NX PX ttl`. Returns whether it was set.

@@ -4,10 +4,10 @@
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::protocol::InstanceName;
+use crate::protocol::{InstanceName, SET_MAX};
 use crate::types::{Fence, Labels, PermitLimit, ResourceName, TokenHash, Ttl, WantedMode};
 
-/// The longest value of a ticket: labels and a call-back's sealed URL take about half of it. Bytes.
+/// The longest value of a ticket: labels and a call-back's sealed URL take about half of it, sixteen names a quarter. Bytes.
 pub const TICKET_MAX_BYTES: usize = 16 * 1024;
 /// Digits of a time in milliseconds.
 pub(in crate::protocol) const TIME_DIGITS: usize = 14;
@@ -224,6 +224,8 @@ impl std::fmt::Debug for TicketCallback {
 pub struct TicketBody {
     #[serde(rename = "r")]
     resource: String,
+    #[serde(rename = "o", default, skip_serializing_if = "Vec::is_empty")]
+    others: Vec<String>,
     #[serde(rename = "h")]
     token: String,
     /// Of the lease; the principal that made the ticket is in it.
@@ -282,8 +284,10 @@ impl std::fmt::Debug for TicketBody {
 /// A body whose names are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
-    /// The lease that is requested.
+    /// The lease that is requested; of several the first.
     pub resource: ResourceName,
+    /// The others, which are granted with it, or none of them.
+    pub others: Vec<ResourceName>,
     /// Hash of the token that the lease will have.
     pub token: TokenHash,
     /// TTL of the lease.
@@ -320,6 +324,7 @@ impl Ticket {
         let (name, hash, ttl_ms) = (resource.to_string(), token.as_str().to_owned(), ttl.as_ms());
         let body = TicketBody {
             resource: name,
+            others: Vec::new(),
             token: hash,
             labels,
             ttl_ms,
@@ -330,7 +335,19 @@ impl Ticket {
             mode: mode_number(mode),
             callback,
         };
-        Self { resource, token, ttl, mode, body }
+        Self { resource, others: Vec::new(), token, ttl, mode, body }
+    }
+
+    /// The same for these resources, too, which differ from its own and from each other.
+    #[must_use]
+    pub fn with_others(mut self, others: Vec<ResourceName>) -> Self {
+        self.body.others = others.iter().map(ToString::to_string).collect();
+        Self { others, ..self }
+    }
+
+    /// All resources, in the order of the request.
+    pub fn resources(&self) -> impl Iterator<Item = &ResourceName> + Clone {
+        std::iter::once(&self.resource).chain(&self.others)
     }
 
     /// As stored.
@@ -346,7 +363,9 @@ impl Ticket {
         let resource = ResourceName::parse(&body.resource).ok()?;
         let (token, ttl) = (TokenHash::parse(&body.token)?, Ttl::from_ms(body.ttl_ms).ok()?);
         let mode = mode_of(body.mode)?;
-        body.labels.check().is_ok().then_some(Self { resource, token, ttl, mode, body })
+        let others = body.others.iter().map(|name| ResourceName::parse(name).ok()).collect::<Option<Vec<_>>>()?;
+        let is_valid = others.len() < SET_MAX && body.labels.check().is_ok();
+        is_valid.then_some(Self { resource, others, token, ttl, mode, body })
     }
 }
 
@@ -398,7 +417,13 @@ mod tests {
             let (keep_ms, made_ms, wait_until_ms, refuses_deadlock) = (7, 8, 9, true);
             let terms = TicketTerms { labels, keep_ms, made_ms, wait_until_ms, refuses_deadlock, mode, callback };
             let ticket = Ticket::new(resource.clone(), token.clone(), ttl, terms);
-            assert_eq!(Ticket::parse(&ticket.encode().expect("text")), Some(ticket));
+            assert_eq!(Ticket::parse(&ticket.encode().expect("text")), Some(ticket.clone()));
+            let names =
+                |count: usize| (0..count).map(|n| ResourceName::parse(&format!("n{n}")).expect("valid")).collect();
+            let set = ticket.clone().with_others(names(SET_MAX - 1));
+            assert_eq!(set.resources().count(), SET_MAX);
+            assert_eq!(Ticket::parse(&set.encode().expect("text")), Some(set));
+            assert_eq!(Ticket::parse(&ticket.with_others(names(SET_MAX)).encode().expect("text")), None, "too many");
         }
         assert_eq!(Ticket::parse("{}"), None);
         let id = TicketId::of("one", &resource, &token);

@@ -53,8 +53,12 @@ pub fn entry(name: &str, keys: &[&str], rules: &[&str], more: &str) -> String {
 impl Access {
     /// With these principals and their rules.
     pub fn of(principals: &[(&str, &[&str])]) -> Self {
-        let text: String = principals.iter().map(|(name, rules)| entry(name, &[&key(name)], rules, "")).collect();
-        Self::with(&text)
+        Self::with(&Self::text(principals))
+    }
+
+    /// The text of such a file.
+    pub fn text(principals: &[(&str, &[&str])]) -> String {
+        principals.iter().map(|(name, rules)| entry(name, &[&key(name)], rules, "")).collect()
     }
 
     /// With this text.

@@ -191,6 +191,25 @@ async fn what_is_no_place_for_call_backs_is_refused_and_not_repeated() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_learns_of_several_locks_and_gives_them_back() {
+    let Called { receiver, service, file: _file } = called().await;
+    let client = service.client();
+    let fields = [("resource", "y"), ("resource", "x"), ("callback", "target:n8n"), ("keep", "1m")];
+    let asked = send(client.request("POST", "/locks").form(&fields)).await.expect_status(202).json();
+    let data = receiver.until_kind("lock.granted").await.json()["data"].clone();
+    assert_eq!((&data["resources"], data.get("resource")), (&json!(["y", "x"]), None), "{data}");
+    for lease in data["leases"].as_array().expect("a list") {
+        let shown = client.inspect(lease["resource"].as_str().expect("a name")).await.json();
+        assert_eq!(shown["holders"][0]["fence"], lease["fence"], "{data}");
+    }
+    until_state(client, &asked, "accepted").await;
+    let token = asked["token"].as_str().expect("a token");
+    let give = client.request("DELETE", data["lock_url"].as_str().expect("a path")).header("lock-token", token);
+    send(give).await.expect_status(200);
+    assert_eq!(until_state(client, &asked, "ended").await["ended_by"], "released");
+}
+
 /// Leases that are long enough for another instance to take over, on a busy machine.
 const SETTINGS: [&str; 10] = [
     "--set",

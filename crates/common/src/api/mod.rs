@@ -19,7 +19,7 @@ pub use locks::{
 pub use nodes::{Finding, Health, NodeState, Nodes};
 pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
 pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
-pub use tickets::Ticket;
+pub use tickets::{Ticket, TicketLease};
 
 /// The only mode.
 pub const MODE_EXCLUSIVE: &str = "exclusive";

@@ -16,8 +16,12 @@ pub struct Ticket {
     pub token: Option<TokenText>,
     /// Identifies the lease.
     pub token_id: String,
-    /// The name of the lock.
-    pub resource: String,
+    /// The name of the lock; not of several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+    /// The names of several locks, which are granted together or not at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<Vec<String>>,
     /// `waiting`, `granted`, `accepted` or `ended`.
     pub state: String,
     /// Why it is over.
@@ -40,9 +44,12 @@ pub struct Ticket {
     /// While it waits: until when. For display.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// The fencing token, once it is granted.
+    /// The fencing token, once it is granted; not of several locks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
+    /// Of several locks, while it has their leases: the fencing token of each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<Vec<TicketLease>>,
     /// While it has a lease: how long that can be relied on. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_for_ms: Option<u64>,
@@ -52,4 +59,13 @@ pub struct Ticket {
     /// The same from now on. Milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_for_ms: Option<u64>,
+}
+
+/// One lease of a ticket for several locks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketLease {
+    /// The name of the lock.
+    pub resource: String,
+    /// Its fencing token.
+    pub fence: u64,
 }
