@@ -104,6 +104,8 @@ mutants! {
     FOUND_BY_REFERENCE {
         /// A process takes a view that does not name it.
         RosterNotCompared,
+        /// A process of both lists of a change votes in the new one before it was filled.
+        CommonNotFilled,
         /// A process that waits for a vote is not bound by a promise: it votes in a view that a higher one does not know of.
         WaitingUnbound,
         /// A process is filled for a view in which it has voted.

@@ -1,6 +1,7 @@
 //! What happens to the nodes and to the quorum: since when, for how long, why, and what was refused meanwhile. One line in
 //! the log for each begin and each end, the counts of quarantines for metrics, and the events.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use super::events::{EventHub, EventKind};
 use super::situation::{Situation, cause};
 use super::types::{NodeSummary, QuarantineCounts, QuorumLoss};
 use crate::redlock::clock::BootTime;
+use crate::types::NodeId;
 
 /// The two clocks at one moment: durations come from the first, times that are shown from the second.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +31,7 @@ pub(super) struct Incidents {
 
 #[derive(Default)]
 struct IncidentState {
-    nodes: Vec<NodeRecord>,
+    nodes: BTreeMap<NodeId, NodeRecord>,
     /// `None` before the first observation.
     has_quorum: Option<bool>,
     loss: Option<Loss>,
@@ -86,16 +88,18 @@ impl Incidents {
     }
 
     /// How often a node was seen to begin a quarantine, by reason.
-    pub(super) fn quarantines(&self, node: usize) -> QuarantineCounts {
+    pub(super) fn quarantines(&self, node: &NodeId) -> QuarantineCounts {
         self.state.lock().nodes.get(node).map(|record| record.quarantines).unwrap_or_default()
     }
 
     /// Compares the nodes with the last call. `needed`: the quorum.
     pub(super) fn observe(&self, nodes: &[NodeSummary], needed: usize, at: Moment) -> Vec<Incident> {
         let mut state = self.state.lock();
-        state.nodes.resize_with(nodes.len(), NodeRecord::default);
+        // A node that left the list is no incident, and one that is added again is new.
+        state.nodes.retain(|id, _| nodes.iter().any(|node| node.node == *id));
         let mut incidents = Vec::new();
-        for (i, (summary, record)) in nodes.iter().zip(&mut state.nodes).enumerate() {
+        for (i, summary) in nodes.iter().enumerate() {
+            let record = state.nodes.entry(summary.node.clone()).or_default();
             let before = std::mem::replace(&mut record.state, summary.state.clone());
             let had_vote = std::mem::replace(&mut record.votes, summary.votes);
             let losses = std::mem::replace(&mut record.losses, summary.losses.count);
@@ -239,7 +243,6 @@ pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::NodeId;
 
     fn nodes(states: &[&str]) -> Vec<NodeSummary> {
         let node = |(i, state): (usize, &&str)| NodeSummary {
@@ -247,9 +250,13 @@ mod tests {
             votes: *state == "up",
             quarantine: (*state == "quarantined").then(|| "restart".to_owned()),
             votes_in: (*state == "quarantined").then(|| Duration::from_secs(61)),
-            ..NodeSummary::new(NodeId::parse(&format!("n{i}")).expect("valid"))
+            ..NodeSummary::new(id(i))
         };
         states.iter().enumerate().map(node).collect()
+    }
+
+    fn id(node: usize) -> NodeId {
+        NodeId::parse(&format!("n{node}")).expect("valid")
     }
 
     fn at(seconds: u64) -> Moment {
@@ -280,8 +287,11 @@ mod tests {
             [back(2, 20), Incident::QuorumBack { after: Duration::from_secs(18), refused: 3 }]
         );
         assert_eq!(incidents.quorum_loss(at(30).now), None);
-        assert_eq!(incidents.quarantines(1).by_reason().find(|(reason, _)| *reason == "restart"), Some(("restart", 1)));
-        assert_eq!(incidents.quarantines(0), QuarantineCounts::default());
+        assert_eq!(
+            incidents.quarantines(&id(1)).by_reason().find(|(reason, _)| *reason == "restart"),
+            Some(("restart", 1))
+        );
+        assert_eq!(incidents.quarantines(&id(0)), QuarantineCounts::default());
     }
 
     #[test]
@@ -297,7 +307,10 @@ mod tests {
         let back = Incident::NodeBack { node: 1, after: Some(Duration::from_millis(700)) };
         assert_eq!(observe(5, 2), [Incident::Forgot { node: 1 }, back]);
         assert_eq!(observe(5, 3), []);
-        assert_eq!(incidents.quarantines(1).by_reason().find(|(reason, _)| *reason == "blank"), Some(("blank", 1)));
+        assert_eq!(
+            incidents.quarantines(&id(1)).by_reason().find(|(reason, _)| *reason == "blank"),
+            Some(("blank", 1))
+        );
     }
 
     #[test]

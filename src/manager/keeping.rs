@@ -147,7 +147,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Whether this principal acquired the lease with these labels, which the service keeps. Without authentication everybody
     /// has.
     pub fn has_taken(&self, labels: &Labels, principal: Option<&Principal>) -> bool {
-        let own = principal_tag(&self.engine().settings.params.cluster, principal);
+        let own = principal_tag(&self.engine().settings.params.cluster.get(), principal);
         labels.kept_until_ms > 0 && labels.principal == own
     }
 

@@ -15,7 +15,7 @@ use crate::redlock::acquire::Refusal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::{ClusterInspection, ResourceState};
-use crate::redlock::monitor::{ForgetError, NodeHealth, ReplaceError};
+use crate::redlock::monitor::{ForgetError, ListError, NodeHealth, ReplaceError};
 use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::{NodeId, ResourceName};
@@ -47,8 +47,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             ResourceState::Lease { record, left } => LockState::Held(self.holder(&record, left, is_confirmed)),
             ResourceState::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
         };
-        let nodes =
-            self.engine().nodes.iter().zip(&inspected.answers).map(|(n, a)| resource_on_node(n.as_ref(), a)).collect();
+        let members = self.engine().members();
+        let answers = self.engine().nodes.iter().zip(&inspected.answers).enumerate();
+        let listed = answers.filter(|(i, _)| members >> i & 1 == 1);
+        let nodes = listed.map(|(_, (node, answer))| resource_on_node(node.as_ref(), answer)).collect();
         Inspection {
             resource: resource.clone(),
             state,
@@ -140,12 +142,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         })
     }
 
-    /// All nodes, in configured order.
+    /// All nodes of the list, in configured order.
     pub fn nodes(&self) -> Vec<NodeSummary> {
         let now = self.now();
         let health = self.shared.monitor.health();
         let missing = self.shared.monitor.waits_for();
-        let report = |(index, (node, health)): (usize, (&std::sync::Arc<N>, NodeHealth))| {
+        let report = |(node, health): (&std::sync::Arc<N>, NodeHealth)| {
             let details = node.details();
             let ended_in = self.shared.monitor.counts_as_ended_in(&health);
             let (state, votes_in, why, waits_for) = describe(&health, now, &missing, ended_in);
@@ -163,7 +165,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 votes_in,
                 why,
                 quarantine: quarantine_reason(&health),
-                quarantines: self.shared.incidents.quarantines(index),
+                quarantines: self.shared.incidents.quarantines(node.id()),
                 lost_ago: health.losses.noticed_at.map(|at| now.since(at)),
                 losses: health.losses,
                 has_two_servers: health.has_two_servers,
@@ -176,7 +178,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 findings,
             }
         };
-        self.engine().nodes.iter().zip(health).enumerate().map(report).collect()
+        let members = self.engine().members();
+        let listed = self.engine().nodes.iter().zip(health).enumerate().filter(|(i, _)| members >> i & 1 == 1);
+        listed.map(|(_, of)| report(of)).collect()
     }
 
     /// Notes an operator's word that a node has ended for good: as [`crate::redlock::monitor::NodeMonitor::forget`].
@@ -193,15 +197,32 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.monitor.replace(node, address).await
     }
 
+    /// Adds a node to the list: as [`crate::redlock::monitor::NodeMonitor::add`].
+    ///
+    /// Errors and Cancel: the same.
+    pub async fn add_node(&self, node: &NodeId, address: &str) -> Result<(), ListError> {
+        self.shared.monitor.add(node, address).await
+    }
+
+    /// Removes a node from the list: as [`crate::redlock::monitor::NodeMonitor::remove`].
+    ///
+    /// Errors and Cancel: the same.
+    pub async fn remove_node(&self, node: &NodeId) -> Result<(), ListError> {
+        self.shared.monitor.remove(node).await
+    }
+
     /// How long rounds wait for a node's answer now.
     pub fn node_timeout(&self) -> Duration {
         self.engine().node_timeout()
     }
 
     /// The nodes that have no vote, one bit each: they may have forgotten leases.
-    pub(super) fn nodes_without_vote(&self) -> u32 {
-        let forgot = |node: &NodeSummary| !node.votes && node.state != "slow";
-        self.nodes().iter().enumerate().filter(|(_, node)| forgot(node)).fold(0, |mask, (i, _)| mask | 1 << i)
+    pub(super) fn nodes_without_vote(&self) -> u64 {
+        let forgot: Vec<NodeSummary> =
+            self.nodes().into_iter().filter(|node| !node.votes && node.state != "slow").collect();
+        let nodes = self.engine().nodes.iter().enumerate();
+        let is_one = |node: &NodeId| forgot.iter().any(|one| one.node == *node);
+        nodes.filter(|(_, node)| is_one(node.id())).fold(0, |mask, (i, _)| mask | 1 << i)
     }
 
     /// How many wait for a resource in this instance.
@@ -318,7 +339,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     }
 
     pub(super) fn count(&self, granted: usize) -> QuorumCount {
-        QuorumCount { granted, needed: self.engine().quorum(), nodes: self.engine().nodes.len() }
+        QuorumCount { granted, needed: self.engine().quorum(), nodes: self.engine().size() }
     }
 
     pub(super) fn no_quorum(&self, granted: usize, nodes: Vec<NodeOutcome>) -> NoQuorum {

@@ -34,7 +34,7 @@ pub use fill::{FillArgs, FillEntry};
 pub use kept::{KEPT_PAGE_MAX, KEPT_PAUSE, KeptArgs, KeptPage};
 pub use list::ListArgs;
 pub use membership::AdmitArgs;
-pub use params::{ClusterParams, RequestStamp, RequestTime, TOKEN_TOMBSTONE, quarantine_for};
+pub use params::{ClusterName, ClusterParams, RequestStamp, RequestTime, TOKEN_TOMBSTONE, quarantine_for};
 pub use read::{ReadArgs, ReadEntry, Tombstone};
 pub use record::{LeaseRecord, MAX_CLAIMS, MAX_RENEWALS};
 pub use release::{CancelArgs, ReleaseArgs};
@@ -43,7 +43,7 @@ pub use request::{OPERATIONS, Request};
 pub use restore::RestoreArgs;
 pub use revoke::RevokeArgs;
 pub use update::UpdateArgs;
-pub use view::{RosterEntry, View, ViewId};
+pub use view::{NodeList, OldList, RosterEntry, View, ViewId};
 pub use waiters::{
     FIRST_WAITERS_MAX, InstanceName, ListedEntry, PublishedResource, PublishedWaiter, WAITERS_ENTRY_MAX_BYTES,
     WAITERS_TTL, WaitersArgs, WaitersEntry, WaitersPage,

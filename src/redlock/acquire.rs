@@ -7,7 +7,7 @@ use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::node::Node;
-use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in, quorum_of};
+use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in};
 use super::round::{Until, VIEW_REPEATS};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
@@ -189,7 +189,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 let is_old = |(i, a): &(usize, &NodeResult)| {
                     matches!(a, Ok(Reply::Granted { joined: true, .. })) && !granted_before.contains(i)
                 };
-                rounds.joined = tally.received().filter(is_old).count() >= self.quorum();
+                rounds.joined = tally.received().filter(is_old).count() >= tally.quorum();
                 return (tally, rounds);
             }
             repeats -= 1;
@@ -219,7 +219,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let fences: Vec<Fence> = fences.collect();
         let mut highest = fences.iter().copied().max()?;
         let mut refused = None::<Fence>;
-        if fences.iter().filter(|f| **f == highest).count() >= self.quorum() || mutant::is(Mutant::NoWriteBack) {
+        if fences.iter().filter(|f| **f == highest).count() >= tally.quorum() || mutant::is(Mutant::NoWriteBack) {
             return Some(highest);
         }
         for _ in 0..FENCE_ROUNDS {
@@ -258,7 +258,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     fn refusal(&self, tally: &Tally) -> Refusal {
         let blocker = Blocker::most_common(tally);
         let voters = tally.received().filter(|(_, a)| is_vote(a)).count();
-        let silent = tally.answers().iter().filter(|a| a.is_none()).count();
+        let silent = tally.size().saturating_sub(tally.received().count());
         let failed = tally.received().filter(|(_, a)| a.is_err()).count();
         let is_blocked = |a: &NodeResult| matches!(a, Ok(Reply::NoVote(NoVote::Blocked { .. })));
         let blocked = tally.received().filter(|(_, a)| is_blocked(a)).count();
@@ -266,7 +266,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             Ok(Reply::Ended { reason }) => Some(*reason),
             _ => None,
         });
-        let need = quorum_of(tally.answers().len());
+        let need = tally.quorum();
         let kind = match (ended, &blocker) {
             (Some(reason), _) => RefusalKind::Ended(reason),
             _ if tally.received().any(|(_, a)| matches!(a, Ok(Reply::TooManyClaims))) => RefusalKind::TooManyClaims,
@@ -274,12 +274,13 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             (None, Some(b)) if b.nodes + blocked + silent + failed >= need => RefusalKind::Held,
             _ => RefusalKind::Split,
         };
-        let taken = tally.answers().iter().map(|answer| match answer {
-            None | Some(Ok(Reply::Granted { .. })) => Some(Duration::ZERO),
-            Some(Ok(Reply::Held { left_ms, .. })) => left_ms.map(Duration::from_millis),
-            Some(Ok(Reply::NoVote(NoVote::Blocked { left_ms }))) => Some(Duration::from_millis(*left_ms)),
-            Some(_) => None,
+        let taken = tally.received().map(|(_, answer)| match answer {
+            Ok(Reply::Granted { .. }) => Some(Duration::ZERO),
+            Ok(Reply::Held { left_ms, .. }) => left_ms.map(Duration::from_millis),
+            Ok(Reply::NoVote(NoVote::Blocked { left_ms })) => Some(Duration::from_millis(*left_ms)),
+            _ => None,
         });
+        let taken = taken.chain(std::iter::repeat_n(Some(Duration::ZERO), silent));
         Refusal {
             kind,
             nodes: self.outcomes(tally.answers()),
@@ -287,7 +288,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             holder_nodes: blocker.as_ref().map_or(0, |b| b.nodes),
             holder_left: blocker.as_ref().and_then(|b| b.left),
             holder: blocker.and_then(|b| b.record),
-            free_in: quorum_free_in(taken),
+            free_in: quorum_free_in(taken, need),
         }
     }
 }

@@ -125,7 +125,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 return Err(self.extend_refusal(&tally, extension.fence));
             }
             let (most_common, votes, highest, next) = fences(&tally);
-            if votes < self.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
+            if votes < tally.quorum() && !minority && !(mutant::is(Mutant::RepairVotes) && votes > 0) {
                 // The nodes have different fences: bring the highest to a quorum first.
                 (fence, renewal, lower) = (Some(highest), false, next);
                 continue;
@@ -203,7 +203,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 _ => {}
             }
         }
-        if missing + other + ended.len() < self.quorum() {
+        if missing + other + ended.len() < tally.quorum() {
             return ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
         }
         match (ended.first(), requested, changed) {

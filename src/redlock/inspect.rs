@@ -44,7 +44,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let deadline = started.plus(self.node_timeout());
         let tally = self.round(&self.everyone(), request, started, deadline, Until::WonAndGrace, Result::is_ok).await;
         let answers = tally.answers().to_vec();
-        if tally.yes() < self.quorum() {
+        if tally.yes() < tally.quorum() {
             return Err(answers);
         }
         match self.majority_state(&tally) {
@@ -55,7 +55,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
     /// The lease of this token as a single node has it, for display only: no quorum says so. The token chooses the node.
     pub async fn inspect_on_one(&self, resource: &ResourceName, token: &TokenHash) -> Option<LeaseRecord> {
-        let connected: Vec<usize> = (0..self.nodes.len()).filter(|i| self.nodes[*i].is_connected()).collect();
+        let connected: Vec<usize> = self.everyone().into_iter().filter(|i| self.nodes[*i].is_connected()).collect();
         let turn = token.as_str().bytes().map(usize::from).sum::<usize>();
         let index = *connected.get(turn.checked_rem(connected.len())?)?;
         let (request, now) = (Request::Inspect { resource: resource.clone() }, self.clock.now());
@@ -96,9 +96,9 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
                 None => groups.push(Group { identity, left: vec![left] }),
             }
         }
-        let quorum = self.quorum();
+        let quorum = tally.quorum();
         let known = free + groups.iter().map(|g| g.left.len()).sum::<usize>();
-        let unknown = tally.answers().len() - known;
+        let unknown = tally.size().saturating_sub(known);
         let Some(mut group) = groups.into_iter().max_by_key(|g| g.left.len()) else {
             return (unknown < quorum).then_some((ResourceState::Free, free));
         };

@@ -35,5 +35,6 @@ pub(crate) mod release;
 pub(crate) mod renewal;
 mod round;
 pub(crate) mod round_trip;
+pub mod slots;
 pub(crate) mod subscriptions;
 pub(crate) mod waiters;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
 
 use super::deadlock::{Party, WaitEdge};
@@ -15,7 +15,7 @@ use crate::mutant::{Mutant, is};
 use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::engine::Redlock;
+use crate::redlock::engine::{ListObserver, Redlock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
@@ -59,13 +59,23 @@ pub(super) struct Shared<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
     state: Mutex<State>,
     /// By node; `None`: it publishes nothing, or only this process ends leases there.
-    channels: Vec<Option<Arc<Subscriptions>>>,
+    channels: RwLock<Vec<Option<Arc<Subscriptions>>>>,
     party_of: PartyOf,
     on_deadlock: OnceLock<DeadlockObserver>,
 }
 
 /// The waiters of one instance. Cheap to clone.
 pub(crate) struct WaitDriver<N, C, E>(pub(super) Arc<Shared<N, C, E>>);
+
+/// Does not keep the queues alive.
+pub(crate) struct WeakDriver<N, C, E>(Weak<Shared<N, C, E>>);
+
+impl<N, C, E> WeakDriver<N, C, E> {
+    /// The queues, if they are still there.
+    pub(crate) fn upgrade(&self) -> Option<WaitDriver<N, C, E>> {
+        self.0.upgrade().map(WaitDriver)
+    }
+}
 
 impl<N, C, E> Clone for WaitDriver<N, C, E> {
     fn clone(&self) -> Self {
@@ -76,29 +86,32 @@ impl<N, C, E> Clone for WaitDriver<N, C, E> {
 impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// Receives the notices of the engine's nodes from now on.
     pub(crate) fn new(engine: Redlock<N, C, E>, limits: WaitLimits, party_of: PartyOf) -> Self {
-        let mut local_nodes = 0;
-        let channel = |(i, node): (usize, &Arc<N>)| match node.notifications() {
-            NotificationSource::PollOnly => None,
-            NotificationSource::Local => {
-                local_nodes |= 1_u64.checked_shl(u32::try_from(i).unwrap_or(u32::MAX)).unwrap_or(0);
-                None
-            }
-            NotificationSource::Subscriptions(channel) => Some(Arc::clone(channel)),
-        };
-        let channels: Vec<_> = engine.nodes.iter().enumerate().map(channel).collect();
-        let (nodes, retry, poll) = (channels.len(), engine.settings.retry, engine.settings.poll);
+        let is_local = |node: &N| matches!(node.notifications(), NotificationSource::Local);
+        let local = engine.nodes.iter().enumerate().filter(|(_, node)| is_local(node));
+        let local_nodes = local.fold(0, |set, (i, _)| set | 1 << i);
+        let (nodes, retry, poll) = (engine.size(), engine.settings.retry, engine.settings.poll);
         let queue = Queue::new(QueueSettings { limits, nodes, local_nodes, retry, poll });
         let state = Mutex::new(State { queue, slots: BTreeMap::new(), places: Places::default(), next: 0 });
-        let shared = Arc::new(Shared { engine, state, channels, party_of, on_deadlock: OnceLock::new() });
-        let handler = Arc::downgrade(&shared) as Weak<dyn NotificationHandler>;
-        for (node, channel) in shared.channels.iter().enumerate() {
-            let Some(channel) = channel else { continue };
-            channel.add_handler(node, Weak::clone(&handler));
-            if channel.is_connected() {
-                shared.handle(Event::Connection { node, is_up: true });
+        let (channels, on_deadlock) = (RwLock::default(), OnceLock::new());
+        let shared = Arc::new(Shared { engine, state, channels, party_of, on_deadlock });
+        shared.follow_list();
+        let weak = Arc::downgrade(&shared);
+        shared.engine.observe_list(Box::new(move || {
+            if let Some(shared) = weak.upgrade() {
+                shared.follow_list();
             }
-        }
+        }));
         Self(shared)
+    }
+
+    /// Calls this when nodes were added, or the list is another one.
+    pub(crate) fn observe_list(&self, observer: ListObserver) {
+        self.0.engine.observe_list(observer);
+    }
+
+    /// For observers that the engine keeps.
+    pub(crate) fn downgrade(&self) -> WeakDriver<N, C, E> {
+        WeakDriver(Arc::downgrade(&self.0))
     }
 
     /// Sets who is called with deadlocks that are reported, under the lock of the queues. Only the first call counts.
@@ -292,17 +305,43 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     }
 
     /// The channels of all nodes that have one.
-    pub(crate) fn channels(&self) -> impl Iterator<Item = &Arc<Subscriptions>> {
-        self.0.channels.iter().flatten()
+    pub(crate) fn channels(&self) -> Vec<Arc<Subscriptions>> {
+        self.0.channels.read().iter().flatten().cloned().collect()
     }
 
     /// Subscribes to the ends of this resource's leases until the guard is dropped.
     pub(crate) fn subscribe(&self, resource: &ResourceName) -> SubscriptionGuard {
-        SubscriptionGuard::new(self.channels().cloned().collect(), Topic::LeaseEnded(resource.clone()))
+        SubscriptionGuard::new(self.channels(), Topic::LeaseEnded(resource.clone()))
     }
 }
 
 impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
+    /// Receives the notices of nodes that were added, and waits for those of the nodes that vote.
+    fn follow_list(self: &Arc<Self>) {
+        let handler = Arc::downgrade(self) as Weak<dyn NotificationHandler>;
+        let mut state = self.state.lock();
+        let known = self.channels.read().len();
+        for (node, added) in self.engine.nodes.iter().enumerate().skip(known) {
+            let channel = match added.notifications() {
+                NotificationSource::Subscriptions(channel) => Some(Arc::clone(channel)),
+                NotificationSource::PollOnly | NotificationSource::Local => None,
+            };
+            self.channels.write().push(channel.clone());
+            let Some(channel) = channel else { continue };
+            channel.add_handler(node, Weak::clone(&handler));
+            if channel.is_connected() {
+                self.handle_in(&mut state, Event::Connection { node, is_up: true });
+            }
+            for resource in state.queue.subscribed_to() {
+                if channel.subscribe(&Topic::LeaseEnded(resource.clone())) {
+                    self.handle_in(&mut state, Event::Subscribed(resource, node));
+                }
+            }
+        }
+        let members = self.engine.members();
+        self.handle_in(&mut state, Event::List { members });
+    }
+
     pub(super) fn handle(&self, event: Event) {
         self.handle_in(&mut self.state.lock(), event);
     }
@@ -324,13 +363,14 @@ impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
                     }
                     Action::Subscribe(resource) => {
                         let topic = Topic::LeaseEnded(resource.clone());
-                        let nodes = self.channels.iter().enumerate();
+                        let channels = self.channels.read();
+                        let nodes = channels.iter().enumerate();
                         let active = nodes.filter(|(_, node)| node.as_ref().is_some_and(|n| n.subscribe(&topic)));
                         more.extend(active.map(|(node, _)| Event::Subscribed(resource.clone(), node)));
                     }
                     Action::Unsubscribe(resource) => {
                         let topic = Topic::LeaseEnded(resource);
-                        self.channels.iter().flatten().for_each(|node| node.unsubscribe(&topic));
+                        self.channels.read().iter().flatten().for_each(|node| node.unsubscribe(&topic));
                     }
                 }
             }

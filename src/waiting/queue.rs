@@ -16,6 +16,7 @@ use super::event::{Action, Admission, AttemptOutcome, Blocker, Event, Mode, Refu
 use super::wake::{SETTLE_PAUSE, WAKE_JITTER};
 use crate::mutant::{Mutant, is};
 use crate::redlock::clock::BootTime;
+use crate::redlock::slots;
 use crate::types::{ResourceName, TokenHash};
 
 /// Waiters that may ask the nodes at a time; the others follow in order. Thousands that arrive or are woken at
@@ -44,6 +45,7 @@ impl Queue {
             asking: 0,
             queued: 0,
             connected: settings.local_nodes,
+            members: slots::first(settings.nodes),
             now: BootTime::default(),
             random: 0,
             actions: Vec::new(),
@@ -74,10 +76,20 @@ impl Queue {
             Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
             Event::Subscribed(resource, node) => self.subscribed(&resource, node),
             Event::Connection { node, is_up } => self.connection(node, is_up),
+            Event::List { members } => {
+                self.members = members;
+                self.settings.nodes = usize::try_from(members.count_ones()).unwrap_or(usize::MAX);
+            }
             Event::HeldUntil(resource, until) => self.set_held(&resource, until, Mode::Exclusive),
         }
         self.start_due();
         std::mem::take(&mut self.actions)
+    }
+
+    /// The resources whose ends are subscribed to.
+    pub(super) fn subscribed_to(&self) -> Vec<ResourceName> {
+        let subscribed = self.resources.iter().filter(|(_, known)| known.wants_subscription);
+        subscribed.map(|(resource, _)| resource.clone()).collect()
     }
 
     // Coming and going.

@@ -102,7 +102,7 @@ fn remarks_are_not_problems() {
 fn f1_a_name_that_leads_to_two_servers_and_a_process_outside_the_view_are_named() {
     let id = ViewId::NONE.above(1);
     let entry = RosterEntry { run: "run-former".into(), since: id, address: None };
-    let view = View { id, roster: [(NodeId::parse("a").expect("valid"), entry)].into() };
+    let view = View { id, list: None, roster: [(NodeId::parse("a").expect("valid"), entry)].into() };
     let mut checks = healthy();
     let marker = |checks: &mut Vec<NodeCheck>, i: usize| {
         checks[i].result.as_mut().expect("reachable").marker.take().expect("has one")

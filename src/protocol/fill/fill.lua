@@ -4,7 +4,7 @@
 --       each entry:
 --       kind, resource, px_ms, token, value
 -- kinds: t tombstone (resource: its whole key; value: the reason) | c copy of a lease (value: the lock's) |
---        b block (value: the token's claims) | f foreign lock (value: the lock's, '' = not known)
+--        k the same where this process has the token's key, else a block | b block (value: the token's claims) | f foreign lock (value: the lock's, '' = not known)
 -- Replies: F pages done | X pages done (another page is next) | A (the view is not above its own, or names another process)
 --   | K C P
 -- meta's field fill: view|nonce|pages|pages done; gone after each loss of the vote.
@@ -12,9 +12,10 @@ local no, V = judge(), ARGV[10]
 if no and no[1] ~= 'Q' and no[1] ~= 'S' and no[1] ~= 'V' then return no end
 -- A view in which this process has voted would not know its own votes; it must name this very process; and one below a
 -- promise admits nobody.
-local x, RUN = redis.call('HMGET', META, 'view', 'fill', 'filled', 'promised'), string.match(PASS, '^%x*')
-if V <= (x[1] or NONE) or V < (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
-if not no or no[1] == 'V' then -- it votes in a view that the new one replaces
+local x, RUN = redis.call('HMGET', META, 'view', 'fill', 'filled', 'promised', 'pending'), string.match(PASS, '^%x*')
+local keeps = no and no[1] == 'V' and x[5] == V -- in both lists of a change: it keeps its keys, and the record that it installed
+if not keeps and V <= (x[1] or NONE) or V < (x[4] or NONE) or not string.find(ARGV[11], ' ' .. RUN .. ' ' .. V, 1, true) then return { 'A' } end
+if not keeps and (not no or no[1] == 'V') then -- it votes in a view that the new one replaces
   judge('replaced')
   x[2] = nil
 end
@@ -56,7 +57,7 @@ local function ended(resource, token, claims)
   end
   return found[1], claims
 end
-local function copy(resource, token, px, value, claims)
+local function copy(resource, token, px, value, claims, only_own)
   local LOCK = head .. resource .. tail
   local v = redis.call('MGET', LOCK)[1]
   local renewals, ttl, fence, _, labels = string.match(value, '^(%d+)|(%d+)|(%d+)|([^|]*)|(.*)$', 66)
@@ -66,7 +67,7 @@ local function copy(resource, token, px, value, claims)
     claims, px = union(c, claims), math.max(px, redis.call('PTTL', LOCK))
     if tonumber(f) > tonumber(fence) then fence = f end
     if tonumber(r) > tonumber(renewals) then renewals = r end
-  elseif redis.call('EXISTS', LOCK) == 1 then
+  elseif only_own or redis.call('EXISTS', LOCK) == 1 then
     return false -- of another type
   end
   redis.call('SET', LOCK, table.concat({ token, renewals, ttl, fence, claims, labels }, '|'), 'PX', px)
@@ -90,7 +91,7 @@ for at = 12, #ARGV, 5 do
     local reason, claims = ended(resource, token, had)
     -- A revoked lease is held until its end, and is never copied: a copy would be a vote.
     if (not reason or reason == 'revoked') and claims ~= '' then
-      local copied = kind == 'c' and not reason and copy(resource, token, px, value, claims)
+      local copied = kind ~= 'b' and not reason and copy(resource, token, px, value, claims, kind == 'k')
       if not copied then block(resource, token, claims, px) end
     end
   end

@@ -22,11 +22,13 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
     // promise admits nobody.
     let view = args.view.id;
     let (own, promised) = memory.marker.0.as_ref().map_or_else(Default::default, |m| (m.view.id, m.promised));
-    let is_above = view > own && view >= promised || mutant::is(Mutant::SameViewAgain);
+    // In both lists of a change: it keeps its keys.
+    let keeps = votes && memory.marker.0.as_ref().is_some_and(|m| m.is_pending() && own == view);
+    let is_above = (keeps || view > own) && view >= promised || mutant::is(Mutant::SameViewAgain);
     if !is_above || !args.view.names(context.run, view) {
         return Reply::FillNotNeeded;
     }
-    if votes {
+    if votes && !keeps {
         // In a view that the new one replaces.
         memory.marker.quarantine(context, "replaced");
     }
@@ -61,13 +63,16 @@ fn fill(memory: &mut Memory, context: &CallContext<'_>, entry: &FillEntry) {
                 memory.locks.put(resource, LockValue::from_bytes(value), Some(end_ms));
             }
         }
-        FillEntry::Copy { resource, record, left_ms } => {
+        FillEntry::Copy { resource, record, left_ms } | FillEntry::Keep { resource, record, left_ms } => {
             let Some((claims, is_revoked)) = standing(memory, context, resource, &record.token, &record.claims) else {
                 return;
             };
             let record = LeaseRecord { claims, ..record.clone() };
             // A revoked lease is held until its end, and is never copied: a copy would be a vote.
-            if is_revoked || !copy(memory, now_ms, resource, &record, *left_ms) {
+            let is_keep = matches!(entry, FillEntry::Keep { .. });
+            let is_own = || memory.locks.get(resource, now_ms).is_some_and(|own| own.is_of(&record.token));
+            let may_copy = !is_revoked && (!is_keep || is_own());
+            if !may_copy || !copy(memory, now_ms, resource, &record, *left_ms) {
                 memory.blocks.add(resource, Some(record.token), &record.claims, (*left_ms).max(1), now_ms);
             }
         }

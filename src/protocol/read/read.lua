@@ -5,7 +5,8 @@
 -- kinds: L lock | F a foreign lock whose value is not shown: of another type, or too long | T tombstone (the name is the key
 --        behind its prefix, the value its reason) | B a block's token (the value is token|claims, its own remaining time)
 local no = not fit and judge() or nil
-if no then return no end
+-- One that is to be filled for this view has no vote, and knows all that it has ever voted for.
+if no and (no[1] ~= 'V' or no[2] ~= string.match(PASS, '|(%x+)|%d+$')) then return no end
 local scan, head, tail, CHUNK = redis.call('SCAN', ARGV[5], 'COUNT', ARGV[6]), ARGV[7], ARGV[8], 1000
 local out, kinds, names, keys, n = { 'R', scan[1], hw, NOW }, {}, {}, {}, 4
 for _, key in ipairs(scan[2]) do

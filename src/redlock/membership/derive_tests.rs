@@ -13,7 +13,7 @@ fn view(number: u64, runs: [&str; 3]) -> Arc<View> {
     let entry = |(name, run): (NodeId, &str)| {
         (name, RosterEntry { run: run.into(), since: ViewId::NONE.above(7), address: None })
     };
-    Arc::new(View { id, roster: names().into_iter().zip(runs).map(entry).collect() })
+    Arc::new(View { id, list: None, roster: names().into_iter().zip(runs).map(entry).collect() })
 }
 
 fn votes(run: &str, view: &Arc<View>) -> Option<Member> {
@@ -39,7 +39,7 @@ fn forgot(run: &str, is_served: bool) -> Option<Member> {
 
 fn derive(members: &[Option<Member>], rivals: [bool; 3]) -> Option<Change> {
     let names = names();
-    Known { names: &names, members, rivals: &rivals, ended: &[false; 3], addresses: &[], quorum: 2 }
+    Known { names: &names, members, rivals: &rivals, ended: &[false; 3], addresses: &[], configured: 3 }
         .derive(ViewId::NONE.above(9).above(9).above(9), 0)
 }
 
@@ -74,7 +74,7 @@ fn a_process_that_the_highest_view_does_not_name_does_not_count() {
 fn a_process_outside_the_highest_view_gives_up_its_vote_where_too_few_are_left_to_fill_it() {
     let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
     let to_give_up = |members: &[Option<Member>]| {
-        Known { names: &names(), members, rivals: &[false; 3], ended: &[false; 3], addresses: &[], quorum: 2 }
+        Known { names: &names(), members, rivals: &[false; 3], ended: &[false; 3], addresses: &[], configured: 3 }
             .to_give_up()
             .first()
             .copied()
@@ -100,8 +100,14 @@ fn a_node_that_has_ended_is_not_waited_for_and_leaves_the_roster() {
     let w = view(1, ["a1", "b1", "c1"]);
     let with = |members: [Option<Member>; 3], ended: [bool; 3]| {
         let names = names();
-        let known =
-            Known { names: &names, members: &members, rivals: &[false; 3], ended: &ended, addresses: &[], quorum: 2 };
+        let known = Known {
+            names: &names,
+            members: &members,
+            rivals: &[false; 3],
+            ended: &ended,
+            addresses: &[],
+            configured: 3,
+        };
         (known.waited_for(), known.derive(ViewId::NONE.above(9).above(9), 0))
     };
     let (c_ended, nobody) = ([false, false, true], [false; 3]);
@@ -130,7 +136,7 @@ fn the_first_view_names_those_that_voted_before_there_were_views() {
 /// What is believed of these members, and what follows from it.
 fn seen(members: &[Option<Member>], addresses: &[Option<Arc<str>>]) -> (ViewId, Vec<usize>, Vec<usize>, bool) {
     let names = names();
-    let known = Known { names: &names, members, rivals: &[false; 3], ended: &[false; 3], addresses, quorum: 2 };
+    let known = Known { names: &names, members, rivals: &[false; 3], ended: &[false; 3], addresses, configured: 3 };
     let (base, named) = known.base();
     (base.id, named, known.to_give_up(), known.has_stray())
 }
@@ -185,7 +191,7 @@ fn one_nodes_word_gives_no_other_node_an_address() {
 #[test]
 fn a_number_far_above_all_others_is_left_out() {
     let (low, high) = (view(3, ["a1", "b1", "c1"]), ViewId::parse(&"f".repeat(32)).expect("a view"));
-    let last = Arc::new(View { id: high, roster: low.roster.clone() });
+    let last = Arc::new(View { id: high, ..(*low).clone() });
     let left = |members, own| plausible(members, own).iter().map(Option::is_some).collect::<Vec<_>>();
     let low_two = || [votes("a1", &low), votes("b1", &low)];
     let with = |third| low_two().into_iter().chain([third]).collect::<Vec<_>>();

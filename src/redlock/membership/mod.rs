@@ -6,5 +6,6 @@ pub(crate) mod current;
 mod derive;
 mod fill_plan;
 mod heal;
+pub(super) mod relist;
 pub(super) mod replace;
 pub(super) mod watch;

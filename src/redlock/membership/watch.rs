@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::change::Outcome;
+use super::change::{Outcome, Wanted};
 use super::derive::{Known, Member, plausible};
 use crate::protocol::{NodeStatus, View, ViewId};
 use crate::redlock::backoff::uniform;
@@ -27,6 +27,7 @@ pub(super) struct Latest {
     pub(super) rivals: Vec<bool>,
     pub(super) ended: Vec<bool>,
     pub(super) addresses: Vec<Option<Arc<str>>>,
+    pub(super) configured: usize,
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
@@ -55,25 +56,28 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Takes the highest view that a node votes in, and moves the others on to it. Returns whether anything changed.
     pub(in crate::redlock) async fn follow_views(&self, asked_in: ViewId) -> bool {
         let latest = self.latest();
-        let (base, named) = latest.known(self.engine.quorum()).base();
-        let is_forgotten = asked_in > base.id && named.len() >= self.engine.quorum();
+        let (base, named) = latest.known().base();
+        let quorum = latest.known().quorum(&base);
+        let is_forgotten = asked_in > base.id && named.len() >= quorum;
         if is_forgotten && self.engine.views.current().id == asked_in {
             self.engine.views.replace(&base);
         }
-        self.engine.views.take(&base);
+        if self.engine.views.take(&base) {
+            self.engine.list_changed();
+        }
         let current = self.engine.views.current();
         if current.id == ViewId::NONE {
-            let is_everybody = named.len() == latest.names.len() || self.is_older_than(FIRST_VIEW_WAITS);
-            return named.len() >= self.engine.quorum()
-                && is_everybody
-                && matches!(self.change().await, Outcome::Done(_));
+            self.learn_cluster();
+            let is_everybody = named.len() == latest.configured || self.is_older_than(FIRST_VIEW_WAITS);
+            return named.len() >= quorum && is_everybody && matches!(self.change().await, Outcome::Done(_));
         }
         self.follow_addresses(&current);
+        self.follow_list(&current, &latest, named.len() >= quorum && base.id == current.id);
         let laggards = latest.laggards(&current, false);
         if !laggards.is_empty() {
             self.engine.move_on(&laggards, &current).await;
         }
-        let outside = latest.known(self.engine.quorum()).to_give_up();
+        let outside = latest.known().to_give_up();
         if !outside.is_empty() {
             self.engine.move_on(&outside, &base).await;
         }
@@ -83,21 +87,22 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     /// Whether a node can be given the vote by a new view, or has promised one that never came.
     pub(in crate::redlock) fn needs_change(&self) -> bool {
         let (latest, current) = (self.latest(), self.engine.views.current());
-        let known = latest.known(self.engine.quorum());
+        let known = latest.known();
         !known.to_heal().is_empty() && current.id != ViewId::NONE
             || known.is_cold()
+            || self.is_left_half_done(&known)
             || known.has_stray()
             || !latest.laggards(&current, true).is_empty()
     }
 
     /// The highest view that any node, or this instance, knows of.
     pub(super) fn highest_seen(&self) -> ViewId {
-        self.latest().known(self.engine.quorum()).highest().max(self.engine.views.current().id)
+        self.latest().known().highest().max(self.engine.views.current().id)
     }
 
     async fn change(&self) -> Outcome {
         let (latest, above) = (self.latest(), self.highest_seen());
-        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, None).await;
+        let outcome = self.engine.change_view(above, &latest.rivals, &latest.ended, Wanted::Healing).await;
         if let Outcome::Done(admitted) = outcome {
             let view = self.engine.views.current().id.number();
             tracing::info!(view, admitted, "the view of the nodes was changed");
@@ -106,8 +111,8 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
     }
 
     pub(super) fn latest(&self) -> Latest {
-        let names: Vec<NodeId> = self.engine.nodes.iter().map(|node| node.id().clone()).collect();
         let health = self.health();
+        let names: Vec<NodeId> = self.engine.nodes.iter().take(health.len()).map(|node| node.id().clone()).collect();
         let status = |health: &crate::redlock::monitor::NodeHealth| -> Option<NodeStatus> {
             health.status.clone().filter(|_| health.error.is_none())
         };
@@ -115,14 +120,15 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let members = plausible(members, self.engine.views.current().id);
         let rivals = health.iter().map(|health| health.rival.is_some()).collect();
         let ended = self.ended(&health);
-        Latest { names, members, rivals, ended, addresses: self.engine.addresses() }
+        let (addresses, configured) = (self.engine.addresses(), self.engine.configured());
+        Latest { names, members, rivals, ended, addresses, configured }
     }
 }
 
 impl Latest {
-    pub(super) fn known(&self, quorum: usize) -> Known<'_> {
-        let Self { names, members, rivals, ended, addresses } = self;
-        Known { names, members, rivals, ended, addresses, quorum }
+    pub(super) fn known(&self) -> Known<'_> {
+        let Self { names, members, rivals, ended, addresses, configured } = self;
+        Known { names, members, rivals, ended, addresses, configured: *configured }
     }
 
     /// Nodes that vote in a lower view, and that this one names: those that may take it, or those that promised a higher one.
