@@ -52,10 +52,13 @@ pub(super) enum HardState {
     QueueServed,
     PlaceTakenAgain,
     PlaceTakenOver,
+    NodeAdded,
+    NodeRemoved,
+    ChangeCompleted,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 48] = {
+pub(super) const ALL: [HardState; 51] = {
     use HardState::*;
     [
         Granted,
@@ -106,6 +109,9 @@ pub(super) const ALL: [HardState; 48] = {
         QueueServed,
         PlaceTakenAgain,
         PlaceTakenOver,
+        NodeAdded,
+        NodeRemoved,
+        ChangeCompleted,
     ]
 };
 

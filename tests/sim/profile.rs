@@ -146,12 +146,15 @@ pub(super) struct Profile {
     pub(super) one_ends: bool,
     /// Instances keep some of the leases.
     pub(super) keeps: bool,
+    /// An operator adds nodes to the list and removes others, until the calm. There is a server more.
+    pub(super) relists: bool,
 }
 
 impl Profile {
     /// How many servers there are: the nodes, and one more where an instance has another list.
     pub(super) fn servers(&self) -> usize {
-        self.nodes + usize::from(matches!(self.variant, Variant::OtherCluster | Variant::SecondServer))
+        let has_more = self.relists || matches!(self.variant, Variant::OtherCluster | Variant::SecondServer);
+        self.nodes + usize::from(has_more)
     }
 
     /// The servers on an instance's node list.
@@ -163,6 +166,16 @@ impl Profile {
             }
             _ => (0..self.nodes).collect(),
         }
+    }
+
+    /// The servers that an instance may use: those of its configured list, and those that are added.
+    pub(super) fn reach_of(&self, inst: usize) -> Vec<usize> {
+        if self.relists { (0..self.servers()).collect() } else { self.list_of(inst) }
+    }
+
+    /// The length of the shortest list.
+    pub(super) fn shortest_list(&self) -> usize {
+        if self.relists { (self.nodes - 1).max(1) } else { self.nodes }
     }
 
     /// What instances call a server.
@@ -219,6 +232,7 @@ impl Profile {
             heals_only: false,
             one_ends: false,
             keeps: false,
+            relists: false,
             faults,
         };
         // One node has no others that could heal it.
@@ -238,6 +252,9 @@ impl Profile {
             profile.variant = Variant::No; // two lists of one node have none in common
         }
         profile.keeps = r.chance(25);
+        // From numbers of its own, so that the other worlds are as they were.
+        let may_relist = is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
+        profile.relists = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 9).chance(25);
         profile
     }
 }

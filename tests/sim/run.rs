@@ -130,6 +130,12 @@ fn perform(world: &Shared, seed: u64, hosts: &mut [Option<Host>], busy: &mut [bo
                 w.at(again, Event::Forget { inst, node });
             }
         }
+        Todo::Relist { inst, server, is_added } => {
+            if let Some(host) = &mut hosts[inst] {
+                host.relist(server, is_added);
+                busy[inst] = true;
+            }
+        }
         Todo::Boot(inst) => {
             let w = lock(world);
             let initialises = w.profile.initialised && inst == 0 && w.now < 100 * MS;
@@ -197,6 +203,7 @@ impl World {
             Event::WatchQueue { resource } => self.watch_queue(resource),
             Event::BreakFeed { inst, node } => self.break_feed(inst, node),
             Event::Forget { inst, node } => self.todo.push(Todo::Forget(inst, node)),
+            Event::Relist { inst } => self.relist(inst),
             Event::Done => self.done = true,
             Event::Start { inst } => self.todo.push(Todo::Boot(inst)),
         }

@@ -20,7 +20,7 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(300);
 /// Maximum length of a list: a quorum of more is slower, and no safer.
-pub(crate) const NODES_MAX: usize = 15;
+pub(crate) const NODES_LISTED_MAX: usize = 15;
 /// A change that another instance began is completed by this one after so long: filling may take seconds, and two instances at it
 /// begin anew in turn.
 const HALF_DONE_WAITS: Duration = Duration::from_secs(5);
@@ -71,7 +71,7 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         if engine.member(name).is_some() {
             return Err(ListError::Exists);
         }
-        if engine.size() >= NODES_MAX {
+        if engine.size() >= NODES_LISTED_MAX {
             return Err(ListError::TooMany);
         }
         let index = engine.open(name, address).ok_or(ListError::Address)?;
