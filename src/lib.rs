@@ -28,6 +28,7 @@ pub(crate) mod telemetry;
 pub mod types;
 pub(crate) mod views;
 pub mod waiting;
+pub mod webhooks;
 
 #[cfg(test)]
 #[allow(unreachable_pub, reason = "written like a test crate of its own")]

@@ -9,6 +9,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+mod mode;
+
+pub use mode::{Mode, PERMITS_MAX, PERMITS_MIN, PermitLimit, WantedMode};
+
 /// The longest resource name, in bytes: it is part of paths, keys, channel names and log lines.
 pub const RESOURCE_MAX_BYTES: usize = 255;
 /// Names with this prefix are the service's own keys and can never be resources.

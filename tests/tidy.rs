@@ -22,6 +22,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("metrics", 6),
     ("views", 6),
     ("config", 6),
+    ("webhooks", 6),
     ("http", 7),
     ("client", 7),
     ("app", 8),

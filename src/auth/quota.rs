@@ -105,20 +105,17 @@ impl Quotas {
 
     /// A lease was extended. Leases that are not counted here are ignored.
     pub fn extended(&self, resource: &ResourceName, until: BootTime) {
-        let mut accounts = self.0.lock();
-        if let Some(entry) = accounts.leases.get_mut(resource).filter(|entry| entry.until.is_some()) {
-            entry.until = Some(until);
-        }
+        self.0.lock().extended(resource, until);
     }
 
     /// A lease was renewed by the service. One that is not counted here, as another instance granted it, counts from now on
     /// for the principal that `acquired_by` finds.
     pub fn kept(&self, resource: &ResourceName, until: BootTime, acquired_by: impl FnOnce() -> Option<PrincipalName>) {
-        if self.0.lock().leases.contains_key(resource) {
-            return self.extended(resource, until);
-        }
-        if let Some(principal) = acquired_by() {
-            QuotaPermit { quotas: self.clone(), principal, may_wait: false }.granted(resource, until);
+        let mut accounts = self.0.lock();
+        if accounts.leases.contains_key(resource) {
+            accounts.extended(resource, until);
+        } else if let Some(principal) = acquired_by() {
+            accounts.count_lease(resource, &principal, Some(until));
         }
     }
 
@@ -170,24 +167,13 @@ impl Drop for HeldQuota {
 impl QuotaPermit {
     /// The acquire was granted; the lease counts until `until`.
     pub fn granted(&self, resource: &ResourceName, until: BootTime) {
-        self.count_lease(resource, Some(until));
+        self.quotas.0.lock().count_lease(resource, &self.principal, Some(until));
     }
 
     /// The acquire was granted to a connection that renews the lease.
     pub fn held(&self, resource: &ResourceName) -> HeldQuota {
-        let id = self.count_lease(resource, None);
+        let id = self.quotas.0.lock().count_lease(resource, &self.principal, None);
         HeldQuota { quotas: self.quotas.clone(), resource: resource.clone(), id }
-    }
-
-    fn count_lease(&self, resource: &ResourceName, until: Option<BootTime>) -> u64 {
-        let mut accounts = self.quotas.0.lock();
-        // There is a new lease on the resource, so an earlier one has ended.
-        accounts.remove(resource);
-        accounts.last_id += 1;
-        let id = accounts.last_id;
-        accounts.leases.insert(resource.clone(), CountedLease { id, principal: self.principal.clone(), until });
-        accounts.totals.entry(self.principal.clone()).or_default().leases += 1;
-        id
     }
 }
 
@@ -201,6 +187,22 @@ impl Drop for QuotaPermit {
 }
 
 impl Accounts {
+    /// Returns the id of the entry.
+    fn count_lease(&mut self, resource: &ResourceName, principal: &PrincipalName, until: Option<BootTime>) -> u64 {
+        // There is a new lease on the resource, so an earlier one has ended.
+        self.remove(resource);
+        self.last_id += 1;
+        self.leases.insert(resource.clone(), CountedLease { id: self.last_id, principal: principal.clone(), until });
+        self.totals.entry(principal.clone()).or_default().leases += 1;
+        self.last_id
+    }
+
+    fn extended(&mut self, resource: &ResourceName, until: BootTime) {
+        if let Some(entry) = self.leases.get_mut(resource).filter(|entry| entry.until.is_some()) {
+            entry.until = Some(until);
+        }
+    }
+
     fn remove(&mut self, resource: &ResourceName) {
         let Some(lease) = self.leases.remove(resource) else { return };
         if let Some(totals) = self.totals.get_mut(&lease.principal) {
@@ -276,6 +278,17 @@ mod tests {
             ((0, 0), (1, 0)),
             "the resource has a new lease"
         );
+    }
+
+    #[test]
+    fn a_lease_that_the_service_keeps_takes_no_place_of_an_acquire_in_progress() {
+        let quotas = Quotas::default();
+        let reserve = || quotas.reserve(&principal("ci"), false, 2, 9, at(1));
+        let _permit = reserve().expect("below the limit");
+        quotas.kept(&resource("a"), at(40), || Some(principal("ci")));
+        assert_eq!(reserve().expect_err("one lease, one acquire"), QuotaExceeded::Leases(2));
+        quotas.kept(&resource("a"), at(50), || panic!("it is counted"));
+        assert_eq!(quotas.totals(&principal("ci")), (1, 0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The state that every handler is given, and the settings of the HTTP layer. Concrete types, so that no handler has
 //! a type parameter; apart from the router, so that handlers and router do not import each other.
 
-use std::ops::Deref;
+use std::ops::{Deref, RangeInclusive};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,9 @@ use crate::types::Ttl;
 
 /// The manager with this machine's clock and randomness, over nodes of any kind.
 pub type ServiceManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>;
+
+/// The shortest `keep`.
+const KEEP_MIN: Duration = Duration::from_secs(1);
 
 /// The checked settings of the HTTP layer.
 #[derive(Debug, Clone)]
@@ -76,6 +79,17 @@ impl HttpSettings {
             hosts: hosts(config),
             is_open_to_others: config.is_open_to_others(),
         })
+    }
+
+    /// For how long a lease may be kept.
+    pub(crate) fn keep_range(&self) -> RangeInclusive<Duration> {
+        KEEP_MIN.max(self.min_ttl.as_duration())..=self.max_keep
+    }
+
+    /// The TTL of a lease that is kept for so long: without one that was asked for, as long as possible.
+    pub(crate) fn kept_ttl(&self, asked: Option<Ttl>, kept_for: Duration) -> Ttl {
+        let ttl = asked.unwrap_or(self.max_ttl).as_duration().min(kept_for);
+        Ttl::from_ms(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)).unwrap_or(self.default_ttl)
     }
 }
 

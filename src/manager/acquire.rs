@@ -15,7 +15,7 @@ use crate::auth::rule::Right;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::{ClusterInspection, ResourceState};
+use crate::redlock::inspect::ClusterInspection;
 use crate::redlock::node::Node;
 use crate::types::{Labels, ResourceName, TokenHash, WaitId};
 use crate::waiting::deadlock::{Party, WaitEdge};
@@ -160,9 +160,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         match refusal.kind {
             RefusalKind::Ended(reason) => AcquireError::Ended(reason),
             RefusalKind::TooManyClaims => AcquireError::TooManyReplays,
-            RefusalKind::Split | RefusalKind::NoQuorum | RefusalKind::TooSlow => {
-                AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes))
-            }
+            RefusalKind::Split
+            | RefusalKind::NoQuorum
+            | RefusalKind::TooSlow
+            | RefusalKind::LimitDiffers(_)
+            | RefusalKind::ModeDiffers(_) => AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes)),
             RefusalKind::Held => {
                 let held = self.held_refusal(resource, refusal);
                 match waited {
@@ -206,10 +208,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
 
     /// The labels of this token's lease, where a quorum has it.
     pub(super) async fn stored_labels(&self, resource: &ResourceName, token: &TokenHash) -> Option<Labels> {
-        match self.engine().inspect(resource).await.ok()?.state {
-            ResourceState::Lease { record, .. } if record.token == *token => Some(record.labels()),
-            _ => None,
-        }
+        let state = self.engine().inspect(resource).await.ok()?.state;
+        state.lease_of(token).map(|(record, _)| record.labels())
     }
 }
 

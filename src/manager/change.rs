@@ -69,6 +69,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             fence: extended.record.fence,
             kept_for: self.kept_for(&labels),
             labels,
+            mode: extended.record.mode,
             ttl: extended.ttl,
             deadline: extended.deadline,
             replay: false,
@@ -84,9 +85,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             no_quorum: self.no_quorum(0, self.engine().outcomes(&answers)),
             valid_for: self.shared.own_leases.valid_for(hash, self.now()),
         })?;
-        let (mut labels, ttl) = match view.state {
-            ResourceState::Lease { record, .. } if record.token == *hash => (record.labels(), record.ttl),
-            ResourceState::Free => return Err(ExtendError::Gone(GoneReason::Unknown)),
+        let (mut labels, ttl) = match (view.state.lease_of(hash), &view.state) {
+            (Some((record, _)), _) => (record.labels(), record.ttl),
+            (None, ResourceState::Free) => return Err(ExtendError::Gone(GoneReason::Unknown)),
             _ => return Err(ExtendError::NotHolder),
         };
         if let Some(note) = &request.note {
@@ -193,31 +194,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if request.if_match.as_ref().is_some_and(|wanted| *wanted != etag) {
             return Err(ForceError::Changed { current: etag });
         }
-        let named = match &view.state {
-            ResourceState::Lease { record, .. } => Some(self.named(record)),
-            _ => None,
-        };
-        let token = match &view.state {
-            ResourceState::Lease { record, .. } => Some(record.token.clone()),
-            _ => None,
-        };
-        let (outcome, left) = match (view.state, request.mode) {
-            (ResourceState::Free, _) => return Err(ForceError::NotHeld),
-            (ResourceState::Foreign { .. }, ForceMode::Revoke) => return Err(ForceError::ForeignRevoke),
-            (ResourceState::Foreign { fingerprint, .. }, ForceMode::Now) => {
+        let held = view.state.holders().first().map(|(record, _)| LeaseRecord::clone(record));
+        let named = held.as_ref().map(|record| self.named(record));
+        let token = held.map(|record| record.token);
+        let (outcome, left) = match (view.state, request.mode, &token) {
+            (ResourceState::Foreign { .. }, ForceMode::Revoke, _) => return Err(ForceError::ForeignRevoke),
+            (ResourceState::Foreign { fingerprint, .. }, ForceMode::Now, _) => {
                 (self.engine().delete_foreign(&request.resource, fingerprint.into()).await, None)
             }
-            (ResourceState::Lease { record, .. }, ForceMode::Now) => {
-                let end = self.shared.own_leases.remove(&record.token);
+            (_, _, None) => return Err(ForceError::NotHeld),
+            (_, ForceMode::Now, Some(token)) => {
+                let end = self.shared.own_leases.remove(token);
                 self.report_lease_end(end.as_ref(), LeaseOutcome::Forced);
-                (self.engine().release(&request.resource, &record.token, EndReason::Forced).await, None)
+                (self.engine().release(&request.resource, token, EndReason::Forced).await, None)
             }
-            (ResourceState::Lease { record, .. }, ForceMode::Revoke) => {
-                match self.engine().revoke(&request.resource, &record.token).await {
-                    Ok(left_ms) => (ReleaseOutcome::Released, Some(Duration::from_millis(left_ms))),
-                    Err(outcome) => (outcome, None),
-                }
-            }
+            (_, ForceMode::Revoke, Some(token)) => match self.engine().revoke(&request.resource, token).await {
+                Ok(left_ms) => (ReleaseOutcome::Released, Some(Duration::from_millis(left_ms))),
+                Err(outcome) => (outcome, None),
+            },
         };
         if matches!(outcome, ReleaseOutcome::Released) {
             if let Some(token) = &token {

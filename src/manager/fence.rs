@@ -85,8 +85,15 @@ fn judge(inspected: &ClusterInspection, fence: Fence, quorum: usize, lock_delay:
 }
 
 fn holds(answer: &Option<NodeResult>, fence: Fence) -> bool {
-    matches!(answer, Some(Ok(Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record, .. }, .. })))
-        if record.fence == fence)
+    match answer {
+        Some(Ok(Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record, .. }, .. }))) => {
+            record.fence == fence
+        }
+        Some(Ok(Reply::Inspected(NodeInspection { lock: StoredLock::Members(members), .. }))) => {
+            members.iter().any(|(record, _)| record.fence == fence)
+        }
+        _ => false,
+    }
 }
 
 /// The answer of a node that votes, and so remembers what it gave.

@@ -7,8 +7,9 @@ use super::acquire::principal_tag;
 use super::events::{EventKind, set_lease};
 use super::service::LockManager;
 use super::snapshots::LeaseChange;
-use super::types::{AcquireError, ExtendError, LeaseOutcome, ReleaseError};
+use super::types::{ExtendError, LeaseOutcome, ReleaseError};
 use crate::auth::principal::Principal;
+use crate::protocol::EndReason;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::ResourceState;
@@ -59,6 +60,8 @@ impl KeptEnd {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::KeptOut => "kept-out",
+            // An acquire that was withdrawn is given back by whoever had asked.
+            Self::Ended(EndReason::Cancelled) => EndReason::Released.as_str(),
             Self::Ended(reason) => reason.as_str(),
             Self::Lost => "lost",
         }
@@ -98,11 +101,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.keeper.now_ms().saturating_add(ms)
     }
 
-    /// Errors: [`AcquireError::TooManyKept`] where the request is for a kept lease, and this instance keeps as many as it may.
-    pub(super) fn check_kept_total(&self, kept_for: Option<Duration>) -> Result<(), AcquireError> {
+    /// Errors: this instance keeps as many leases as it may; their number.
+    pub(super) fn check_kept_total(&self) -> Result<(), usize> {
         let total = self.keep_limits().total;
-        let is_refused = kept_for.is_some() && self.kept_count() >= total;
-        if is_refused { Err(AcquireError::TooManyKept(total)) } else { Ok(()) }
+        if self.kept_count() >= total { Err(total) } else { Ok(()) }
     }
 
     /// A lease that was just granted is kept from now on. Whether a quorum knows it.
@@ -129,18 +131,16 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ///
     /// Errors: it would be kept for longer than the maximum since its grant, or too many are kept here.
     pub(super) fn set_kept_until(&self, labels: &mut Labels, kept_for: Duration) -> Result<(), ExtendError> {
-        let (limits, now_ms) = (self.keep_limits(), self.shared.keeper.now_ms());
-        let millis = |period: Duration| u64::try_from(period.as_millis()).unwrap_or(u64::MAX);
-        let until_ms = self.kept_until(kept_for);
-        let last_ms = labels.acquired_at_ms.saturating_add(millis(limits.max));
-        if until_ms > last_ms {
-            let left = Duration::from_millis(last_ms.saturating_sub(now_ms));
-            return Err(ExtendError::KeepTooLong { max: limits.max, left });
+        let max = self.keep_limits().max;
+        let held = Duration::from_millis(self.shared.keeper.now_ms().saturating_sub(labels.acquired_at_ms));
+        let left = max.saturating_sub(held);
+        if kept_for > left {
+            return Err(ExtendError::KeepTooLong { max, left });
         }
-        if labels.kept_until_ms == 0 && self.kept_count() >= limits.total {
-            return Err(ExtendError::TooManyKept(limits.total));
+        if labels.kept_until_ms == 0 {
+            self.check_kept_total().map_err(ExtendError::TooManyKept)?;
         }
-        labels.kept_until_ms = until_ms;
+        labels.kept_until_ms = self.kept_until(kept_for);
         Ok(())
     }
 

@@ -12,7 +12,6 @@ use super::types::LeaseOutcome;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::extend::{ExtendParams, ExtendRefusal};
-use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::waiting::places::Places;
 use crate::waiting::queue::Queue;
@@ -109,7 +108,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 continue;
             }
             match self.engine().inspect(&lease.resource).await.map(|view| view.state) {
-                Ok(ResourceState::Lease { record, left }) if record.token == lease.token => {
+                Ok(state) if let Some((_, left)) = state.lease_of(&lease.token) => {
                     lapsed.push_back(LapsedLease { check_at: now.plus(left), lease });
                 }
                 Ok(_) => self.publish_if_expired(check_at, &lease).await,

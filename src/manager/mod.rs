@@ -3,6 +3,7 @@
 
 mod acquire;
 pub(crate) mod activity;
+pub mod callbacks;
 mod change;
 mod cluster_waiters;
 mod deadlocks;

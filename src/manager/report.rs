@@ -14,7 +14,7 @@ use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock};
 use crate::redlock::acquire::Refusal;
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::{ClusterInspection, ResourceState};
+use crate::redlock::inspect::{ClusterInspection, HeldMember, ResourceState};
 use crate::redlock::monitor::{ForgetError, ListError, NodeHealth, ReplaceError};
 use crate::redlock::node::Node;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
@@ -45,6 +45,10 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let state = match inspected.state {
             ResourceState::Free => LockState::Free,
             ResourceState::Lease { record, left } => LockState::Held(self.holder(&record, left, is_confirmed)),
+            ResourceState::Members(members) => match members.first() {
+                Some(HeldMember { record, left, .. }) => LockState::Held(self.holder(record, *left, is_confirmed)),
+                None => LockState::Free,
+            },
             ResourceState::Foreign { fingerprint, left } => LockState::Foreign { left, fingerprint },
         };
         let members = self.engine().members();
@@ -385,6 +389,9 @@ fn resource_on_node<N: Node>(node: &N, answer: &Option<NodeResult>) -> ResourceO
             StoredLock::Free => {}
             StoredLock::Lease { record, left_ms } => {
                 (on_node.holds, on_node.ttl_ms) = (Some(record.token.id()), Some(*left_ms));
+            }
+            StoredLock::Members(members) => {
+                on_node.ttl_ms = members.iter().map(|(_, left_ms)| *left_ms).max();
             }
             StoredLock::Foreign { left_ms, .. } => (on_node.foreign, on_node.ttl_ms) = (true, *left_ms),
         }

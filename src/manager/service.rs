@@ -29,7 +29,7 @@ use crate::redlock::keeper::Keeper;
 use crate::redlock::monitor::NodeMonitor;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::NotificationHandler;
-use crate::types::{Labels, ResourceName, TokenHash};
+use crate::types::{Labels, ResourceName, TokenHash, WantedMode};
 use crate::waiting::deadlock::Party;
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::WaitLimits;
@@ -258,9 +258,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         let token = request.token.clone().unwrap_or_else(|| self.entropy().token());
         let mut labels = request.labels;
         labels.principal = principal_tag(&self.engine().settings.params.cluster.get(), request.principal.as_deref());
-        self.check_kept_total(request.kept_for)?;
+        if request.kept_for.is_some() {
+            self.check_kept_total().map_err(AcquireError::TooManyKept)?;
+        }
         let (resource, ttl, kept_for) = (request.resource, request.ttl, request.kept_for);
-        let params = AcquireParams { resource, token: token.hash(), ttl, labels };
+        let (token_hash, mode) = (token.hash(), WantedMode::Exclusive);
+        let params = AcquireParams { resource, token: token_hash, ttl, mode, labels };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| places::KeepPlace {
             key: place_key(&params.resource, request.principal.as_deref(), &keep.wait_id),
@@ -307,6 +310,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             token,
             fence: grant.fence,
             labels,
+            mode: grant.mode,
             kept_for,
             ttl: params.ttl,
             deadline: grant.deadline,

@@ -190,8 +190,7 @@ impl LeaseMetrics {
             KeptNews::Renewed { by, .. } => (by_word(by), "renewed"),
             KeptNews::NotRenewed(by) => (by_word(by), "failed"),
             KeptNews::Ended { end, .. } => {
-                let end = end.map_or("request", KeptEnd::as_str);
-                return count(&self.kept_ends, if end == "cancelled" { "released" } else { end });
+                return count(&self.kept_ends, end.map_or("request", KeptEnd::as_str));
             }
         };
         self.kept_renewals.with_label_values(&[renewal.0, renewal.1]).inc();

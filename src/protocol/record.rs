@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::types::{Fence, Labels, TokenHash, Ttl};
+use crate::types::{Fence, Labels, Mode, PermitLimit, TokenHash, Ttl};
 
 /// The maximum renewal count: it has six digits in the lock's value. Further renewals are not counted.
 pub const MAX_RENEWALS: u32 = 999_999;
@@ -16,9 +16,12 @@ pub(super) const CLAIM_BYTES: usize = 18;
 pub(super) const CLAIMS_MAX_BYTES: usize = MAX_CLAIMS * CLAIM_BYTES;
 
 /// A lease, stored in the lock's value as
-/// `token hash|renewals (6 digits)|ttl_ms|fence|attempt,attempt,|labels`.
+/// `token hash|renewals (6 digits)|ttl_ms|fence|attempt,attempt,|labels`. Before that of a member (a shared lease or a permit)
+/// stands its mode: `Ms|` or, with slot and limit, `Mp0/3|`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
+    /// How it shares its resource.
+    pub mode: Mode,
     /// Hash of the token that proves it.
     pub token: TokenHash,
     /// How often it was extended, as far as this node has counted.
@@ -37,19 +40,27 @@ impl LeaseRecord {
     /// Reads a lock's value; `None` for that of a foreign client.
     pub fn parse(value: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(value).ok()?;
+        let (mode, text) = match text.strip_prefix('M') {
+            Some(member) => {
+                let (mode, rest) = member.split_once('|')?;
+                (parse_member_mode(mode)?, rest)
+            }
+            None => (Mode::Exclusive, text),
+        };
         let mut parts = text.splitn(6, '|');
         let token = TokenHash::parse(parts.next()?)?;
         let renewals = parts.next()?.parse().ok()?;
         let ttl = Ttl::from_ms(parts.next()?.parse().ok()?).ok()?;
         let fence = Fence(parts.next()?.parse().ok()?);
         let claims = parts.next()?.into();
-        Some(Self { token, renewals, ttl, fence, claims, labels: parts.next()?.into() })
+        Some(Self { mode, token, renewals, ttl, fence, claims, labels: parts.next()?.into() })
     }
 
     /// The lock's value, as text.
     pub fn encode(&self) -> String {
         format!(
-            "{}|{:06}|{}|{}|{}|{}",
+            "{}{}|{:06}|{}|{}|{}|{}",
+            member_prefix(self.mode),
             self.token.as_str(),
             self.renewals.min(MAX_RENEWALS),
             self.ttl.as_ms(),
@@ -70,6 +81,24 @@ impl LeaseRecord {
     }
 }
 
+/// What stands before a member's record.
+fn member_prefix(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => String::new(),
+        Mode::Shared => "Ms|".into(),
+        Mode::Permit { slot, limit } => format!("Mp{slot}/{limit}|"),
+    }
+}
+
+/// `s`, or `p` with slot and limit.
+fn parse_member_mode(text: &str) -> Option<Mode> {
+    if text == "s" {
+        return Some(Mode::Shared);
+    }
+    let (slot, limit) = text.strip_prefix('p')?.split_once('/')?;
+    Mode::permit(slot.parse().ok()?, PermitLimit::new(limit.parse().ok()?)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,8 +115,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_encoded_record_is_parsed_back(renewals in 0..=MAX_RENEWALS, ttl in 1u64..1 << 40, fence in 0u64..1 << 53, labels in ".{0,80}") {
+        fn an_encoded_record_is_parsed_back(renewals in 0..=MAX_RENEWALS, ttl in 1u64..1 << 40, fence in 0u64..1 << 53, labels in ".{0,80}", mode in 0usize..3) {
+            let limit = PermitLimit::new(100).expect("in range");
+            let modes = [Mode::Exclusive, Mode::Shared, Mode::Permit { slot: 99, limit }];
             let record = LeaseRecord {
+                mode: modes[mode],
                 token: TokenHash::parse(&"0f".repeat(32)).expect("hex"),
                 renewals,
                 ttl: Ttl::from_ms(ttl).expect("in range"),

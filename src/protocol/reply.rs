@@ -9,7 +9,7 @@ use super::read::ReadEntry;
 use super::record::LeaseRecord;
 use super::view::{View, ViewId};
 use super::waiters::WaitersPage;
-use crate::types::{Fence, NodeId, ResourceName};
+use crate::types::{Fence, NodeId, ResourceName, TokenHash};
 
 /// Why a lease was ended for good; kept on the nodes for [`TOKEN_TOMBSTONE`](super::params::TOKEN_TOMBSTONE).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -152,9 +152,25 @@ pub enum StoredLock {
     Free,
     /// A lease of this service.
     Lease { record: LeaseRecord, left_ms: u64 },
+    /// Shared leases or permits, each with its remaining milliseconds; never empty.
+    Members(Vec<(LeaseRecord, u64)>),
     /// A foreign client's key; without a TTL if `left_ms` is `None`. The fingerprint is the SHA-1 of the value, or `type:`
     /// and the key's type; the value itself is its holder's secret.
     Foreign { left_ms: Option<u64>, fingerprint: Arc<str> },
+}
+
+impl StoredLock {
+    /// This token's lease, with its remaining milliseconds.
+    pub fn lease_of(&self, token: &TokenHash) -> Option<(&LeaseRecord, u64)> {
+        let is_its = |record: &LeaseRecord| record.token == *token;
+        match self {
+            Self::Lease { record, left_ms } => is_its(record).then_some((record, *left_ms)),
+            Self::Members(members) => {
+                members.iter().find(|(record, _)| is_its(record)).map(|(record, left_ms)| (record, *left_ms))
+            }
+            Self::Free | Self::Foreign { .. } => None,
+        }
+    }
 }
 
 /// One lease on one node's page.

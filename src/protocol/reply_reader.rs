@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use deadpool_redis::redis::Value;
 
-use super::reply::{EndReason, Found, NoVote, Released, Reply};
+use super::record::LeaseRecord;
+use super::reply::{EndReason, Found, ListedLease, NoVote, Released, Reply};
 use super::view::{View, ViewId};
-use crate::types::Fence;
+use crate::types::{Fence, ResourceName};
 
 /// Fences and times are below it: a script's numbers are doubles.
 const NUMBER_MAX: u64 = 1 << 53;
@@ -127,6 +128,20 @@ impl<'a> ReplyReader<'a> {
 
     pub(super) fn view_id(&mut self) -> Result<ViewId, Malformed> {
         ViewId::parse(self.text()?).ok_or_else(|| Malformed("has an unreadable view".into()))
+    }
+
+    /// The rest: three items for each entry of an index. Left out: an entry that names no resource, and one whose key is a
+    /// foreign client's by now.
+    pub(super) fn listed_leases(&mut self) -> Result<Vec<ListedLease>, Malformed> {
+        let mut leases = Vec::with_capacity(self.remaining() / 3);
+        while self.remaining() > 0 {
+            let (resource, left_ms, value) = (self.bytes()?, self.left_ms()?, self.bytes()?);
+            let resource = std::str::from_utf8(resource).ok().and_then(|name| ResourceName::parse(name).ok());
+            if let (Some(resource), Some(left_ms), Some(record)) = (resource, left_ms, LeaseRecord::parse(value)) {
+                leases.push(ListedLease { resource, record, left_ms });
+            }
+        }
+        Ok(leases)
     }
 
     /// All of [`Reply::Released`].

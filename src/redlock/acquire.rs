@@ -1,5 +1,6 @@
 //! Acquire: one attempt, with its own start, id and clean-up. When to make another one is decided in `waiting`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::cleanup::Undo;
@@ -14,7 +15,7 @@ use crate::protocol::{
     AcquireArgs, CancelArgs, EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind,
     UpdateArgs,
 };
-use crate::types::{Fence, Labels, ResourceName, TokenHash, Ttl};
+use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, Ttl, WantedMode};
 
 /// Maximum number of rounds to write one fence on a quorum.
 const FENCE_ROUNDS: usize = 3;
@@ -28,6 +29,8 @@ pub(crate) struct AcquireParams {
     pub token: TokenHash,
     /// Lifetime of the lease.
     pub ttl: Ttl,
+    /// How it shares the resource.
+    pub mode: WantedMode,
     /// Stored with the lease. The time of the grant is set by each attempt: a request may wait for long before the
     /// attempt that is granted.
     pub labels: Labels,
@@ -40,6 +43,8 @@ pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     undo: Undo<N, C, E>,
     /// The fencing token, stored on a quorum.
     pub fence: Fence,
+    /// How it shares the resource, with the slot of a permit.
+    pub mode: Mode,
     /// A quorum had the token's lease before this request's first attempt.
     pub joined: bool,
     /// When the attempt began that was granted, as in the stored labels. Milliseconds since 1970.
@@ -92,6 +97,12 @@ pub(crate) struct Refusal {
     pub holder_left: Option<Duration>,
     /// The earliest time after which a quorum can be free.
     pub free_in: Option<Duration>,
+    /// Shared leases or permits that hold the resource, each once, as nodes report them: some of them where there are many.
+    #[allow(dead_code, reason = "not read yet")]
+    pub members: Vec<LeaseRecord>,
+    /// Slots of permits that a node reports as taken.
+    #[allow(dead_code, reason = "not read yet")]
+    pub taken: BTreeSet<u8>,
 }
 
 /// Reason of a [`Refusal`].
@@ -109,12 +120,18 @@ pub(crate) enum RefusalKind {
     Ended(EndReason),
     /// Too many attempts claim this token's lease.
     TooManyClaims,
+    /// Permits of another limit are held, and there was no quorum.
+    #[allow(dead_code, reason = "nodes grant no permits yet")]
+    LimitDiffers(PermitLimit),
+    /// This token holds the resource in another mode or with another limit.
+    #[allow(dead_code, reason = "nodes grant one mode yet")]
+    ModeDiffers(Mode),
 }
 
 impl RefusalKind {
     /// Whether further attempts with the same token must fail too.
     pub(crate) fn is_final(self) -> bool {
-        matches!(self, Self::Ended(_) | Self::TooManyClaims)
+        matches!(self, Self::Ended(_) | Self::TooManyClaims | Self::LimitDiffers(_) | Self::ModeDiffers(_))
     }
 }
 
@@ -124,6 +141,10 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// Errors: the attempt's [`Refusal`].
     /// Cancel: the attempt is cancelled on all nodes in the background.
     pub(crate) async fn attempt(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
+        if params.mode != WantedMode::Exclusive {
+            // Nodes grant no other mode yet.
+            return Err(self.refusal(&Tally::of_list(self.nodes.len(), self.size())));
+        }
         let attempt = self.entropy.attempt();
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
         let (resource, token) = (params.resource.clone(), params.token.clone());
@@ -161,6 +182,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             engine: self.clone(),
             undo,
             fence,
+            mode: Mode::Exclusive,
             joined,
             acquired_at_ms: labels.acquired_at_ms,
             deadline,
@@ -289,6 +311,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             holder_left: blocker.as_ref().and_then(|b| b.left),
             holder: blocker.and_then(|b| b.record),
             free_in: quorum_free_in(taken, need),
+            members: Vec::new(),
+            taken: BTreeSet::new(),
         }
     }
 }

@@ -151,8 +151,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let unknown = || ExtendRefusal::Unknown { granted: tally.yes(), nodes: self.outcomes(tally.answers()) };
         let record = updated().max_by_key(|record| record.recency()).cloned().ok_or_else(unknown)?;
         // Nothing is promised for a longer TTL than every one of them has: one node alone may show any.
-        let shortest = updated().map(|record| record.ttl).min();
-        let ttl = ttl.or(shortest).unwrap_or(record.ttl);
+        let ttl = ttl.unwrap_or_else(|| updated().fold(record.ttl, |shortest, record| shortest.min(record.ttl)));
         let deadline = self.deadline(started, ttl);
         if self.clock.now() >= deadline {
             return Err(unknown());

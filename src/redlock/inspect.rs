@@ -9,7 +9,7 @@ use super::node::Node;
 use super::quorum::Tally;
 use super::round::Until;
 use crate::protocol::{LeaseRecord, NodeResult, Reply, Request, StoredLock};
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{Mode, ResourceName, TokenHash};
 
 /// What the nodes report of one resource.
 #[derive(Debug, Clone)]
@@ -29,8 +29,37 @@ pub enum ResourceState {
     Free,
     /// A lease. `left` is the q-th largest TTL of its key: after it the lease has no quorum.
     Lease { record: LeaseRecord, left: Duration },
+    /// Shared leases or permits, each of which has a quorum or may have one; never empty.
+    Members(Vec<HeldMember>),
     /// A foreign client's lock; `left` is `None` without a TTL.
     Foreign { fingerprint: String, left: Option<Duration> },
+}
+
+/// One of several leases that are held together.
+#[derive(Debug, Clone)]
+pub struct HeldMember {
+    /// The lease.
+    pub record: LeaseRecord,
+    /// The q-th largest time left on a node: after it the lease has no quorum.
+    pub left: Duration,
+    /// Number of nodes that report it.
+    pub agreeing: usize,
+}
+
+impl ResourceState {
+    /// The leases that hold the resource, each with the time after which it has no quorum.
+    pub fn holders(&self) -> Vec<(&LeaseRecord, Duration)> {
+        match self {
+            Self::Free | Self::Foreign { .. } => Vec::new(),
+            Self::Lease { record, left } => vec![(record, *left)],
+            Self::Members(members) => members.iter().map(|member| (&member.record, member.left)).collect(),
+        }
+    }
+
+    /// The lease of this token, if it is among the holders.
+    pub fn lease_of(&self, token: &TokenHash) -> Option<(&LeaseRecord, Duration)> {
+        self.holders().into_iter().find(|(record, _)| record.token == *token)
+    }
 }
 
 impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
@@ -62,10 +91,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let deadline = now.plus(self.node_timeout());
         let mut tally = self.round(&[index], request, now, deadline, Until::All, Result::is_ok).await;
         match tally.take(index)? {
-            Ok(Reply::Inspected(inspection)) => match inspection.lock {
-                StoredLock::Lease { record, .. } if record.token == *token => Some(record),
-                _ => None,
-            },
+            Ok(Reply::Inspected(inspection)) => inspection.lock.lease_of(token).map(|(record, _)| record.clone()),
             _ => None,
         }
     }
@@ -73,41 +99,49 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// With how many nodes report it; `None` where it is not known.
     fn majority_state(&self, tally: &Tally) -> Option<(ResourceState, usize)> {
         let mut groups: Vec<Group> = Vec::new();
-        let mut free = 0;
+        let (mut free, mut known) = (0, 0);
         for (_, answer) in tally.received() {
             let Ok(Reply::Inspected(inspection)) = answer else { continue };
-            let (identity, left_ms) = match &inspection.lock {
-                // A node without a vote may have forgotten a lease: unknown.
-                StoredLock::Free => {
-                    free += usize::from(inspection.no_vote.is_none());
-                    continue;
+            let found = LockIdentity::all(&inspection.lock);
+            // A node without a vote may have forgotten a lease: unknown.
+            if found.is_empty() && inspection.no_vote.is_some() {
+                continue;
+            }
+            known += 1;
+            free += usize::from(found.is_empty());
+            for (identity, left_ms) in found {
+                let left = left_ms.map_or(Duration::MAX, Duration::from_millis);
+                match groups.iter_mut().find(|g| g.identity.is_same(&identity)) {
+                    Some(group) => {
+                        group.left.push(left);
+                        group.identity.update(identity);
+                    }
+                    None => groups.push(Group { identity, left: vec![left] }),
                 }
-                StoredLock::Lease { record, left_ms } => (LockIdentity::Lease(record.clone()), Some(*left_ms)),
-                StoredLock::Foreign { left_ms, fingerprint } => {
-                    (LockIdentity::Foreign(fingerprint.to_string()), *left_ms)
-                }
-            };
-            let left = left_ms.map_or(Duration::MAX, Duration::from_millis);
-            match groups.iter_mut().find(|g| g.identity.is_same(&identity)) {
-                Some(group) => {
-                    group.left.push(left);
-                    group.identity.update(identity);
-                }
-                None => groups.push(Group { identity, left: vec![left] }),
             }
         }
         let quorum = tally.quorum();
-        let known = free + groups.iter().map(|g| g.left.len()).sum::<usize>();
         let unknown = tally.size().saturating_sub(known);
-        let Some(mut group) = groups.into_iter().max_by_key(|g| g.left.len()) else {
-            return (unknown < quorum).then_some((ResourceState::Free, free));
-        };
-        let agreeing = group.left.len();
-        if agreeing + unknown < quorum {
-            return Some((ResourceState::Free, free));
+        if groups.is_empty() && unknown >= quorum {
+            return None;
         }
-        group.left.sort_unstable_by(|a, b| b.cmp(a));
-        let left = group.left.get(quorum - 1).or(group.left.last()).copied().unwrap_or_default();
+        groups.retain(|group| group.left.len() + unknown >= quorum);
+        let Some(agreeing) = groups.iter().map(|group| group.left.len()).max() else {
+            return Some((ResourceState::Free, free));
+        };
+        if groups.iter().any(Group::is_member) {
+            groups.retain(|group| group.is_member() || group.left.len() == agreeing);
+        }
+        let last = groups.iter().rposition(|group| group.left.len() == agreeing)?;
+        if groups[last].is_member() {
+            let members = groups.into_iter().filter(Group::is_member);
+            return Some((
+                ResourceState::Members(members.filter_map(|group| group.member(quorum)).collect()),
+                agreeing,
+            ));
+        }
+        let mut group = groups.swap_remove(last);
+        let left = group.left_on_quorum(quorum);
         let lock = match group.identity {
             LockIdentity::Lease(record) => ResourceState::Lease { record, left },
             LockIdentity::Foreign(fingerprint) => {
@@ -124,6 +158,18 @@ enum LockIdentity {
 }
 
 impl LockIdentity {
+    /// All that a node shows, each with its remaining milliseconds.
+    fn all(lock: &StoredLock) -> Vec<(Self, Option<u64>)> {
+        match lock {
+            StoredLock::Free => Vec::new(),
+            StoredLock::Lease { record, left_ms } => vec![(Self::Lease(record.clone()), Some(*left_ms))],
+            StoredLock::Members(members) => {
+                members.iter().map(|(record, left_ms)| (Self::Lease(record.clone()), Some(*left_ms))).collect()
+            }
+            StoredLock::Foreign { left_ms, fingerprint } => vec![(Self::Foreign(fingerprint.to_string()), *left_ms)],
+        }
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Lease(a), Self::Lease(b)) => a.token == b.token,
@@ -132,13 +178,14 @@ impl LockIdentity {
         }
     }
 
-    /// Keeps the latest record.
+    /// Keeps the latest record. One that any node shows as a member is none that excludes all others.
     fn update(&mut self, other: Self) {
-        if let (Self::Lease(a), Self::Lease(b)) = (self, other)
-            && b.recency() > a.recency()
-        {
-            *a = b;
+        let (Self::Lease(a), Self::Lease(mut b)) = (self, other) else { return };
+        let mode = if a.mode == Mode::Exclusive { b.mode } else { a.mode };
+        if b.recency() > a.recency() {
+            std::mem::swap(a, &mut b);
         }
+        a.mode = mode;
     }
 }
 
@@ -146,4 +193,24 @@ impl LockIdentity {
 struct Group {
     identity: LockIdentity,
     left: Vec<Duration>,
+}
+
+impl Group {
+    fn is_member(&self) -> bool {
+        matches!(&self.identity, LockIdentity::Lease(record) if record.mode != Mode::Exclusive)
+    }
+
+    /// The q-th largest time left, or the least where fewer nodes report it.
+    fn left_on_quorum(&mut self, quorum: usize) -> Duration {
+        self.left.sort_unstable_by(|a, b| b.cmp(a));
+        self.left.get(quorum - 1).or(self.left.last()).copied().unwrap_or_default()
+    }
+
+    fn member(mut self, quorum: usize) -> Option<HeldMember> {
+        let (left, agreeing) = (self.left_on_quorum(quorum), self.left.len());
+        match self.identity {
+            LockIdentity::Lease(record) => Some(HeldMember { record, left, agreeing }),
+            LockIdentity::Foreign(_) => None,
+        }
+    }
 }

@@ -15,15 +15,13 @@ use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
 use super::entropy::Entropy;
 use super::extend::{ConfirmedExtension, ExtendParams, ExtendRefusal};
-use super::inspect::ResourceState;
 use super::kept::{KeptBy, KeptEnd, KeptObserver, KeptTimes, KeptView};
 use super::node::Node;
 use super::renewal::{renewal_interval, renewal_retry};
 use super::round::Until;
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeInspection, NodeResult, Reply, Request,
-    StoredLock, UpdateArgs,
+    KEPT_PAGE_MAX, KeptArgs, KeptPage, LeaseRecord, ListedLease, NodeInspection, NodeResult, Reply, Request, UpdateArgs,
 };
 use crate::types::{Fence, Labels, ResourceName, TokenHash};
 
@@ -143,8 +141,8 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
         tally.yes() >= tally.quorum()
     }
 
-    /// Renews this lease from now on, as its granter. `record`: as the nodes have it, with its end; without one, it is
-    /// renewed no more.
+    /// Renews this lease from now on, as its granter. `record`: as the nodes have it, with its end; without one, which
+    /// only a node that lies shows then, it is renewed no more.
     pub(crate) fn keep(&self, resource: &ResourceName, record: &LeaseRecord, deadline: BootTime) {
         let (now, token) = (self.engine.clock.now(), record.token.clone());
         match record.labels().kept_until_ms {
@@ -260,21 +258,19 @@ impl<N: Node, C: Clock, E: Entropy> Keeper<N, C, E> {
     /// What a quorum shows.
     async fn confirmed(&self, resource: &ResourceName, token: &TokenHash) -> Confirmed {
         let Ok(found) = self.engine.inspect(resource).await else { return Confirmed::Unknown };
-        let ResourceState::Lease { mut record, .. } = found.state else { return Confirmed::Other };
-        if record.token != *token {
-            return Confirmed::Other;
-        }
-        if found.agreeing < self.engine.quorum() {
-            return Confirmed::Unknown;
-        }
+        let Some((record, _)) = found.state.lease_of(token) else { return Confirmed::Other };
+        let mut record = record.clone();
         let mut ends = Vec::new();
         for answer in found.answers.iter().flatten() {
-            if let Ok(Reply::Inspected(NodeInspection { lock: StoredLock::Lease { record: shown, .. }, .. })) = answer
-                && shown.token == *token
+            if let Ok(Reply::Inspected(NodeInspection { lock, .. })) = answer
+                && let Some((shown, _)) = lock.lease_of(token)
             {
                 ends.push(shown.labels().kept_until_ms);
                 record.ttl = record.ttl.min(shown.ttl);
             }
+        }
+        if ends.len() < self.engine.quorum() {
+            return Confirmed::Unknown;
         }
         Confirmed::Lease(record, KeptTimes::of(ends, self.engine.size()))
     }

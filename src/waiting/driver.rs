@@ -17,7 +17,6 @@ use crate::redlock::acquire::{AcquireParams, Grant, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::engine::{ListObserver, Redlock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::ResourceState;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{LeaseTag, Notice, NotificationHandler, NotificationSource, Topic};
 use crate::redlock::subscriptions::{SubscriptionGuard, Subscriptions};
@@ -254,7 +253,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     /// Whether a quorum has this token's lease.
     pub(crate) async fn holds(&self, resource: &ResourceName, token: &TokenHash) -> bool {
         let state = self.0.engine.inspect(resource).await.map(|inspected| inspected.state);
-        matches!(state, Ok(ResourceState::Lease { record, .. }) if record.token == *token)
+        state.is_ok_and(|state| state.lease_of(token).is_some())
     }
 
     /// Whether a quorum has each lease of the cycle. False also where too few nodes answer.
@@ -267,10 +266,9 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let lock_delay = self.0.engine.settings.params.lock_delay;
         for edge in cycle.iter().filter(|_| !is(Mutant::DeadlockUnverified)) {
             let inspected = self.0.engine.inspect(&edge.resource).await;
-            let is_held = inspected.is_ok_and(|inspected| match inspected.state {
-                // A lease that has run out ends the cycle by itself.
-                ResourceState::Lease { record, left } => record.token == edge.holder.token && left > lock_delay,
-                _ => false,
+            // A lease that has run out ends the cycle by itself.
+            let is_held = inspected.is_ok_and(|inspected| {
+                inspected.state.lease_of(&edge.holder.token).is_some_and(|(_, left)| left > lock_delay)
             });
             if !is_held {
                 return false;

@@ -11,24 +11,10 @@ use crate::redlock::inspect::ClusterInspection;
 use crate::redlock::notifications::{LeaseTag, Notice};
 use crate::types::{ResourceName, TokenHash};
 
+pub use crate::types::WantedMode as Mode;
+
 /// Names a waiter. Rises with time, over all queues of an instance.
 pub type WaiterId = u64;
-
-/// How a lease shares its resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// With nobody.
-    Exclusive,
-    /// With other shared leases.
-    Shared,
-}
-
-impl Mode {
-    /// Whether leases of both modes can stand at a time.
-    pub fn is_compatible(self, other: Self) -> bool {
-        self == Self::Shared && other == Self::Shared
-    }
-}
 
 /// Where a request stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -133,6 +133,7 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
             match lock {
                 StoredLock::Lease { left_ms, .. } => clocks.push(ms(left_ms)),
                 StoredLock::Foreign { left_ms: Some(left_ms), .. } => clocks.push(ms(left_ms)),
+                StoredLock::Members(members) => clocks.extend(members.iter_mut().map(|(_, left_ms)| ms(left_ms))),
                 StoredLock::Foreign { left_ms: None, .. } | StoredLock::Free => {}
             }
             clocks

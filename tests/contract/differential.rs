@@ -21,7 +21,7 @@ use redlockd::protocol::{
     RequestStamp, RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId,
     WaitersArgs,
 };
-use redlockd::types::{Fence, NodeId, ResourceName};
+use redlockd::types::{Fence, Mode, NodeId, ResourceName};
 
 use super::comparison::{EXPECTED_KINDS, agree, kind_of};
 use super::redis_server::RedisServer;
@@ -134,6 +134,7 @@ impl<'a> Pair<'a> {
             Ask::Restore { resource, token: t, ms, fence } => Request::Restore(RestoreArgs {
                 resource: r(resource),
                 record: LeaseRecord {
+                    mode: Mode::Exclusive,
                     token: token(*t),
                     renewals: 7,
                     ttl: ttl(*ms),
@@ -229,7 +230,7 @@ impl<'a> Pair<'a> {
                 let (renewals, ttl, labels) = (7, ttl(*ms), "{\"n\":\"|\"}".into());
                 FillEntry::Copy {
                     resource,
-                    record: LeaseRecord { token, renewals, ttl, fence, claims, labels },
+                    record: LeaseRecord { mode: Mode::Exclusive, token, renewals, ttl, fence, claims, labels },
                     left_ms,
                 }
             }

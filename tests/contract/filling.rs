@@ -9,7 +9,7 @@ use redlockd::protocol::{
     ReadEntry, ReleaseArgs, Released, Reply, Request, RequestTime, RestoreArgs, StoredLock, Tombstone, UpdateArgs,
     View, Vote,
 };
-use redlockd::types::{Fence, NodeId};
+use redlockd::types::{Fence, Mode, NodeId};
 
 use super::subject::{
     Server, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, revoke, token, ttl, view,
@@ -28,6 +28,7 @@ fn ask_brief(node: &mut impl Server, request: &Request) -> Reply {
 
 fn record(node: &mut impl Server, by: u64, attempts: &[u64]) -> LeaseRecord {
     LeaseRecord {
+        mode: Mode::Exclusive,
         token: token(by),
         renewals: 3,
         ttl: ttl(LONG_MS),
@@ -106,6 +107,7 @@ fn left_ms(node: &mut impl Server, resource: &str) -> Option<u64> {
         Reply::Inspected(seen) => match seen.lock {
             StoredLock::Lease { left_ms, .. } => Some(left_ms),
             StoredLock::Foreign { left_ms, .. } => left_ms,
+            StoredLock::Members(members) => members.iter().map(|(_, left_ms)| *left_ms).max(),
             StoredLock::Free => None,
         },
         other => panic!("{other:?}"),

@@ -30,7 +30,7 @@ use crate::redlock::keeper::Keeper;
 use crate::redlock::kept::{KeptBy, KeptEnd, KeptObserver, KeptView};
 use crate::redlock::monitor::{InitError, NodeMonitor};
 use crate::redlock::release::ReleaseOutcome;
-use crate::types::{Labels, NodeId, ResourceName, TokenHash, Ttl, WaitId};
+use crate::types::{Labels, Mode as HeldMode, NodeId, ResourceName, TokenHash, Ttl, WaitId, WantedMode};
 use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, Mode, WaitError, WaitLimits, WaitRequest};
 use crate::waiting::places::{KeepPlace, PlaceKey, Places, Terms};
@@ -309,7 +309,15 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
 /// As the nodes have it.
 fn record_of(params: &AcquireParams, fence: crate::types::Fence, labels: &Labels) -> LeaseRecord {
     let labels = labels.encode();
-    LeaseRecord { token: params.token.clone(), renewals: 0, ttl: params.ttl, fence, claims: "".into(), labels }
+    LeaseRecord {
+        mode: HeldMode::Exclusive,
+        token: params.token.clone(),
+        renewals: 0,
+        ttl: params.ttl,
+        fence,
+        claims: "".into(),
+        labels,
+    }
 }
 
 /// The place that a request keeps.
@@ -333,6 +341,7 @@ async fn acquire(
         resource: request.resource.clone(),
         token: request.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
+        mode: WantedMode::Exclusive,
         labels: crate::types::Labels::default(),
     };
     let kept_for = kept_for_ms(&lock(&engine.clock.world), &request.token, ttl_ms);

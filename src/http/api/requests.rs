@@ -25,8 +25,6 @@ pub(crate) const BOTH: [ResponseFormat; 2] = [ResponseFormat::Json, ResponseForm
 /// The maximum length of the `reason` of a forced end: that of a note.
 pub(crate) const REASON_MAX_BYTES: usize = NOTE_MAX_BYTES;
 
-/// The shortest `keep`.
-pub(crate) const KEEP_MIN: Duration = Duration::from_secs(1);
 /// The shortest TTL of a kept lease.
 pub(crate) const KEPT_TTL_MIN: Duration = Duration::from_secs(5);
 
@@ -94,15 +92,12 @@ fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
 /// Errors: `keep-too-long`.
 fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Duration>, Problem> {
     let Some(kept_for) = fields.duration("keep") else { return Ok(None) };
-    let least = KEEP_MIN.max(settings.min_ttl.as_duration());
-    if kept_for > settings.max_keep {
-        return Err(refusals::keep_too_long(settings.max_keep, settings.max_keep));
+    let (least, most) = settings.keep_range().into_inner();
+    if kept_for > most {
+        return Err(refusals::keep_too_long(most, most));
     }
     if kept_for < least {
-        fields.wrong(
-            "keep",
-            format!("must be from {} to {}", format_duration(least), format_duration(settings.max_keep)),
-        );
+        fields.wrong("keep", format!("must be from {} to {}", format_duration(least), format_duration(most)));
     }
     Ok(Some(kept_for))
 }
@@ -112,8 +107,7 @@ fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, setting
     if asked.is_some_and(|ttl| ttl.as_duration() < KEPT_TTL_MIN) {
         fields.wrong("ttl", format!("must be at least {} with `keep`", format_duration(KEPT_TTL_MIN)));
     }
-    let ttl = asked.unwrap_or(settings.max_ttl).as_duration().min(kept_for);
-    Ttl::from_ms(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)).unwrap_or(settings.default_ttl)
+    settings.kept_ttl(asked, kept_for)
 }
 
 /// The field takes precedence over the preference, which is not refused but limited to the maximum.

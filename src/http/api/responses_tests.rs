@@ -11,7 +11,7 @@ use crate::manager::types::{ListItem, NodeFinding, ResourceOnNode, WaiterInfo, W
 use crate::protocol::InstanceName;
 use crate::redlock::clock::BootTime;
 use crate::redlock::quorum::Verdict;
-use crate::types::{Fence, Labels, NodeId, Token, Ttl};
+use crate::types::{Fence, Labels, Mode, NodeId, Token, Ttl};
 
 const TOKEN: &str = "abcdefghijklmnopqrstuv";
 const TOKEN_ID: &str = "f69f9b70";
@@ -40,6 +40,7 @@ fn lease(replay: bool) -> GrantedLease {
         token: Token::parse(TOKEN).expect("valid"),
         fence: Fence(1_763_660_823_123_456),
         labels: labels(),
+        mode: Mode::Exclusive,
         ttl: Ttl::from_ms(30_000).expect("valid"),
         deadline: BootTime::from_nanos(30_695_999_999),
         replay,

@@ -9,7 +9,6 @@ use super::{pages, queries};
 use crate::duration::{format_duration, parse_duration};
 use crate::http::api::extract::{self, MergePatch};
 use crate::http::api::refusals;
-use crate::http::api::requests::KEEP_MIN;
 use crate::http::middleware::access::Access;
 use crate::http::middleware::audit::AuditScope;
 use crate::http::path;
@@ -18,7 +17,7 @@ use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
 use crate::manager::PendingGrant;
 use crate::manager::types::{AcquireError, AcquireRequest};
-use crate::types::{Labels, ResourceName, Ttl};
+use crate::types::{Labels, ResourceName};
 use crate::views::layout::Tab;
 use crate::views::lock::CompletedAction;
 use crate::views::take::{TakeForm, TakePage};
@@ -93,17 +92,16 @@ fn wanted(
     form: &TakeForm,
 ) -> Result<AcquireRequest, String> {
     let settings = &state.settings;
-    let (least, most) = (KEEP_MIN.max(settings.min_ttl.as_duration()), settings.max_keep);
-    let range = || format!("For how long: from {} to {}.", format_duration(least), format_duration(most));
+    let range = settings.keep_range();
     let kept_for = parse_duration(&form.kept_for).map_err(|invalid| format!("For how long: {}.", invalid.0))?;
-    if !(least..=most).contains(&kept_for) {
-        return Err(range());
+    if !range.contains(&kept_for) {
+        let (least, most) = (format_duration(*range.start()), format_duration(*range.end()));
+        return Err(format!("For how long: from {least} to {most}."));
     }
     let owner = access.principal().map_or_else(|| NOBODY.to_owned(), |principal| principal.name.to_string());
     let labels = Labels { owner, note: form.note.clone(), ..Labels::default() };
     labels.check().map_err(|(field, invalid)| format!("The {field}: {}.", invalid.0))?;
-    let ttl_ms = settings.max_ttl.as_duration().min(kept_for).as_millis();
-    let ttl = Ttl::from_ms(u64::try_from(ttl_ms).unwrap_or(u64::MAX)).map_err(|_| range())?;
+    let ttl = settings.kept_ttl(None, kept_for);
     let (resource, principal, kept_for) = (resource.clone(), access.shared_principal(), Some(kept_for));
     let wait = std::time::Duration::ZERO;
     Ok(AcquireRequest {

@@ -6,7 +6,7 @@ use crate::protocol::{InstanceName, LeaseRecord};
 use crate::redlock::clock::BootTime;
 use crate::redlock::monitor::MemoryLosses;
 use crate::redlock::quorum::Verdict;
-use crate::types::{Fence, Labels, NodeId, ResourceName, Token, TokenId, Ttl};
+use crate::types::{Fence, Labels, Mode, NodeId, ResourceName, Token, TokenId, Ttl};
 
 /// A granted lease, with its token.
 #[derive(Debug, Clone)]
@@ -19,6 +19,8 @@ pub struct GrantedLease {
     pub fence: Fence,
     /// As stored with the lease.
     pub labels: Labels,
+    /// How it shares the resource.
+    pub mode: Mode,
     /// For how long the service renews it from now on; `None` where it does not.
     pub kept_for: Option<Duration>,
     /// The TTL that was asked for.
@@ -36,8 +38,8 @@ pub struct GrantedLease {
 impl GrantedLease {
     /// As the nodes have it, without the attempts that claim it.
     pub(in crate::manager) fn record(&self) -> LeaseRecord {
-        let (token, ttl, fence) = (self.token.hash(), self.ttl, self.fence);
-        LeaseRecord { token, renewals: 0, ttl, fence, claims: "".into(), labels: self.labels.encode() }
+        let (mode, token, ttl, fence) = (self.mode, self.token.hash(), self.ttl, self.fence);
+        LeaseRecord { mode, token, renewals: 0, ttl, fence, claims: "".into(), labels: self.labels.encode() }
     }
 }
 

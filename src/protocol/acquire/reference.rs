@@ -6,7 +6,7 @@ use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::CallContext;
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{AcquireArgs, EndReason, LeaseRecord, NoVote, Reply};
-use crate::types::{Fence, ResourceName};
+use crate::types::{Fence, Mode, ResourceName};
 
 /// Runs one acquire.
 pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
@@ -69,6 +69,7 @@ fn grant(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> 
     memory.marker.rotate(context);
     let fence = next_fence(memory, context, &args.resource);
     let record = LeaseRecord {
+        mode: Mode::Exclusive,
         token: args.token.clone(),
         renewals: 0,
         ttl: args.ttl,

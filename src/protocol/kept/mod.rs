@@ -8,7 +8,6 @@ use std::time::Duration;
 use deadpool_redis::redis::Value;
 
 use super::keys;
-use super::record::LeaseRecord;
 use super::reply::{ListedLease, Reply};
 use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, millis, node_script};
@@ -55,17 +54,9 @@ pub(super) fn build(context: &ScriptContext<'_>, args: &KeptArgs, script_ref: Sc
 pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
     let mut reply = ReplyReader::new(value)?;
     let (is_indexed, has_more) = (reply.flag()?, reply.flag()?);
-    let mut due = Vec::new();
-    while reply.remaining() > 0 {
-        let (resource, left_ms, value) = (reply.bytes()?, reply.left_ms()?, reply.bytes()?);
-        if due.len() == KEPT_PAGE_MAX {
-            return malformed("has more leases than were asked for");
-        }
-        // Skipped: an index entry that names no resource, and one whose key is a foreign client's.
-        let resource = std::str::from_utf8(resource).ok().and_then(|name| ResourceName::parse(name).ok());
-        if let (Some(resource), Some(left_ms), Some(record)) = (resource, left_ms, LeaseRecord::parse(value)) {
-            due.push(ListedLease { resource, record, left_ms });
-        }
+    if reply.remaining() > 3 * KEPT_PAGE_MAX {
+        return malformed("has more leases than were asked for");
     }
+    let due = reply.listed_leases()?;
     Ok(Reply::Kept(KeptPage { is_indexed, has_more, due }))
 }

@@ -5,11 +5,9 @@ pub(super) mod reference;
 use deadpool_redis::redis::Value;
 
 use super::keys;
-use super::record::LeaseRecord;
-use super::reply::{ListedLease, Reply};
+use super::reply::Reply;
 use super::reply_reader::{Malformed, ReplyReader, malformed};
 use super::script::{Command, CommandBuilder, ScriptContext, ScriptRef, node_script};
-use crate::types::ResourceName;
 
 node_script!("list.lua");
 
@@ -42,14 +40,5 @@ pub(super) fn parse(value: &Value) -> Result<Reply, Malformed> {
         Ok(cursor) => Some(cursor),
         Err(_) => return malformed("has a cursor that is no number"),
     };
-    let mut leases = Vec::with_capacity(reply.remaining() / 3);
-    while reply.remaining() > 0 {
-        let (resource, left_ms, value) = (reply.bytes()?, reply.left_ms()?, reply.bytes()?);
-        // Skipped: an index entry that names no resource, and one whose key is a foreign client's by now.
-        let resource = std::str::from_utf8(resource).ok().and_then(|name| ResourceName::parse(name).ok());
-        if let (Some(resource), Some(left_ms), Some(record)) = (resource, left_ms, LeaseRecord::parse(value)) {
-            leases.push(ListedLease { resource, record, left_ms });
-        }
-    }
-    Ok(Reply::Page { next, leases })
+    Ok(Reply::Page { next, leases: reply.listed_leases()? })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::store::Expiring;
 use crate::protocol::LeaseRecord;
-use crate::types::{ResourceName, TokenHash};
+use crate::types::{Mode, ResourceName, TokenHash};
 
 /// Where the hash of the token ends in a lock's value.
 const TOKEN_HEX_LEN: usize = 64;
@@ -27,7 +27,9 @@ impl LockValue {
     /// Reads a string as the scripts would.
     pub(in crate::protocol) fn from_bytes(bytes: &[u8]) -> Self {
         match LeaseRecord::parse(bytes) {
-            Some(record) if record.encode().as_bytes() == bytes => Self::Lease(record),
+            Some(record) if record.mode == Mode::Exclusive && record.encode().as_bytes() == bytes => {
+                Self::Lease(record)
+            }
             _ => Self::Bytes(bytes.into()),
         }
     }

@@ -8,7 +8,7 @@ use crate::protocol::{
     AcquireArgs, CancelArgs, EndReason, LeaseRecord, MemberStatus, NoVote, NodeList, OldList, ReleaseArgs, Reply,
     RosterEntry, UpdateArgs, View, Vote,
 };
-use crate::types::{AttemptId, Fence, NodeId, Token};
+use crate::types::{AttemptId, Fence, Mode, NodeId, Token};
 
 const NOW_US: u64 = 1_700_000_000_000_000;
 
@@ -142,7 +142,8 @@ fn no_request_exceeds_its_effect_bound() {
 
 fn record(i: u64) -> LeaseRecord {
     let (token, ttl) = (token(i), Ttl::from_ms(30_000).expect("valid"));
-    LeaseRecord { token, renewals: 0, ttl, fence: Fence(NOW_US), claims: "p,".into(), labels: "{}".into() }
+    let (mode, fence) = (Mode::Exclusive, Fence(NOW_US));
+    LeaseRecord { mode, token, renewals: 0, ttl, fence, claims: "p,".into(), labels: "{}".into() }
 }
 
 fn fill(node: &mut ReferenceNode, now_us: u64, nonce: u64, entries: Vec<FillEntry>) {

@@ -5,7 +5,7 @@ use crate::protocol::reference::locks::LockValue;
 use crate::protocol::reference::marker::{CallContext, refuses_updates};
 use crate::protocol::reference::memory::Memory;
 use crate::protocol::{LeaseRecord, MAX_RENEWALS, NoVote, NodeResult, Reply, Unreachable, UnreachableKind, UpdateArgs};
-use crate::types::Fence;
+use crate::types::{Fence, Mode};
 
 /// Runs one update.
 ///
@@ -84,7 +84,7 @@ fn mutant_reply(memory: &mut Memory, context: &CallContext<'_>, args: &UpdateArg
     };
     let (ttl, fence) = (args.ttl?, args.fence?);
     let (token, claims, labels) = (args.token.clone(), "p,".into(), "{}".into());
-    let record = LeaseRecord { token, renewals: 0, ttl, fence, claims, labels };
+    let record = LeaseRecord { mode: Mode::Exclusive, token, renewals: 0, ttl, fence, claims, labels };
     if mutant::is(Mutant::WriteBackUnheld) && !args.renewal {
         let counter = memory.counter(context, &args.resource);
         memory.store_fence(context, &args.resource, fence.0.max(counter));

@@ -7,7 +7,7 @@ use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 
 use super::*;
 use crate::mutant::{FOUND_BY_FILL_PLAN, plant, restore};
-use crate::types::{Token, Ttl};
+use crate::types::{Mode, Token, Ttl};
 
 /// Every mutant is found within them.
 const CASES: u32 = 4_000;
@@ -40,6 +40,7 @@ fn claims(of: u8, by: u8, bits: u8) -> Arc<str> {
 
 fn record(of: u8, by: u8, bits: u8, age_s: u64) -> LeaseRecord {
     LeaseRecord {
+        mode: Mode::Exclusive,
         token: token(by),
         renewals: u32::from(bits),
         ttl: Ttl::from_ms(30_000).expect("valid"),

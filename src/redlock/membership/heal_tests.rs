@@ -18,7 +18,7 @@ use crate::redlock::backoff::BackoffRange;
 use crate::redlock::clock::BootTime;
 use crate::redlock::engine::RedlockSettings;
 use crate::redlock::entropy::SystemEntropy;
-use crate::types::{AttemptId, NodeId, ResourceName, Token, Ttl};
+use crate::types::{AttemptId, Mode, NodeId, ResourceName, Token, Ttl};
 
 const START_US: u64 = 1_700_000_000_000_000;
 /// More than one page of a read, and of a fill.
@@ -284,6 +284,7 @@ fn a_node_whose_fences_are_far_ahead_of_all_others_is_not_read() {
     let (token, ttl) =
         (Token::parse("a-token-0123456789-abcdef").expect("valid").hash(), Ttl::from_ms(1_000).expect("valid"));
     let record = crate::protocol::LeaseRecord {
+        mode: Mode::Exclusive,
         token,
         renewals: 0,
         ttl,

@@ -4,7 +4,7 @@ use redlockd::protocol::{
     DeleteForeignArgs, EndReason, Found, LeaseRecord, ListArgs, NodeInspection, Released, Reply, Request, RestoreArgs,
     StoredLock,
 };
-use redlockd::types::{Fence, ResourceName};
+use redlockd::types::{Fence, Mode, ResourceName};
 
 use super::{Holder, TestNode, now, ttl};
 use crate::support::redis_server::RedisServer;
@@ -104,6 +104,7 @@ async fn released_cancelled_and_revoked_leases_stay_ended() {
     assert_eq!(node.reply(a.again().acquire(10_000)).await, ended);
     assert_eq!(node.reply(a.extend(None)).await, ended);
     let record = LeaseRecord {
+        mode: Mode::Exclusive,
         token: a.token.clone(),
         renewals: 0,
         ttl: ttl(10_000),
@@ -205,6 +206,7 @@ async fn a_missing_lease_is_restored_once_and_extended() {
     let a = Holder::of("r");
     let fence = Fence(now().0);
     let record = LeaseRecord {
+        mode: Mode::Exclusive,
         token: a.token.clone(),
         renewals: 3,
         ttl: ttl(10_000),

@@ -1,0 +1,143 @@
+//! What the manager knows of call-backs: where they go, what they say, and what came of one. `webhooks` delivers them; it is a
+//! layer above, so that the manager and the simulation see this trait only.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::principal::PrincipalName;
+use crate::redlock::clock::BootTime;
+use crate::types::Invalid;
+
+/// Maximum length of a call-back's address, as the request has it.
+pub const CALLBACK_MAX_BYTES: usize = 2_048;
+
+/// Where call-backs go: `target:NAME`, or a URL below that target's. The URL is a secret beyond the target's prefix, and
+/// `Debug` shows the target's name only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Callback {
+    target: Arc<str>,
+    address: Arc<str>,
+}
+
+impl Callback {
+    /// An address that was resolved, here or at another instance.
+    pub fn new(target: &str, address: &str) -> Self {
+        Self { target: target.into(), address: address.into() }
+    }
+
+    /// The target's name: for pages and logs.
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// The address as the request had it. A secret: only to be stored sealed, and to be sent to.
+    pub fn reveal(&self) -> &str {
+        &self.address
+    }
+}
+
+impl fmt::Debug for Callback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Callback(target {})", self.target)
+    }
+}
+
+/// What a call-back reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CallbackKind {
+    /// The ticket has its lease.
+    Granted,
+    /// It will not get one.
+    Refused,
+    /// Its lease ends soon.
+    Ending,
+    /// Its lease was lost.
+    Lost,
+}
+
+impl CallbackKind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Granted, Self::Refused, Self::Ending, Self::Lost];
+
+    /// The member `type` of the message.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Granted => "lock.granted",
+            Self::Refused => "lock.refused",
+            Self::Ending => "lock.ending",
+            Self::Lost => "lock.lost",
+        }
+    }
+}
+
+/// One message of a ticket. It has no secret.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CallbackEvent {
+    /// The header `webhook-id`: the same over all tries and all instances, without a dot, such as `tk_…_granted`.
+    pub id: String,
+    /// What it reports.
+    pub kind: CallbackKind,
+    /// When it happened. Milliseconds since 1970.
+    pub at_ms: u64,
+    /// The member `data` of the message.
+    pub data: Map<String, Value>,
+}
+
+/// What became of a call-back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeliveryOutcome {
+    /// The receiver answered with 2xx.
+    Accepted,
+    /// The receiver answered with 410: it wants nothing more of this ticket.
+    Gone,
+    /// Nobody accepted it until the deadline.
+    Undelivered,
+    /// The caller cancelled it before an answer. It may have arrived.
+    Cancelled,
+}
+
+/// Why an address for call-backs is not accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CallbackRefused {
+    /// It is malformed, too long, or has what no such address may have.
+    Invalid(Invalid),
+    /// No target with this name or above this URL is open to the principal. The sentence names no target that the caller did
+    /// not name itself.
+    NotAllowed(String),
+}
+
+/// Delivers call-backs.
+pub trait CallbackSender: Send + Sync + 'static {
+    /// Checks the address of a request: `target:NAME`, or a URL below a target. `principal`: `None` without authentication,
+    /// where everybody may do everything.
+    ///
+    /// Errors: [`CallbackRefused`].
+    fn resolve(&self, address: &str, principal: Option<&PrincipalName>) -> Result<Callback, CallbackRefused>;
+
+    /// Makes all tries of one message: until the first answer of 2xx or 410, at the latest until `until`. A try that is under way
+    /// then is awaited (10 s at most), and counts. Targets are looked up anew for each try: a rotated secret is used at once.
+    ///
+    /// Cancel: the try under way is dropped; it may have arrived.
+    fn deliver(
+        &self,
+        callback: Callback,
+        event: CallbackEvent,
+        until: BootTime,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, DeliveryOutcome>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_never_printed() {
+        let callback = Callback::new("n8n", "https://n8n.example.com/webhook-waiting/17?signature=5e");
+        assert_eq!(format!("{callback:?}"), "Callback(target n8n)");
+    }
+}

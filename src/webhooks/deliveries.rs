@@ -1,0 +1,311 @@
+//! Sends messages: the limits that all tries share, and all tries of one call-back. A grant stands idle while its call-back is
+//! not accepted, so these tries follow each other within seconds, and nothing but 2xx and 410 ends them early.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, RwLock};
+use reqwest::Url;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::file::WebhooksFile;
+use super::message::{Body, Content};
+use super::target::{Target, parse_url};
+use super::transport::{Answer, Outgoing, Transport};
+use crate::auth::principal::PrincipalName;
+use crate::manager::callbacks::{Callback, CallbackEvent, CallbackRefused, CallbackSender, DeliveryOutcome};
+use crate::redlock::clock::{BootTime, Clock};
+use crate::redlock::entropy::Entropy;
+
+/// How long a try may take, from the look-up of the name to the status of the answer.
+pub const TRY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Tries of one target at a time: a slow receiver must not use up those of all.
+pub const TRIES_PER_TARGET: usize = 32;
+/// Tries at a time.
+pub const TRIES_TOTAL: usize = 256;
+/// Pauses between the tries of a call-back; the last one repeats. Seconds.
+const CALLBACK_PAUSES_S: [u64; 6] = [1, 2, 5, 10, 20, 30];
+/// A pause is up to this part longer or shorter, so that tries do not come in waves. Per mille.
+const JITTER: u64 = 200;
+/// What an address that names a target begins with.
+const TARGET_PREFIX: &str = "target:";
+
+/// What a message is for: a metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DeliveryKind {
+    /// A ticket's call-back.
+    Callback,
+    /// A message to a hook.
+    Hook,
+    /// A test that somebody asked for.
+    Test,
+}
+
+/// What came of a try, or of all tries of a message: a metric label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TryOutcome {
+    /// 2xx.
+    Accepted,
+    /// Not accepted: it may be tried again.
+    Again,
+    /// 410.
+    Gone,
+    /// A rule forbids the connection.
+    Blocked,
+    /// The last try was not accepted either.
+    GaveUp,
+}
+
+impl DeliveryKind {
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Callback => "callback",
+            Self::Hook => "hook",
+            Self::Test => "test",
+        }
+    }
+}
+
+impl TryOutcome {
+    /// The label.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Again => "again",
+            Self::Gone => "gone",
+            Self::Blocked => "blocked",
+            Self::GaveUp => "gave-up",
+        }
+    }
+
+    /// Of one try.
+    pub fn of(answer: Answer) -> Self {
+        match answer {
+            answer if answer.is_accepted() => Self::Accepted,
+            answer if answer.is_gone() => Self::Gone,
+            Answer::Blocked(_) => Self::Blocked,
+            _ => Self::Again,
+        }
+    }
+}
+
+/// Called after each try, with its duration, and when a message is given up (without).
+pub type TryObserver = Box<dyn Fn(DeliveryKind, TryOutcome, Option<Duration>) + Send + Sync>;
+
+/// What is known of the last try to a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LastTry {
+    /// When it ended. Milliseconds since 1970.
+    pub at_ms: u64,
+    /// What came of it.
+    pub answer: Answer,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What the tries of all messages share.
+pub struct Deliveries<C, E, T> {
+    pub(super) clock: C,
+    pub(super) entropy: E,
+    transport: T,
+    file: RwLock<Arc<WebhooksFile>>,
+    total: Semaphore,
+    per_target: Mutex<HashMap<String, TargetState>>,
+    observer: TryObserver,
+}
+
+struct TargetState {
+    slots: Arc<Semaphore>,
+    last: Option<LastTry>,
+}
+
+impl Default for TargetState {
+    fn default() -> Self {
+        Self { slots: Arc::new(Semaphore::new(TRIES_PER_TARGET)), last: None }
+    }
+}
+
+/// What one try needs.
+pub(super) struct Try {
+    pub(super) kind: DeliveryKind,
+    pub(super) target: Arc<Target>,
+    pub(super) url: Url,
+    pub(super) id: String,
+    pub(super) body: Body,
+}
+
+impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
+    /// With this content of the file.
+    pub fn new((clock, entropy, transport): (C, E, T), file: WebhooksFile, observer: TryObserver) -> Self {
+        let (total, per_target) = (Semaphore::new(TRIES_TOTAL), Mutex::default());
+        Self { clock, entropy, transport, file: RwLock::new(Arc::new(file)), total, per_target, observer }
+    }
+
+    /// The content in force.
+    pub fn file(&self) -> Arc<WebhooksFile> {
+        Arc::clone(&self.file.read())
+    }
+
+    /// Puts a new content in force. Tries that are under way end by the former one.
+    pub fn replace(&self, file: WebhooksFile) {
+        self.per_target.lock().retain(|name, _| file.target(name).is_some());
+        *self.file.write() = Arc::new(file);
+    }
+
+    /// The last try to a target.
+    pub fn last_try(&self, target: &str) -> Option<LastTry> {
+        self.per_target.lock().get(target)?.last.clone()
+    }
+
+    pub(super) fn observe(&self, kind: DeliveryKind, outcome: TryOutcome, took: Option<Duration>) {
+        (self.observer)(kind, outcome, took);
+    }
+
+    /// Makes one try, once there is room for it.
+    ///
+    /// Cancel: the message may have arrived.
+    pub(super) async fn attempt(&self, try_: Try) -> Answer {
+        let slots = Arc::clone(&self.per_target.lock().entry(try_.target.name.clone()).or_default().slots);
+        // Neither is ever closed.
+        let _slot = slots.acquire().await;
+        let _total = self.total.acquire().await;
+        let (begin, kind, name) = (self.clock.now(), try_.kind, try_.target.name.clone());
+        let outgoing = Outgoing { url: try_.url, id: try_.id, at_ms: self.clock.wall_ms(), body: try_.body };
+        let answer = tokio::select! {
+            biased;
+            answer = self.transport.send(try_.target, outgoing) => answer,
+            () = self.clock.sleep(TRY_TIMEOUT) => Answer::Failed("no answer within 10 s"),
+        };
+        let took = self.clock.now().since(begin);
+        let outcome = TryOutcome::of(answer);
+        self.observe(kind, outcome, Some(took));
+        if let Some(state) = self.per_target.lock().get_mut(&name) {
+            state.last = Some(LastTry { at_ms: self.clock.wall_ms(), answer, took });
+        }
+        match outcome {
+            TryOutcome::Accepted => {
+                tracing::debug!(receiver = %name, kind = kind.as_str(), ?took, "a message was accepted")
+            }
+            _ => {
+                let answer = answer.text();
+                tracing::info!(receiver = %name, kind = kind.as_str(), answer, ?took, "a message was not accepted");
+            }
+        }
+        answer
+    }
+
+    /// The pause with its jitter.
+    pub(super) fn jittered(&self, pause: Duration) -> Duration {
+        let per_mille = 1_000 - JITTER + self.entropy.below(2 * JITTER + 1);
+        pause.saturating_mul(u32::try_from(per_mille).unwrap_or(1_000)) / 1_000
+    }
+
+    /// The target and the URL of a call-back, as the file is now. Errors: one sentence.
+    fn current(&self, callback: &Callback) -> Result<(Arc<Target>, Url), &'static str> {
+        let file = self.file();
+        let target = file.target(callback.target()).ok_or("its target is no longer in the webhooks file")?;
+        let url = match callback.reveal().strip_prefix(TARGET_PREFIX) {
+            Some(_) => target.url.clone(),
+            None => parse_url(callback.reveal()).map_err(|_| "its address is invalid")?,
+        };
+        match target.covers(&url) {
+            true => Ok((Arc::clone(target), url)),
+            false => Err("its address is no longer below its target's"),
+        }
+    }
+
+    async fn deliver_callback(
+        &self,
+        callback: &Callback,
+        event: &CallbackEvent,
+        until: BootTime,
+        cancel: &CancellationToken,
+    ) -> DeliveryOutcome {
+        let mut pauses = CALLBACK_PAUSES_S.iter();
+        let mut pause_s = CALLBACK_PAUSES_S[0];
+        while self.clock.now() < until {
+            let answer = match self.current(callback) {
+                Ok((target, url)) => {
+                    let content =
+                        Content { id: &event.id, kind: event.kind.as_str(), at_ms: event.at_ms, data: &event.data };
+                    let body = content.body(&target.form);
+                    let try_ = Try { kind: DeliveryKind::Callback, target, url, id: event.id.clone(), body };
+                    tokio::select! {
+                        biased;
+                        () = cancel.cancelled() => return DeliveryOutcome::Cancelled,
+                        answer = self.attempt(try_) => answer,
+                    }
+                }
+                Err(why) => {
+                    self.observe(DeliveryKind::Callback, TryOutcome::Blocked, None);
+                    Answer::Blocked(why)
+                }
+            };
+            match answer {
+                answer if answer.is_accepted() => return DeliveryOutcome::Accepted,
+                answer if answer.is_gone() => return DeliveryOutcome::Gone,
+                _ => {}
+            }
+            pause_s = pauses.next().copied().unwrap_or(pause_s);
+            let asked = match answer {
+                Answer::Status { retry_after, .. } => retry_after.unwrap_or_default(),
+                _ => Duration::ZERO,
+            };
+            let next = self.clock.now().plus(self.jittered(Duration::from_secs(pause_s)).max(asked));
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return DeliveryOutcome::Cancelled,
+                () = self.clock.sleep_until(next.min(until)) => {}
+            }
+        }
+        self.observe(DeliveryKind::Callback, TryOutcome::GaveUp, None);
+        tracing::warn!(
+            receiver = callback.target(),
+            kind = event.kind.as_str(),
+            "a call-back was not accepted in time"
+        );
+        DeliveryOutcome::Undelivered
+    }
+}
+
+/// A handle of [`Deliveries`]: what the manager sends call-backs by.
+pub struct CallbackDeliveries<C, E, T>(pub Arc<Deliveries<C, E, T>>);
+
+impl<C: Clock, E: Entropy, T: Transport> CallbackSender for CallbackDeliveries<C, E, T> {
+    fn resolve(&self, address: &str, principal: Option<&PrincipalName>) -> Result<Callback, CallbackRefused> {
+        let file = self.0.file();
+        if let Some(name) = address.strip_prefix(TARGET_PREFIX) {
+            let target = file.target(name).filter(|target| target.is_open_to(principal));
+            let refused =
+                || CallbackRefused::NotAllowed("there is no target with this name for this principal".to_owned());
+            return target.map(|target| Callback::new(&target.name, address)).ok_or_else(refused);
+        }
+        let url = parse_url(address).map_err(CallbackRefused::Invalid)?;
+        let mut below = file.targets.iter().filter(|target| target.covers(&url));
+        match below.find(|target| target.is_open_to(principal)) {
+            Some(target) => Ok(Callback::new(&target.name, address)),
+            None => Err(CallbackRefused::NotAllowed(
+                "the URL is below no target of the webhooks file that is open to this principal".to_owned(),
+            )),
+        }
+    }
+
+    fn deliver(
+        &self,
+        callback: Callback,
+        event: CallbackEvent,
+        until: BootTime,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, DeliveryOutcome> {
+        let deliveries = Arc::clone(&self.0);
+        Box::pin(async move { deliveries.deliver_callback(&callback, &event, until, &cancel).await })
+    }
+}
+
+#[cfg(test)]
+#[path = "deliveries_tests.rs"]
+mod tests;

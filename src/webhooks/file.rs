@@ -1,0 +1,253 @@
+//! Parser of the file of targets and hooks (TOML). It names the files of secrets and has none itself; no message repeats a
+//! value, since a secret is easily misplaced.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Method;
+
+use super::event::{HookEvent, HookEvents};
+use super::resolver::Lookup;
+use super::table::{Table, TargetFiles, read_text};
+use super::target::{Form, Target, literal_address, parse_url};
+use crate::auth::principal::PrincipalName;
+use crate::auth::rule::Pattern;
+use crate::duration::parse_duration;
+
+/// Maximum number of targets.
+pub const TARGETS_MAX: usize = 100;
+/// Maximum number of hooks.
+pub const HOOKS_MAX: usize = 100;
+/// Secrets of one target: the present one and its successor.
+pub const SECRETS_MAX: usize = 2;
+/// Principals of one target.
+const PRINCIPALS_MAX: usize = 1_000;
+/// Patterns of names of one hook.
+const PATTERNS_MAX: usize = 64;
+/// After which wait `lock.waiting_long` is sent, unless the hook says otherwise.
+const WAITING_LONGER: Duration = Duration::from_mins(1);
+
+/// A subscription.
+#[derive(Debug, Clone)]
+pub struct Hook {
+    /// Unique among the hooks.
+    pub name: String,
+    /// Its messages go to this target's URL.
+    pub target: Arc<Target>,
+    /// What it is about.
+    pub events: HookEvents,
+    /// Names of locks; empty: all. Events of nodes and of the quorum have no name.
+    pub names: Vec<Pattern>,
+    /// The same as text.
+    pub names_text: Vec<String>,
+    /// After which wait `lock.waiting_long` is sent.
+    pub waiting_longer: Duration,
+}
+
+/// The content of the file.
+#[derive(Debug, Clone, Default)]
+pub struct WebhooksFile {
+    /// In the order of the file.
+    pub targets: Vec<Arc<Target>>,
+    /// In the order of the file.
+    pub hooks: Vec<Arc<Hook>>,
+    /// Every file that was read: it is read again when one of them changes.
+    pub files: Vec<PathBuf>,
+}
+
+impl WebhooksFile {
+    /// The target with this name.
+    pub fn target(&self, name: &str) -> Option<&Arc<Target>> {
+        self.targets.iter().find(|target| target.name == name)
+    }
+
+    /// The hook with this name.
+    pub fn hook(&self, name: &str) -> Option<&Arc<Hook>> {
+        self.hooks.iter().find(|hook| hook.name == name)
+    }
+}
+
+/// Why the file cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the webhooks file {path} {}", .mistakes.join("; "))]
+pub struct WebhooksFileError {
+    /// As configured.
+    pub path: PathBuf,
+    /// Each continues the sentence "the webhooks file …".
+    pub mistakes: Vec<String>,
+}
+
+/// Reads the file and those that it names; their paths are relative to it. Blocks on the disk.
+///
+/// Errors: [`WebhooksFileError`], with all mistakes at once.
+pub fn read(path: &Path, lookup: &Arc<dyn Lookup>) -> Result<WebhooksFile, WebhooksFileError> {
+    let invalid = |mistakes| WebhooksFileError { path: path.to_owned(), mistakes };
+    let text = read_text(path).map_err(|why| invalid(vec![why]))?;
+    let table: toml::Table = toml::from_str(&text).map_err(|e| {
+        let line = e.span().map_or(1, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
+        // The parser's own message may quote the line.
+        invalid(vec![format!("is not TOML: see line {line}")])
+    })?;
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let mut files = TargetFiles::new(dir, Arc::clone(lookup));
+    let mut mistakes = Vec::new();
+    if table.keys().any(|key| !matches!(key.as_str(), "target" | "hook")) {
+        mistakes.push("has a key that is none of [[target]] and [[hook]]".to_owned());
+    }
+    let mut read = WebhooksFile::default();
+    for (i, entry) in tables(&table, "target", TARGETS_MAX, &mut mistakes).iter().enumerate() {
+        let mut entry = Table::new(entry, format!("target {}", i + 1), &mut mistakes);
+        let target = target(&mut entry, &mut files);
+        entry.finish();
+        if let Some(target) = target {
+            if read.target(&target.name).is_some() {
+                entry.report("another target has the same name");
+            }
+            read.targets.push(Arc::new(target));
+        }
+    }
+    for (i, entry) in tables(&table, "hook", HOOKS_MAX, &mut mistakes).iter().enumerate() {
+        let mut entry = Table::new(entry, format!("hook {}", i + 1), &mut mistakes);
+        let hook = hook(&mut entry, &read);
+        entry.finish();
+        if let Some(hook) = hook {
+            if read.hook(&hook.name).is_some() {
+                entry.report("another hook has the same name");
+            }
+            read.hooks.push(Arc::new(hook));
+        }
+    }
+    read.files = files.read;
+    read.files.insert(0, path.to_owned());
+    if mistakes.is_empty() { Ok(read) } else { Err(invalid(mistakes)) }
+}
+
+/// The tables with this name, in double brackets.
+fn tables<'t>(table: &'t toml::Table, name: &str, maximum: usize, mistakes: &mut Vec<String>) -> &'t [toml::Value] {
+    let entries = match table.get(name) {
+        None => &[][..],
+        Some(toml::Value::Array(entries)) => entries,
+        Some(_) => {
+            mistakes.push(format!("must have [[{name}]] in double brackets"));
+            &[]
+        }
+    };
+    if entries.len() > maximum {
+        mistakes.push(format!("has {} {name}s, but must have at most {maximum}", entries.len()));
+    }
+    &entries[..entries.len().min(maximum)]
+}
+
+/// Reports all mistakes of one target.
+fn target(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Target> {
+    let name = entry.name("name");
+    if let Some(name) = &name {
+        entry.place = format!("target `{name}`");
+    }
+    let url = entry.text("url");
+    if url.is_none() {
+        entry.report("it needs a `url`");
+    }
+    let url = url.and_then(|text| entry.check("`url`", parse_url(&text)));
+    let (private, insecure) = (entry.flag("private"), entry.flag("insecure"));
+    if let Some(url) = url.as_ref().filter(|url| url.scheme() == "http" && !insecure) {
+        let is_local = literal_address(url).map(|ip| ip.to_canonical().is_loopback());
+        if !is_local.unwrap_or_else(|| url.host_str() == Some("localhost")) {
+            entry.report("`url` is http to another machine: use https, or say `insecure = true`");
+        }
+    }
+    let secrets = entry.texts("secret_files", SECRETS_MAX);
+    let secrets: Vec<_> = secrets.iter().filter_map(|file| files.secret(entry, file)).collect();
+    let headers = entry.text("headers_file").and_then(|file| files.headers(entry, &file)).unwrap_or_default();
+    let principals = entry.has("principals").then(|| entry.texts("principals", PRINCIPALS_MAX));
+    let principals = principals
+        .map(|names| names.iter().filter_map(|name| entry.check("`principals`", PrincipalName::parse(name))).collect());
+    let form = form(entry, files);
+    if form == Some(Form::Standard) && secrets.is_empty() {
+        entry.report("it needs `secret_files`, or nobody could tell its messages from others: `redlockd hook secret`");
+    }
+    let method = method(entry);
+    let authorities = entry.text("ca_file");
+    let (url, policy) = (url?, super::address::AddressPolicy { private, loopback_only: false });
+    let policy = super::address::AddressPolicy { loopback_only: url.scheme() == "http" && !insecure, ..policy };
+    let client = files.client(entry, policy, url.scheme() == "https", authorities)?;
+    Some(Target { name: name?, url, method: method?, form: form?, secrets, headers, principals, policy, client })
+}
+
+fn form(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Form> {
+    let word = entry.text("form").unwrap_or_else(|| "standard".to_owned());
+    let (token, git_ref) = (entry.text("token_file"), entry.text("ref"));
+    if word != "gitlab-trigger" && (token.is_some() || git_ref.is_some()) {
+        entry.report("`token_file` and `ref` belong to `form = \"gitlab-trigger\"`");
+    }
+    match word.as_str() {
+        "standard" => Some(Form::Standard),
+        "github-dispatch" => Some(Form::GithubDispatch),
+        "gitlab-trigger" => match (token, git_ref) {
+            (Some(token), Some(git_ref)) if !git_ref.is_empty() => {
+                Some(Form::GitlabTrigger { token: files.line(entry, "token_file", &token)?, git_ref })
+            }
+            _ => {
+                entry.report("`form = \"gitlab-trigger\"` needs `token_file` and `ref`");
+                None
+            }
+        },
+        _ => {
+            entry.report("`form` must be standard, github-dispatch or gitlab-trigger");
+            None
+        }
+    }
+}
+
+fn method(entry: &mut Table<'_>) -> Option<Method> {
+    match entry.text("method").as_deref() {
+        None | Some("POST") => Some(Method::POST),
+        Some("PUT") => Some(Method::PUT),
+        Some("PATCH") => Some(Method::PATCH),
+        Some(_) => {
+            entry.report("`method` must be POST, PUT or PATCH");
+            None
+        }
+    }
+}
+
+/// Reports all mistakes of one hook.
+fn hook(entry: &mut Table<'_>, read: &WebhooksFile) -> Option<Hook> {
+    let name = entry.name("name");
+    if let Some(name) = &name {
+        entry.place = format!("hook `{name}`");
+    }
+    let target = entry.text("target").and_then(|target| read.target(&target).cloned());
+    if target.is_none() {
+        entry.report("it needs a `target`: the name of one that stands in this file without a mistake");
+    }
+    let words = entry.texts("events", HookEvent::ALL.len());
+    let mut events = HookEvents::default();
+    for word in &words {
+        match HookEvent::parse(word) {
+            Some(event) => events = events.with(event),
+            None => {
+                let known = HookEvent::ALL.map(HookEvent::as_str).join(", ");
+                entry.report(&format!("`events` has an unknown one; there are {known}"));
+            }
+        }
+    }
+    if words.is_empty() {
+        entry.report("it needs `events`");
+    }
+    let names_text = match entry.is_text("names") {
+        true => entry.text("names").into_iter().collect(),
+        false => entry.texts("names", PATTERNS_MAX),
+    };
+    let names: Vec<_> =
+        names_text.iter().filter_map(|pattern| entry.check("`names`", Pattern::parse(pattern))).collect();
+    let waiting = entry.text("waiting_longer").map(|text| entry.check("`waiting_longer`", parse_duration(&text)));
+    let waiting_longer = waiting.map_or(Some(WAITING_LONGER), |parsed| parsed.filter(|wait| !wait.is_zero()))?;
+    (names.len() == names_text.len()).then_some(())?;
+    Some(Hook { name: name?, target: target?, events, names, names_text, waiting_longer })
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

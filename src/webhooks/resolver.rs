@@ -1,0 +1,70 @@
+//! Resolves the name of a receiver for one connection, and keeps the addresses that its target allows. The check is made here
+//! and not before, since a name may resolve to another address a moment later (DNS rebinding).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use super::address::{self, AddressPolicy, Refused};
+
+/// Addresses of one name that are considered.
+const ADDRESSES_MAX: usize = 64;
+
+/// Looks names up. Tests have their own name server.
+pub trait Lookup: Send + Sync + 'static {
+    /// The addresses of a name.
+    ///
+    /// Errors: those of the lookup.
+    fn lookup(&self, host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>>;
+}
+
+/// The machine's resolver.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemLookup;
+
+impl Lookup for SystemLookup {
+    fn lookup(&self, host: String) -> BoxFuture<'static, io::Result<Vec<IpAddr>>> {
+        Box::pin(async move { Ok(tokio::net::lookup_host((host, 0)).await?.map(|found| found.ip()).collect()) })
+    }
+}
+
+/// A name has no address that its target may be reached at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.0)]
+pub struct AddressRefused(pub Refused);
+
+/// The resolver of the connections to targets with one policy.
+pub(super) struct CheckedResolver {
+    pub(super) lookup: Arc<dyn Lookup>,
+    pub(super) policy: AddressPolicy,
+}
+
+impl Resolve for CheckedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (found, policy) = (self.lookup.lookup(name.as_str().to_owned()), self.policy);
+        Box::pin(async move {
+            let allowed = allowed(&found.await?, policy)?;
+            // Port 0: that of the URL.
+            Ok(Box::new(allowed.into_iter().map(|ip| SocketAddr::new(ip, 0))) as Addrs)
+        })
+    }
+}
+
+/// Errors: the rule that refused the first address, where none is left.
+fn allowed(found: &[IpAddr], policy: AddressPolicy) -> Result<Vec<IpAddr>, AddressRefused> {
+    let mut refused = None;
+    let mut allowed = Vec::new();
+    for ip in found.iter().take(ADDRESSES_MAX) {
+        match address::check(*ip, policy) {
+            Ok(()) => allowed.push(*ip),
+            Err(rule) => _ = refused.get_or_insert(rule),
+        }
+    }
+    match (allowed.is_empty(), refused) {
+        (true, Some(rule)) => Err(AddressRefused(rule)),
+        _ => Ok(allowed),
+    }
+}
