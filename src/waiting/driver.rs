@@ -15,7 +15,7 @@ use crate::mutant::{Mutant, is};
 use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
-use crate::redlock::engine::{ListObserver, Redlock};
+use crate::redlock::engine::Redlock;
 use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{LeaseTag, Notice, NotificationHandler, NotificationSource, Topic};
@@ -41,8 +41,8 @@ struct Slot {
     changed: Notify,
 }
 
-struct State {
-    queue: Queue,
+pub(super) struct State {
+    pub(super) queue: Queue,
     slots: BTreeMap<WaiterId, Arc<Slot>>,
     places: Places,
     next: WaiterId,
@@ -56,25 +56,15 @@ pub(crate) type PartyOf = Box<dyn Fn(&LeaseRecord) -> Option<Party> + Send + Syn
 
 pub(super) struct Shared<N, C, E> {
     pub(super) engine: Redlock<N, C, E>,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// By node; `None`: it publishes nothing, or only this process ends leases there.
-    channels: RwLock<Vec<Option<Arc<Subscriptions>>>>,
+    pub(super) channels: RwLock<Vec<Option<Arc<Subscriptions>>>>,
     party_of: PartyOf,
     on_deadlock: OnceLock<DeadlockObserver>,
 }
 
 /// The waiters of one instance. Cheap to clone.
 pub(crate) struct WaitDriver<N, C, E>(pub(super) Arc<Shared<N, C, E>>);
-
-/// Does not keep the queues alive.
-pub(crate) struct WeakDriver<N, C, E>(Weak<Shared<N, C, E>>);
-
-impl<N, C, E> WeakDriver<N, C, E> {
-    /// The queues, if they are still there.
-    pub(crate) fn upgrade(&self) -> Option<WaitDriver<N, C, E>> {
-        self.0.upgrade().map(WaitDriver)
-    }
-}
 
 impl<N, C, E> Clone for WaitDriver<N, C, E> {
     fn clone(&self) -> Self {
@@ -101,16 +91,6 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             }
         }));
         Self(shared)
-    }
-
-    /// Calls this when nodes were added, or the list is another one.
-    pub(crate) fn observe_list(&self, observer: ListObserver) {
-        self.0.engine.observe_list(observer);
-    }
-
-    /// For observers that the engine keeps.
-    pub(crate) fn downgrade(&self) -> WeakDriver<N, C, E> {
-        WeakDriver(Arc::downgrade(&self.0))
     }
 
     /// Sets who is called with deadlocks that are reported, under the lock of the queues. Only the first call counts.
@@ -302,11 +282,6 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         read(&self.0.state.lock().queue)
     }
 
-    /// The channels of all nodes that have one.
-    pub(crate) fn channels(&self) -> Vec<Arc<Subscriptions>> {
-        self.0.channels.read().iter().flatten().cloned().collect()
-    }
-
     /// Subscribes to the ends of this resource's leases until the guard is dropped.
     pub(crate) fn subscribe(&self, resource: &ResourceName) -> SubscriptionGuard {
         SubscriptionGuard::new(self.channels(), Topic::LeaseEnded(resource.clone()))
@@ -314,38 +289,12 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
 }
 
 impl<N: Node, C: Clock, E: Entropy> Shared<N, C, E> {
-    /// Receives the notices of nodes that were added, and waits for those of the nodes that vote.
-    fn follow_list(self: &Arc<Self>) {
-        let handler = Arc::downgrade(self) as Weak<dyn NotificationHandler>;
-        let mut state = self.state.lock();
-        let known = self.channels.read().len();
-        for (node, added) in self.engine.nodes.iter().enumerate().skip(known) {
-            let channel = match added.notifications() {
-                NotificationSource::Subscriptions(channel) => Some(Arc::clone(channel)),
-                NotificationSource::PollOnly | NotificationSource::Local => None,
-            };
-            self.channels.write().push(channel.clone());
-            let Some(channel) = channel else { continue };
-            channel.add_handler(node, Weak::clone(&handler));
-            if channel.is_connected() {
-                self.handle_in(&mut state, Event::Connection { node, is_up: true });
-            }
-            for resource in state.queue.subscribed_to() {
-                if channel.subscribe(&Topic::LeaseEnded(resource.clone())) {
-                    self.handle_in(&mut state, Event::Subscribed(resource, node));
-                }
-            }
-        }
-        let members = self.engine.members();
-        self.handle_in(&mut state, Event::List { members });
-    }
-
     pub(super) fn handle(&self, event: Event) {
         self.handle_in(&mut self.state.lock(), event);
     }
 
     /// Under the lock, so that actions take effect in the order of their events.
-    fn handle_in(&self, state: &mut State, event: Event) {
+    pub(super) fn handle_in(&self, state: &mut State, event: Event) {
         let (mut event, mut more) = (Some(event), Vec::new());
         while let Some(next) = event.take().or_else(|| more.pop()) {
             let (now, random) = (self.engine.clock.now(), self.engine.entropy.bits());

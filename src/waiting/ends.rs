@@ -85,6 +85,17 @@ impl Queue {
         nodes.count_ones() as usize >= needed
     }
 
+    /// The resources whose ends are subscribed to.
+    pub(super) fn subscribed_to(&self) -> Vec<ResourceName> {
+        let subscribed = self.resources.iter().filter(|(_, known)| known.wants_subscription);
+        subscribed.map(|(resource, _)| resource.clone()).collect()
+    }
+
+    pub(super) fn list(&mut self, members: u64) {
+        self.members = members;
+        self.settings.nodes = usize::try_from(members.count_ones()).unwrap_or(usize::MAX);
+    }
+
     pub(super) fn subscribe(&mut self, resource: &ResourceName) {
         let Some(known) = self.resources.get_mut(resource) else { return };
         if !std::mem::replace(&mut known.wants_subscription, true) {

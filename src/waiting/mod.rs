@@ -2,6 +2,7 @@
 //! `wake`, the search for deadlocks in `deadlock`, and places of callers who are away in `places`), and what runs it on
 //! clocks, nodes and tasks (`driver`, and `handover` for releases).
 
+mod channels;
 pub mod deadlock;
 pub(crate) mod driver;
 mod ends;

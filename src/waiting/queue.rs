@@ -76,20 +76,11 @@ impl Queue {
             Event::Notice(resource, node, notice) => self.notice(&resource, node, notice),
             Event::Subscribed(resource, node) => self.subscribed(&resource, node),
             Event::Connection { node, is_up } => self.connection(node, is_up),
-            Event::List { members } => {
-                self.members = members;
-                self.settings.nodes = usize::try_from(members.count_ones()).unwrap_or(usize::MAX);
-            }
+            Event::List { members } => self.list(members),
             Event::HeldUntil(resource, until) => self.set_held(&resource, until, Mode::Exclusive),
         }
         self.start_due();
         std::mem::take(&mut self.actions)
-    }
-
-    /// The resources whose ends are subscribed to.
-    pub(super) fn subscribed_to(&self) -> Vec<ResourceName> {
-        let subscribed = self.resources.iter().filter(|(_, known)| known.wants_subscription);
-        subscribed.map(|(resource, _)| resource.clone()).collect()
     }
 
     // Coming and going.
