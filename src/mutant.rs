@@ -120,6 +120,8 @@ mutants! {
     /// Each needs several faults in one order within milliseconds, once in tens of thousands of seeds. The model of the
     /// protocol has them; `sim::mutants::rare_mutants` searches for them when run by hand.
     RARE {
+        /// Where everybody forgot, the list of nodes is the configured one again.
+        ListForgotten,
         /// Who takes its place again is served together with the one that was first meanwhile.
         ReturnedIsSecond,
         /// A quarantine ordered from a node with a stepped clock ends when that clock returns. Found when a node loses its

@@ -2,7 +2,7 @@
 //! What the queue says is to be done for a waiter its request's task does: a caller that hangs up takes its attempt along.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;

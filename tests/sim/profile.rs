@@ -175,7 +175,7 @@ impl Profile {
 
     /// The length of the shortest list.
     pub(super) fn shortest_list(&self) -> usize {
-        if self.relists { (self.nodes - 1).max(1) } else { self.nodes }
+        if self.relists { 1 } else { self.nodes }
     }
 
     /// What instances call a server.

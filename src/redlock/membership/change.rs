@@ -67,7 +67,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         if rivals.len() < names.len() || ended.len() < names.len() {
             return Outcome::Displaced; // a node was added meanwhile
         }
-        let known = Known { names: &names, members: &members, rivals, ended, addresses: &addresses, configured };
+        let own = &self.views.current();
+        let known = Known { names: &names, members: &members, rivals, ended, addresses: &addresses, configured, own };
         let refuses = |reply: &&MemberStatus| !reply.is_done && Member::from(*reply).is_fillable;
         if replies.iter().flatten().any(refuses) {
             return Outcome::Displaced;

@@ -81,6 +81,8 @@ pub(crate) struct Known<'a> {
     pub(crate) addresses: &'a [Option<Arc<str>>],
     /// So many of the names, the first ones, are the list of every view that has none.
     pub(crate) configured: usize,
+    /// The view of this instance.
+    pub(crate) own: &'a Arc<View>,
 }
 
 /// A new view.
@@ -141,7 +143,17 @@ impl Known<'_> {
         let chosen = shown().filter(|view| votes_in(view) >= self.quorum(view)).max_by_key(|view| view.id);
         let counts =
             |view: &&Arc<View>| chosen.is_none_or(|chosen| view.id > chosen.id && self.is_promised(view.id, chosen));
-        shown().filter(counts).max_by_key(|view| view.id).or(chosen).cloned().unwrap_or_default()
+        let believed = shown().filter(counts).max_by_key(|view| view.id).or(chosen).cloned();
+        believed.unwrap_or_else(|| self.remembered())
+    }
+
+    /// Where nobody votes: no view, with the latest list that a process, or this instance, remembers. Else everybody would go back
+    /// to the configured one, and the quorums of two lists need not meet.
+    fn remembered(&self) -> Arc<View> {
+        let views = self.members.iter().flatten().map(|m| &m.view).chain([self.own]);
+        let latest = views.filter(|view| view.list.is_some()).max_by_key(|view| view.id);
+        let latest = latest.filter(|_| !mutant::is(Mutant::ListForgotten)).map(|view| View::clone(view));
+        Arc::new(View { id: ViewId::NONE, ..latest.unwrap_or_default() })
     }
 
     fn sound(&self) -> impl Iterator<Item = (usize, &Member)> {
@@ -171,7 +183,7 @@ impl Known<'_> {
     pub(crate) fn is_confirmed(&self, view: &View, name: &NodeId, used: Option<&Option<Arc<str>>>) -> bool {
         let Some(entry) = view.entry(name).filter(|entry| entry.address.is_some()) else { return true };
         let is_used = used.is_some_and(|own| *own == entry.address);
-        let shows = self.sound().filter(|(_, m)| m.view.entry(name) == Some(entry)).count();
+        let shows = self.members.iter().flatten().filter(|m| m.view.entry(name) == Some(entry)).count();
         is_used || shows >= self.quorum(view).min(self.quorum_before(view)) || mutant::is(Mutant::AddressOfOneNode)
     }
 

@@ -39,8 +39,16 @@ fn forgot(run: &str, is_served: bool) -> Option<Member> {
 
 fn derive(members: &[Option<Member>], rivals: [bool; 3]) -> Option<Change> {
     let names = names();
-    Known { names: &names, members, rivals: &rivals, ended: &[false; 3], addresses: &[], configured: 3 }
-        .derive(ViewId::NONE.above(9).above(9).above(9), 0)
+    Known {
+        names: &names,
+        members,
+        rivals: &rivals,
+        ended: &[false; 3],
+        addresses: &[],
+        configured: 3,
+        own: &Arc::default(),
+    }
+    .derive(ViewId::NONE.above(9).above(9).above(9), 0)
 }
 
 #[test]
@@ -74,10 +82,18 @@ fn a_process_that_the_highest_view_does_not_name_does_not_count() {
 fn a_process_outside_the_highest_view_gives_up_its_vote_where_too_few_are_left_to_fill_it() {
     let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));
     let to_give_up = |members: &[Option<Member>]| {
-        Known { names: &names(), members, rivals: &[false; 3], ended: &[false; 3], addresses: &[], configured: 3 }
-            .to_give_up()
-            .first()
-            .copied()
+        Known {
+            names: &names(),
+            members,
+            rivals: &[false; 3],
+            ended: &[false; 3],
+            addresses: &[],
+            configured: 3,
+            own: &Arc::default(),
+        }
+        .to_give_up()
+        .first()
+        .copied()
     };
     assert_eq!(to_give_up(&[votes("a1", &high), votes("b1", &low), forgot("c2", true)]), Some(1));
     assert_eq!(to_give_up(&[votes("a1", &high), votes("b1", &low), votes("c1", &low)]), None, "two can fill it");
@@ -107,6 +123,7 @@ fn a_node_that_has_ended_is_not_waited_for_and_leaves_the_roster() {
             ended: &ended,
             addresses: &[],
             configured: 3,
+            own: &Arc::default(),
         };
         (known.waited_for(), known.derive(ViewId::NONE.above(9).above(9), 0))
     };
@@ -136,7 +153,15 @@ fn the_first_view_names_those_that_voted_before_there_were_views() {
 /// What is believed of these members, and what follows from it.
 fn seen(members: &[Option<Member>], addresses: &[Option<Arc<str>>]) -> (ViewId, Vec<usize>, Vec<usize>, bool) {
     let names = names();
-    let known = Known { names: &names, members, rivals: &[false; 3], ended: &[false; 3], addresses, configured: 3 };
+    let known = Known {
+        names: &names,
+        members,
+        rivals: &[false; 3],
+        ended: &[false; 3],
+        addresses,
+        configured: 3,
+        own: &Arc::default(),
+    };
     let (base, named) = known.base();
     (base.id, named, known.to_give_up(), known.has_stray())
 }

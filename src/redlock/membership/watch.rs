@@ -28,6 +28,7 @@ pub(super) struct Latest {
     pub(super) ended: Vec<bool>,
     pub(super) addresses: Vec<Option<Arc<str>>>,
     pub(super) configured: usize,
+    pub(super) own: Arc<View>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
@@ -68,6 +69,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let current = self.engine.views.current();
         if current.id == ViewId::NONE {
             self.learn_cluster();
+            if base.list.is_some() {
+                self.follow_list(&base, &latest, false);
+            }
             let is_everybody = named.len() == latest.configured || self.is_older_than(FIRST_VIEW_WAITS);
             return named.len() >= quorum && is_everybody && matches!(self.change().await, Outcome::Done(_));
         }
@@ -121,14 +125,14 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let rivals = health.iter().map(|health| health.rival.is_some()).collect();
         let ended = self.ended(&health);
         let (addresses, configured) = (self.engine.addresses(), self.engine.configured());
-        Latest { names, members, rivals, ended, addresses, configured }
+        Latest { names, members, rivals, ended, addresses, configured, own: self.engine.views.current() }
     }
 }
 
 impl Latest {
     pub(super) fn known(&self) -> Known<'_> {
-        let Self { names, members, rivals, ended, addresses, configured } = self;
-        Known { names, members, rivals, ended, addresses, configured: *configured }
+        let Self { names, members, rivals, ended, addresses, configured, own } = self;
+        Known { names, members, rivals, ended, addresses, configured: *configured, own }
     }
 
     /// Nodes that vote in a lower view, and that this one names: those that may take it, or those that promised a higher one.
