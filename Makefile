@@ -22,18 +22,24 @@ test-fast: ## the tests that start no server, no browser and no simulation: unde
 	cargo test --locked --lib --test tidy -- --skip sim:: --skip queue_model::
 	cargo test --locked --test contract -- reference:: embedded::
 
+# Without npm, or without the registry, the test that needs it is skipped.
+target/node/stamp: tests/node/package.json | deps
+	@mkdir -p target/node
+	@if ! command -v npm >/dev/null; then exit 0; fi; \
+	cp tests/node/package.json target/node/ && npm install --prefix target/node --no-fund --no-audit --silent && touch $@
+
 # The simulation runs thousands of histories in the library's unit tests. Optimised, they take a third of the time, and the
 # library five minutes of compiling: worth it for all of them, and not while one is being written.
 OPTIMISED = --config 'profile.test.package.redlockd.opt-level=1'
 
-test: deps target/venv/stamp ## install what is missing, then run every test
+test: deps target/venv/stamp target/node/stamp ## install what is missing, then run every test
 	cargo test --locked --lib $(OPTIMISED)
 	cargo test --locked --bins --examples --test '*'
 	cargo test --locked --doc
 
 incident: deps ## half an hour of failures in two minutes, and what pages, events, metrics, alerts and log said; then a rolling restart under 300 requests/s
 	REDLOCKD_SCREENSHOTS=1 cargo test --locked --test browser incident:: -- --ignored --nocapture
-	REDLOCKD_ROLLING_RATE=$(or $(RATE),300) cargo test --locked --test it rolling:: -- --ignored --nocapture
+	REDLOCKD_ROLLING_RATE=$(or $(RATE),300) cargo test --locked --test it rolling:: -- --nocapture
 
 model: ## check the models of the protocol within larger bounds than `make test` does (minutes)
 	REDLOCKD_MODEL_IN_DEPTH=1 cargo test --locked --test model -- --nocapture --test-threads 1

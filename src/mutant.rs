@@ -75,6 +75,10 @@ mutants! {
         ReleaseBelievesAll,
         /// A node that was probed before is refused as part of a new cluster.
         InitBlocked,
+        /// A node that refuses a set keeps those of its resources that were free.
+        HalfSetKept,
+        /// A failed attempt of a set is cancelled for its first resource only.
+        HalfSetCancelled,
     }
     /// Bugs of the wait queue. `tests/sim` finds each within its budget of seeds.
     FOUND_IN_QUEUES {

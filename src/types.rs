@@ -19,6 +19,8 @@ pub const RESOURCE_MAX_BYTES: usize = 255;
 pub const RESERVED_PREFIX: &str = "redlockd:";
 /// The longest `owner` label, in bytes.
 pub const OWNER_MAX_BYTES: usize = 128;
+/// What stands for the owner in the setting `owner_url`.
+pub const OWNER_PLACE: &str = "{owner}";
 /// The longest `note` label, in bytes.
 pub const NOTE_MAX_BYTES: usize = 512;
 /// The maximum number of `metadata` pairs.
@@ -167,6 +169,12 @@ impl Token {
 
     fn new(text: Box<str>) -> Self {
         Self(Arc::new(Secret { text, hash: OnceLock::new() }))
+    }
+
+    /// Makes a token of the name that another protocol gives a lock, and of whom the lock belongs to. No client can send such a
+    /// token, also where it knows both: it has a character that [`Self::parse`] refuses.
+    pub fn derived(protocol: &str, belongs_to: &str, name: &str) -> Self {
+        Self::new(format!("{protocol}:{belongs_to}:{name}").into())
     }
 
     /// Makes a token of random bytes.

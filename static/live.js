@@ -101,7 +101,16 @@
     }
   };
 
+  // The server writes UTC; the time of the reader's clock, and how long ago it was, are shown at the pointer.
+  const showLocalTimes = () => {
+    for (const e of document.querySelectorAll("time[datetime]")) {
+      const at = Date.parse(e.dateTime);
+      if (!Number.isNaN(at)) e.title = `${new Date(at).toLocaleString()} on your clock, ${clock(Date.now() - at)} ago`;
+    }
+  };
+
   const replace = (fresh) => {
+    document.title = fresh.title;
     for (const part of document.querySelectorAll("[data-live]")) {
       const other = fresh.getElementById(part.id);
       if (other === null) continue;
@@ -111,6 +120,7 @@
       patchChildren(part, document.adoptNode(other));
       seen.set(part, text);
     }
+    showLocalTimes();
   };
 
   const refresh = async () => {
@@ -157,7 +167,7 @@
     } else if (source === null) {
       source = new EventSource("/ui/stream");
       for (const kind of ["acquired", "released", "expired", "forced", "lost", "deadlock", "node_down", "node_up", "quarantined",
-        "quorum_lost", "quorum_back",
+        "two_servers", "quorum_lost", "quorum_back",
         "started", "stopping", "reloaded"])
         source.addEventListener(kind, want);
       want();
@@ -167,6 +177,7 @@
   document.addEventListener("visibilitychange", listen);
   document.addEventListener("focusout", () => { if (wanted) setTimeout(want); });
   showStatus("on", "Live");
+  showLocalTimes();
   listen();
   setInterval(tick, 1000);
 })();

@@ -19,6 +19,8 @@ mod leases;
 mod redis_server;
 #[path = "contract/servers.rs"]
 mod servers;
+#[path = "contract/sets.rs"]
+mod sets;
 #[path = "contract/steps.rs"]
 mod steps;
 #[path = "contract/subject.rs"]
@@ -94,6 +96,20 @@ macro_rules! kept_cases_on {
     };
 }
 
+macro_rules! set_cases_on {
+    ($start:expr) => {
+        each! { sets on $start;
+            a_set_is_ordinary_leases
+            a_set_that_is_refused_takes_nothing
+            a_token_that_holds_some_of_a_set_acquires_the_rest
+            a_set_that_arrives_after_the_cancel_of_one_of_it_is_refused
+            a_set_is_claimed_once_by_each_attempt_and_not_too_often
+            the_largest_set_is_taken_and_given_back
+            a_late_set_gets_no_vote
+        }
+    };
+}
+
 macro_rules! server_cases_on {
     ($start:expr) => {
         each! { servers on $start;
@@ -115,6 +131,9 @@ macro_rules! server_cases_on {
             the_longest_quarantine_that_any_instance_asked_for_counts
             a_served_quarantine_ends_with_a_seed_above_all_fences
             an_expired_counter_does_not_lower_the_fence
+        }
+        each! { sets on $start;
+            a_foreign_lock_of_any_type_keeps_a_set_out
         }
     };
 }
@@ -146,6 +165,7 @@ mod reference {
     filling_cases_on!(crate::declared(crate::Reference::start()));
     lease_cases_on!(crate::declared(crate::Reference::start()));
     kept_cases_on!(crate::declared(crate::Reference::start()));
+    set_cases_on!(crate::declared(crate::Reference::start()));
     server_cases_on!(crate::declared(crate::Reference::start()));
     waiter_cases_on!(crate::Reference::start());
 }
@@ -153,6 +173,7 @@ mod reference {
 mod embedded {
     lease_cases_on!(crate::Embedded::start());
     kept_cases_on!(crate::Embedded::start());
+    set_cases_on!(crate::Embedded::start());
     waiter_cases_on!(crate::Embedded::start());
 }
 
@@ -160,6 +181,7 @@ mod redis {
     filling_cases_on!(crate::declared(crate::RedisServer::start()));
     lease_cases_on!(crate::declared(crate::RedisServer::start()));
     kept_cases_on!(crate::declared(crate::RedisServer::start()));
+    set_cases_on!(crate::declared(crate::RedisServer::start()));
     server_cases_on!(crate::declared(crate::RedisServer::start()));
     waiter_cases_on!(crate::RedisServer::start());
 }

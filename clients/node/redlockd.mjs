@@ -134,7 +134,10 @@ function readKey(keyFile) {
   return key
 }
 
-const lockPath = (resource) => `/locks/${resource.split('/').map(encodeURIComponent).join('/')}`
+const lockPath = (resource) =>
+  typeof resource === 'string'
+    ? `/locks/${resource.split('/').map(encodeURIComponent).join('/')}`
+    : `/locks?${resource.map((name) => `resource=${encodeURIComponent(name)}`).join('&')}`
 
 /**
  * A client of one or several instances, which are tried in turn, the one that answered last first. Each request has a
@@ -284,7 +287,10 @@ function deadlineOf(lease, started) {
   return after(started, waited - Math.ceil(waited / 100) + lease.valid_for_ms)
 }
 
-/** A held lock. `token` (secret), `fence`, `lease` (the answer), `signal` (aborted with LockLost when the lease is lost). */
+/**
+ * A held lock. `token` (secret), `fence` (undefined for several names), `fences` (a Map of name and fence), `lease` (the answer),
+ * `signal` (aborted with LockLost when the lease is lost).
+ */
 export class Lock {
   #client
   #deadline
@@ -295,6 +301,7 @@ export class Lock {
   #renewing = Promise.resolve()
 
   /**
+   * resource: a name; or an array of 2 to 16 names, which are acquired all or none, and are lost all as soon as one is.
    * ttl, wait: milliseconds, or texts such as "30s". owner, note, metadata: labels for people. margin: milliseconds before
    * the deadline at which the lease counts as lost (default: a tenth of the TTL, at most 500). signal: gives the wait up.
    * renew: false for no timer.
@@ -334,7 +341,8 @@ export class Lock {
     this.#ttl = lease.ttl_ms
     this.#margin = margin === undefined ? Math.min(lease.ttl_ms / 10, 500) : milliseconds(margin, 'margin')
     this.#deadline = deadline
-    Object.assign(this, { resource, token, fence: lease.fence, lease })
+    const fences = new Map((lease.leases ?? [lease]).map((one) => [one.resource, one.fence]))
+    Object.assign(this, { resource, token, fence: lease.fence, fences, lease })
   }
 
   get signal() { return this.#lost.signal }

@@ -61,7 +61,7 @@ impl HoldEvent {
 #[serde(default)]
 pub struct Event {
     /// `acquired`, `extended`, `released`, `expired`, `forced`, `lost`, `deadlock`, `node_down`, `node_up`, `quarantined`,
-    /// `quorum_lost`, `quorum_back`, `started`, `stopping` or `reloaded`.
+    /// `two_servers`, `quorum_lost`, `quorum_back`, `started`, `stopping` or `reloaded`.
     pub event: String,
     /// When, on the clock of the reporting instance. Milliseconds since 1970.
     pub at_ms: u64,

@@ -4,16 +4,20 @@
 //! `valid_for_ms`, counted from before it sent its request.
 
 mod events;
+mod hooks;
 mod locks;
 mod nodes;
 mod problem;
+mod sets;
 
 pub use events::{Event, HoldEvent, PastEvents};
+pub use hooks::{HookReplay, HookState, HookTarget, HookTry, Hooks};
 pub use locks::{
     FenceCheck, Holder, Lease, List, ListEntry, Lock, NodeHold, Quorum, Revoked, TokenText, Waiter, WaitingAt,
 };
 pub use nodes::{Finding, Health, NodeState, Nodes};
-pub use problem::{DeadlockEdge, FieldError, Members, NodeVote, ProblemDetails};
+pub use problem::{DeadlockEdge, FieldError, LockInfo, Members, NodeVote, ProblemDetails};
+pub use sets::{BlockedBy, LeaseOfSet, LeaseSet, SetResult, SetResults};
 
 /// The only mode.
 pub const MODE_EXCLUSIVE: &str = "exclusive";

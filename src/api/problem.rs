@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::locks::{Holder, Quorum};
+use super::sets::{BlockedBy, SetResult};
 
 /// One node's vote in a round.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +64,27 @@ pub struct DeadlockEdge {
     pub token_id: String,
 }
 
+/// A lock as Terraform and OpenTofu describe it, with their names of the members.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct LockInfo {
+    /// Its name, which Terraform draws for each run.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// What the run does.
+    pub operation: String,
+    /// More about it.
+    pub info: String,
+    /// User and host.
+    pub who: String,
+    /// Of Terraform.
+    pub version: String,
+    /// RFC 3339.
+    pub created: String,
+    /// Of the state.
+    pub path: String,
+}
+
 /// Extension members of a [`ProblemDetails`]; absent where they do not apply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
@@ -76,6 +98,12 @@ pub struct Members {
     /// The holders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holders: Option<Vec<Holder>>,
+    /// Of a request for several locks: those that others hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocked_by: Option<Box<[BlockedBy]>>,
+    /// Of a request for several locks: what became of each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub results: Option<Box<[SetResult]>>,
     /// Number of waiters at all instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<usize>,
@@ -124,6 +152,9 @@ pub struct Members {
     /// The invalid fields.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors: Option<Vec<FieldError>>,
+    /// Under `/terraform`: the lock that stands in the way, in the members that Terraform reads.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub lock_info: Option<Box<LockInfo>>,
 }
 
 #[cfg(test)]

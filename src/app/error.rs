@@ -9,6 +9,7 @@ use crate::http::server::tls::TlsError;
 use crate::nodes::embedded::OpenError;
 use crate::redlock::monitor::InitError;
 use crate::types::NodeId;
+use crate::webhooks::file::WebhooksFileError;
 
 /// Why the service could not start, or stopped by itself.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +51,9 @@ pub enum AppError {
     /// The access file cannot be read.
     #[error(transparent)]
     Access(#[from] AccessFileError),
+    /// The file of targets and hooks cannot be used.
+    #[error("`webhooks_file`: {0}")]
+    Webhooks(#[source] WebhooksFileError),
     /// The server's certificate or key cannot be used.
     #[error("`listen_tls_cert`: {0}")]
     Tls(#[from] TlsError),

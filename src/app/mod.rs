@@ -7,6 +7,7 @@ mod init;
 mod nodes;
 mod service;
 mod settings;
+mod webhooks;
 
 pub use error::AppError;
 pub use init::init;

@@ -14,6 +14,7 @@ use super::background::BackgroundTasks;
 use super::error::AppError;
 use super::nodes::{ConfiguredRedlock, cluster_params, node_ids, node_opener, observer, open_nodes, redlock_settings};
 use super::settings::{authenticator, http_settings, open_audit, server_tls, ui_state, warn_of_readable_keys};
+use super::webhooks::{self, HooksTask};
 use crate::audit;
 use crate::auth::authenticator::Authenticator;
 use crate::config::Config;
@@ -60,6 +61,7 @@ pub struct App {
     tls: Option<Arc<Tls>>,
     limits: ServeLimits,
     audit: Option<AuditTask>,
+    hooks: HooksTask,
     drain_delay: Duration,
 }
 
@@ -139,13 +141,16 @@ impl App {
         let authenticator = Arc::new(authenticator(config)?);
         keep_leases(config, &manager, &metrics, &authenticator);
         let (tls, limits) = (server_tls(config)?.map(Arc::new), ServeLimits::from_config(config));
+        let webhooks = webhooks::open(config, &manager, &metrics)?;
         let state = AppState::new(manager.clone(), metrics, http_settings(config)?)
             .with_authenticator(Arc::clone(&authenticator))
+            .with_webhooks(Arc::clone(&webhooks))
             .with_audit(audit)
             .with_ui(ui_state(config, latencies));
         let audit = audit_writer.map(AuditTask::spawn);
         let drain_delay = config.drain_delay;
-        let app = Self { listener, state, engine, monitor, embedded, tasks, tls, limits, audit, drain_delay };
+        let hooks = HooksTask::spawn(&webhooks, manager.clone());
+        let app = Self { listener, state, engine, monitor, embedded, tasks, tls, limits, audit, hooks, drain_delay };
         app.reload_on_change(config, &authenticator)?;
         app.wait_for_nodes().await;
         if let Some((a, b)) = app.monitor.same_server() {
@@ -218,6 +223,7 @@ impl App {
             tracing::warn!("clean-ups did not finish before the stop; the TTL of their keys ends them");
         }
         close_embedded(self.embedded).await;
+        self.hooks.finish(drain_timeout).await;
         if let Some(audit) = self.audit {
             audit.finish(drain_timeout.max(AUDIT_FLUSH_MIN)).await;
         }
@@ -246,7 +252,10 @@ impl App {
             .access_file
             .iter()
             .map(|path| WatchedFiles::access(path.clone(), Arc::clone(authenticator), report()));
+        let webhooks =
+            (config.webhooks_file.iter()).map(|_| WatchedFiles::webhooks(Arc::clone(&self.state.webhooks), report()));
         let watched: Vec<WatchedFiles> = access
+            .chain(webhooks)
             .chain(
                 self.tls.iter().map(|tls| WatchedFiles::certificates(tls, report(), Arc::clone(&self.state.metrics))),
             )

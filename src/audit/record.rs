@@ -23,7 +23,7 @@ pub struct AuditRecord {
     /// The owner label that the caller gave.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// `acquire`, `hold`, `extend`, `release`, `revoke`, `force-now`, `forget-node`, `replace-node`, `add-node`, `remove-node`; otherwise method and route.
+    /// `acquire`, `hold`, `extend`, `release`, `revoke`, `force-now`, `forget-node`, `replace-node`; otherwise method and route.
     pub action: String,
     /// The resource, if its name is valid.
     #[serde(skip_serializing_if = "Option::is_none")]

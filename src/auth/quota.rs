@@ -52,6 +52,8 @@ pub struct QuotaPermit {
     quotas: Quotas,
     principal: PrincipalName,
     may_wait: bool,
+    /// How many leases the acquire may become.
+    count: usize,
 }
 
 /// Which quota is used up, with its limit.
@@ -64,13 +66,13 @@ pub enum QuotaExceeded {
 }
 
 impl Quotas {
-    /// Reserves one acquire for a principal.
+    /// Reserves one acquire of `count` leases for a principal.
     ///
     /// Errors: [`QuotaExceeded`] if a limit is reached.
     pub fn reserve(
         &self,
         principal: &PrincipalName,
-        may_wait: bool,
+        (count, may_wait): (usize, bool),
         leases_max: usize,
         waiters_max: usize,
         now: BootTime,
@@ -80,16 +82,17 @@ impl Quotas {
         if may_wait && totals.waiting >= waiters_max {
             return Err(QuotaExceeded::Waiters(waiters_max));
         }
-        if totals.leases + totals.pending >= leases_max {
+        let is_over = |totals: &Totals| totals.leases + totals.pending + count > leases_max;
+        if is_over(&totals) {
             totals = accounts.remove_expired(principal, now);
         }
-        if totals.leases + totals.pending >= leases_max {
+        if is_over(&totals) {
             return Err(QuotaExceeded::Leases(leases_max));
         }
         let totals = accounts.totals.entry(principal.clone()).or_default();
-        totals.pending += 1;
+        totals.pending += count;
         totals.waiting += usize::from(may_wait);
-        Ok(QuotaPermit { quotas: self.clone(), principal: principal.clone(), may_wait })
+        Ok(QuotaPermit { quotas: self.clone(), principal: principal.clone(), may_wait, count })
     }
 
     /// Counts an event stream until the permit is dropped; `None` where the principal has [`STREAMS_PER_PRINCIPAL`].
@@ -181,7 +184,7 @@ impl Drop for QuotaPermit {
     fn drop(&mut self) {
         let mut accounts = self.quotas.0.lock();
         let Some(totals) = accounts.totals.get_mut(&self.principal) else { return };
-        totals.pending = totals.pending.saturating_sub(1);
+        totals.pending = totals.pending.saturating_sub(self.count);
         totals.waiting = totals.waiting.saturating_sub(usize::from(self.may_wait));
     }
 }
@@ -247,11 +250,11 @@ mod tests {
     #[test]
     fn leases_count_until_they_end_expire_or_are_replaced() {
         let quotas = Quotas::default();
-        let reserve = |now| quotas.reserve(&principal("ci"), false, 2, 9, at(now));
+        let reserve = |now| quotas.reserve(&principal("ci"), (1, false), 2, 9, at(now));
         reserve(10).expect("below the limit").granted(&resource("a"), at(40));
         reserve(10).expect("below the limit").granted(&resource("b"), at(40));
         assert_eq!(reserve(10).expect_err("at the limit"), QuotaExceeded::Leases(2));
-        assert!(quotas.reserve(&principal("ann"), false, 2, 9, at(10)).is_ok());
+        assert!(quotas.reserve(&principal("ann"), (1, false), 2, 9, at(10)).is_ok());
         quotas.ended(&resource("a"));
         let permit = reserve(11).expect("one lease has ended");
         assert_eq!(reserve(11).expect_err("one acquire is in progress"), QuotaExceeded::Leases(2));
@@ -269,7 +272,7 @@ mod tests {
             "a lease that a connection renews counts as long as the connection"
         );
         quotas
-            .reserve(&principal("ann"), false, 2, 9, at(62))
+            .reserve(&principal("ann"), (1, false), 2, 9, at(62))
             .expect("below the limit")
             .granted(&resource("c"), at(90));
         drop(held);
@@ -281,9 +284,23 @@ mod tests {
     }
 
     #[test]
+    fn an_acquire_of_several_leases_counts_each() {
+        let quotas = Quotas::default();
+        let reserve = |count| quotas.reserve(&principal("ci"), (count, true), 3, 9, at(1));
+        assert_eq!(reserve(4).expect_err("more than the limit"), QuotaExceeded::Leases(3));
+        let permit = reserve(2).expect("below the limit");
+        assert!(reserve(2).is_err() && reserve(1).is_ok(), "two may be granted");
+        permit.granted(&resource("a"), at(40));
+        permit.granted(&resource("b"), at(40));
+        drop(permit);
+        assert_eq!(quotas.totals(&principal("ci")), (2, 0));
+        assert!(reserve(2).is_err() && reserve(1).is_ok());
+    }
+
+    #[test]
     fn a_lease_that_the_service_keeps_takes_no_place_of_an_acquire_in_progress() {
         let quotas = Quotas::default();
-        let reserve = || quotas.reserve(&principal("ci"), false, 2, 9, at(1));
+        let reserve = || quotas.reserve(&principal("ci"), (1, false), 2, 9, at(1));
         let _permit = reserve().expect("below the limit");
         quotas.kept(&resource("a"), at(40), || Some(principal("ci")));
         assert_eq!(reserve().expect_err("one lease, one acquire"), QuotaExceeded::Leases(2));
@@ -294,17 +311,17 @@ mod tests {
     #[test]
     fn waiters_count_while_they_wait() {
         let quotas = Quotas::default();
-        let permit = quotas.reserve(&principal("ci"), true, 9, 1, at(1)).expect("below the limit");
+        let permit = quotas.reserve(&principal("ci"), (1, true), 9, 1, at(1)).expect("below the limit");
         assert_eq!(
-            quotas.reserve(&principal("ci"), true, 9, 1, at(1)).expect_err("at the limit"),
+            quotas.reserve(&principal("ci"), (1, true), 9, 1, at(1)).expect_err("at the limit"),
             QuotaExceeded::Waiters(1)
         );
         assert!(
-            quotas.reserve(&principal("ci"), false, 9, 1, at(1)).is_ok(),
+            quotas.reserve(&principal("ci"), (1, false), 9, 1, at(1)).is_ok(),
             "a request that does not wait is not counted"
         );
         drop(permit);
-        assert!(quotas.reserve(&principal("ci"), true, 9, 1, at(1)).is_ok());
+        assert!(quotas.reserve(&principal("ci"), (1, true), 9, 1, at(1)).is_ok());
     }
 
     proptest! {
@@ -317,7 +334,7 @@ mod tests {
                 let now = u64::try_from(now).expect("small");
                 let (person, thing) = (principal(people[usize::from(person)]), resource(things[usize::from(thing)]));
                 match step {
-                    0 | 1 => if let Ok(permit) = quotas.reserve(&person, step == 1, 2, 2, at(now)) {
+                    0 | 1 => if let Ok(permit) = quotas.reserve(&person, (1, step == 1), 2, 2, at(now)) {
                         if step == 0 { permit.granted(&thing, at(now + 3)) } else { drop(permit.held(&thing)) }
                     },
                     2 => quotas.ended(&thing),

@@ -160,6 +160,12 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: KeyCommand,
     },
+    /// Call-backs and hooks: make and verify signatures, list, test
+    #[command(disable_help_subcommand = true)]
+    Hook {
+        #[command(subcommand)]
+        command: super::hook::HookCommand,
+    },
     /// Inspect the configuration
     #[command(disable_help_subcommand = true, arg_required_else_help = false)]
     Config {

@@ -70,6 +70,20 @@ fn rows(form: OutputFormat, headings: &[&str], cells: &[Vec<String>]) -> String 
     }
 }
 
+/// Targets and hooks.
+pub(super) fn hooks(hooks: &api::Hooks, form: OutputFormat) -> String {
+    let answer = |last: &Option<api::HookTry>| {
+        last.as_ref().map(|last| one_line(&format!("{} at {}", last.answer, last.at))).unwrap_or_default()
+    };
+    let target =
+        |t: &api::HookTarget| vec!["target".into(), t.name.clone(), t.origin.clone(), String::new(), answer(&t.last)];
+    let hook = |h: &api::HookState| {
+        vec!["hook".into(), h.name.clone(), h.state.clone(), h.queued.to_string(), answer(&h.last)]
+    };
+    let cells: Vec<_> = hooks.targets.iter().map(target).chain(hooks.hooks.iter().map(hook)).collect();
+    rows(form, &["KIND", "NAME", "STATE", "WAITING", "LAST TRY"], &cells)
+}
+
 /// The members of a lease that are shown, in this order, if the answer has them.
 const LEASE_KEYS: [&str; 8] =
     ["token_id", "fence", "owner", "note", "ttl_ms", "valid_for_ms", "kept_until", "expires_at"];

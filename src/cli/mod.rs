@@ -8,6 +8,7 @@ mod commands;
 mod doctor;
 pub mod exit;
 mod format;
+mod hook;
 mod introspect;
 mod key;
 mod nodes;
@@ -29,6 +30,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::config::{DEFAULTS, Environment, Loaded, redact};
 use args::{Cli, Command, ConfigArgs, ConfigCommand, KeyCommand};
 use commands::CommandIo;
+use hook::HookCommand;
 use output::print_line;
 
 /// Runs the program with these arguments, the first of which is its own name, and returns its exit
@@ -71,6 +73,8 @@ pub fn run(
             exit::OK
         }
         Command::Key { command: KeyCommand::New(args) } => key::new(&args, out, err),
+        Command::Hook { command: HookCommand::Secret(args) } => hook::secret(&args, out, err),
+        Command::Hook { command: HookCommand::Verify(args) } => hook::verify(&args, env, err),
         Command::Doctor(settings) => match load(settings, env, err) {
             Ok(loaded) => doctor::doctor(&loaded, out, err),
             Err(code) => code,
@@ -96,6 +100,10 @@ fn load(settings: ConfigArgs, env: &impl Environment, err: &mut dyn Write) -> Re
 fn load_for_service(settings: ConfigArgs, env: &impl Environment, err: &mut dyn Write) -> Result<Loaded, u8> {
     let loaded = load(settings, env, err)?;
     if let Some(Err(error)) = loaded.config.access_file.as_deref().map(crate::auth::access_file::read) {
+        print_line(err, &format!("redlockd: {error}"));
+        return Err(exit::CONFIG);
+    }
+    if let Some(Err(error)) = loaded.config.webhooks_file.as_deref().map(crate::webhooks::check) {
         print_line(err, &format!("redlockd: {error}"));
         return Err(exit::CONFIG);
     }
@@ -164,6 +172,7 @@ fn remote_command<E: Environment>(command: Command, console: &mut CommandIo<'_, 
         Command::Fence(args) => commands::fence(&args, console),
         Command::List(args) => commands::list(&args, console),
         Command::Nodes(args) => nodes::nodes(&args, console),
+        Command::Hook { command } => hook::remote(command, console),
         Command::Force(args) => commands::force(&args, console),
         Command::Watch(args) => watch::watch(&args, console),
         Command::Events(args) => commands::events(&args, console),

@@ -57,6 +57,11 @@ pub enum ForcedRelease {
     Now,
 }
 
+fn hook_path(name: &str, action: &str) -> String {
+    let name = percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC);
+    format!("/hooks/{name}/{action}")
+}
+
 fn lock_path(resource: &ResourceName) -> String {
     format!("/locks/{resource}")
 }
@@ -235,23 +240,24 @@ impl Client {
             .json()
     }
 
-    /// `POST /nodes/{node}`: adds a name with the server at this URL, or removes it (`None`). `timeout`: for the answer.
+    /// `GET /hooks`. Errors: [`ClientError`].
+    pub async fn hooks(&self) -> Result<api::Hooks, ClientError> {
+        self.send(&ApiRequest::new(Method::GET, "/hooks".to_owned())).await?.json()
+    }
+
+    /// `POST /hooks/{name}/test`. `timeout`: for the answer.
     ///
-    /// Errors: [`ClientError`]. Cancel: the list may or may not be changed.
-    pub async fn list_node(
-        &self,
-        node: &NodeId,
-        url: Option<&str>,
-        reason: &str,
-        timeout: Duration,
-    ) -> Result<api::Nodes, ClientError> {
-        let body = Some(match url {
-            Some(url) => json!({ "action": "add", "url": url, "reason": reason }),
-            None => json!({ "action": "remove", "reason": reason }),
-        });
-        self.send(&ApiRequest { body, timeout, ..ApiRequest::new(Method::POST, format!("/nodes/{node}")) })
-            .await?
-            .json()
+    /// Errors: [`ClientError`]. Cancel: the test may have been sent.
+    pub async fn test_hook(&self, name: &str, timeout: Duration) -> Result<api::HookTry, ClientError> {
+        let request = ApiRequest::new(Method::POST, hook_path(name, "test"));
+        self.send(&ApiRequest { timeout, ..request }).await?.json()
+    }
+
+    /// `POST /hooks/{name}/replay`.
+    ///
+    /// Errors: [`ClientError`]. Cancel: messages may be sent again.
+    pub async fn replay_hook(&self, name: &str) -> Result<api::HookReplay, ClientError> {
+        self.send(&ApiRequest::new(Method::POST, hook_path(name, "replay"))).await?.json()
     }
 
     /// `GET /health/live` or `/health/ready`.

@@ -14,8 +14,8 @@ use super::nodes::{MAX_NODES, NodeSpec, node_list};
 use super::raw::RawValue;
 use super::setting_macro::settings;
 use super::value_types::{
-    LogFormat, LogLevel, address, directory, flag, host_names, integer, networks, odd_integer, one_of, path, period,
-    template,
+    LogFormat, LogLevel, address, directory, flag, host_names, integer, networks, odd_integer, one_of, owner_url, path,
+    period, template,
 };
 use crate::nodes::redis::Identity;
 use crate::protocol::keys::KeyTemplate;
@@ -120,9 +120,19 @@ settings! {
         /// Why: nobody is asked meanwhile whether the lease is still needed.
         max_keep: Duration = "24h" in period(SECOND..=720 * HOUR);
 
+        /// How long the service keeps a lock of Terraform whose address has no `keep`; never longer than max_keep.
+        /// Why: a run that was killed keeps its lock so long, unless it is unlocked; a longer run loses it.
+        terraform_keep: Duration = "2h" in period(SECOND..=720 * HOUR);
+
         /// Number of kept leases at which this instance refuses further ones (429).
         /// Why: each costs a renewal on every node three times per TTL. Those of another instance that ended are kept in any case.
         kept_total: usize = 10000 in integer(1..=1_000_000);
+
+        /// File with the targets of call-backs and the hooks; its format is in docs/workflows.md.
+        /// Range: "" is none: no call-back is allowed
+        /// Why: the service sends only to where its administrator allows. Reloaded on SIGHUP and when it, or a file that it names,
+        /// changes.
+        webhooks_file: Option<PathBuf> = "" in path();
 
         /// Maximum number of waiters for one resource on this instance.
         /// Range: at most waiters_total
@@ -155,6 +165,11 @@ settings! {
         /// Set it to the name that your users type. With insecure_no_auth on an address that other machines can reach, an
         /// empty list allows every name.
         allowed_hosts: Vec<String> = [] in host_names();
+
+        /// Address of what an owner is, with `{owner}` in it: the pages link owners to it, for example to their jobs.
+        /// Range: "" is none; an http or https URL with `{owner}` once, after its host
+        /// Why: who sees a lock that is held too long wants to see the job that holds it. The owner is percent-encoded.
+        owner_url: String = "" in owner_url();
     }
 
     "Nodes" {

@@ -13,13 +13,16 @@ use super::raw::RawValue;
 use crate::duration::{format_duration, parse_duration};
 use crate::nodes::redis::Identity;
 use crate::protocol::keys::{KeyTemplate, TEMPLATE_MAX_BYTES};
-use crate::types::RESERVED_PREFIX;
+use crate::types::{OWNER_PLACE, RESERVED_PREFIX};
 
 /// Maximum number of trusted networks: proxies are usually in a few.
 const NETWORKS_MAX: usize = 64;
 /// Maximum number of names in `allowed_hosts`, and the maximum length of one (RFC 1035).
 const HOSTS_MAX: usize = 32;
 const HOST_MAX_BYTES: usize = 253;
+
+/// Maximum length of `owner_url`.
+const OWNER_URL_MAX_BYTES: usize = 512;
 
 /// Why a value was refused.
 #[derive(Debug)]
@@ -242,6 +245,32 @@ pub(super) fn host_names() -> ValueType<Vec<String>> {
     let requirement = format!("a list of host names without ports, {such}, at most {HOSTS_MAX}");
     ValueType::new(requirement, read, |value: &Vec<String>| value.clone().into())
         .with_range(format!("a list of at most {HOSTS_MAX} names without ports, {such}"))
+}
+
+/// The template of the address of an owner; empty is none.
+pub(super) fn owner_url() -> ValueType<String> {
+    let read = |raw: &RawValue| {
+        let text = raw.text().ok_or_else(no_hint)?;
+        if text.is_empty() || is_owner_url(text) { Ok(text.to_owned()) } else { Err(no_hint()) }
+    };
+    ValueType::new(
+        format!(
+            "an http or https URL with {OWNER_PLACE} once, after its host, at most {OWNER_URL_MAX_BYTES} characters"
+        ),
+        read,
+        |value: &String| value.clone().into(),
+    )
+}
+
+/// Whoever names an owner chooses no host: the place is after it.
+fn is_owner_url(text: &str) -> bool {
+    let Some((before, after)) = text.split_once(OWNER_PLACE) else { return false };
+    let filled = format!("{before}x{after}").parse::<axum::http::Uri>();
+    let is_web = filled.is_ok_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty())
+    });
+    let has_host = before.split_once("://").is_some_and(|(_, rest)| rest.contains('/'));
+    is_web && has_host && !before.contains('#') && !after.contains(OWNER_PLACE) && text.len() <= OWNER_URL_MAX_BYTES
 }
 
 /// The template of a lock's key.

@@ -53,6 +53,27 @@ fn hosts_are_a_list_of_names_without_ports() {
 }
 
 #[test]
+fn an_owner_chooses_no_host() {
+    for good in ["https://ci.example/job/{owner}", "http://ci.example:8080/?q={owner}&x=1", ""] {
+        assert_eq!(from_toml("owner_url", good), Ok(good.into()), "{good}");
+    }
+    for wrong in [
+        "https://{owner}.example/",
+        "https://ci.example{owner}/",
+        "https://ci.example?{owner}",
+        "https://ci.example/",
+        "https://ci.example/{owner}/{owner}",
+        "javascript:alert({owner})",
+        "/job/{owner}",
+        "https:///{owner}",
+        "https://ci.example/a b/{owner}",
+        &format!("https://ci.example/{}{{owner}}", "a".repeat(500)),
+    ] {
+        assert!(from_toml("owner_url", wrong).unwrap_err().contains("{owner} once, after its host"), "{wrong}");
+    }
+}
+
+#[test]
 fn former_notations_are_refused_with_the_present_one() {
     assert_eq!(
         from_toml("ui", "off").unwrap_err(),

@@ -4,6 +4,7 @@
 
 pub mod allowed_hosts;
 pub mod api;
+mod by_method;
 pub(crate) mod connection;
 pub(crate) mod format;
 pub mod head_checks;
@@ -23,9 +24,10 @@ use axum::Router;
 use axum::extract::Request;
 use axum::handler::Handler;
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{MethodRouter, delete, get, patch, post};
+use axum::routing::{MethodRouter, any, delete, get, patch, post};
 
-use api::{documents, events, fences, health, list, locks, metrics, nodes};
+use api::{documents, events, fences, health, hooks, list, locks, metrics, nodes, sets, terraform};
+use by_method::{ByMethod, Methods};
 use middleware::auth::AuthLayer;
 use middleware::request_layer::RequestLayer;
 use path::LOCKS_PREFIX;
@@ -53,16 +55,26 @@ where
     S: Clone + Send + Sync + 'static,
 {
     let mut router = Router::new().fallback(no_such_path.layer(layer.clone()));
-    let mut paths: Vec<(MatchedRoute, &str, MethodRouter<S>)> = Vec::new();
+    let mut paths: Vec<(&Route, Methods<S>)> = Vec::new();
     for (route, handler) in handlers.filter(|(route, _)| route.method != "HEAD") {
-        let handler = handler.layer(layer.clone().matched(route.into()));
-        match paths.iter_mut().find(|(_, pattern, _)| *pattern == route.pattern) {
-            Some((_, _, methods)) => *methods = std::mem::take(methods).merge(handler),
-            None => paths.push((MatchedRoute { path: route.path, operation: None }, route.pattern, handler)),
+        let handler = (route.method, handler.layer(layer.clone().matched(route.into())));
+        match paths.iter_mut().find(|(other, _)| other.pattern == route.pattern) {
+            Some((_, methods)) => methods.push(handler),
+            None => paths.push((route, vec![handler])),
         }
     }
-    for (path, pattern, methods) in paths {
-        router = router.route(pattern, methods.fallback(no_such_method.layer(layer.clone().matched(path))));
+    for (Route { path, pattern, .. }, methods) in paths {
+        let otherwise = no_such_method.layer(layer.clone().matched(MatchedRoute { path, operation: None }));
+        let handlers = match methods.iter().all(|(method, _)| by_method::is_own(method)) {
+            true => methods
+                .into_iter()
+                .map(|(_, handler)| handler)
+                .reduce(MethodRouter::merge)
+                .unwrap_or_default()
+                .fallback(otherwise),
+            false => any(ByMethod::new(methods, any(otherwise))),
+        };
+        router = router.route(pattern, handlers);
     }
     router
 }
@@ -72,12 +84,20 @@ fn handler(operation: Operation) -> MethodRouter<AppState> {
         Operation::Acquire => post(locks::acquire),
         Operation::Extend => patch(locks::extend),
         Operation::Release => delete(locks::release),
+        Operation::AcquireSet => post(sets::acquire),
+        Operation::ExtendSet => patch(sets::extend),
+        Operation::ReleaseSet => delete(sets::release),
         Operation::Inspect => get(locks::inspect),
         Operation::CheckFence => get(fences::check),
+        Operation::TerraformLock => any(terraform::lock),
+        Operation::TerraformUnlock => any(terraform::unlock),
         Operation::List => get(list::list),
         Operation::Nodes => get(nodes::nodes),
         Operation::ChangeNode => post(nodes::change),
         Operation::Events => get(events::events),
+        Operation::Hooks => get(hooks::list),
+        Operation::TestHook => post(hooks::test),
+        Operation::ReplayHook => post(hooks::replay),
         Operation::Live => get(health::live),
         Operation::Ready => get(health::ready),
         Operation::Metrics => get(metrics::metrics),

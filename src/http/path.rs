@@ -1,7 +1,7 @@
 //! Resource names in paths: decoded exactly once, then checked. The permission check and the handler both read them
 //! here, so that they cannot see different names.
 
-use axum::http::Uri;
+use axum::http::{Method, Uri};
 use percent_encoding::percent_decode_str;
 
 use super::problem::Problem;
@@ -11,6 +11,11 @@ use crate::types::{NodeId, ResourceName};
 pub const LOCKS_PREFIX: &str = "/locks/";
 /// The prefix of the path of a fence check.
 pub const FENCES_PREFIX: &str = "/fences/";
+
+/// The prefix of the paths for Terraform.
+pub const TERRAFORM_PREFIX: &str = "/terraform/";
+/// What `POST` and `DELETE` have after the name there.
+const TERRAFORM_SUFFIX: &str = "/lock";
 
 /// The path of the login form.
 pub const LOGIN: &str = "/ui/login";
@@ -47,6 +52,26 @@ pub fn resource_after(uri: &Uri, prefix: &str) -> Result<ResourceName, Problem> 
     let decoded = percent_decode_str(raw).decode_utf8();
     let name = decoded.map_err(|_| invalid("the resource name is not UTF-8".to_owned()))?;
     ResourceName::parse(&name).map_err(|error| invalid(error.0))
+}
+
+/// The resource in a path for Terraform: the name for `LOCK` and `UNLOCK`, followed by `/lock` for the other methods. No such
+/// name ends in `/lock` itself, so that one path never means two resources.
+///
+/// Errors: `invalid`, naming `resource`.
+pub fn terraform_resource(method: &Method, uri: &Uri) -> Result<ResourceName, Problem> {
+    let whole = resource_after(uri, TERRAFORM_PREFIX)?;
+    let invalid = |detail: &str| Err(Problem::invalid_field("resource", detail));
+    let name = match method.as_str() {
+        "LOCK" | "UNLOCK" => whole.as_str(),
+        _ => match whole.as_str().strip_suffix(TERRAFORM_SUFFIX) {
+            Some(name) => name,
+            None => return invalid("POST and DELETE are for /terraform/{resource}/lock"),
+        },
+    };
+    if name.ends_with(TERRAFORM_SUFFIX) {
+        return invalid("a name that ends in /lock cannot be locked by Terraform");
+    }
+    ResourceName::parse(name).map_err(|error| Problem::invalid_field("resource", error.0))
 }
 
 #[cfg(test)]
@@ -118,6 +143,30 @@ mod tests {
         assert_eq!(resource_after(&uri("/ui/locks/a/b%2Fc"), "/ui/locks/").expect("a name").as_str(), "a/b/c");
         for wrong in ["/ui/locks/", "/ui/locks/a//b", "/ui/locks/%3Cb%3E", "/ui/locks/%ff", "/ui/locks/a%252Fb"] {
             assert!(resource_after(&uri(wrong), "/ui/locks/").is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_path_for_terraform_is_one_resource() {
+        let name = |method: &str, path: &str| {
+            let method = Method::from_bytes(method.as_bytes()).expect("a method");
+            terraform_resource(&method, &uri(path)).map(|name| name.to_string()).ok()
+        };
+        for (method, path, expected) in [
+            ("LOCK", "/terraform/tf/net", Some("tf/net")),
+            ("UNLOCK", "/terraform/tf%2Fnet", Some("tf/net")),
+            ("POST", "/terraform/tf/net/lock", Some("tf/net")),
+            ("DELETE", "/terraform/tf%2Fnet%2Flock", Some("tf/net")),
+            ("LOCK", "/terraform/lock", Some("lock")),
+            ("POST", "/terraform/lock/lock", Some("lock")),
+            ("LOCK", "/terraform/net/lock", None),
+            ("POST", "/terraform/net/lock/lock", None),
+            ("POST", "/terraform/lock", None),
+            ("DELETE", "/terraform/net", None),
+            ("LOCK", "/terraform/a//b", None),
+            ("LOCK", "/terraform/redlockd:x", None),
+        ] {
+            assert_eq!(name(method, path).as_deref(), expected, "{method} {path}");
         }
     }
 

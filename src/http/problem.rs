@@ -86,7 +86,8 @@ impl Problem {
         self
     }
 
-    fn status(&self) -> StatusCode {
+    /// The status of the answer.
+    pub fn status(&self) -> StatusCode {
         self.0.status.unwrap_or_else(|| self.0.slug.status())
     }
 

@@ -54,6 +54,8 @@ pub enum ProblemKind {
     Unauthenticated,
     /// The required permission is missing.
     Forbidden,
+    /// Call-backs may not go there.
+    CallbackNotAllowed,
     /// The wait queue is full.
     TooManyWaiters,
     /// Another limit is reached.
@@ -84,7 +86,7 @@ const fn entry(
 }
 
 /// In the order of [`ProblemKind`].
-const CATALOGUE: [Entry; 28] = [
+const CATALOGUE: [Entry; 29] = [
     entry(
         ProblemKind::Locked,
         "locked",
@@ -286,6 +288,14 @@ const CATALOGUE: [Entry; 28] = [
         "Authenticated, but the required permission is missing: the right `needed`, on `resource` if it is about one.\n\
          Rights are granted in the access file of the service. Without `needed`: a browser sent the request for a page\n\
          of another site.",
+    ),
+    entry(
+        ProblemKind::CallbackNotAllowed,
+        "callback-not-allowed",
+        StatusCode::FORBIDDEN,
+        "Call-backs may not go there",
+        "The service sends call-backs only to targets that its administrator has written into `webhooks_file`: `callback`\n\
+         must be `target:NAME`, or a URL below that of a target, and the target must be open to the principal.",
     ),
     entry(
         ProblemKind::TooManyWaiters,

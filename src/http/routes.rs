@@ -12,10 +12,20 @@ pub enum Operation {
     Extend,
     /// Release a lease, or end another client's lease.
     Release,
+    /// Acquire several locks, all or none.
+    AcquireSet,
+    /// Extend several leases.
+    ExtendSet,
+    /// Release several leases.
+    ReleaseSet,
     /// Show one lock.
     Inspect,
     /// Check a fence.
     CheckFence,
+    /// Acquire a lock for Terraform.
+    TerraformLock,
+    /// Release it.
+    TerraformUnlock,
     /// List the locks.
     List,
     /// Show the nodes.
@@ -24,6 +34,12 @@ pub enum Operation {
     ChangeNode,
     /// Stream events.
     Events,
+    /// Show targets and hooks.
+    Hooks,
+    /// Send a test.
+    TestHook,
+    /// Send messages of a hook again.
+    ReplayHook,
     /// Liveness.
     Live,
     /// Readiness.
@@ -75,6 +91,14 @@ pub enum UiRoute {
     Latency,
     /// Past events.
     Events,
+    /// Targets and hooks.
+    Hooks,
+    /// Sends a test.
+    TestHook,
+    /// Sends messages of a hook again.
+    ReplayHook,
+    /// What to do about each alert.
+    Runbooks,
     /// The login form.
     Login,
     /// Starts a session.
@@ -127,10 +151,14 @@ const fn route(
     Route { method, path, pattern, operation, codes }
 }
 
+const LOCKS: &str = "/locks";
 const LOCK: &str = "/locks/{resource}";
 const LOCK_PATTERN: &str = "/locks/{*resource}";
 const FENCE: &str = "/fences/{resource}";
 const FENCE_PATTERN: &str = "/fences/{*resource}";
+const TERRAFORM: &str = "/terraform/{resource}";
+const TERRAFORM_LOCK: &str = "/terraform/{resource}/lock";
+const TERRAFORM_PATTERN: &str = "/terraform/{*resource}";
 const PROBLEM: &str = "/problems/{slug}";
 const UI_LOCK: &str = "/ui/locks/{resource}";
 const UI_LOCK_PATTERN: &str = "/ui/locks/{*resource}";
@@ -147,9 +175,15 @@ const UI_ASSET: &str = "/ui/static/{file}";
 const ACQUIRE_CODES: &[u16] = &[200, 201, 400, 401, 403, 406, 409, 410, 413, 415, 421, 423, 429, 503];
 const EXTEND_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 412, 413, 415, 421, 429, 503];
 const RELEASE_CODES: &[u16] = &[202, 204, 400, 401, 403, 404, 409, 410, 412, 413, 415, 421, 429, 503];
+const SET_CODES: &[u16] = &[200, 400, 401, 403, 406, 409, 410, 413, 415, 421, 429, 503];
+const SET_RELEASE_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
 const INSPECT_CODES: &[u16] = &[200, 304, 400, 401, 403, 404, 406, 421, 429, 503];
 const FENCE_CODES: &[u16] = &[200, 400, 401, 403, 406, 410, 412, 421, 429, 503];
+const TERRAFORM_LOCK_CODES: &[u16] = &[200, 400, 401, 403, 410, 413, 415, 421, 423, 429, 503];
+const TERRAFORM_UNLOCK_CODES: &[u16] = &[200, 400, 401, 403, 409, 410, 413, 415, 421, 429, 503];
 const NODE_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 413, 415, 421, 429];
+const HOOK_CODES: &[u16] = &[200, 400, 401, 403, 404, 406, 413, 415, 421, 429];
+const HOOK_FORM_CODES: &[u16] = &[303, 400, 401, 403, 404, 413, 415, 421, 429];
 const READ_CODES: &[u16] = &[200, 400, 401, 403, 406, 421, 429];
 
 const PAGE_CODES: &[u16] = &[200, 400, 401, 403, 421, 429];
@@ -167,17 +201,27 @@ const fn page(path: &'static str, route: UiRoute) -> Route {
 }
 
 /// Every route.
-pub const ROUTES: [Route; 37] = [
+pub const ROUTES: [Route; 51] = [
     route("POST", LOCK, LOCK_PATTERN, Operation::Acquire, ACQUIRE_CODES),
     route("PATCH", LOCK, LOCK_PATTERN, Operation::Extend, EXTEND_CODES),
     route("DELETE", LOCK, LOCK_PATTERN, Operation::Release, RELEASE_CODES),
     route("GET", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
     route("HEAD", LOCK, LOCK_PATTERN, Operation::Inspect, INSPECT_CODES),
     route("GET", FENCE, FENCE_PATTERN, Operation::CheckFence, FENCE_CODES),
-    route("GET", "/locks", "/locks", Operation::List, READ_CODES),
+    route("POST", LOCKS, LOCKS, Operation::AcquireSet, ACQUIRE_CODES),
+    route("PATCH", LOCKS, LOCKS, Operation::ExtendSet, SET_CODES),
+    route("DELETE", LOCKS, LOCKS, Operation::ReleaseSet, SET_RELEASE_CODES),
+    route("GET", LOCKS, LOCKS, Operation::List, READ_CODES),
+    route("LOCK", TERRAFORM, TERRAFORM_PATTERN, Operation::TerraformLock, TERRAFORM_LOCK_CODES),
+    route("UNLOCK", TERRAFORM, TERRAFORM_PATTERN, Operation::TerraformUnlock, TERRAFORM_UNLOCK_CODES),
+    route("POST", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformLock, TERRAFORM_LOCK_CODES),
+    route("DELETE", TERRAFORM_LOCK, TERRAFORM_PATTERN, Operation::TerraformUnlock, TERRAFORM_UNLOCK_CODES),
     route("GET", "/nodes", "/nodes", Operation::Nodes, READ_CODES),
     route("POST", "/nodes/{node}", "/nodes/{*node}", Operation::ChangeNode, NODE_CODES),
     route("GET", "/events", "/events", Operation::Events, &[200, 400, 401, 403, 406, 421, 429]),
+    route("GET", "/hooks", "/hooks", Operation::Hooks, READ_CODES),
+    route("POST", "/hooks/{name}/test", "/hooks/{name}/test", Operation::TestHook, HOOK_CODES),
+    route("POST", "/hooks/{name}/replay", "/hooks/{name}/replay", Operation::ReplayHook, HOOK_CODES),
     route("GET", "/health/live", "/health/live", Operation::Live, &[200]),
     route("GET", "/health/ready", "/health/ready", Operation::Ready, &[200, 400, 503]),
     route("GET", "/metrics", "/metrics", Operation::Metrics, &[200, 401, 403, 421, 429]),
@@ -200,6 +244,10 @@ pub const ROUTES: [Route; 37] = [
     page("/ui/nodes", UiRoute::Nodes),
     page("/ui/latency", UiRoute::Latency),
     page("/ui/events", UiRoute::Events),
+    page("/ui/hooks", UiRoute::Hooks),
+    route("POST", "/ui/hooks/test", "/ui/hooks/test", Operation::Ui(UiRoute::TestHook), HOOK_FORM_CODES),
+    route("POST", "/ui/hooks/replay", "/ui/hooks/replay", Operation::Ui(UiRoute::ReplayHook), HOOK_FORM_CODES),
+    page("/ui/runbooks", UiRoute::Runbooks),
     route("GET", "/ui/login", "/ui/login", Operation::Ui(UiRoute::Login), &[200, 303, 400, 421]),
     route("POST", "/ui/login", "/ui/login", Operation::Ui(UiRoute::LogIn), LOGIN_CODES),
     route("POST", "/ui/logout", "/ui/logout", Operation::Ui(UiRoute::LogOut), LOGIN_CODES),

@@ -20,6 +20,7 @@ use crate::nodes::any::AnyNode;
 use crate::redlock::clock::{BootTime, SystemClock};
 use crate::redlock::entropy::SystemEntropy;
 use crate::types::Ttl;
+use crate::webhooks::ServiceWebhooks;
 
 /// The manager with this machine's clock and randomness, over nodes of any kind.
 pub type ServiceManager = manager::LockManager<AnyNode, SystemClock, SystemEntropy>;
@@ -42,6 +43,8 @@ pub struct HttpSettings {
     pub max_hold: Duration,
     /// The maximum `keep`.
     pub max_keep: Duration,
+    /// How long locks of Terraform are kept, unless a request says otherwise.
+    pub terraform_keep: Duration,
     /// The maximum size of a body. Bytes.
     pub body_limit: usize,
     /// How long a body may take to arrive after its head.
@@ -52,6 +55,8 @@ pub struct HttpSettings {
     pub trusted_proxies: Vec<IpNet>,
     /// Host names under which pages, and without authentication everything, are served.
     pub hosts: AllowedHosts,
+    /// Where pages link owners to: a URL with `{owner}` in it; empty for nowhere.
+    pub owner_url: String,
     /// Other machines can reach the service, and there is no authentication: every page shows a warning.
     pub is_open_to_others: bool,
 }
@@ -72,11 +77,13 @@ impl HttpSettings {
             max_wait: config.max_wait,
             max_hold: config.max_hold,
             max_keep: config.max_keep,
+            terraform_keep: config.terraform_keep.min(config.max_keep),
             body_limit: config.body_limit,
             body_timeout: config.body_timeout,
             uri_limit: config.uri_limit,
             trusted_proxies: config.trusted_proxies.clone(),
             hosts: hosts(config),
+            owner_url: config.owner_url.clone(),
             is_open_to_others: config.is_open_to_others(),
         })
     }
@@ -135,6 +142,8 @@ pub struct StateInner {
     pub authenticator: Arc<Authenticator>,
     /// For the pages; `None`: pages are disabled.
     pub ui: Option<Arc<UiState>>,
+    /// Call-backs and hooks.
+    pub webhooks: Arc<ServiceWebhooks>,
     /// For durations of requests; times in answers come from the manager's clock.
     pub clock: SystemClock,
 }
@@ -152,13 +161,20 @@ impl AppState {
     /// Without authentication, audit log and pages.
     pub fn new(manager: ServiceManager, metrics: Arc<Metrics>, settings: HttpSettings) -> Self {
         let (audit, settings, authenticator) = (Audit::default(), Arc::new(settings), Arc::new(Authenticator::open()));
-        Self(Arc::new(StateInner { manager, metrics, audit, settings, authenticator, ui: None, clock: SystemClock }))
+        let (webhooks, clock) = (Arc::new(ServiceWebhooks::none()), SystemClock);
+        Self(Arc::new(StateInner { manager, metrics, audit, settings, authenticator, ui: None, webhooks, clock }))
     }
 
     /// With authentication.
     #[must_use]
     pub fn with_authenticator(self, authenticator: Arc<Authenticator>) -> Self {
         self.changed(|state| state.authenticator = authenticator)
+    }
+
+    /// With call-backs and hooks.
+    #[must_use]
+    pub fn with_webhooks(self, webhooks: Arc<ServiceWebhooks>) -> Self {
+        self.changed(|state| state.webhooks = webhooks)
     }
 
     /// With pages.
@@ -194,6 +210,11 @@ impl AppState {
             valid_for: lease.deadline.since(now),
             ttl: lease.ttl.as_duration(),
         }
+    }
+
+    /// The same for the leases of a set, which is a replay if all of them are.
+    pub fn measure_set(&self, leases: &[GrantedLease]) -> GrantMeasure {
+        self.measure(leases.iter().min_by_key(|lease| lease.replay).expect("a set has a lease of each resource"))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::auth::rule::Right;
 use crate::redlock::acquire::{AcquireParams, Grant, Refusal, RefusalKind};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
-use crate::redlock::inspect::ClusterInspection;
+use crate::redlock::inspect::InspectionResult;
 use crate::redlock::node::Node;
 use crate::types::{Labels, ResourceName, TokenHash, WaitId};
 use crate::waiting::deadlock::{Party, WaitEdge};
@@ -24,9 +24,6 @@ use crate::waiting::places::{KeepPlace, PlaceKey};
 
 /// Of the hash: names are the administrator's, so nobody can search for two with the same.
 const PRINCIPAL_TAG_BYTES: usize = 8;
-
-/// What the nodes have of a resource, or their answers where no quorum answered.
-type Inspected = Result<ClusterInspection, Vec<Option<crate::protocol::NodeResult>>>;
 
 /// What an acquire means for the queues, besides its parameters for the nodes.
 pub(super) struct Wanted {
@@ -42,9 +39,11 @@ pub(super) struct Wanted {
 }
 
 /// Names the place of a request with this `wait_id`.
-pub(super) fn place_key(resource: &ResourceName, principal: Option<&Principal>, wait_id: &WaitId) -> PlaceKey {
+pub(super) fn place_key(resources: &[ResourceName], principal: Option<&Principal>, wait_id: &WaitId) -> PlaceKey {
     let principal = principal.map_or_else(|| "".into(), |principal| principal.name.as_str().into());
-    PlaceKey { resource: resource.clone(), principal, wait_id: wait_id.clone() }
+    let mut resources = resources.to_vec();
+    resources.sort_unstable();
+    PlaceKey { resources: resources.into(), principal, wait_id: wait_id.clone() }
 }
 
 /// Stands for a principal in the value of a lock, where instances compare holders by it: as long for each name, and
@@ -71,20 +70,20 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         started: BootTime,
         until: BootTime,
     ) -> Result<Grant<N, C, E>, AcquireError> {
-        let (resource, waiting) = (&params.resource, &self.shared.waiting);
+        let (resources, waiting) = (&params.resources, &self.shared.waiting);
         let Wanted { party, has_own_token, refuses_deadlock, principal, keep } = wanted;
         let admission = if until > started {
             Admission::Queued
         } else if has_own_token
-            && self.waiter_count(resource) > 0
-            && Box::pin(waiting.holds(resource, &params.token)).await
+            && resources.iter().any(|resource| self.waiter_count(resource) > 0)
+            && Box::pin(waiting.holds_all(resources, &params.token)).await
         {
             Admission::Passing
         } else {
             Admission::Once
         };
         let request = WaitRequest {
-            resources: [resource.clone()].into(),
+            resources: if has_own_token { Box::pin(self.to_queue_for(params)).await } else { Arc::clone(resources) },
             mode: Mode::Exclusive,
             party,
             token: has_own_token.then(|| params.token.clone()),
@@ -106,11 +105,26 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         match outcome {
             Ok(grant) => Ok(grant),
             Err(WaitError::OthersWait) => {
-                let inspected = Box::pin(self.engine().inspect(resource)).await;
-                Err(self.held_or_no_quorum(resource, inspected, None, started))
+                let inspected = Box::pin(self.engine().inspect_all(resources)).await;
+                Err(self.held_or_no_quorum(params, inspected, None, started))
             }
-            Err(error) => Err(self.acquire_error(resource, error, admission == Admission::Queued, started)),
+            Err(error) => Err(self.acquire_error(params, error, admission == Admission::Queued, started)),
         }
+    }
+
+    /// In which queues a request stands: those of all its resources; of several, not those in which others wait for what its
+    /// token holds already. They wait for the end of that lease, and would keep its holder from the rest.
+    async fn to_queue_for(&self, params: &AcquireParams) -> Arc<[ResourceName]> {
+        let (resources, waiting) = (&params.resources, &self.shared.waiting);
+        let mut queues = Vec::with_capacity(resources.len());
+        if resources.len() > 1 {
+            for resource in resources.iter() {
+                if self.waiter_count(resource) == 0 || !waiting.holds(resource, &params.token).await {
+                    queues.push(resource.clone());
+                }
+            }
+        }
+        if queues.is_empty() { Arc::clone(resources) } else { queues.into() }
     }
 
     /// Counts an acquire for the pages. One that took longer than a round can was refused first, or queued.
@@ -132,13 +146,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         self.shared.events.record_acquire(resource, AcquireSeen { waited, is_contended }, self.wall_ms());
     }
 
-    fn acquire_error(
-        &self,
-        resource: &ResourceName,
-        error: WaitError,
-        waited: bool,
-        started: BootTime,
-    ) -> AcquireError {
+    fn acquire_error(&self, params: &AcquireParams, error: WaitError, waited: bool, started: BootTime) -> AcquireError {
         let refusal = match error {
             WaitError::Refused(refusal) | WaitError::NotAsked(Some(refusal)) => refusal,
             WaitError::NotAsked(None) => return AcquireError::NoQuorum(self.no_quorum(0, Vec::new())),
@@ -150,7 +158,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 return AcquireError::Deadlock { cycle, waited: self.now().since(started) };
             }
             WaitError::TimedOut { position, inspected } => {
-                return self.held_or_no_quorum(resource, inspected, Some(position), started);
+                return self.held_or_no_quorum(params, inspected, Some(position), started);
             }
             WaitError::Replaced => return AcquireError::Replaced,
             WaitError::Differs(field) => return AcquireError::OtherPlace(field),
@@ -166,7 +174,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             | RefusalKind::LimitDiffers(_)
             | RefusalKind::ModeDiffers(_) => AcquireError::NoQuorum(self.no_quorum(refusal.granted, refusal.nodes)),
             RefusalKind::Held => {
-                let held = self.held_refusal(resource, refusal);
+                let held = self.held_refusal(params, refusal);
                 match waited {
                     true => AcquireError::WaitTimeout { held, waited: self.now().since(started), position: 1 },
                     false => AcquireError::Held(held),
@@ -179,16 +187,21 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// position from which its wait ended, if it waited.
     fn held_or_no_quorum(
         &self,
-        resource: &ResourceName,
-        inspected: Inspected,
+        params: &AcquireParams,
+        inspected: Vec<InspectionResult>,
         position: Option<usize>,
         started: BootTime,
     ) -> AcquireError {
-        let inspected = match inspected {
-            Ok(inspected) => inspected,
-            Err(answers) => return AcquireError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers))),
+        let mut known = Vec::with_capacity(inspected.len());
+        for (resource, inspected) in params.resources.iter().zip(inspected) {
+            match inspected {
+                Ok(inspected) => known.push(self.inspection(resource, inspected)),
+                Err(answers) => return AcquireError::NoQuorum(self.no_quorum(0, self.engine().outcomes(&answers))),
+            }
+        }
+        let Some(held) = self.held_by_others(params, known) else {
+            return AcquireError::NoQuorum(self.no_quorum(0, Vec::new()));
         };
-        let held = self.held_by_others(self.inspection(resource, inspected));
         match position {
             Some(position) => AcquireError::WaitTimeout { held, waited: self.now().since(started), position },
             None => AcquireError::Held(held),
@@ -198,11 +211,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// What counts the waiter whose place such a request may take, if there is one.
     pub fn kept_permit(
         &self,
-        resource: &ResourceName,
+        resources: &[ResourceName],
         principal: Option<&Principal>,
         wait_id: &WaitId,
     ) -> Option<Arc<QuotaPermit>> {
-        let permit = self.shared.waiting.permit(&place_key(resource, principal, wait_id))?;
+        let permit = self.shared.waiting.permit(&place_key(resources, principal, wait_id))?;
         permit.downcast().ok()
     }
 

@@ -38,7 +38,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             labels: labels.as_ref().map(Labels::encode),
         };
         if request.kept_for.is_some() && !self.shared.keeper.index(&request.resource).await {
-            return Err(self.extend_error(&hash, ExtendRefusal::Unknown { granted: 0, nodes: Vec::new() }));
+            return Err(self.extend_error(
+                &request.resource,
+                &hash,
+                ExtendRefusal::Unknown { granted: 0, nodes: Vec::new() },
+            ));
         }
         let begun = self.now();
         let extended = match self.engine().extend(&extension).await {
@@ -46,7 +50,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 self.record_decided_round(Round::Extended, begun);
                 extended
             }
-            Err(refusal) => return Err(self.extend_error(&hash, refusal)),
+            Err(refusal) => return Err(self.extend_error(&request.resource, &hash, refusal)),
         };
         let labels = extended.record.labels();
         self.record_own_lease(&hash, (&request.resource, &labels), extended.deadline);
@@ -83,7 +87,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     async fn edited_labels(&self, request: &ExtendRequest, hash: &TokenHash) -> Result<(Labels, Ttl), ExtendError> {
         let view = self.engine().inspect(&request.resource).await.map_err(|answers| ExtendError::NoQuorum {
             no_quorum: self.no_quorum(0, self.engine().outcomes(&answers)),
-            valid_for: self.shared.own_leases.valid_for(hash, self.now()),
+            valid_for: self.shared.own_leases.valid_for(&request.resource, hash, self.now()),
         })?;
         let (mut labels, ttl) = match (view.state.lease_of(hash), &view.state) {
             (Some((record, _)), _) => (record.labels(), record.ttl),
@@ -106,18 +110,18 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         Ok((labels, ttl))
     }
 
-    fn extend_error(&self, hash: &TokenHash, refusal: ExtendRefusal) -> ExtendError {
+    fn extend_error(&self, resource: &ResourceName, hash: &TokenHash, refusal: ExtendRefusal) -> ExtendError {
         match refusal {
             ExtendRefusal::NotHolder => ExtendError::NotHolder,
             ExtendRefusal::Changed(current) => ExtendError::Changed { current },
             ExtendRefusal::Gone(reason) => {
-                let (end, reason) = (self.shared.own_leases.remove(hash), gone(reason));
+                let (end, reason) = (self.shared.own_leases.remove(resource, hash), gone(reason));
                 self.report_lease_end(end.as_ref(), outcome_of(reason));
                 ExtendError::Gone(reason)
             }
             ExtendRefusal::Unknown { granted, nodes } => ExtendError::NoQuorum {
                 no_quorum: self.no_quorum(granted, nodes),
-                valid_for: self.shared.own_leases.valid_for(hash, self.now()),
+                valid_for: self.shared.own_leases.valid_for(resource, hash, self.now()),
             },
         }
     }
@@ -156,12 +160,12 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     ) -> (ReleaseOutcome, Option<Duration>) {
         let begun = self.now();
         // Only for a lease that this instance granted: a made-up token must not wake anybody.
-        let is_ours = self.shared.own_leases.has(token);
+        let is_ours = self.shared.own_leases.has(resource, token);
         // Of a lease that another instance granted, a node is asked first whose it was, for events and metrics.
         let stored = async { if is_ours { None } else { self.engine().inspect_on_one(resource, token).await } };
         let release = self.shared.waiting.release(resource, token, is_ours);
         let (stored, outcome) = futures_util::future::join(Box::pin(stored), release).await;
-        let end = self.shared.own_leases.remove(token).or_else(|| Some(self.end_of(&stored?.labels())));
+        let end = self.shared.own_leases.remove(resource, token).or_else(|| Some(self.end_of(&stored?.labels())));
         if reason != LeaseOutcome::KeptOut {
             self.stop_keeping(resource, token);
         }
@@ -204,7 +208,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             }
             (_, _, None) => return Err(ForceError::NotHeld),
             (_, ForceMode::Now, Some(token)) => {
-                let end = self.shared.own_leases.remove(token);
+                let end = self.shared.own_leases.remove(&request.resource, token);
                 self.report_lease_end(end.as_ref(), LeaseOutcome::Forced);
                 (self.engine().release(&request.resource, token, EndReason::Forced).await, None)
             }

@@ -316,6 +316,24 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         waiting
     }
 
+    /// The longest wait in each queue of this instance, with its owner and how many wait there.
+    pub fn longest_waits(&self) -> Vec<(ListedWaiter, usize)> {
+        let instance = self.instance();
+        let mut queues: HashMap<ResourceName, (ListedWaiter, usize)> = HashMap::new();
+        for waiter in self.waiters().into_iter().filter(|waiter| waiter.instance == *instance) {
+            match queues.get_mut(&waiter.resource) {
+                Some((oldest, count)) => {
+                    *count += 1;
+                    if waiter.waiting > oldest.waiting {
+                        *oldest = waiter;
+                    }
+                }
+                None => _ = queues.insert(waiter.resource.clone(), (waiter, 1)),
+            }
+        }
+        queues.into_values().collect()
+    }
+
     /// Every waiter of this instance, and those that the other instances name, the oldest first.
     pub fn waiters(&self) -> Vec<ListedWaiter> {
         let now = self.now();

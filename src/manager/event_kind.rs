@@ -23,6 +23,8 @@ pub enum EventKind {
     NodeUp,
     /// It answers and has no vote.
     Quarantined,
+    /// Its name leads to two servers, or to one again.
+    TwoServers,
     /// Fewer than a quorum of nodes vote.
     QuorumLost,
     /// A quorum votes again.
@@ -37,7 +39,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Acquired,
         Self::Extended,
         Self::Released,
@@ -48,6 +50,7 @@ impl EventKind {
         Self::NodeDown,
         Self::NodeUp,
         Self::Quarantined,
+        Self::TwoServers,
         Self::QuorumLost,
         Self::QuorumBack,
         Self::Started,
@@ -68,6 +71,7 @@ impl EventKind {
             Self::NodeDown => "node_down",
             Self::NodeUp => "node_up",
             Self::Quarantined => "quarantined",
+            Self::TwoServers => "two_servers",
             Self::QuorumLost => "quorum_lost",
             Self::QuorumBack => "quorum_back",
             Self::Started => "started",

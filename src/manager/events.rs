@@ -2,8 +2,8 @@
 //! through the nodes, those of other instances are received from them. Best effort; publishing never waits.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -45,7 +45,11 @@ pub struct EventHub {
     added: Notify,
     state: Mutex<State>,
     activity: Activity,
+    observer: OnceLock<EventObserver>,
 }
+
+/// Called with each event that this instance saw itself; it must be cheap and never wait.
+pub(crate) type EventObserver = Box<dyn Fn(EventKind, &Event) + Send + Sync>;
 
 #[derive(Default)]
 struct State {
@@ -152,7 +156,13 @@ impl EventHub {
             added: Notify::new(),
             state: Mutex::default(),
             activity: Activity::default(),
+            observer: OnceLock::new(),
         }
+    }
+
+    /// Sets who is called with the events of this instance. Only the first call counts.
+    pub(crate) fn observe(&self, observer: EventObserver) {
+        let _ = self.observer.set(observer);
     }
 
     /// Adds a node's channel to other instances.
@@ -218,8 +228,15 @@ impl EventHub {
     pub fn publish_local(&self, kind: EventKind, wall_ms: u64, describe: impl FnOnce(&mut Event)) {
         let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, ..Event::default() };
         describe(&mut event);
-        self.activity.record_event(kind, &event);
+        self.record(kind, &event);
         self.add(event);
+    }
+
+    fn record(&self, kind: EventKind, event: &Event) {
+        self.activity.record_event(kind, event);
+        if let Some(observer) = self.observer.get() {
+            observer(kind, event);
+        }
     }
 
     /// An acquire of this instance was decided.
@@ -290,7 +307,7 @@ impl EventHub {
         let mut event = Event { event: kind.as_str().to_owned(), at_ms: wall_ms, name, ..Event::default() };
         event.instance = kind.is_incident().then(|| self.name.clone());
         describe(&mut event);
-        self.activity.record_event(kind, &event);
+        self.record(kind, &event);
         event
     }
 

@@ -55,6 +55,8 @@ struct NodeRecord {
     quarantines: QuarantineCounts,
     /// How often it had lost its memory at the last observation.
     losses: u64,
+    /// Since when its name leads to two servers.
+    doubled: Option<BootTime>,
 }
 
 /// A begin or an end.
@@ -66,6 +68,10 @@ pub(super) enum Incident {
     Forgot { node: usize },
     /// A node votes again after so long.
     NodeBack { node: usize, after: Option<Duration> },
+    /// The name of a node leads to two servers.
+    TwoServers { node: usize },
+    /// It leads to one again after so long.
+    OneServer { node: usize, after: Duration },
     /// A quorum votes, for the first time.
     Quorum,
     /// No quorum votes.
@@ -92,6 +98,11 @@ impl Incidents {
         self.state.lock().nodes.get(node).map(|record| record.quarantines).unwrap_or_default()
     }
 
+    /// For how long the name of a node has led to two servers.
+    pub(super) fn doubled_for(&self, node: &NodeId, now: BootTime) -> Option<Duration> {
+        self.state.lock().nodes.get(node)?.doubled.map(|since| now.since(since))
+    }
+
     /// Compares the nodes with the last call. `needed`: the quorum.
     pub(super) fn observe(&self, nodes: &[NodeSummary], needed: usize, at: Moment) -> Vec<Incident> {
         let mut state = self.state.lock();
@@ -100,6 +111,17 @@ impl Incidents {
         let mut incidents = Vec::new();
         for (i, summary) in nodes.iter().enumerate() {
             let record = state.nodes.entry(summary.node.clone()).or_default();
+            match (summary.has_two_servers, record.doubled) {
+                (true, None) => {
+                    record.doubled = Some(at.now);
+                    incidents.push(Incident::TwoServers { node: i });
+                }
+                (false, Some(since)) => {
+                    record.doubled = None;
+                    incidents.push(Incident::OneServer { node: i, after: at.now.since(since) });
+                }
+                _ => {}
+            }
             let before = std::mem::replace(&mut record.state, summary.state.clone());
             let had_vote = std::mem::replace(&mut record.votes, summary.votes);
             let losses = std::mem::replace(&mut record.losses, summary.losses.count);
@@ -176,6 +198,12 @@ pub(super) fn log(incident: &Incident, nodes: &[NodeSummary], needed: usize, sit
             let (node, after_s) = (&nodes[*node].node, after.map(|after| after.as_secs_f64()));
             tracing::info!(%node, after_s, voting, needed, "the node is up and votes");
         }
+        // The node monitor logs it, with the two runs.
+        Incident::TwoServers { .. } => {}
+        Incident::OneServer { node, after } => {
+            let (node, after_s) = (&nodes[*node].node, after.as_secs_f64());
+            tracing::info!(%node, after_s, voting, needed, "the node's name leads to one server again");
+        }
         Incident::Quorum => tracing::info!(voting, needed, "a quorum of nodes votes: locks can be granted"),
         Incident::QuorumLost => {
             let (why, advice) = (reasons(nodes), &situation.advice);
@@ -210,6 +238,7 @@ pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub
         Incident::NodeLost { node, .. } if nodes[*node].state == "down" => EventKind::NodeDown,
         Incident::NodeLost { .. } | Incident::Forgot { .. } => EventKind::Quarantined,
         Incident::NodeBack { .. } => EventKind::NodeUp,
+        Incident::TwoServers { .. } | Incident::OneServer { .. } => EventKind::TwoServers,
         Incident::QuorumLost => EventKind::QuorumLost,
         Incident::QuorumBack { .. } => EventKind::QuorumBack,
         Incident::Quorum => return,
@@ -229,6 +258,15 @@ pub(super) fn publish(incident: &Incident, nodes: &[NodeSummary], hub: &EventHub
             let node = &nodes[*node];
             (event.node, event.reason) = (Some(node.node.to_string()), Some(node.state.clone()));
             event.after_ms = after.as_ref().and_then(ms);
+        }
+        Incident::TwoServers { node } => {
+            let node = &nodes[*node];
+            (event.node, event.reason) = (Some(node.node.to_string()), Some("begun".to_owned()));
+            event.detail = node.why.clone();
+        }
+        Incident::OneServer { node, after } => {
+            (event.node, event.reason) = (Some(nodes[*node].node.to_string()), Some("over".to_owned()));
+            event.after_ms = ms(after);
         }
         Incident::QuorumLost => event.detail = Some(reasons(nodes)),
         Incident::QuorumBack { after, refused } => (event.after_ms, event.refused) = (ms(after), Some(*refused)),
@@ -311,6 +349,22 @@ mod tests {
             incidents.quarantines(&id(1)).by_reason().find(|(reason, _)| *reason == "blank"),
             Some(("blank", 1))
         );
+    }
+
+    #[test]
+    fn two_servers_under_one_name_are_an_incident_with_a_begin_and_an_end() {
+        let incidents = Incidents::default();
+        let observe = |is_doubled, second| {
+            let mut seen = nodes(&["up", "up", "up"]);
+            seen[2].has_two_servers = is_doubled;
+            incidents.observe(&seen, 2, at(second))
+        };
+        assert_eq!(observe(false, 1), [Incident::Quorum]);
+        assert_eq!(observe(true, 2), [Incident::TwoServers { node: 2 }]);
+        assert_eq!(observe(true, 3), []);
+        assert_eq!(incidents.doubled_for(&id(2), at(9).now), Some(Duration::from_secs(7)));
+        assert_eq!(observe(false, 12), [Incident::OneServer { node: 2, after: Duration::from_secs(10) }]);
+        assert_eq!(incidents.doubled_for(&id(2), at(13).now), None);
     }
 
     #[test]

@@ -201,7 +201,7 @@ impl<N: Node, C: Clock, E: Entropy> KeptObserver for LockManager<N, C, E> {
             return;
         }
         self.record_change(resource, |_| LeaseChange::Ended(token.clone()));
-        let own = self.shared.own_leases.remove(token);
+        let own = self.shared.own_leases.remove(resource, token);
         if end != KeptEnd::Lost {
             // Whoever ended it has published the event.
             self.report_lease_end(own.as_ref(), LeaseOutcome::Forced);

@@ -2,6 +2,7 @@
 //! those that nobody ends is reported.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -81,12 +82,15 @@ impl OwnState {
     }
 }
 
-/// Half of a token's hash: 128 bits are enough to tell leases apart, in 16 bytes.
-type Key = [u8; 16];
+/// Half of a token's hash, 128 bits, which are enough to tell tokens apart, and a hash of the resource: one token may have
+/// several leases.
+type Key = ([u8; 16], u64);
 
-fn key(token: &TokenHash) -> Key {
+fn key(resource: &ResourceName, token: &TokenHash) -> Key {
     let hex = token.as_str().as_bytes();
-    std::array::from_fn(|i| nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1]))
+    let mut name = DefaultHasher::new();
+    resource.hash(&mut name);
+    (std::array::from_fn(|i| nibble(hex[2 * i]) << 4 | nibble(hex[2 * i + 1])), name.finish())
 }
 
 fn nibble(digit: u8) -> u8 {
@@ -103,7 +107,7 @@ impl OwnLeases {
         since: BootTime,
         (resource, owner): (&ResourceName, &str),
     ) {
-        let (mut state, key) = (self.state.lock(), key(token));
+        let (mut state, key) = (self.state.lock(), key(resource, token));
         let known = state.leases.get(&key).map(|own| (own.since, own.named.is_some()));
         if known.is_some() || state.leases.len() < OWN_LEASES_MAX {
             let has_name = known.is_some_and(|(_, is_named)| is_named) || state.named < NAMED_MAX;
@@ -114,24 +118,24 @@ impl OwnLeases {
     }
 
     /// The lease is over. What is known of it if it was granted or extended here.
-    pub(crate) fn remove(&self, token: &TokenHash) -> Option<OwnEnd> {
+    pub(crate) fn remove(&self, resource: &ResourceName, token: &TokenHash) -> Option<OwnEnd> {
         let mut state = self.state.lock();
-        let own = state.leases.remove(&key(token))?;
+        let own = state.leases.remove(&key(resource, token))?;
         state.named -= usize::from(own.named.is_some());
         Some(OwnEnd { since: own.since, owner: own.named.map(|named| named.owner).unwrap_or_default() })
     }
 
     /// Time left until its deadline, where this instance granted or extended it: zero for some minutes after it.
-    pub(crate) fn valid_for(&self, token: &TokenHash, now: BootTime) -> Option<Duration> {
-        let (state, key) = (self.state.lock(), key(token));
+    pub(crate) fn valid_for(&self, resource: &ResourceName, token: &TokenHash, now: BootTime) -> Option<Duration> {
+        let (state, key) = (self.state.lock(), key(resource, token));
         let deadline = state.leases.get(&key).map(|own| own.deadline);
         let lapsed = || state.lapsed.iter().rev().find(|(lapsed, _)| *lapsed == key).map(|(_, deadline)| *deadline);
         deadline.or_else(lapsed).map(|deadline| deadline.since(now))
     }
 
     /// Whether this instance granted or extended it.
-    pub(crate) fn has(&self, token: &TokenHash) -> bool {
-        self.state.lock().leases.contains_key(&key(token))
+    pub(crate) fn has(&self, resource: &ResourceName, token: &TokenHash) -> bool {
+        self.state.lock().leases.contains_key(&key(resource, token))
     }
 
     /// Removes those that have run out; returns those that are remembered with their names.
@@ -178,23 +182,30 @@ mod tests {
         own.record(&token("a"), at(9), at(1), (&name, "me"));
         own.record(&token("a"), at(10), at(3), (&name, "me"));
         own.record(&token("b"), at(20), at(2), (&name, ""));
-        assert_eq!(own.valid_for(&token("a"), at(4)), Some(Duration::from_secs(6)));
-        assert_eq!(own.valid_for(&token("c"), at(4)), None);
+        assert_eq!(own.valid_for(&name, &token("a"), at(4)), Some(Duration::from_secs(6)));
+        assert_eq!(own.valid_for(&name, &token("c"), at(4)), None);
         let end = OwnEnd { since: at(1), owner: "me".into() };
         let lease = ExpiredLease { resource: name.clone(), token: token("a"), deadline: at(10), end };
         assert_eq!(own.sweep(at(10)), [lease], "from the first grant to the last deadline");
-        assert!(own.has(&token("b")) && !own.has(&token("a")));
-        assert_eq!(own.valid_for(&token("a"), at(11)), Some(Duration::ZERO), "it is known to have passed");
+        assert!(own.has(&name, &token("b")) && !own.has(&name, &token("a")));
+        assert_eq!(own.valid_for(&name, &token("a"), at(11)), Some(Duration::ZERO), "it is known to have passed");
         own.sweep(at(11).plus(LAPSED_KEPT));
-        assert_eq!(own.valid_for(&token("a"), at(11)), None);
+        assert_eq!(own.valid_for(&name, &token("a"), at(11)), None);
         own.record(&token("b"), at(9_000), at(2), (&name, "b"));
-        assert_eq!((own.remove(&token("b")).map(|end| end.since), own.remove(&token("b"))), (Some(at(2)), None));
+        assert_eq!(
+            (own.remove(&name, &token("b")).map(|end| end.since), own.remove(&name, &token("b"))),
+            (Some(at(2)), None)
+        );
         let state = own.state.lock();
         assert_eq!((state.leases.len(), state.named), (0, 0));
     }
 
     #[test]
-    fn keys_are_the_first_half_of_the_hash() {
-        assert_eq!(key(&TokenHash::parse(&"0f".repeat(32)).expect("hex")), [0x0f; 16]);
+    fn keys_tell_tokens_and_resources_apart() {
+        let (a, b) = ("a", "b");
+        let name = |text: &str| ResourceName::parse(text).expect("valid");
+        let token = TokenHash::parse(&"0f".repeat(32)).expect("hex");
+        assert_eq!(key(&name(a), &token).0, [0x0f; 16]);
+        assert!(key(&name(a), &token) != key(&name(b), &token) && key(&name(a), &token) == key(&name(a), &token));
     }
 }

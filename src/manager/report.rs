@@ -11,7 +11,7 @@ use super::situation::Situation;
 use super::snapshots::SnapshotLease;
 use super::types::*;
 use crate::protocol::{LeaseRecord, NoVote, NodeResult, Reply, StoredLock};
-use crate::redlock::acquire::Refusal;
+use crate::redlock::acquire::{AcquireParams, Refusal};
 use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 use crate::redlock::inspect::{ClusterInspection, HeldMember, ResourceState};
@@ -173,6 +173,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
                 lost_ago: health.losses.noticed_at.map(|at| now.since(at)),
                 losses: health.losses,
                 has_two_servers: health.has_two_servers,
+                doubled_for: self.shared.incidents.doubled_for(node.id(), now),
                 waits_for,
                 latency: health.latency,
                 clock_offset_ms: health.offset_us.map(|us| us / 1_000),
@@ -292,7 +293,9 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    pub(super) fn held_refusal(&self, resource: &ResourceName, refusal: Refusal) -> HeldRefusal {
+    pub(super) fn held_refusal(&self, params: &AcquireParams, refusal: Refusal) -> HeldRefusal {
+        let blocked_by = if params.resources.len() > 1 { self.blocked_by(params, &refusal) } else { Vec::new() };
+        let resource = &refusal.resource;
         let left = refusal.holder_left.unwrap_or_default();
         let holder = refusal.holder.map(|record| self.holder(&record, left, true));
         let reason = match &holder {
@@ -301,6 +304,7 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             Some(_) => HeldReason::Lease,
         };
         HeldRefusal {
+            about: Box::new(HeldResources { resource: resource.clone(), blocked_by }),
             reason,
             holders: holder.into_iter().collect(),
             waiting: self.shared.waiting.queue(|queue| queue.waiter_count(resource)),
@@ -310,8 +314,38 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         }
     }
 
-    /// The refusal of a request that did not ask the nodes, since others of this instance are before it.
-    pub(super) fn held_by_others(&self, inspection: Inspection) -> HeldRefusal {
+    /// Each resource of a set that was held, in the order of the request.
+    fn blocked_by(&self, params: &AcquireParams, refusal: &Refusal) -> Vec<BlockedBy> {
+        let all = || std::iter::once(refusal).chain(&refusal.others);
+        let blocked = params.resources.iter().filter_map(|resource| {
+            let refusal = all().find(|refusal| refusal.resource == *resource)?;
+            let left = refusal.holder_left.unwrap_or_default();
+            let is_confirmed = refusal.holder_nodes >= self.engine().quorum();
+            let holder = refusal.holder.as_ref().map(|record| self.holder(record, left, is_confirmed));
+            Some(BlockedBy { resource: resource.clone(), holder })
+        });
+        blocked.collect()
+    }
+
+    /// The refusal of a request that did not ask the nodes, since others of this instance are before it; `None` without a
+    /// resource. What its own token holds keeps it from nothing.
+    pub(super) fn held_by_others(&self, params: &AcquireParams, known: Vec<Inspection>) -> Option<HeldRefusal> {
+        let own = params.token.id();
+        let is_own = |found: &Inspection| matches!(&found.state, LockState::Held(holder) if holder.token_id == own);
+        let is_held = |found: &Inspection| found.state != LockState::Free && !is_own(found);
+        let blocked_by = known.iter().filter(|found| is_held(found) && params.resources.len() > 1).map(|found| {
+            let holder = match &found.state {
+                LockState::Held(holder) => Some(holder.clone()),
+                _ => None,
+            };
+            BlockedBy { resource: found.resource.clone(), holder }
+        });
+        let blocked_by = blocked_by.collect();
+        let index = known.iter().position(is_held).unwrap_or(0);
+        Some(self.held_on(known.into_iter().nth(index)?, blocked_by))
+    }
+
+    fn held_on(&self, inspection: Inspection, blocked_by: Vec<BlockedBy>) -> HeldRefusal {
         let (reason, holders, free_in) = match inspection.state {
             LockState::Free => (HeldReason::Lease, Vec::new(), None),
             LockState::Foreign { left, .. } => (HeldReason::Foreign, Vec::new(), left),
@@ -324,7 +358,8 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         };
         let nodes = inspection.nodes.into_iter().map(|n| NodeOutcome { node: n.node, verdict: n.verdict }).collect();
         let (waiting, waiting_elsewhere) = (inspection.waiting_here, inspection.waiting - inspection.waiting_here);
-        HeldRefusal { reason, holders, waiting, waiting_elsewhere, free_in, nodes }
+        let about = Box::new(HeldResources { resource: inspection.resource, blocked_by });
+        HeldRefusal { about, reason, holders, waiting, waiting_elsewhere, free_in, nodes }
     }
 
     /// `left` is the TTL of the key: the lease ends a lock delay earlier. What no quorum confirms is promised to nobody.

@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use super::acquire::{Wanted, cycle_edge, place_key, principal_tag};
 use super::cluster_waiters::ClusterWaiters;
 use super::deadlocks::Deadlocks;
-use super::events::{EventHub, EventKind, set_lease};
+use super::events::EventHub;
+use super::granting::Asked;
 use super::hold_renewal::HeldLeases;
 use super::incidents::Incidents;
 use super::keeping::{KeepLimits, KeptListener};
@@ -112,24 +113,8 @@ impl<N: Node, C: Clock, E: Entropy> PendingGrant<N, C, E> {
         let granted = self.lease.quorum.granted;
         match self.grant.take().map(Grant::keep) {
             Some(Ok(())) => {
-                let (manager, lease) = (&self.manager, &self.lease);
-                let hash = lease.token.hash();
-                manager.record_own_lease(&hash, (&lease.resource, &lease.labels), lease.deadline);
-                manager.record_change(&lease.resource, |until| {
-                    LeaseChange::Granted(lease.record(), until(lease.deadline))
-                });
-                if lease.kept_for.is_some() {
-                    manager.shared.keeper.keep(&lease.resource, &lease.record(), lease.deadline);
-                }
-                if !lease.replay {
-                    manager.shared.events.publish(EventKind::Acquired, manager.wall_ms(), |event| {
-                        set_lease(event, &lease.resource, &hash);
-                        event.owner = Some(lease.labels.owner.clone()).filter(|o| !o.is_empty());
-                        event.fence = Some(lease.fence.0);
-                        event.valid_for_ms = u64::try_from(lease.deadline.since(manager.now()).as_millis()).ok();
-                    });
-                }
-                Ok(lease.clone())
+                self.manager.record_grant(&self.lease);
+                Ok(self.lease.clone())
             }
             _ => {
                 self.manager.shared.waiting.lease_may_have_ended(&self.lease.resource);
@@ -249,6 +234,28 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
     /// Cancel (drop): the request leaves the queue at once, unless it keeps its place; what was or may have been acquired
     /// is released in the background.
     pub async fn acquire(&self, request: AcquireRequest) -> Result<PendingGrant<N, C, E>, AcquireError> {
+        let kept_for = request.kept_for;
+        let resources = [request.resource.clone()].into();
+        let asked = self.ask(resources, request).await?;
+        let mut labels = self.labels_of(&asked, 0).await;
+        let Asked { params, grant, .. } = &asked;
+        if let Some(kept_for) = kept_for.filter(|_| labels.kept_until_ms == 0)
+            && !self.begin_keeping((&params.resources[0], &params.token), grant.fence(), &mut labels, kept_for).await
+        {
+            return Err(AcquireError::NoQuorum(self.no_quorum(grant.granted, Vec::new())));
+        }
+        let lease = self.granted_lease(&asked, 0, labels);
+        Ok(PendingGrant { lease, grant: Some(asked.grant), manager: self.clone() })
+    }
+
+    /// Asks for the leases of these resources, waiting for at most `request.wait`; `request.resource` is one of them.
+    ///
+    /// Cancel: as [`Self::acquire`].
+    pub(super) async fn ask(
+        &self,
+        resources: Arc<[ResourceName]>,
+        request: AcquireRequest,
+    ) -> Result<Asked<N, C, E>, AcquireError> {
         let draining = self.shared.draining.clone();
         if draining.is_cancelled() {
             return Err(AcquireError::Draining { wait_id: request.keep.map(|keep| keep.wait_id) });
@@ -261,12 +268,11 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
         if request.kept_for.is_some() {
             self.check_kept_total().map_err(AcquireError::TooManyKept)?;
         }
-        let (resource, ttl, kept_for) = (request.resource, request.ttl, request.kept_for);
-        let (token_hash, mode) = (token.hash(), WantedMode::Exclusive);
-        let params = AcquireParams { resource, token: token_hash, ttl, mode, labels };
+        let (ttl, kept_for, mode) = (request.ttl, request.kept_for, WantedMode::Exclusive);
+        let params = AcquireParams { resources, token: token.hash(), ttl, mode, labels };
         let wait_id = request.keep.as_ref().map(|keep| keep.wait_id.clone());
         let keep = request.keep.map(|keep| places::KeepPlace {
-            key: place_key(&params.resource, request.principal.as_deref(), &keep.wait_id),
+            key: place_key(&params.resources, request.principal.as_deref(), &keep.wait_id),
             terms: places::Terms {
                 ttl: params.ttl,
                 labels: params.labels.clone(),
@@ -288,37 +294,13 @@ impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
             () = draining.cancelled() => Err(AcquireError::Draining { wait_id }),
             outcome = self.acquire_or_wait(&params, wanted, started, until) => outcome,
         };
-        self.record_acquire(&params.resource, &outcome, is_ready_to_wait, self.now().since(started));
+        for resource in params.resources.iter() {
+            self.record_acquire(resource, &outcome, is_ready_to_wait, self.now().since(started));
+        }
         if let Err(AcquireError::Deadlock { cycle, .. }) = &outcome {
             self.shared.deadlocks.refuse(cycle, self.wall_ms(), &self.shared.events);
         }
-        let grant = outcome?;
-        let stored = match grant.joined {
-            true => self.stored_labels(&params.resource, &params.token).await,
-            false => None,
-        };
-        let acquired_at_ms = grant.acquired_at_ms;
-        let mut labels = stored.unwrap_or(Labels { acquired_at_ms, ..params.labels });
-        if let Some(kept_for) = kept_for.filter(|_| labels.kept_until_ms == 0)
-            && !self.begin_keeping((&params.resource, &params.token), grant.fence, &mut labels, kept_for).await
-        {
-            return Err(AcquireError::NoQuorum(self.no_quorum(grant.granted, Vec::new())));
-        }
-        let kept_for = self.kept_for(&labels);
-        let lease = GrantedLease {
-            resource: params.resource,
-            token,
-            fence: grant.fence,
-            labels,
-            mode: grant.mode,
-            kept_for,
-            ttl: params.ttl,
-            deadline: grant.deadline,
-            replay: grant.joined,
-            waited: self.now().since(started),
-            quorum: self.count(grant.granted),
-        };
-        Ok(PendingGrant { lease, grant: Some(grant), manager: self.clone() })
+        Ok(Asked { params, token, grant: outcome?, started })
     }
 
     /// This instance promised a lease until `deadline`; its end is to be reported.

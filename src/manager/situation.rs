@@ -28,17 +28,21 @@ impl Situation {
         wall_ms: u64,
     ) -> Self {
         let base = Self::of_votes(nodes, needed, loss, ready_in, wall_ms);
-        let doubled = nodes.iter().filter(|node| node.votes && node.has_two_servers);
-        let doubled: Vec<&str> = doubled.map(|node| node.node.as_str()).collect();
+        let doubled: Vec<&NodeSummary> = nodes.iter().filter(|node| node.votes && node.has_two_servers).collect();
+        let since = doubled.iter().filter_map(|node| node.doubled_for).max();
+        let since = since.map(|ago| time_of_day(wall_ms.saturating_sub(ms(ago))));
+        let doubled: Vec<&str> = doubled.iter().map(|node| node.node.as_str()).collect();
         if doubled.is_empty() {
             return base;
         }
-        let (names, verb) = (listed(&doubled, "and"), if doubled.len() == 1 { "name" } else { "names" });
-        let state = format!(
-            "{} The {verb} {names} lead{} to two servers, of which one votes.",
-            base.state,
-            if doubled.len() == 1 { "s" } else { "" }
-        );
+        let (names, what) = (listed(&doubled, "and"), if doubled.len() == 1 { "name" } else { "names" });
+        let verb = match (since, doubled.len()) {
+            (None, 1) => "leads to two servers".to_owned(),
+            (None, _) => "lead to two servers".to_owned(),
+            (Some(since), 1) => format!("has led to two servers since {since}"),
+            (Some(since), _) => format!("have led to two servers since {since}"),
+        };
+        let state = format!("The {what} {names} {verb}; one of them votes. {}", base.state);
         let advice = format!(
             "{} Turn off the wrong server, or correct its address in the instances that reach it.",
             base.advice
@@ -73,7 +77,7 @@ impl Situation {
                         "No lock can be granted or extended{since}: {voting} of {} nodes vote, {needed} are needed. {reasons}{refused}",
                         nodes.len(),
                     ),
-                    advice: outage_advice(&ill, needed - voting, ready_in, wall_ms),
+                    advice: outage_advice(&ill, (nodes.len(), needed - voting), ready_in, wall_ms),
                 }
             }
             Ordering::Equal => Self {
@@ -184,12 +188,19 @@ fn reason(node: &NodeSummary, wall_ms: u64) -> Reason {
     }
 }
 
-/// What ends an outage: `missing` more votes.
-fn outage_advice(ill: &[&NodeSummary], missing: usize, ready_in: Option<Duration>, wall_ms: u64) -> String {
+/// What ends an outage of so many `nodes`: `missing` more votes.
+fn outage_advice(
+    ill: &[&NodeSummary],
+    (nodes, missing): (usize, usize),
+    ready_in: Option<Duration>,
+    wall_ms: u64,
+) -> String {
     let keep = "Leases stay valid to their deadline.";
     if let Some(left) = ready_in {
         let until = end(wall_ms, left);
-        return format!("{keep} Do not restart anything: it ends by itself at {until}.");
+        let is_new = ill.len() == nodes && ill.iter().all(|node| node.quarantine.as_deref() == Some("blank"));
+        let declare = if is_new { " If all nodes are new, declare them with `redlockd init`." } else { "" };
+        return format!("{keep} Do not restart anything: it ends by itself at {until}.{declare}");
     }
     let enough = match missing {
         _ if ill.iter().filter(|node| node.votes_in.is_none()).count() <= missing => String::new(),
@@ -298,16 +309,24 @@ mod tests {
         );
         assert!(outage.contains("3 requests failed here."), "{outage}");
         assert!(outage.ends_with("Do not restart anything: it ends by itself at 10:51:08."), "{outage}");
+        let blank = ["a", "b", "c"]
+            .map(|name| NodeSummary { quarantine: Some("blank".to_owned()), ..node(name, "quarantined", Some(248)) });
+        let undeclared = said(&blank, Some(248));
+        assert!(undeclared.ends_with("If all nodes are new, declare them with `redlockd init`."), "{undeclared}");
     }
 
     #[test]
     fn a_name_with_two_servers_is_said_whether_the_one_that_is_reached_votes_or_not() {
-        let doubled = |state, votes_in| NodeSummary { has_two_servers: true, ..node("e", state, votes_in) };
+        let doubled = |state, votes_in| NodeSummary {
+            has_two_servers: true,
+            doubled_for: Some(Duration::from_secs(10)),
+            ..node("e", state, votes_in)
+        };
         let all = [node("a", "up", None), node("b", "up", None), doubled("up", None)];
         assert_eq!(
             said(&all, None),
-            "All 3 nodes vote: 1 may fail. The name e leads to two servers, of which one votes. Turn off the wrong server, or \
-             correct its address in the instances that reach it."
+            "The name e has led to two servers since 10:46:50; one of them votes. All 3 nodes vote: 1 may fail. Turn off the \
+             wrong server, or correct its address in the instances that reach it."
         );
         let [a, b, _] = all;
         let text = said(&[a, b, doubled("quarantined", Some(60))], None);

@@ -14,17 +14,20 @@ pub enum ReloadedFile {
     AccessFile,
     /// The server's TLS certificate.
     Certificate,
+    /// Targets of call-backs, and hooks.
+    Webhooks,
 }
 
 impl ReloadedFile {
     /// All files.
-    const ALL: [Self; 2] = [Self::AccessFile, Self::Certificate];
+    const ALL: [Self; 3] = [Self::AccessFile, Self::Certificate, Self::Webhooks];
 
     /// The label's value.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::AccessFile => "access_file",
             Self::Certificate => "certificate",
+            Self::Webhooks => "webhooks_file",
         }
     }
 }
@@ -46,7 +49,7 @@ pub(crate) struct IssuerCounts {
 pub(super) struct ConnectionMetrics {
     connections: IntGauge,
     connections_limit: IntGauge,
-    reloads: [IntGauge; 2],
+    reloads: [IntGauge; 3],
     issuers: [IntGauge; 3],
     issuer_keys_age: Gauge,
     certificate_expires: GaugeVec,
@@ -55,7 +58,7 @@ pub(super) struct ConnectionMetrics {
 
 impl ConnectionMetrics {
     pub(super) fn new(r: &Registry) -> Self {
-        let help = "1 if the last reload succeeded, 0 if it failed and the previous content is still in force.";
+        let help = "1 if the last reload succeeded, 0 if the content before it is still in force.";
         let reloads = gauges(r, "config_last_reload_successful", help, &["kind"]);
         let reloads = ReloadedFile::ALL.map(|kind| reloads.with_label_values(&[kind.as_str()]));
         reloads.iter().for_each(|gauge| gauge.set(1));

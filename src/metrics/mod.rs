@@ -8,8 +8,9 @@ pub(crate) mod leases;
 mod nodes;
 mod register;
 pub(crate) mod requests;
+pub(crate) mod webhooks;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -28,6 +29,7 @@ use leases::{AcquireWatch, LeaseMetrics};
 use nodes::NodeMetrics;
 use register::{counter, counters, gauge, gauges, quantity, raise, sum};
 use requests::{InFlightGuard, RequestKind, RequestMetrics, RequestWatch};
+use webhooks::{WebhookMetrics, WebhookTotals};
 
 pub use requests::RouteLabels;
 
@@ -39,6 +41,8 @@ pub struct Metrics {
     nodes: NodeMetrics,
     instance: InstanceMetrics,
     connections: ConnectionMetrics,
+    /// Where there is a file of targets and hooks.
+    webhooks: OnceLock<WebhookMetrics>,
     /// One scrape at a time: it sets gauges and raises counters to totals that are kept elsewhere.
     scraping: Mutex<()>,
 }
@@ -83,6 +87,8 @@ pub struct Scrape<'a> {
     pub audit: AuditTotals,
     /// The principal that is the first to have no valid key left, and when: milliseconds since 1970.
     pub last_key: Option<(String, u64)>,
+    /// Of the hooks.
+    pub webhooks: WebhookTotals,
 }
 
 /// Number of audit records by outcome.
@@ -112,6 +118,7 @@ impl Metrics {
             nodes: NodeMetrics::new(r, nodes),
             instance: InstanceMetrics::new(r),
             connections: ConnectionMetrics::new(r),
+            webhooks: OnceLock::new(),
             scraping: Mutex::default(),
             registry,
         })
@@ -163,6 +170,18 @@ impl Metrics {
         self.connections.issuers(now);
     }
 
+    /// Adds the series of call-backs and hooks: without targets they would say nothing.
+    pub fn add_webhooks(&self) {
+        self.webhooks.get_or_init(|| WebhookMetrics::new(&self.registry));
+    }
+
+    /// Counts a try to send a message, or that one was given up (without a duration).
+    pub fn webhook_tried(&self, kind: &str, outcome: &str, took: Option<Duration>) {
+        if let Some(webhooks) = self.webhooks.get() {
+            webhooks.tried(kind, outcome, took);
+        }
+    }
+
     /// Counts an extend.
     pub fn extended<T>(&self, outcome: &Result<T, ExtendError>) {
         self.leases.extended(outcome);
@@ -207,6 +226,9 @@ impl Metrics {
         self.instance.set_audit(now.audit);
         self.nodes.set(now.nodes);
         self.connections.last_key_expires(now.last_key.as_ref());
+        if let Some(webhooks) = self.webhooks.get() {
+            webhooks.set(now.webhooks);
+        }
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
@@ -215,10 +237,9 @@ impl InstanceMetrics {
     fn new(r: &Registry) -> Self {
         let skipped = "Clean-ups that were left to the TTL because too many were in progress.";
         let missing = "Nodes found without a lease that an extend had just confirmed on a quorum.";
-        let help = "Audit records by outcome: written, dropped because the queue was full, or failed to be written.";
+        let help = "Audit records by outcome: written, dropped (full queue), or failed to be written.";
         let audit = counters(r, "audit_records_total", help, &["outcome"]);
-        let help =
-            "Deadlocks confirmed by a quorum, by what became of their newest request: it waits on, or was refused.";
+        let help = "Deadlocks confirmed by a quorum; their newest request waits on, or was refused.";
         let deadlocks = counters(r, "lock_deadlocks_total", help, &["outcome"]);
         Self {
             deadlocks: ["reported", "refused"].map(|outcome| deadlocks.with_label_values(&[outcome])),

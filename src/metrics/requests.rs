@@ -145,8 +145,7 @@ impl RequestMetrics {
         }
         let help = "Requests in flight, by kind; hold and events are streams.";
         let in_flight = gauges(r, "http_requests_in_flight", help, &["kind"]);
-        let help =
-            "Requests refused because of missing credentials, a missing right, or a host name that is not allowed.";
+        let help = "Requests refused for missing credentials, a missing right, or a host name that is not allowed.";
         let denials = counters(r, "auth_failures_total", help, &["reason"]);
         Self {
             routes: known,

@@ -6,6 +6,7 @@ pub mod keys;
 pub mod reference;
 
 mod acquire;
+mod acquire_set;
 mod admin;
 mod delete_foreign;
 mod fill;
@@ -28,6 +29,7 @@ mod view;
 mod waiters;
 
 pub use acquire::AcquireArgs;
+pub use acquire_set::{AcquireSetArgs, SET_MAX};
 pub use admin::ProbeArgs;
 pub use delete_foreign::DeleteForeignArgs;
 pub use fill::{FillArgs, FillEntry};

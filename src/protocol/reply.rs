@@ -46,6 +46,11 @@ impl EndReason {
 pub enum Reply {
     /// A vote for the acquire. `joined`: the token already held the lease on this node.
     Granted { fence: Fence, joined: bool },
+    /// A vote for the acquire of each resource, in their order.
+    SetGranted { leases: Vec<GrantedLease> },
+    /// Nothing was taken. The resources that keep the others out, by their place in the request, each with the reply that its
+    /// acquire alone would have had.
+    SetRefused { refused: Vec<(usize, Reply)> },
     /// Another token holds it. `left_ms` is the key's TTL, `None` for a foreign key without one; `record` is `None` for
     /// a foreign client's lock.
     Held { left_ms: Option<u64>, record: Option<LeaseRecord> },
@@ -90,6 +95,15 @@ pub enum Reply {
     Status(NodeStatus),
     /// Reply to changes of the view.
     Member(MemberStatus),
+}
+
+/// One lease of a set that a node granted, as in [`Reply::Granted`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GrantedLease {
+    /// Its fencing token on this node.
+    pub fence: Fence,
+    /// The token held it already.
+    pub joined: bool,
 }
 
 /// What a release found.

@@ -47,6 +47,11 @@ impl<'a> ReplyReader<'a> {
         self.items.len() - self.position
     }
 
+    /// An item that is a reply of its own.
+    pub(super) fn value(&mut self) -> Result<&'a Value, Malformed> {
+        self.next()
+    }
+
     fn next(&mut self) -> Result<&'a Value, Malformed> {
         let Some(item) = self.items.get(self.position) else {
             return malformed(format!("ends after {} items", self.items.len()));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::acquire::AcquireArgs;
+use super::acquire_set::AcquireSetArgs;
 use super::admin::ProbeArgs;
 use super::delete_foreign::DeleteForeignArgs;
 use super::fill::FillArgs;
@@ -26,6 +27,9 @@ pub enum Request {
     /// Take the resource if it is free, or join the lease that this token already has.
     /// Replies: [`Reply::Granted`], [`Reply::Held`], [`Reply::Ended`], [`Reply::TooManyClaims`], [`Reply::NoVote`].
     Acquire(AcquireArgs),
+    /// Take several resources with one token, or join the leases that it already has: all of them, or none.
+    /// Replies: [`Reply::SetGranted`], [`Reply::SetRefused`], [`Reply::NoVote`].
+    AcquireSet(AcquireSetArgs),
     /// Extend the lease of this token, edit its labels, or write its fence back. Never creates a lease, never revives
     /// one, never shortens what the node holds.
     /// Replies: [`Reply::Updated`], [`Reply::Missing`], [`Reply::Other`], [`Reply::Ended`], [`Reply::FenceTooFarAhead`],
@@ -92,7 +96,15 @@ impl Request {
 
     /// Whether its answer is a vote of the process that the request's view names, or stands for one.
     pub fn needs_vote(&self) -> bool {
-        matches!(self, Self::Acquire(_) | Self::Update(_) | Self::Restore(_) | Self::Inspect { .. } | Self::Read(_))
+        matches!(
+            self,
+            Self::Acquire(_)
+                | Self::AcquireSet(_)
+                | Self::Update(_)
+                | Self::Restore(_)
+                | Self::Inspect { .. }
+                | Self::Read(_)
+        )
     }
 
     /// Whether it is about the process and the list, and asked also of processes that are in no list yet, or no longer.
@@ -114,6 +126,7 @@ impl Request {
     pub fn operation(&self) -> &'static str {
         match self {
             Self::Acquire(_) => "acquire",
+            Self::AcquireSet(_) => "acquire_set",
             Self::Update(_) => "update",
             Self::Restore(_) => "restore",
             Self::Cancel(_) => "cancel",
@@ -135,7 +148,7 @@ impl Request {
         }
     }
 
-    /// The resource that the request is about; `None` where it is about the node.
+    /// The resource that the request is about, the first one of several; `None` where it is about the node.
     pub fn resource(&self) -> Option<&ResourceName> {
         match self {
             Self::Acquire(AcquireArgs { resource, .. })
@@ -146,6 +159,7 @@ impl Request {
             | Self::Revoke(RevokeArgs { resource, .. })
             | Self::DeleteForeign(DeleteForeignArgs { resource, .. })
             | Self::Inspect { resource } => Some(resource),
+            Self::AcquireSet(AcquireSetArgs { resources, .. }) => resources.first(),
             Self::List(_)
             | Self::Kept(_)
             | Self::Waiters(_)
@@ -162,8 +176,9 @@ impl Request {
 }
 
 /// Every name that [`Request::operation`] returns.
-pub const OPERATIONS: [&str; 19] = [
+pub const OPERATIONS: [&str; 20] = [
     "acquire",
+    "acquire_set",
     "update",
     "restore",
     "cancel",

@@ -1,7 +1,10 @@
 //! Acquire: one attempt, with its own start, id and clean-up. When to make another one is decided in `waiting`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::future::join_all;
 
 use super::cleanup::Undo;
 use super::clock::{BootTime, Clock};
@@ -10,9 +13,10 @@ use super::entropy::Entropy;
 use super::node::Node;
 use super::quorum::{Decision, NodeOutcome, Tally, quorum_free_in};
 use super::round::{Until, VIEW_REPEATS};
+use super::set::{granted, joined, request_for};
 use crate::mutant::{self, Mutant};
 use crate::protocol::{
-    AcquireArgs, CancelArgs, EndReason, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind,
+    CancelArgs, EndReason, GrantedLease, LeaseRecord, NoVote, NodeResult, Reply, Request, Unreachable, UnreachableKind,
     UpdateArgs,
 };
 use crate::types::{Fence, Labels, Mode, PermitLimit, ResourceName, TokenHash, Ttl, WantedMode};
@@ -23,30 +27,28 @@ const FENCE_ROUNDS: usize = 3;
 /// What an acquire asks for.
 #[derive(Debug, Clone)]
 pub(crate) struct AcquireParams {
-    /// The resource.
-    pub resource: ResourceName,
-    /// Hash of the lease's token.
+    /// Distinct, at most [`SET_MAX`](crate::protocol::SET_MAX); all of them or none.
+    pub resources: Arc<[ResourceName]>,
+    /// Hash of the token of each lease.
     pub token: TokenHash,
-    /// Lifetime of the lease.
+    /// Lifetime of each lease.
     pub ttl: Ttl,
-    /// How it shares the resource.
+    /// How each shares its resource.
     pub mode: WantedMode,
-    /// Stored with the lease. The time of the grant is set by each attempt: a request may wait for long before the
+    /// Stored with each lease. The time of the grant is set by each attempt: a request may wait for long before the
     /// attempt that is granted.
     pub labels: Labels,
 }
 
-/// A lease that a quorum granted. If dropped without [`Grant::keep`], its attempt is cancelled on all
+/// The leases that a quorum granted, one for each resource. If dropped without [`Grant::keep`], its attempt is cancelled on all
 /// nodes in the background.
 pub(crate) struct Grant<N: Node, C: Clock, E: Entropy> {
     engine: Redlock<N, C, E>,
     undo: Undo<N, C, E>,
-    /// The fencing token, stored on a quorum.
-    pub fence: Fence,
-    /// How it shares the resource, with the slot of a permit.
+    /// In the order of the resources.
+    pub leases: Box<[GrantedLease]>,
+    /// How each shares its resource, with the slot of a permit.
     pub mode: Mode,
-    /// A quorum had the token's lease before this request's first attempt.
-    pub joined: bool,
     /// When the attempt began that was granted, as in the stored labels. Milliseconds since 1970.
     pub acquired_at_ms: u64,
     /// End of the validity.
@@ -62,7 +64,12 @@ impl<N: Node, C: Clock, E: Entropy> Grant<N, C, E> {
         self.deadline.since(self.engine.clock.now())
     }
 
-    /// Keeps the lease until it is released or its TTL ends. Must be called last, just before the answer
+    /// The fencing token of the first resource, stored on a quorum.
+    pub(crate) fn fence(&self) -> Fence {
+        self.leases.first().map_or(Fence(0), |lease| lease.fence)
+    }
+
+    /// Keeps the leases until they are released or their TTL ends. Must be called last, just before the answer
     /// is written, because it checks the remaining validity once more.
     ///
     /// Errors: [`TooLate`] where less than the minimum validity is left; the attempt is cancelled.
@@ -85,6 +92,12 @@ pub(crate) struct TooLate;
 pub(crate) struct Refusal {
     /// The reason.
     pub kind: RefusalKind,
+    /// The resource that `holder` and the like are about: the first that is held, or else the first of all.
+    pub resource: ResourceName,
+    /// Of several resources, those that are held as well.
+    pub others: Vec<Refusal>,
+    /// A node may have set a key of the attempt, which is being cancelled.
+    pub took_effect: bool,
     /// Outcome by node.
     pub nodes: Vec<NodeOutcome>,
     /// Number of nodes that granted.
@@ -143,24 +156,20 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     pub(crate) async fn attempt(&self, params: &AcquireParams, started: BootTime) -> Result<Grant<N, C, E>, Refusal> {
         if params.mode != WantedMode::Exclusive {
             // Nodes grant no other mode yet.
-            return Err(self.refusal(&Tally::of_list(self.nodes.len(), self.size())));
+            return Err(self.refusal(params, &Tally::of_list(self.nodes.len(), self.size())));
         }
         let attempt = self.entropy.attempt();
         let labels = Labels { acquired_at_ms: self.clock.wall_ms(), ..params.labels.clone() };
-        let (resource, token) = (params.resource.clone(), params.token.clone());
-        let cancel = Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() });
-        let keys_gone = started.plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
-        let mut undo = Undo::new(self.clone(), cancel, keys_gone);
-        let request = Request::Acquire(AcquireArgs {
-            resource: params.resource.clone(),
-            token: params.token.clone(),
-            attempt,
-            ttl: params.ttl,
-            labels: labels.encode(),
+        let cancels = params.resources.iter().map(|resource| {
+            let (resource, token) = (resource.clone(), params.token.clone());
+            Request::Cancel(CancelArgs { resource, token, attempt: attempt.clone() })
         });
-        let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. }));
-        let (tally, Rounds { joined, took_effect }) =
-            self.acquire_round(request, Some(params.ttl), started, is_yes).await;
+        let keys_gone = started.plus(params.ttl.as_duration()).plus(self.settings.params.lock_delay);
+        let cancelled = if mutant::is(Mutant::HalfSetCancelled) { 1 } else { params.resources.len() };
+        let mut undo = Undo::new(self.clone(), cancels.take(cancelled).collect(), keys_gone);
+        let request = request_for(params, attempt, labels.encode());
+        let is_yes = |a: &NodeResult| matches!(a, Ok(Reply::Granted { .. } | Reply::SetGranted { .. }));
+        let (tally, Rounds { joined, took_effect }) = self.acquire_round(request, params, started, is_yes).await;
         if mutant::is(Mutant::CancelWhereGranted) {
             undo.restrict_to(tally.received().filter(|(_, a)| is_yes(a)).map(|(i, _)| i).collect());
         }
@@ -168,22 +177,21 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             if !took_effect {
                 undo.disarm();
             }
-            return Err(self.refusal(&tally));
+            return Err(Refusal { took_effect, ..self.refusal(params, &tally) });
         }
-        let Some(fence) = self.settle_fence(params, &tally).await else {
-            return Err(Refusal { kind: RefusalKind::Split, ..self.refusal(&tally) });
+        let Some(fences) = self.settle_fences(params, &tally).await else {
+            return Err(Refusal { kind: RefusalKind::Split, ..self.refusal(params, &tally) });
         };
         let deadline = self.deadline(started, params.ttl);
         let min_validity = self.min_validity(params.ttl);
         if deadline.since(self.clock.now()) < min_validity {
-            return Err(Refusal { kind: RefusalKind::TooSlow, ..self.refusal(&tally) });
+            return Err(Refusal { kind: RefusalKind::TooSlow, ..self.refusal(params, &tally) });
         }
         Ok(Grant {
             engine: self.clone(),
             undo,
-            fence,
+            leases: fences.into_iter().zip(joined).map(|(fence, joined)| GrantedLease { fence, joined }).collect(),
             mode: Mode::Exclusive,
-            joined,
             acquired_at_ms: labels.acquired_at_ms,
             deadline,
             granted: tally.yes(),
@@ -195,34 +203,44 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     async fn acquire_round(
         &self,
         request: Request,
-        ttl: Option<Ttl>,
+        params: &AcquireParams,
         started: BootTime,
         is_yes: impl Fn(&NodeResult) -> bool,
     ) -> (Tally, Rounds) {
-        let timeout = self.node_timeout_for(ttl);
+        let timeout = self.node_timeout_for(Some(params.ttl));
         let mut deadline = started.plus(timeout);
-        let mut granted_before = Vec::new();
-        let mut rounds = Rounds { joined: false, took_effect: false };
+        // For each resource the nodes that this attempt may have set before.
+        let mut own: Vec<Vec<usize>> = vec![Vec::new(); params.resources.len()];
+        let mut took_effect = false;
         let mut repeats = VIEW_REPEATS;
         loop {
             let tally = self.round(&self.everyone(), request.clone(), started, deadline, Until::Decided, &is_yes).await;
-            rounds.took_effect |= !tally.answers().iter().all(took_no_effect);
+            took_effect |= !tally.answers().iter().all(took_no_effect);
             if tally.decision() == Decision::Reached || repeats == 0 || !self.has_moved_on(&tally) {
-                let is_old = |(i, a): &(usize, &NodeResult)| {
-                    matches!(a, Ok(Reply::Granted { joined: true, .. })) && !granted_before.contains(i)
-                };
-                rounds.joined = tally.received().filter(is_old).count() >= tally.quorum();
-                return (tally, rounds);
+                let joined = own.iter().enumerate().map(|(resource, own)| {
+                    let is_old = |(i, a): &(usize, &NodeResult)| joined(a, resource) && !own.contains(i);
+                    tally.received().filter(is_old).count() >= tally.quorum()
+                });
+                let joined = joined.collect();
+                return (tally, Rounds { joined, took_effect });
             }
             repeats -= 1;
             // Where it joins what this attempt set before the change.
-            let is_own = |a: &NodeResult| !matches!(a, Ok(Reply::Granted { joined: true, .. } | Reply::NoVote(_)));
-            granted_before.extend(tally.received().filter(|(_, a)| is_own(a)).map(|(i, _)| i));
+            for (resource, own) in own.iter_mut().enumerate() {
+                let is_own = |a: &NodeResult| !joined(a, resource) && !matches!(a, Ok(Reply::NoVote(_)));
+                own.extend(tally.received().filter(|(_, a)| is_own(a)).map(|(i, _)| i));
+            }
             deadline = self.clock.now().plus(timeout);
         }
     }
 
-    /// Brings one fence to a quorum: the highest that was granted. Where a quorum already granted it,
+    /// The fence of each resource, see [`Self::settle_fence`].
+    async fn settle_fences(&self, params: &AcquireParams, tally: &Tally) -> Option<Vec<Fence>> {
+        let each = (0..params.resources.len()).map(|index| self.settle_fence(params, index, tally));
+        join_all(each).await.into_iter().collect()
+    }
+
+    /// Brings one fence of the resource with this index to a quorum: the highest that was granted. Where a quorum already granted it,
     /// nothing is written; otherwise it is written back to the nodes that still have the lease, and
     /// only nodes that confirm it count. `None` where that fails.
     ///
@@ -233,12 +251,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Source: the two phases of an atomic register (Attiya, Bar-Noy, Dolev 1995). Nodes write a fence
     /// only for the lease that they hold, so two holders never get the same one.
-    async fn settle_fence(&self, params: &AcquireParams, tally: &Tally) -> Option<Fence> {
-        let fences = tally.received().filter_map(|(_, a)| match a {
-            Ok(Reply::Granted { fence, .. }) => Some(*fence),
-            _ => None,
-        });
-        let fences: Vec<Fence> = fences.collect();
+    async fn settle_fence(&self, params: &AcquireParams, index: usize, tally: &Tally) -> Option<Fence> {
+        let fences: Vec<Fence> = tally.received().filter_map(|(_, a)| granted(a, index)).map(|l| l.fence).collect();
         let mut highest = fences.iter().copied().max()?;
         let mut refused = None::<Fence>;
         if fences.iter().filter(|f| **f == highest).count() >= tally.quorum() || mutant::is(Mutant::NoWriteBack) {
@@ -246,7 +260,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         }
         for _ in 0..FENCE_ROUNDS {
             let request = Request::Update(UpdateArgs {
-                resource: params.resource.clone(),
+                resource: params.resources[index].clone(),
                 token: params.token.clone(),
                 ttl: Some(params.ttl),
                 fence: Some(highest),
@@ -277,7 +291,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         None
     }
 
-    fn refusal(&self, tally: &Tally) -> Refusal {
+    /// Of one resource, whose answers are in `tally`. `all`: as the nodes gave them.
+    pub(super) fn refusal_of(&self, resource: &ResourceName, tally: &Tally, all: &Tally) -> Refusal {
         let blocker = Blocker::most_common(tally);
         let voters = tally.received().filter(|(_, a)| is_vote(a)).count();
         let silent = tally.size().saturating_sub(tally.received().count());
@@ -297,7 +312,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             _ => RefusalKind::Split,
         };
         let taken = tally.received().map(|(_, answer)| match answer {
-            Ok(Reply::Granted { .. }) => Some(Duration::ZERO),
+            Ok(Reply::Granted { .. } | Reply::Missing) => Some(Duration::ZERO),
             Ok(Reply::Held { left_ms, .. }) => left_ms.map(Duration::from_millis),
             Ok(Reply::NoVote(NoVote::Blocked { left_ms })) => Some(Duration::from_millis(*left_ms)),
             _ => None,
@@ -305,8 +320,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let taken = taken.chain(std::iter::repeat_n(Some(Duration::ZERO), silent));
         Refusal {
             kind,
-            nodes: self.outcomes(tally.answers()),
-            granted: tally.yes(),
+            resource: resource.clone(),
+            others: Vec::new(),
+            took_effect: true,
+            nodes: self.outcomes(all.answers()),
+            granted: all.yes(),
             holder_nodes: blocker.as_ref().map_or(0, |b| b.nodes),
             holder_left: blocker.as_ref().and_then(|b| b.left),
             holder: blocker.and_then(|b| b.record),
@@ -319,8 +337,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 
 /// What the rounds of one attempt came to.
 struct Rounds {
-    /// A quorum had the token's lease before.
-    joined: bool,
+    /// For each resource whether a quorum had the token's lease before.
+    joined: Vec<bool>,
     /// A node may have a key of this attempt, perhaps since a round before a change of the view.
     took_effect: bool,
 }
@@ -328,7 +346,9 @@ struct Rounds {
 /// The node answered, and the answer proves that no key was set there.
 fn took_no_effect(answer: &Option<NodeResult>) -> bool {
     match answer {
-        Some(Ok(reply)) => matches!(reply, Reply::Held { .. } | Reply::NoVote(_) | Reply::Ended { .. }),
+        Some(Ok(reply)) => {
+            matches!(reply, Reply::Held { .. } | Reply::NoVote(_) | Reply::Ended { .. } | Reply::SetRefused { .. })
+        }
         Some(Err(Unreachable { kind, .. })) => {
             matches!(kind, UnreachableKind::Disconnected | UnreachableKind::Unsuitable)
         }

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::backoff::{Backoff, BackoffRange};
 use super::clock::{BootTime, Clock};
 use super::engine::Redlock;
@@ -25,6 +27,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     /// most [`CLEANUP_MAX`]. Skipped, and counted, where too many clean-ups run or there is no runtime:
     /// the TTL then ends the leases.
     pub(super) fn deliver(&self, request: Request, targets: Vec<usize>, until: BootTime) {
+        self.deliver_all(vec![request], targets, until);
+    }
+
+    /// The same with several requests, in one task.
+    fn deliver_all(&self, requests: Vec<Request>, targets: Vec<usize>, until: BootTime) {
         let permit = self.cleanups.clone().try_acquire_owned();
         let (Ok(permit), Ok(runtime)) = (permit, tokio::runtime::Handle::try_current()) else {
             self.count_skipped_cleanup();
@@ -33,7 +40,8 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
         let engine = self.clone();
         let until = until.min(self.clock.now().plus(CLEANUP_MAX));
         let work = async move {
-            engine.deliver_now(request, targets, until).await;
+            let each = requests.into_iter().map(|request| engine.deliver_now(request, targets.clone(), until));
+            join_all(each).await;
             drop(permit);
         };
         self.tasks.spawn_on(work, &runtime);
@@ -74,16 +82,16 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
 /// Cancels an attempt when dropped, unless disarmed: on all nodes, also those that refused, failed or
 /// did not answer.
 pub(super) struct Undo<N: Node, C: Clock, E: Entropy> {
-    armed: Option<(Redlock<N, C, E>, Request)>,
+    armed: Option<(Redlock<N, C, E>, Vec<Request>)>,
     until: BootTime,
     targets: Vec<usize>,
 }
 
 impl<N: Node, C: Clock, E: Entropy> Undo<N, C, E> {
-    /// `until`: when the keys that the attempt may have set have expired.
-    pub(super) fn new(engine: Redlock<N, C, E>, request: Request, until: BootTime) -> Self {
+    /// `requests`: the cancels, one for each resource. `until`: when the keys that the attempt may have set have expired.
+    pub(super) fn new(engine: Redlock<N, C, E>, requests: Vec<Request>, until: BootTime) -> Self {
         let targets = engine.everyone();
-        Self { armed: Some((engine, request)), until, targets }
+        Self { armed: Some((engine, requests)), until, targets }
     }
 
     /// Cancels on these nodes only: for a mutant.
@@ -99,12 +107,12 @@ impl<N: Node, C: Clock, E: Entropy> Undo<N, C, E> {
 
 impl<N: Node, C: Clock, E: Entropy> Drop for Undo<N, C, E> {
     fn drop(&mut self) {
-        if let Some((engine, request)) = self.armed.take() {
+        if let Some((engine, requests)) = self.armed.take() {
             let is_lost = mutant::is(Mutant::CleanupWithRequest) && mutant::is_hanging_up();
             if is_lost || mutant::is(Mutant::NoCleanup) {
                 return;
             }
-            engine.deliver(request, std::mem::take(&mut self.targets), self.until);
+            engine.deliver_all(requests, std::mem::take(&mut self.targets), self.until);
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use super::clock::Clock;
 use super::engine::Redlock;
 use super::entropy::Entropy;
@@ -21,6 +23,9 @@ pub struct ClusterInspection {
     /// Each node's answer, by index; `None` where it was not awaited.
     pub answers: Vec<Option<NodeResult>>,
 }
+
+/// What the nodes have of a resource, or their answers where no quorum can say.
+pub(crate) type InspectionResult = Result<ClusterInspection, Vec<Option<NodeResult>>>;
 
 /// State of a resource on a quorum.
 #[derive(Debug, Clone)]
@@ -67,7 +72,7 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
     ///
     /// Errors: `Err` with the answers where fewer than a quorum answered, or where the nodes that show nothing may have
     /// forgotten a lease: too few of them vote.
-    pub async fn inspect(&self, resource: &ResourceName) -> Result<ClusterInspection, Vec<Option<NodeResult>>> {
+    pub async fn inspect(&self, resource: &ResourceName) -> InspectionResult {
         let request = Request::Inspect { resource: resource.clone() };
         let started = self.clock.now();
         let deadline = started.plus(self.node_timeout());
@@ -80,6 +85,11 @@ impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
             Some((state, agreeing)) => Ok(ClusterInspection { state, agreeing, answers }),
             None => Err(answers),
         }
+    }
+
+    /// Inspects several resources, each as [`Self::inspect`].
+    pub async fn inspect_all(&self, resources: &[ResourceName]) -> Vec<InspectionResult> {
+        join_all(resources.iter().map(|resource| self.inspect(resource))).await
     }
 
     /// The lease of this token as a single node has it, for display only: no quorum says so. The token chooses the node.

@@ -35,6 +35,7 @@ pub(crate) mod release;
 pub(crate) mod renewal;
 mod round;
 pub(crate) mod round_trip;
+mod set;
 pub mod slots;
 pub(crate) mod subscriptions;
 pub(crate) mod waiters;

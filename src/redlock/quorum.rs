@@ -119,6 +119,12 @@ impl Tally {
         &self.answers
     }
 
+    /// The same votes, with what each answer means for a part of what was asked.
+    pub(crate) fn map(&self, meaning: impl Fn(&NodeResult) -> NodeResult) -> Self {
+        let answers = self.answers.iter().map(|answer| answer.as_ref().map(&meaning)).collect();
+        Self { answers, yes: self.yes, no: self.no, size: self.size, view: Arc::clone(&self.view) }
+    }
+
     /// Takes one node's answer out.
     pub(crate) fn take(&mut self, index: usize) -> Option<NodeResult> {
         self.answers.get_mut(index).and_then(Option::take)
@@ -176,21 +182,29 @@ impl Verdict {
         match answer {
             None => Self::NotAwaited,
             Some(Err(error)) => Self::Unreachable(error.kind),
-            Some(Ok(reply)) => match reply {
-                Reply::Held { left_ms, record } => {
-                    Self::Held { left_ms: *left_ms, holder: record.as_ref().map(|r| (r.token.clone(), r.fence)) }
-                }
-                Reply::Missing => Self::Missing,
-                Reply::Other { .. } => Self::Other,
-                Reply::Ended { reason } => Self::Ended(*reason),
-                Reply::TooManyClaims | Reply::FenceTooFarAhead => Self::Refused,
-                Reply::NoVote(no_vote) | Reply::Inspected(NodeInspection { no_vote: Some(no_vote), .. }) => {
-                    Self::NoVote(no_vote.clone())
-                }
-                Reply::Released(Released { found: Found::Nothing, .. }) => Self::Missing,
-                Reply::Released(Released { found: Found::Other, .. }) => Self::Other,
-                _ => Self::Granted,
+            Some(Ok(reply)) => Self::of_reply(reply),
+        }
+    }
+
+    fn of_reply(reply: &Reply) -> Self {
+        match reply {
+            Reply::Held { left_ms, record } => {
+                Self::Held { left_ms: *left_ms, holder: record.as_ref().map(|r| (r.token.clone(), r.fence)) }
+            }
+            Reply::SetRefused { refused } => match refused.first() {
+                Some((_, why)) => Self::of_reply(why),
+                None => Self::Refused,
             },
+            Reply::Missing => Self::Missing,
+            Reply::Other { .. } => Self::Other,
+            Reply::Ended { reason } => Self::Ended(*reason),
+            Reply::TooManyClaims | Reply::FenceTooFarAhead => Self::Refused,
+            Reply::NoVote(no_vote) | Reply::Inspected(NodeInspection { no_vote: Some(no_vote), .. }) => {
+                Self::NoVote(no_vote.clone())
+            }
+            Reply::Released(Released { found: Found::Nothing, .. }) => Self::Missing,
+            Reply::Released(Released { found: Found::Other, .. }) => Self::Other,
+            _ => Self::Granted,
         }
     }
 

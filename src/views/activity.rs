@@ -22,8 +22,8 @@ pub(crate) const WIDTH: usize = BAR * MINUTES;
 /// Height of a chart.
 pub(crate) const HEIGHT: u64 = 36;
 /// The kinds of events that are listed: what an operator who comes now would have wanted to see.
-const INCIDENTS: [&str; 8] =
-    ["node_down", "node_up", "quarantined", "quorum_lost", "quorum_back", "forced", "lost", "deadlock"];
+const INCIDENTS: [&str; 9] =
+    ["node_down", "node_up", "quarantined", "two_servers", "quorum_lost", "quorum_back", "forced", "lost", "deadlock"];
 const HOUR: Duration = Duration::from_hours(1);
 
 /// A value over the hour.

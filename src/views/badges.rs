@@ -46,6 +46,7 @@ pub(crate) fn badge(text: &str, severity: Severity) -> Badge {
 pub(crate) fn node_badge(report: &NodeSummary) -> Badge {
     match report.state.as_str() {
         // Findings that do not cost the vote are shown on the page of the nodes only.
+        "up" if report.votes && report.has_two_servers => badge("two servers", Severity::Warn),
         "up" if report.votes => badge("votes", Severity::Good),
         "up" => badge("unsuitable", Severity::Bad),
         "down" => badge("down", Severity::Bad),

@@ -12,7 +12,7 @@ use super::paging::Paging;
 use crate::api::Event;
 
 /// The kinds of events that can be filtered by, with their text.
-pub(crate) const KINDS: [(&str, &str); 14] = [
+pub(crate) const KINDS: [(&str, &str); 15] = [
     ("acquired", "acquired"),
     ("released", "released"),
     ("expired", "expired"),
@@ -22,6 +22,7 @@ pub(crate) const KINDS: [(&str, &str); 14] = [
     ("node_down", "node down"),
     ("node_up", "node up"),
     ("quarantined", "node without a vote"),
+    ("two_servers", "two servers"),
     ("quorum_lost", "no quorum"),
     ("quorum_back", "quorum again"),
     ("started", "instance started"),
@@ -100,7 +101,8 @@ pub(crate) fn row(event: &Event) -> EventRow {
     let (text, severity) = match (event.event.as_str(), event.reason.as_deref()) {
         ("forced", Some("now")) => ("released by an operator", Severity::Bad),
         ("forced", _) => ("revoked by an operator", Severity::Warn),
-        ("lost" | "node_down" | "deadlock" | "quorum_lost", _) => (text, Severity::Bad),
+        ("two_servers", Some("over")) => ("one server again", Severity::Good),
+        ("lost" | "node_down" | "deadlock" | "quorum_lost" | "two_servers", _) => (text, Severity::Bad),
         ("expired" | "quarantined", _) => (text, Severity::Warn),
         ("acquired" | "node_up" | "quorum_back", _) => (text, Severity::Good),
         _ => (text, Severity::Neutral),
@@ -129,9 +131,14 @@ pub(crate) fn row(event: &Event) -> EventRow {
     if let Some(id) = &event.token_id {
         details.push(format!("lease {}", format::visible(id)));
     }
-    if let Some(reason) = event.reason.as_deref().filter(|_| event.event != "forced") {
-        details.push(format::visible(reason));
-    }
+    // Of the others the badge or the detail says it.
+    let says_more = match event.event.as_str() {
+        "forced" | "node_down" | "node_up" | "two_servers" => false,
+        "quarantined" => event.reason.as_deref() != Some("quarantined"),
+        "deadlock" => event.reason.as_deref() != Some("reported"),
+        _ => true,
+    };
+    details.extend(event.reason.as_deref().filter(|_| says_more).map(format::visible));
     let links = event.cycle.iter().flatten();
     details.extend(links.map(|edge| {
         let [owner, resource, holder] = [&edge.owner, &edge.waits_for, &edge.held_by].map(|text| format::visible(text));

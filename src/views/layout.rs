@@ -4,6 +4,7 @@ use super::assets::{self, Assets};
 use super::badges::{self, Badge, Severity};
 use crate::manager::overview::ClusterStatus;
 use crate::manager::situation::Situation;
+use crate::types::OWNER_PLACE;
 
 /// The page that is marked in the navigation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub(crate) enum Tab {
     Latency,
     /// Recent events.
     Events,
+    /// Targets of call-backs, and hooks.
+    Hooks,
     /// A page that is not in the navigation.
     Other,
 }
@@ -37,7 +40,7 @@ pub(crate) struct NavLink {
     pub text: &'static str,
 }
 
-const LINKS: [NavLink; 7] = [
+const LINKS: [NavLink; 8] = [
     NavLink { tab: Tab::Locks, href: "/ui/", text: "Locks" },
     NavLink { tab: Tab::Waiters, href: "/ui/waiters", text: "Waiters" },
     NavLink { tab: Tab::Owners, href: "/ui/owners", text: "Owners" },
@@ -45,6 +48,7 @@ const LINKS: [NavLink; 7] = [
     NavLink { tab: Tab::Nodes, href: "/ui/nodes", text: "Nodes" },
     NavLink { tab: Tab::Latency, href: "/ui/latency", text: "Latency" },
     NavLink { tab: Tab::Events, href: "/ui/events", text: "Events" },
+    NavLink { tab: Tab::Hooks, href: "/ui/hooks", text: "Hooks" },
 ];
 
 /// Who reads a page, and what it offers to them.
@@ -73,6 +77,8 @@ pub(crate) struct Layout {
     pub nodes: Vec<(String, Badge)>,
     /// Without authentication although other machines can connect: every page warns about it.
     pub is_open: bool,
+    /// How many hooks are switched off.
+    pub hooks_off: usize,
     /// Whether the instance is shutting down.
     pub draining: bool,
     /// Who reads the page.
@@ -83,6 +89,8 @@ pub(crate) struct Layout {
     pub path: String,
     /// Whether the script refreshes the page.
     pub auto_refresh: bool,
+    /// Where owners are linked to: a URL with `{owner}` in it; empty for nowhere.
+    pub owner_url: String,
 }
 
 impl Layout {
@@ -97,11 +105,13 @@ impl Layout {
             situation: status.situation.clone(),
             nodes: status.nodes.iter().map(|node| (node.node.to_string(), badges::node_badge(node))).collect(),
             is_open: false,
+            hooks_off: 0,
             draining: status.draining,
             viewer: Viewer::default(),
             instance: status.instance.to_string(),
             path: path.to_owned(),
             auto_refresh: true,
+            owner_url: String::new(),
         }
     }
 
@@ -115,6 +125,33 @@ impl Layout {
     #[must_use]
     pub(crate) fn with_open_access(self, is_open: bool) -> Self {
         Self { is_open, ..self }
+    }
+
+    /// Sets [`Layout::hooks_off`].
+    #[must_use]
+    pub(crate) fn with_hooks_off(self, hooks_off: usize) -> Self {
+        Self { hooks_off, ..self }
+    }
+
+    /// Sets [`Layout::owner_url`].
+    #[must_use]
+    pub(crate) fn with_owner_url(self, owner_url: &str) -> Self {
+        Self { owner_url: owner_url.to_owned(), ..self }
+    }
+
+    /// The address of what an owner is; empty without one. `owner_query`: encoded as for a query. No owner leaves the place
+    /// that it is given: a slash is encoded too, and names of dots, which a browser would resolve, are not linked.
+    pub(crate) fn job_of(&self, owner_query: &str) -> String {
+        let is_name = !owner_query.is_empty() && owner_query.bytes().any(|byte| byte != b'.');
+        match is_name {
+            true => self.owner_url.replace(OWNER_PLACE, &owner_query.replace('/', "%2F")),
+            false => String::new(),
+        }
+    }
+
+    /// What a curl command needs so that it is not refused: empty without authentication.
+    pub(crate) fn key_option(&self) -> &'static str {
+        if self.viewer.principal.is_empty() { "" } else { "-H \"Authorization: Bearer $KEY\" " }
     }
 
     /// Sets [`Layout::viewer`].
@@ -131,6 +168,28 @@ impl Layout {
     /// Whether the reader may see this page.
     pub(crate) fn shows(&self, tab: Tab) -> bool {
         !self.viewer.refused.contains(&tab)
+    }
+
+    /// The title of the browser's tab: it begins with what is ill, for whoever has the page in the background.
+    pub(crate) fn tab_title(&self) -> String {
+        match self.quorum.severity {
+            Severity::Bad => format!("✖ {} · {}", self.quorum.text, self.title),
+            _ => self.title.clone(),
+        }
+    }
+
+    /// The section of the runbooks about what is ill.
+    pub(crate) fn runbook(&self) -> &'static str {
+        let has = |text: &str| self.nodes.iter().any(|(_, badge)| badge.text == text);
+        match self.quorum.text.as_str() {
+            "no quorum" => "redlockdquorumlost",
+            "no margin" => "redlockdquorumnomargin",
+            _ if has("two servers") => "redlockdonenametwoservers",
+            _ if has("down") => "redlockdnodedown",
+            _ if has("slow") => "redlockdnodeslow",
+            _ if has("in quarantine") => "redlockdnodequarantined",
+            _ => "redlockdnodedoesnotvote",
+        }
     }
 
     /// Style, script and icon.

@@ -234,6 +234,7 @@ fn waiter_row(view: &WaiterInfo, here: &InstanceName) -> LockWaiterRow {
 pub(crate) struct LockPage {
     layout: Layout,
     resource: String,
+    base: String,
     url: String,
     state: Badge,
     sentence: String,
@@ -268,6 +269,7 @@ impl LockPage {
         let mut page = Self {
             layout,
             resource: resource.to_string(),
+            base: base_url.to_owned(),
             url: format!("{base_url}/locks/{resource}"),
             state: badge("unknown", Severity::Bad),
             sentence: "Fewer than a quorum of the nodes answered, so the holder cannot be determined.".to_owned(),
@@ -317,6 +319,13 @@ impl LockPage {
                 badge("expired", Severity::Warn),
                 "The last lease has expired; the lock is free after the safety margin.".to_owned(),
             ),
+            LockState::Held(_)
+                if inspection.quorum.granted == inspection.quorum.needed && inspection.quorum.nodes > 1 =>
+            {
+                let sentence = "Exactly a quorum of the nodes reports this lease. Its holder may rely on it; if one of them fails, it may \
+                                not be renewed.";
+                (badge("held by a bare quorum", Severity::Warn), sentence.to_owned())
+            }
             LockState::Held(_) => (badge("held", Severity::Good), String::new()),
             LockState::Foreign { left, .. } => {
                 let left =

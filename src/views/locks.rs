@@ -14,6 +14,7 @@ pub(crate) use super::locks_query::{ListedState, LocksQuery, Sort};
 use super::name_tree::NameTree;
 use super::paging::Paging;
 use super::wait_graph::WaitGraph;
+use super::waiters::DeadlockRow;
 use crate::manager::overview::Overview;
 use crate::manager::snapshots::{LabelSummary, SnapshotLease};
 use crate::types::ResourceName;
@@ -110,6 +111,7 @@ pub(crate) struct LocksPage {
     /// What happened in the last hour, and who waits for whom; not above a list that is filtered.
     hour: HourSection,
     graph: WaitGraph,
+    deadlocks: Vec<DeadlockRow>,
 }
 
 /// A resource before filtering and paging.
@@ -324,7 +326,8 @@ impl LocksPage {
         let rows = list.page_of(&query, all, &paging).iter().map(|c| list.row(c)).collect();
         let exact_name = ResourceName::parse(&query.prefix).ok().map(|name| name.to_string());
         let (columns, hour, graph) = (columns(&query), HourSection::default(), WaitGraph::default());
-        Self { layout, summary: list.summary(), tree, columns, rows, paging, exact_name, query, hour, graph }
+        let (summary, deadlocks) = (list.summary(), Vec::new());
+        Self { layout, summary, tree, columns, rows, paging, exact_name, query, hour, graph, deadlocks }
     }
 
     /// Whether the page has the section of the last hour: above the whole list only.
@@ -336,6 +339,12 @@ impl LocksPage {
     #[must_use]
     pub(crate) fn with_hour(self, hour: HourSection, graph: WaitGraph) -> Self {
         Self { hour, graph, ..self }
+    }
+
+    /// Sets the deadlocks.
+    #[must_use]
+    pub(crate) fn with_deadlocks(self, deadlocks: Vec<DeadlockRow>) -> Self {
+        Self { deadlocks, ..self }
     }
 
     /// The timeline of these names.

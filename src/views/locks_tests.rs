@@ -155,6 +155,31 @@ fn a_row_links_the_address_in_its_metadata_and_nothing_else() {
 }
 
 #[test]
+fn an_owner_is_linked_by_the_template_unless_the_metadata_has_an_address() {
+    let with = |template: &str, owner: &str, url: &str| {
+        let metadata = if url.is_empty() { [].into() } else { [("url".to_owned(), url.to_owned())].into() };
+        let labels = Labels { owner: owner.to_owned(), metadata, ..Labels::default() };
+        let value = format!("{}|000000|60000|1|p,|{}", "a".repeat(64), labels.encode());
+        let record = LeaseRecord::parse(value.as_bytes()).expect("a record");
+        let overview = overview(vec![("a", SnapshotLease::new(record, Duration::from_secs(60), true))], &[]);
+        let mut page = page(&overview, LocksQuery::default());
+        page.layout = page.layout.with_owner_url(template);
+        page.render().expect("a page")
+    };
+    let ci = "https://ci.example/job/{owner}/log";
+    for (owner, url, link) in [
+        ("ci-4711", "", "https://ci.example/job/ci-4711/log"),
+        ("a/../b?\"", "", "https://ci.example/job/a%2F..%2Fb%3F%22/log"),
+        ("ci-4711", "https://own.example/7", "https://own.example/7"),
+    ] {
+        assert!(with(ci, owner, url).contains(&format!("<a class=\"job\" href=\"{link}\"")), "{owner}");
+    }
+    for (template, owner) in [("", "ci-4711"), (ci, ".."), (ci, "")] {
+        assert!(!with(template, owner, "").contains("class=\"job\""), "{template}: {owner}");
+    }
+}
+
+#[test]
 fn pages_together_contain_every_lock_once_in_every_order() {
     let all: Vec<String> = (0..250).map(|i| format!("r/{i:03}")).collect();
     let leases = all.iter().enumerate().map(|(i, n)| (n.as_str(), lease("o", "", i as u64 % 7, 60, i as u64 % 5)));

@@ -46,7 +46,7 @@ pub(crate) struct GraphArrow {
     pub x: usize,
     /// Upper edge of the name.
     pub y: usize,
-    /// The name that is waited for.
+    /// What the box that it comes from waits for; empty but for the first of its arrows.
     pub resource: String,
 }
 
@@ -88,6 +88,13 @@ struct Party {
     waits: bool,
     /// Boxes that it waits for, each with the resource.
     targets: Vec<(usize, String)>,
+}
+
+impl Party {
+    /// The names that it waits for.
+    fn resources(&self) -> String {
+        self.targets.iter().map(|(_, resource)| resource.as_str()).collect::<Vec<_>>().join(", ")
+    }
 }
 
 #[derive(Default)]
@@ -228,7 +235,7 @@ fn draw(parties: &Parties) -> WaitGraph {
         used[*depth] += 1;
         boxes.push(GraphBox { x, y, text: party.text.clone(), waits: party.waits });
     }
-    let arrow = |from: &GraphBox, to: &GraphBox, resource: &str| {
+    let arrow = |from: &GraphBox, to: &GraphBox, resource: String| {
         let (x1, y1, y2) = (from.x + box_width, from.y + BOX / 2, to.y + BOX / 2);
         let path = if from.x < to.x {
             format!("M{x1} {y1}L{} {y2}m-6 -4l6 4l-6 4", to.x)
@@ -237,10 +244,13 @@ fn draw(parties: &Parties) -> WaitGraph {
             let (x2, bend) = (to.x + box_width, x1 + BEND);
             format!("M{x1} {y1}C{bend} {y1} {bend} {y2} {x2} {y2}m6 -4l-6 4l6 4")
         };
-        GraphArrow { path, x: x1 + 6, y: y1 - LABEL, resource: resource.to_owned() }
+        GraphArrow { path, x: x1 + 6, y: y1 - LABEL, resource }
     };
     let arrows = parties.all.iter().zip(&boxes).flat_map(|(party, from)| {
-        party.targets.iter().map(|(target, resource)| arrow(from, &boxes[*target], resource)).collect::<Vec<_>>()
+        // Arrows from one box begin at the same place: the first is labelled for all of them.
+        let names = |i| if i == 0 { party.resources() } else { String::new() };
+        let targets = party.targets.iter().enumerate();
+        targets.map(|(i, (target, _))| arrow(from, &boxes[*target], names(i))).collect::<Vec<_>>()
     });
     let arrows = arrows.collect();
     let height = used.iter().max().copied().unwrap_or(0) * ROW;

@@ -21,6 +21,8 @@ pub(crate) struct WaiterRow {
     pub position: usize,
     /// Owner label; empty if it gave none.
     pub owner: String,
+    /// The owner label, encoded for a query.
+    pub owner_query: String,
     /// How long it has been waiting.
     pub waiting: String,
     /// The same in milliseconds.
@@ -53,6 +55,11 @@ pub(crate) struct DeadlockLink {
     pub resource: String,
     /// Owner label of its holder.
     pub holder: String,
+}
+
+/// `may_read`: which links are shown.
+pub(crate) fn deadlock_rows(deadlocks: &[Deadlock], may_read: impl Fn(&CycleEdge) -> bool) -> Vec<DeadlockRow> {
+    deadlocks.iter().filter_map(|deadlock| deadlock_row(deadlock, &may_read)).collect()
 }
 
 fn deadlock_row(deadlock: &Deadlock, may_read: impl Fn(&CycleEdge) -> bool) -> Option<DeadlockRow> {
@@ -101,6 +108,7 @@ impl WaitersPage {
                 is_here: q.instance == overview.instance,
                 position: q.position,
                 owner: format::visible(&q.owner),
+                owner_query: format::query(&q.owner),
                 waiting: format::clock(q.waiting),
                 waiting_ms: format::ms(q.waiting),
                 holder: lease.map(|l| format::visible(&l.record.labels().owner)).unwrap_or_default(),
@@ -110,7 +118,7 @@ impl WaitersPage {
         let rows = waiting[paging.from..paging.to].iter().map(row).collect();
         Self {
             layout,
-            deadlocks: deadlocks.iter().filter_map(|deadlock| deadlock_row(deadlock, &may_read)).collect(),
+            deadlocks: deadlock_rows(deadlocks, may_read),
             rows,
             resources: overview.waiting.len(),
             further: overview.total_waiting().saturating_sub(waiting.len()),

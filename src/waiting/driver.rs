@@ -20,7 +20,7 @@ use crate::redlock::entropy::Entropy;
 use crate::redlock::node::Node;
 use crate::redlock::notifications::{LeaseTag, Notice, NotificationHandler, NotificationSource, Topic};
 use crate::redlock::subscriptions::{SubscriptionGuard, Subscriptions};
-use crate::types::{ResourceName, TokenHash};
+use crate::types::ResourceName;
 
 /// What a waiter's task is to do.
 enum Step {
@@ -98,8 +98,9 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
         let _ = self.0.on_deadlock.set(observer);
     }
 
-    /// Acquires, waiting as `request` says; its only resource is that of `params`. It is refused only for a
-    /// deadlock of which it `may_know` each resource. `on_round` is called after each attempt, with when it began.
+    /// Acquires, waiting as `request` says: in the queues of all resources of `params`, or of those that its token does
+    /// not hold already. It is refused only for a deadlock of which it `may_know` each resource. `on_round` is called after each attempt, with
+    /// when it began.
     ///
     /// Cancel: an attempt under way is cancelled on all nodes. The request leaves the queue at once; with `keep` its place
     /// stays for [`super::places::PLACE_KEPT`], for the next request with this key.
@@ -113,7 +114,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
     ) -> Result<Grant<N, C, E>, WaitError> {
         let engine = &self.0.engine;
         let place = self.enter(request, keep).map_err(WaitError::Differs)?;
-        let (mut granted, mut last, mut tries) = (None, None::<Refusal>, 0_u32);
+        // Once an attempt may have set a key, its own lease is none that was there before.
+        let (mut granted, mut last, mut took_effect) = (None, None::<Refusal>, false);
         let entered = engine.clock.now();
         loop {
             let step = match place.take_step() {
@@ -125,7 +127,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 }
             };
             match step {
-                Step::Attempt { joins: true } if !Box::pin(self.holds(&params.resource, &params.token)).await => {
+                Step::Attempt { joins: true } if !Box::pin(self.holds_all(&params.resources, &params.token)).await => {
                     place.report(AttemptOutcome::NotJoined);
                 }
                 Step::Attempt { joins } => {
@@ -136,17 +138,19 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                     if !place.report(self.summary(params, &outcome, joins)) {
                         // What was granted is undone, as for a caller that hung up.
                         drop(outcome);
-                        self.lease_may_have_ended(&params.resource);
+                        params.resources.iter().for_each(|resource| self.lease_may_have_ended(resource));
                         continue;
                     }
                     match outcome {
                         Ok(mut grant) => {
-                            grant.joined &= joins || tries == 0;
+                            grant.leases.iter_mut().for_each(|lease| lease.joined &= joins || !took_effect);
                             granted = Some(grant);
                         }
-                        Err(refusal) => last = Some(refusal),
+                        Err(refusal) => {
+                            took_effect |= !joins && refusal.took_effect;
+                            last = Some(refusal);
+                        }
                     }
-                    tries += u32::from(!joins);
                 }
                 Step::CheckCycle(cycle) => {
                     let is_confirmed = Box::pin(self.is_confirmed(&cycle)).await;
@@ -168,7 +172,7 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
             (RefuseReason::QueueFull(full), _) => WaitError::QueueFull(full),
             (RefuseReason::Deadlock(cycle), _) => WaitError::Deadlock(cycle),
             (RefuseReason::TimedOut { position }, _) => {
-                let inspected = Box::pin(self.0.engine.inspect(&params.resource)).await;
+                let inspected = Box::pin(self.0.engine.inspect_all(&params.resources)).await;
                 WaitError::TimedOut { position, inspected }
             }
         }
@@ -224,16 +228,8 @@ impl<N: Node, C: Clock, E: Entropy> WaitDriver<N, C, E> {
                 AttemptOutcome::Granted { lease: params.token.clone(), until }
             }
             Err(refusal) if joins && !refusal.kind.is_final() => AttemptOutcome::NotJoined,
-            Err(refusal) => {
-                AttemptOutcome::of_refusal(&params.resource, refusal, self.0.engine.quorum(), &*self.0.party_of)
-            }
+            Err(refusal) => AttemptOutcome::of_refusal(refusal, self.0.engine.quorum(), &*self.0.party_of),
         }
-    }
-
-    /// Whether a quorum has this token's lease.
-    pub(crate) async fn holds(&self, resource: &ResourceName, token: &TokenHash) -> bool {
-        let state = self.0.engine.inspect(resource).await.map(|inspected| inspected.state);
-        state.is_ok_and(|state| state.lease_of(token).is_some())
     }
 
     /// Whether a quorum has each lease of the cycle. False also where too few nodes answer.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadlock::{Holder, Party, WaitEdge};
-use crate::protocol::{LeaseRecord, NodeResult};
+use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{Refusal, RefusalKind};
 use crate::redlock::clock::BootTime;
-use crate::redlock::inspect::ClusterInspection;
+use crate::redlock::inspect::InspectionResult;
 use crate::redlock::notifications::{LeaseTag, Notice};
 use crate::types::{ResourceName, TokenHash};
 
@@ -146,20 +146,20 @@ pub struct Blocker {
 impl AttemptOutcome {
     /// What a refused attempt means. `party_of`: who holds it, from its record.
     pub(super) fn of_refusal(
-        resource: &ResourceName,
         refusal: &Refusal,
         quorum: usize,
         party_of: impl Fn(&LeaseRecord) -> Option<Party>,
     ) -> Self {
+        let blocker = |refusal: &Refusal| Blocker {
+            resource: refusal.resource.clone(),
+            lease: refusal.holder.as_ref().map(|record| record.token.clone()),
+            party: refusal.holder.as_ref().and_then(&party_of),
+            is_confirmed: refusal.holder_nodes >= quorum,
+            free_in: refusal.free_in,
+        };
         match refusal.kind {
             kind if kind.is_final() => Self::Final,
-            RefusalKind::Held => Self::Held(vec![Blocker {
-                resource: resource.clone(),
-                lease: refusal.holder.as_ref().map(|record| record.token.clone()),
-                party: refusal.holder.as_ref().and_then(party_of),
-                is_confirmed: refusal.holder_nodes >= quorum,
-                free_in: refusal.free_in,
-            }]),
+            RefusalKind::Held => Self::Held(std::iter::once(refusal).chain(&refusal.others).map(blocker).collect()),
             RefusalKind::Split => Self::Split,
             _ => Self::NoQuorum,
         }
@@ -271,8 +271,8 @@ pub(crate) enum WaitError {
     TimedOut {
         /// Where it stood; 1 is the head.
         position: usize,
-        /// What the nodes then had, or their answers where no quorum answered.
-        inspected: Result<ClusterInspection, Vec<Option<NodeResult>>>,
+        /// What the nodes then had of each resource of the request.
+        inspected: Vec<InspectionResult>,
     },
     /// Its time was over, and so many others were asking that it could not; what it met before that.
     NotAsked(Option<Refusal>),

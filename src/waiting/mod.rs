@@ -9,6 +9,7 @@ mod ends;
 mod entry;
 pub mod event;
 mod handover;
+mod held;
 pub(crate) mod places;
 pub mod queue;
 pub mod wake;

@@ -22,8 +22,8 @@ pub(crate) const ABSENT_MAX: usize = 1_000;
 /// What names a place.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct PlaceKey {
-    /// What is waited for.
-    pub resource: ResourceName,
+    /// What is waited for, in the order of the names.
+    pub resources: Arc<[ResourceName]>,
     /// Who waits; empty without authentication.
     pub principal: Arc<str>,
     /// The client's own name for its place.
@@ -144,7 +144,7 @@ impl Places {
     pub(super) fn forget(&mut self, resource: &ResourceName, token: &TokenHash) -> Vec<WaiterId> {
         let mut forgotten = Vec::new();
         self.kept.retain(|key, place| {
-            let is_named = key.resource == *resource && place.terms.token.as_ref() == Some(token);
+            let is_named = key.resources.contains(resource) && place.terms.token.as_ref() == Some(token);
             forgotten.extend((is_named && place.absent_since.is_some()).then_some(place.waiter));
             !is_named
         });

@@ -8,7 +8,7 @@ fn at(s: u64) -> BootTime {
 
 fn keep(resource: &str, wait_id: &str, ttl_ms: u64) -> KeepPlace {
     let key = PlaceKey {
-        resource: ResourceName::parse(resource).expect("valid"),
+        resources: [ResourceName::parse(resource).expect("valid")].into(),
         principal: "ci".into(),
         wait_id: WaitId::parse(wait_id).expect("valid"),
     };

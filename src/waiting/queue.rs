@@ -391,9 +391,11 @@ impl Queue {
                 self.holder_seen(&blocker.resource, lease, blocker.holder(), blocker.is_confirmed);
             }
             self.subscribe(&blocker.resource);
-            // A lease of this service ends with a notice or at its time; a lock of another client may end without.
+            // A lease of this service ends with a notice or at its time; a lock of another client may end without, and nobody
+            // listens for what the waiter's token held when it entered.
+            let stands_there = resources.contains(&blocker.resource);
             let free_in = match (blocker.free_in, &blocker.lease) {
-                (Some(free_in), Some(_)) if relies => free_in,
+                (Some(free_in), Some(_)) if relies && stands_there => free_in,
                 (free_in, _) => free_in.unwrap_or(poll).min(poll),
             };
             free_at = free_at.max(now.plus(free_in));

@@ -21,7 +21,7 @@ use crate::redlock::clock::{BootTime, Clock};
 use crate::redlock::entropy::Entropy;
 
 /// How long a try may take, from the look-up of the name to the status of the answer.
-pub const TRY_TIMEOUT: Duration = Duration::from_secs(10);
+pub const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Tries of one target at a time: a slow receiver must not use up those of all.
 pub const TRIES_PER_TARGET: usize = 32;
 /// Tries at a time.
@@ -165,7 +165,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
         (self.observer)(kind, outcome, took);
     }
 
-    /// Makes one try, once there is room for it.
+    /// Makes one try, once fewer than the maximum are under way.
     ///
     /// Cancel: the message may have arrived.
     pub(super) async fn attempt(&self, try_: Try) -> Answer {
@@ -178,7 +178,7 @@ impl<C: Clock, E: Entropy, T: Transport> Deliveries<C, E, T> {
         let answer = tokio::select! {
             biased;
             answer = self.transport.send(try_.target, outgoing) => answer,
-            () = self.clock.sleep(TRY_TIMEOUT) => Answer::Failed("no answer within 10 s"),
+            () = self.clock.sleep(DELIVERY_TIMEOUT) => Answer::Failed("no answer within 10 s"),
         };
         let took = self.clock.now().since(begin);
         let outcome = TryOutcome::of(answer);

@@ -1,3 +1,5 @@
+//! Call-backs with paused time: which tries are made when, and what ends them.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Map;

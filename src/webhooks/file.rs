@@ -22,7 +22,7 @@ pub const HOOKS_MAX: usize = 100;
 /// Secrets of one target: the present one and its successor.
 pub const SECRETS_MAX: usize = 2;
 /// Principals of one target.
-const PRINCIPALS_MAX: usize = 1_000;
+const TARGET_PRINCIPALS_MAX: usize = 1_000;
 /// Patterns of names of one hook.
 const PATTERNS_MAX: usize = 64;
 /// After which wait `lock.waiting_long` is sent, unless the hook says otherwise.
@@ -76,13 +76,16 @@ pub struct WebhooksFileError {
     pub path: PathBuf,
     /// Each continues the sentence "the webhooks file …".
     pub mistakes: Vec<String>,
+    /// Every file that was to be read: when one of them changes, there may be no mistake any more.
+    pub files: Vec<PathBuf>,
 }
 
 /// Reads the file and those that it names; their paths are relative to it. Blocks on the disk.
 ///
 /// Errors: [`WebhooksFileError`], with all mistakes at once.
 pub fn read(path: &Path, lookup: &Arc<dyn Lookup>) -> Result<WebhooksFile, WebhooksFileError> {
-    let invalid = |mistakes| WebhooksFileError { path: path.to_owned(), mistakes };
+    let failed = |mistakes, files| WebhooksFileError { path: path.to_owned(), mistakes, files };
+    let invalid = |mistakes| failed(mistakes, vec![path.to_owned()]);
     let text = read_text(path).map_err(|why| invalid(vec![why]))?;
     let table: toml::Table = toml::from_str(&text).map_err(|e| {
         let line = e.span().map_or(1, |span| text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1);
@@ -120,7 +123,7 @@ pub fn read(path: &Path, lookup: &Arc<dyn Lookup>) -> Result<WebhooksFile, Webho
     }
     read.files = files.read;
     read.files.insert(0, path.to_owned());
-    if mistakes.is_empty() { Ok(read) } else { Err(invalid(mistakes)) }
+    if mistakes.is_empty() { Ok(read) } else { Err(failed(mistakes, read.files)) }
 }
 
 /// The tables with this name, in double brackets.
@@ -160,7 +163,7 @@ fn target(entry: &mut Table<'_>, files: &mut TargetFiles) -> Option<Target> {
     let secrets = entry.texts("secret_files", SECRETS_MAX);
     let secrets: Vec<_> = secrets.iter().filter_map(|file| files.secret(entry, file)).collect();
     let headers = entry.text("headers_file").and_then(|file| files.headers(entry, &file)).unwrap_or_default();
-    let principals = entry.has("principals").then(|| entry.texts("principals", PRINCIPALS_MAX));
+    let principals = entry.has("principals").then(|| entry.texts("principals", TARGET_PRINCIPALS_MAX));
     let principals = principals
         .map(|names| names.iter().filter_map(|name| entry.check("`principals`", PrincipalName::parse(name))).collect());
     let form = form(entry, files);
@@ -242,8 +245,11 @@ fn hook(entry: &mut Table<'_>, read: &WebhooksFile) -> Option<Hook> {
     };
     let names: Vec<_> =
         names_text.iter().filter_map(|pattern| entry.check("`names`", Pattern::parse(pattern))).collect();
-    let waiting = entry.text("waiting_longer").map(|text| entry.check("`waiting_longer`", parse_duration(&text)));
-    let waiting_longer = waiting.map_or(Some(WAITING_LONGER), |parsed| parsed.filter(|wait| !wait.is_zero()))?;
+    let waiting = entry.text("waiting_longer").map(|text| parse_duration(&text).ok().filter(|wait| !wait.is_zero()));
+    if waiting == Some(None) {
+        entry.report("`waiting_longer` must be a duration such as \"30s\"");
+    }
+    let waiting_longer = waiting.unwrap_or(Some(WAITING_LONGER))?;
     (names.len() == names_text.len()).then_some(())?;
     Some(Hook { name: name?, target: target?, events, names, names_text, waiting_longer })
 }

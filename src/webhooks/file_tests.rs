@@ -1,3 +1,5 @@
+//! What a file may have, and that no mistake repeats a value.
+
 use std::fs;
 
 use super::super::resolver::SystemLookup;

@@ -35,7 +35,7 @@ pub struct Body {
 }
 
 impl Content<'_> {
-    /// The body in this form; without `data` where it would be too long, since a receiver that is told something asks for the rest.
+    /// The body in this form; without `data` where it would be too long, so that its receiver knows that something happened.
     pub fn body(&self, form: &Form) -> Body {
         let body = self.encoded(form);
         if body.bytes.len() <= MESSAGE_MAX_BYTES {

@@ -1,13 +1,43 @@
 //! Call-backs and hooks: what may be sent where (`file`, `target`, `address`), how a message looks and is signed (`message`,
-//! `signing`), one try (`transport`, `resolver`), and all tries of a message (`deliveries`; `hooks` for subscriptions).
+//! `signing`), one try (`transport`, `resolver`), and all tries of a message (`deliveries` for call-backs, `hook_queue` for
+//! hooks). `hooks` turns events into messages and sends them; `hook_status` has what operators see.
 
 pub mod address;
 pub mod deliveries;
 pub mod event;
 pub mod file;
+mod hook_queue;
+pub mod hook_status;
+pub mod hooks;
 pub mod message;
 pub mod resolver;
 pub mod signing;
 mod table;
 pub mod target;
 pub mod transport;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::redlock::clock::SystemClock;
+use crate::redlock::entropy::SystemEntropy;
+
+/// Call-backs and hooks of the service.
+pub type ServiceWebhooks = hooks::Webhooks<SystemClock, SystemEntropy, transport::HttpTransport>;
+
+impl ServiceWebhooks {
+    /// Without a file: there are no targets, and no call-back is allowed.
+    pub fn none() -> Self {
+        let parts = (SystemClock, SystemEntropy, transport::HttpTransport);
+        let lookup = Arc::new(resolver::SystemLookup);
+        Self::without_file(parts, lookup, Box::new(|_, _, _| {}))
+    }
+}
+
+/// Reads a file as the service would, to check it. Blocks on the disk.
+///
+/// Errors: [`file::WebhooksFileError`].
+pub fn check(path: &Path) -> Result<(), file::WebhooksFileError> {
+    let lookup: Arc<dyn resolver::Lookup> = Arc::new(resolver::SystemLookup);
+    file::read(path, &lookup).map(drop)
+}

@@ -20,7 +20,7 @@ pub(super) const FILE_MAX_BYTES: u64 = 256 << 10;
 /// Headers of one target.
 const HEADERS_MAX: usize = 16;
 /// Longest text of a field. Bytes.
-const TEXT_MAX_BYTES: usize = 4_096;
+const FIELD_MAX_BYTES: usize = 4_096;
 /// What the service sets itself, or what frames a message.
 const OWN_HEADERS: [&str; 11] = [
     "host",
@@ -88,9 +88,9 @@ impl<'a> Table<'a> {
 
     pub(super) fn text(&mut self, field: &'static str) -> Option<String> {
         match self.take(field)? {
-            toml::Value::String(text) if text.len() <= TEXT_MAX_BYTES => Some(text),
+            toml::Value::String(text) if text.len() <= FIELD_MAX_BYTES => Some(text),
             _ => {
-                self.report(&format!("`{field}` must be a text of at most {TEXT_MAX_BYTES} bytes"));
+                self.report(&format!("`{field}` must be a text of at most {FIELD_MAX_BYTES} bytes"));
                 None
             }
         }

@@ -15,7 +15,7 @@ use super::signing::{self, SignedContent};
 use super::target::{Target, literal_address};
 
 /// The longest pause that a receiver can ask for.
-pub const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
+pub const PAUSE_ASKED_MAX: Duration = Duration::from_hours(1);
 
 /// What a try sends.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ pub enum Answer {
     Status {
         /// The status code.
         code: u16,
-        /// The pause that it asks for, at most [`RETRY_AFTER_MAX`].
+        /// The pause that it asks for, at most [`PAUSE_ASKED_MAX`].
         retry_after: Option<Duration>,
     },
     /// A rule forbids the connection.
@@ -81,28 +81,29 @@ pub struct HttpTransport;
 
 impl Transport for HttpTransport {
     fn send(&self, target: Arc<Target>, message: Outgoing) -> impl Future<Output = Answer> + Send + 'static {
-        async move {
-            // A resolver is not asked about a literal address.
-            if let Some(literal) = literal_address(&message.url)
-                && let Err(refused) = address::check(literal, target.policy)
-            {
-                return Answer::Blocked(refused.0);
-            }
-            let headers = match headers(&target, &message) {
-                Ok(headers) => headers,
-                Err(why) => return Answer::Failed(why),
-            };
-            let request =
-                target.client.request(target.method.clone(), message.url).headers(headers).body(message.body.bytes);
-            match request.send().await {
-                // Its body is dropped unread, and with it the connection.
-                Ok(response) => Answer::Status {
-                    code: response.status().as_u16(),
-                    retry_after: retry_after(response.headers(), message.at_ms),
-                },
-                Err(error) => failure(&error),
-            }
-        }
+        try_once(target, message)
+    }
+}
+
+async fn try_once(target: Arc<Target>, message: Outgoing) -> Answer {
+    // A resolver is not asked about a literal address.
+    if let Some(literal) = literal_address(&message.url)
+        && let Err(refused) = address::check(literal, target.policy)
+    {
+        return Answer::Blocked(refused.0);
+    }
+    let headers = match headers(&target, &message) {
+        Ok(headers) => headers,
+        Err(why) => return Answer::Failed(why),
+    };
+    let request = target.client.request(target.method.clone(), message.url).headers(headers).body(message.body.bytes);
+    match request.send().await {
+        // Its body is dropped unread, and with it the connection.
+        Ok(response) => Answer::Status {
+            code: response.status().as_u16(),
+            retry_after: retry_after(response.headers(), message.at_ms),
+        },
+        Err(error) => failure(&error),
     }
 }
 
@@ -137,7 +138,7 @@ fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
             Duration::from_millis(u64::try_from(at).ok()?.saturating_sub(now_ms))
         }
     };
-    Some(pause.min(RETRY_AFTER_MAX))
+    Some(pause.min(PAUSE_ASKED_MAX))
 }
 
 /// Words of ours: the error's own may have the URL, or what the receiver wrote.
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(of("7"), Some(Duration::from_secs(7)));
         assert_eq!(of("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::from_secs(7)));
         assert_eq!(of("Sun, 06 Nov 1994 08:49:00 GMT"), Some(Duration::ZERO));
-        assert_eq!(of("99999999"), Some(RETRY_AFTER_MAX));
+        assert_eq!(of("99999999"), Some(PAUSE_ASKED_MAX));
         for nothing in ["", "-1", "soon", "1.5", "99999999999999999999999"] {
             assert_eq!(of(nothing), None, "{nothing}");
         }

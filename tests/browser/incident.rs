@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::driver::{Browser, Look};
-use crate::support::client::{Client, send};
+use crate::support::client::{Answer, Client, send};
 use crate::support::cluster::{Cluster, ServiceOver, heal, node_args, slow_to_answer};
 use crate::support::daemon::{ended, redlockd};
 use crate::support::poll;
@@ -23,6 +23,8 @@ use crate::support::temp_dir;
 
 /// Long enough to look at an outage by two restarts, short enough to wait for its end.
 const MEMORY: [&str; 6] = ["--set", "max_ttl=10s", "--set", "default_ttl=5s", "--set", "list_refresh=500ms"];
+/// An outage that lasts for all that is asked and shown in it.
+const LONG_MEMORY: [&str; 6] = ["--set", "max_ttl=28s", "--set", "default_ttl=5s", "--set", "list_refresh=500ms"];
 const LOOKS: [Look; 4] = [Look::Light, Look::Dark, Look::Phone, Look::PhoneDark];
 
 /// What must be said at a step. All parts of one line of the log, of an event, or of the sentence on the home page.
@@ -46,18 +48,19 @@ struct Watch<'a> {
     from_ms: u64,
 }
 
-/// The sentence at the top of the home page: the alarm, or that all is well.
+/// The sentence at the top of the home page: the alarm, or that all is well; and the deadlocks.
 async fn sentence(client: &Client) -> String {
     let html = client.get("/ui/").await.text;
-    let part = |id: &str| {
+    let part = |id: &str, end: &str| {
         let rest = html.split_once(&format!("<div id=\"{id}\" data-live>"))?.1;
         let mut text = String::new();
-        for piece in rest.split_once(if id == "alarm" { "<div class=\"wide\">" } else { "<section" })?.0.split('<') {
+        for piece in rest.split_once(end)?.0.split('<') {
             text.push_str(piece.split_once('>').map_or(piece, |(_, after)| after));
         }
         Some(text.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|text| !text.is_empty())
     };
-    part("alarm").or_else(|| part("situation")).unwrap_or_default()
+    let state = part("alarm", "<div class=\"wide\">").or_else(|| part("situation", "<div id=\"deadlocks\""));
+    [state, part("deadlocks", "<section")].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 fn has_all(text: &str, parts: &[&str]) -> bool {
@@ -69,9 +72,15 @@ impl<'a> Watch<'a> {
         Self { service, prometheus, browsers, begun, line: 0, from_ms: SystemClock.wall_ms() }
     }
 
+    /// Waits until all of it is said, and takes pictures of what lasts.
+    async fn step(&mut self, name: &str, what: &str, expected: Expected<'_>) {
+        self.said(what, expected).await;
+        self.pictures(name).await;
+    }
+
     /// Waits until all of it is said, and prints what was said.
     #[expect(clippy::print_stdout, reason = "the timetable is its output")]
-    async fn step(&mut self, name: &str, what: &str, expected: Expected<'_>) {
+    async fn said(&mut self, what: &str, expected: Expected<'_>) {
         let (client, at) = (self.service.client(), SystemClock.now().since(self.begun).as_secs_f64());
         println!("\n{at:6.1} s  {what}");
         let page = poll::until(&format!("{what}: the home page says {:?}", expected.page), || async {
@@ -108,16 +117,19 @@ impl<'a> Watch<'a> {
             prometheus.until_fired(expected.alerts).await;
             expected.alerts.iter().for_each(|alert| println!("    alert    {alert}"));
         }
-        // Last, since they take seconds: they show what lasts.
+        (self.line, self.from_ms) = (self.service.output().len(), SystemClock.wall_ms());
+    }
+
+    /// The home page and the nodes as each browser shows them: they take seconds, and show what lasts.
+    async fn pictures(&self, name: &str) {
         for browser in self.browsers {
             for (path, title) in [("/ui/", "home"), ("/ui/nodes", "nodes")] {
-                browser.go_to(client.base(), path).await;
+                browser.go_to(self.service.client().base(), path).await;
                 browser.screenshot(&format!("incident-{name}-{title}")).await;
             }
             // A page that is open refreshes itself: four of them would be the load that is measured.
             browser.go_to("about:", "blank").await;
         }
-        (self.line, self.from_ms) = (self.service.output().len(), SystemClock.wall_ms());
     }
 
     /// Nothing is ill any more.
@@ -219,10 +231,11 @@ async fn two_servers(watch: &mut Watch<'_>, here: &ServiceOver, there: &ServiceO
     let new = RedisServer::start().await;
     there.proxies[4].lead_to(new.port());
     let expected = Expected {
-        page: &["The name n5 leads to two servers", "Turn off the wrong server"],
+        page: &["The name n5 has led to two servers since ", "one of them votes", "Turn off the wrong server"],
+        events: &[&["two_servers", "n5", "begun"]],
+        metrics: &["redlockd_node_two_servers{node=\"n5\"} 1"],
         alerts: &["RedlockdOneNameTwoServers"],
         log: &["name leads to two servers"],
-        ..Expected::default()
     };
     watch.step("two-servers", "n5 leads the second instance to another, empty server", expected).await;
     let page = poll::until("the second instance says it", || async {
@@ -250,6 +263,7 @@ async fn people(watch: &mut Watch<'_>, here: &ServiceOver) {
         waits.spawn(async move { client.acquire(resource, &[("wait", "20s"), ("owner", owner)]).await });
     }
     let expected = Expected {
+        page: &["Deadlock.", "ann waits for y, held by bob", "Known for ", "revoke one of these leases"],
         events: &[&["deadlock", "ann", "bob"]],
         metrics: &["redlockd_lock_deadlocks_total{outcome=\"reported\"} 1"],
         alerts: &["RedlockdDeadlock"],
@@ -270,7 +284,7 @@ async fn people(watch: &mut Watch<'_>, here: &ServiceOver) {
 /// Three nodes, one instance: two restart at once without their memory. Nobody gets a lock for a quarantine.
 async fn outage(browsers: &[Browser], begun: BootTime) {
     let mut cluster = Cluster::start(3).await;
-    let over = cluster.service_with(&MEMORY).await;
+    let over = cluster.service_with(&LONG_MEMORY).await;
     let (client, mut watch) = (over.client(), Watch::of(&over.service, None, browsers, begun));
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     let prometheus = match tool("prometheus") {
@@ -285,6 +299,15 @@ async fn outage(browsers: &[Browser], begun: BootTime) {
     for node in 0..2 {
         cluster.servers[node].restart_empty().await;
     }
+    // Its holder goes on renewing, which keeps the lease on the only node that is left.
+    let mut renewals = JoinSet::new();
+    let (holder, token) = (client.clone(), held.token());
+    renewals.spawn(async move {
+        loop {
+            holder.extend("long/holder", &token, &[("ttl", "3s")]).await;
+            SystemClock.sleep(Duration::from_millis(300)).await;
+        }
+    });
     let expected = Expected {
         page: &[
             "No lock can be granted or extended since ",
@@ -296,9 +319,37 @@ async fn outage(browsers: &[Browser], begun: BootTime) {
         events: &[&["quorum_lost", "n1", "n2"]],
         metrics: &["redlockd_quorum_available 0", "redlockd_quorum_margin -1"],
         log: &["no quorum of nodes votes: no lock can be granted or extended"],
-        ..Expected::default()
+        alerts: &["RedlockdQuorumLost", "RedlockdAcquireErrorsHigh"],
     };
-    watch.step("outage", "n1 and n2 restart at once without their memory", expected).await;
+    let mut refused = JoinSet::new();
+    let caller = client.clone();
+    refused.spawn(async move {
+        loop {
+            caller.acquire("other", &[]).await;
+            SystemClock.sleep(Duration::from_millis(200)).await;
+        }
+    });
+    watch.said("n1 and n2 restart at once without their memory", expected).await;
+    drop(refused);
+    in_the_outage(client, &held).await;
+    drop(renewals);
+    watch.pictures("outage").await;
+    // Longer than any other wait: a whole quarantine.
+    for half in ["first", "second"] {
+        poll::until(&format!("the {half} half of the quarantine is over"), || async {
+            let left = client.get("/health/ready").await.json()["ready_in_seconds"].as_u64();
+            left.is_none_or(|left| half == "first" && left < 12).then_some(())
+        })
+        .await;
+    }
+    watch.calm("outage-over", "the quarantine is over", &[&["quorum_back", "after_ms", "refused"]]).await;
+    client.acquired("other", &[]).await;
+    other_node_list(&cluster, &over).await;
+}
+
+/// What callers are told while no quorum votes.
+#[expect(clippy::print_stdout, reason = "the timetable is its output")]
+async fn in_the_outage(client: &Client, held: &Answer) {
     let refused = client.acquire("other", &[]).await.expect_status(503);
     assert!(refused.header("retry-after").parse::<u64>().is_ok_and(|s| s <= 30), "{refused:?}");
     let ready = client.get("/health/ready").await.expect_status(503).json();
@@ -306,23 +357,22 @@ async fn outage(browsers: &[Browser], begun: BootTime) {
     client.get("/health/ready?local=true").await.expect_status(200);
     let unknown = poll::until("the deadline has passed", || async {
         let seen = client.inspect("long/holder").await.json();
-        (seen["holders"][0]["valid_for_ms"] == 0).then_some(seen)
+        (seen["state"] == "unknown" && seen["holders"][0]["valid_for_ms"] == 0).then_some(seen)
     })
     .await;
-    assert_eq!(unknown["state"], "unknown", "{unknown}");
-    client.extend("long/holder", &held.token(), &[]).await.expect_status(503);
-    if let Some(prometheus) = &prometheus {
-        prometheus.until_fired(&["RedlockdQuorumLost", "RedlockdAcquireErrorsHigh"]).await;
-    }
-    // Longer than any other wait: a whole quarantine.
-    poll::until("the first half of the quarantine is over", || async {
-        let left = client.get("/health/ready").await.json()["ready_in_seconds"].as_u64();
-        left.is_none_or(|left| left < 6).then_some(())
+    assert_eq!(unknown["holders"][0]["owner"], "ann", "{unknown}");
+    println!("    holder   {}", unknown["state"]);
+    let late = poll::until("the refusal says that the deadline has passed", || async {
+        let late = client.extend("long/holder", &held.token(), &[]).await.expect_status(503);
+        late.text.contains("has passed").then_some(late)
     })
     .await;
-    watch.calm("outage-over", "the quarantine is over", &[&["quorum_back", "after_ms", "refused"]]).await;
-    client.acquired("other", &[]).await;
-    other_node_list(&cluster, &over).await;
+    println!("    extend   {}", late.text);
+    let html = client.get("/ui/locks/long/holder").await.text;
+    assert!(
+        html.contains("unknown") && html.contains("may not rely on it") && !html.contains(">held</span>"),
+        "{html}"
+    );
 }
 
 /// A second instance with another node list gets no vote, and its log, its page and `doctor` say why.
@@ -332,7 +382,7 @@ async fn other_node_list(cluster: &Cluster, over: &ServiceOver) {
     let urls = [cluster.servers[0].url(), cluster.servers[1].url(), other.url()];
     let mut args = node_args(urls.into_iter());
     args[5] = args[5].replace("n3=", "n9=");
-    args.extend(SHORT_TIMES.iter().chain(&MEMORY).map(ToString::to_string));
+    args.extend(SHORT_TIMES.iter().chain(&LONG_MEMORY).map(ToString::to_string));
     let second = Service::start(&args).await;
     let page = poll::until("it says that it has another node list", || async {
         Some(sentence(second.client()).await)
@@ -354,7 +404,8 @@ async fn not_declared() {
     let cluster = Cluster::blank(3).await;
     let over = cluster.service_at_once(&MEMORY).await;
     let page = poll::until("the page says what is missing", || async {
-        Some(sentence(over.client()).await).filter(|text| has_all(text, &["No lock can be granted", "wiped, or new"]))
+        Some(sentence(over.client()).await)
+            .filter(|text| has_all(text, &["No lock can be granted", "wiped, or new", "redlockd init"]))
     })
     .await;
     println!("\n           nodes that nobody declared\n    page     {page}");
@@ -369,7 +420,7 @@ async fn broken_access_file() {
     let dir = tempfile::tempdir().expect("a directory");
     let (file, key) = (dir.path().join("access.toml"), "key-of-ops");
     let good = format!(
-        "[[principal]]\nname = \"ops\"\nkeys = [{{ sha256 = \"{}\" }}]\nallow = [\"admin\", \"acquire:**\", \"metrics\", \"events\"]\n",
+        "[[principal]]\nname = \"ops\"\nkeys = [{{ sha256 = \"{}\" }}]\nallow = [\"admin\", \"acquire:**\", \"metrics\", \"events:**\"]\n",
         KeyHash::of(key.as_bytes()).hex()
     );
     std::fs::write(&file, &good).expect("writable");

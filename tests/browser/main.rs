@@ -11,10 +11,14 @@ mod fixture;
 mod force;
 mod forms;
 mod hands;
+mod hooks;
 mod incident;
 mod live;
 mod no_script;
 mod pages;
+#[path = "../it/hooks/receiver.rs"]
+#[allow(dead_code, reason = "shared with the integration tests, which use the rest")]
+mod receiver;
 #[path = "../it/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the integration tests, which use the rest")]
 mod support;

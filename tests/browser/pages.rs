@@ -7,7 +7,7 @@ use crate::support::poll;
 use crate::support::redis_server::{Options, RedisServer};
 use crate::support::service::SHORT_TIMES;
 
-pub const PAGES: [(&str, &str); 14] = [
+pub const PAGES: [(&str, &str); 15] = [
     ("locks", "/ui/"),
     ("locks-filtered", "/ui/?prefix=deploy/prod&sort=held&dir=desc"),
     ("lock", "/ui/locks/deploy/prod"),
@@ -21,6 +21,7 @@ pub const PAGES: [(&str, &str); 14] = [
     ("timeline-short", "/ui/timeline?last=5m"),
     ("nodes", "/ui/nodes"),
     ("latency", "/ui/latency"),
+    ("runbooks", "/ui/runbooks"),
     ("events", "/ui/events"),
 ];
 

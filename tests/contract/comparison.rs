@@ -3,7 +3,7 @@
 use redlockd::protocol::{NoVote, NodeInspection, NodeResult, ReadEntry, Reply, StoredLock, Vote};
 
 /// Kinds of replies that the sequences must have produced, or the test proves too little.
-pub const EXPECTED_KINDS: [&str; 60] = [
+pub const EXPECTED_KINDS: [&str; 69] = [
     "acquire NoVote Blocked",
     "acquire NoVote ClockOff",
     "acquire NoVote OtherCluster",
@@ -19,6 +19,15 @@ pub const EXPECTED_KINDS: [&str; 60] = [
     "acquire Held true false",
     "acquire Held true true",
     "acquire NoVote OtherView",
+    "acquire_set NoVote OtherView",
+    "acquire_set NoVote Quarantined",
+    "acquire_set Refused Ended Cancelled",
+    "acquire_set Refused Ended Released",
+    "acquire_set Refused Held true false",
+    "acquire_set Refused Held true true",
+    "acquire_set Refused NoVote Blocked",
+    "acquire_set SetGranted false",
+    "acquire_set SetGranted true",
     "admit Done",
     "admit Not Done",
     "install Done",
@@ -88,6 +97,10 @@ pub fn kind_of(answer: &NodeResult) -> String {
         Ok(Reply::Ended { reason }) => format!("Ended {reason:?}"),
         Ok(Reply::Released(released)) => format!("{:?}", released.found),
         Ok(Reply::Granted { joined, .. }) => format!("Granted {joined}"),
+        Ok(Reply::SetGranted { leases }) => format!("SetGranted {}", leases.iter().any(|lease| lease.joined)),
+        Ok(Reply::SetRefused { refused }) => {
+            refused.first().map_or_else(String::new, |(_, why)| format!("Refused {}", kind_of(&Ok(why.clone()))))
+        }
         Ok(Reply::Held { left_ms, record }) => format!("Held {} {}", left_ms.is_some(), record.is_some()),
         Ok(Reply::Other { fence }) => format!("Other {}", fence.is_some()),
         Ok(Reply::Waiters(page)) => format!("Waiters {} {}", page.is_published, !page.entries.is_empty()),
@@ -121,6 +134,7 @@ fn clocks_of(reply: &mut Reply) -> Vec<u64> {
     }
     match reply {
         Reply::Held { left_ms: Some(left_ms), .. } => vec![ms(left_ms)],
+        Reply::SetRefused { refused } => refused.iter_mut().flat_map(|(_, why)| clocks_of(why)).collect(),
         Reply::Updated { before_ms, .. } => vec![ms(before_ms)],
         Reply::Revoked { left_ms } => vec![ms(left_ms)],
         Reply::NoVote(of) => no_vote(of),

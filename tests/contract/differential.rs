@@ -16,10 +16,10 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use redlockd::protocol::reference::{EvictedKey, ForeignValue, ReferenceNode};
 use redlockd::protocol::{
-    AcquireArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, FillArgs, FillEntry, InstanceName,
-    LeaseRecord, ListArgs, ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs, ReleaseArgs, Reply, Request,
-    RequestStamp, RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock, Tombstone, UpdateArgs, View, ViewId,
-    WaitersArgs,
+    AcquireArgs, AcquireSetArgs, AdmitArgs, CancelArgs, ClusterParams, DeleteForeignArgs, EndReason, FillArgs,
+    FillEntry, InstanceName, LeaseRecord, ListArgs, ListedLease, NoVote, NodeInspection, ProbeArgs, ReadArgs,
+    ReleaseArgs, Reply, Request, RequestStamp, RequestTime, RestoreArgs, RevokeArgs, RosterEntry, StoredLock,
+    Tombstone, UpdateArgs, View, ViewId, WaitersArgs,
 };
 use redlockd::types::{Fence, Mode, NodeId, ResourceName};
 
@@ -120,6 +120,13 @@ impl<'a> Pair<'a> {
                 resource: r(resource),
                 token: token(*t),
                 attempt: at(resource, t, a),
+                ttl: ttl(*ms),
+                labels: "{\"o\":\"|\"}".into(),
+            }),
+            Ask::AcquireSet { resources, token: t, attempt: a, ms } => Request::AcquireSet(AcquireSetArgs {
+                resources: resources.iter().map(r).collect(),
+                token: token(*t),
+                attempt: at(&resources[0], t, a),
                 ttl: ttl(*ms),
                 labels: "{\"o\":\"|\"}".into(),
             }),

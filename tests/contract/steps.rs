@@ -54,6 +54,13 @@ pub enum Ask {
         attempt: u64,
         ms: u64,
     },
+    /// Of these resources, with the attempt of the first.
+    AcquireSet {
+        resources: Vec<usize>,
+        token: u64,
+        attempt: u64,
+        ms: u64,
+    },
     Update {
         resource: usize,
         token: u64,
@@ -212,6 +219,8 @@ fn asks() -> impl Strategy<Value = Ask> {
             .prop_map(|(resource, token, attempt, ms)| Ask::Acquire { resource, token, attempt, ms }),
         50 => (r.clone(), t.clone(), prop::option::of(lease_ms()), fences(), any::<bool>(), labels)
             .prop_map(|(resource, token, ms, fence, renewal, labels)| Ask::Update { resource, token, ms, fence, renewal, labels }),
+        24 => (prop::sample::subsequence((0..RESOURCES.len()).collect::<Vec<_>>(), 1..=RESOURCES.len()), t.clone(), a.clone(), lease_ms())
+            .prop_map(|(resources, token, attempt, ms)| Ask::AcquireSet { resources, token, attempt, ms }),
         12 => (r.clone(), t.clone(), lease_ms(), fences())
             .prop_map(|(resource, token, ms, fence)| Ask::Restore { resource, token, ms, fence }),
         20 => (r.clone(), t.clone(), a).prop_map(|(resource, token, attempt)| Ask::Cancel { resource, token, attempt }),

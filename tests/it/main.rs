@@ -1,7 +1,9 @@
 //! The one integration binary: a module per promise, and one for what they stand on.
 
 mod access;
+mod alerts;
 mod audit;
+mod board;
 mod cases;
 mod cli;
 mod cli_doctor;
@@ -17,6 +19,7 @@ mod faults;
 mod fencing;
 mod fuzz_corpus;
 mod history;
+mod hooks;
 mod http_contract;
 mod in_place_of_flock;
 mod interop;
@@ -31,7 +34,6 @@ mod recipes;
 mod recipes_page;
 mod redis_node;
 mod regions;
-mod relist;
 mod restarts;
 mod rolling;
 mod run;
@@ -39,7 +41,9 @@ mod run_elect;
 mod run_lost;
 mod run_signals;
 mod schemathesis;
+mod sets;
 mod stress;
 mod support;
+mod terraform;
 mod true_answers;
 mod waiting;

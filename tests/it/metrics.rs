@@ -24,6 +24,7 @@ use redlockd::redlock::monitor::NodeMonitor;
 use redlockd::types::{Labels, NodeId, ResourceName, Ttl};
 use redlockd::waiting::event::WaitLimits;
 
+use crate::hooks::receiver::HooksFile;
 use crate::support::client::{Client, send};
 use crate::support::poll;
 use crate::support::prometheus::tool;
@@ -90,7 +91,8 @@ fn documented() -> BTreeMap<String, Family> {
 
 #[tokio::test]
 async fn exposed_and_documented_metrics_are_the_same() {
-    let service = Service::embedded(&[]).await;
+    let hooks = HooksFile::with("");
+    let service = Service::embedded(&["--set", &hooks.setting()]).await;
     let (exposed, documented) = (families(&scraped(service.client()).await), documented());
     for (name, family) in &exposed {
         assert_eq!(documented.get(name), Some(family), "{name} in docs/metrics.md");
@@ -106,7 +108,8 @@ async fn exposed_and_documented_metrics_are_the_same() {
 #[tokio::test]
 async fn promtool_accepts_the_metrics() {
     let Some(mut promtool) = tool("promtool") else { return };
-    let service = Service::embedded(&[]).await;
+    let hooks = HooksFile::with("");
+    let service = Service::embedded(&["--set", &hooks.setting()]).await;
     let text = scraped(service.client()).await;
     let mut child = promtool
         .args(["check", "metrics"])

@@ -1,6 +1,6 @@
 //! The files for Prometheus and Grafana: the rules pass promtool and their tests, all metrics that they use exist, the
 //! dashboard is well-formed, and with a Prometheus server that scraped a run with contention, holds, forced ends and
-//! failing nodes no panel is empty and no rule fails.
+//! failing nodes every panel shows the figure that it must (`board.rs`) and no rule fails.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,15 @@ use std::process::Command;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use redlockd::http::routes::ROUTES;
 use redlockd::redlock::clock::{Clock, SystemClock};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use crate::board::FIGURES;
+use crate::hooks::receiver::HooksFile;
 use crate::support::client::{Client, send};
 use crate::support::cluster::{Cluster, MUTE, ServiceOver, heal, slow_to_answer};
 use crate::support::poll;
@@ -96,8 +99,8 @@ fn every_alert_has_a_severity_texts_and_tests_in_both_directions() {
         for annotation in ["summary", "description"] {
             assert!(rule["annotations"][annotation].as_str().is_some_and(|t| t.len() > 20), "{name}: {annotation}");
         }
-        let runbook = rule["annotations"]["runbook"].as_str().unwrap_or_default();
-        assert_eq!(runbook, format!("docs/runbooks.md#{}", name.to_lowercase()), "{name}");
+        let runbook = rule["annotations"]["runbook_url"].as_str().unwrap_or_default();
+        assert_eq!(runbook, format!("http://127.0.0.1:5625/ui/runbooks#{}", name.to_lowercase()), "{name}");
         assert!(runbooks.contains(&format!("\n## {name}\n")), "{name} has no section in docs/runbooks.md");
         for fires in [true, false] {
             assert!(expected.contains(&(name, fires)), "{name} has no test with fires = {fires}");
@@ -156,7 +159,7 @@ fn the_dashboard_is_well_formed() {
     assert!(dashboard["schemaVersion"].as_u64().is_some_and(|v| v >= 39));
     assert!(dashboard["id"].is_null(), "the importing Grafana assigns the id");
     let variables: BTreeSet<&str> = list(&dashboard["templating"], "list").iter().map(|v| text(v, "name")).collect();
-    assert_eq!(variables, BTreeSet::from(["datasource", "instance", "job", "node"]));
+    assert_eq!(variables, BTreeSet::from(["datasource", "instance", "job", "node", "pages"]));
     let rows: Vec<&str> =
         list(&dashboard, "panels").iter().filter(|p| text(p, "type") == "row").map(|p| text(p, "title")).collect();
     assert_eq!(rows, ROWS);
@@ -176,6 +179,7 @@ fn the_dashboard_is_well_formed() {
         let title = text(panel, "title");
         assert!(!title.is_empty() && !text(&panel["fieldConfig"]["defaults"], "unit").is_empty(), "{title}: no unit");
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
+        assert!(text(panel, "description").len() > 10, "{title} has no description");
         let targets = list(panel, "targets");
         assert!(!targets.is_empty(), "{title} has no query");
         let refs: BTreeSet<&str> = targets.iter().map(|t| text(t, "refId")).collect();
@@ -191,6 +195,22 @@ fn the_dashboard_is_well_formed() {
                 assert!(variables.contains(variable) || variable == "__rate_interval", "{title}: ${variable}");
             }
         }
+    }
+}
+
+#[test]
+fn the_dashboard_marks_incidents_and_leads_to_pages_that_exist() {
+    let dashboard = dashboard();
+    let marks: Vec<&str> = list(&dashboard["annotations"], "list").iter().map(|mark| text(mark, "name")).collect();
+    for name in ["No quorum", "Node without a vote", "Node restarts", "Leases lost", "Forced releases"] {
+        assert!(marks.contains(&name), "{marks:?}");
+    }
+    let of_panels = panels(&dashboard).into_iter().flat_map(|panel| list(panel, "links"));
+    let links: Vec<&str> = list(&dashboard, "links").iter().chain(of_panels).map(|link| text(link, "url")).collect();
+    assert!(links.len() > 15, "{links:?}");
+    for link in links {
+        let path = link.strip_prefix("${pages}").and_then(|path| path.split('?').next());
+        assert!(ROUTES.iter().any(|route| route.method == "GET" && Some(route.path) == path), "{link}");
     }
 }
 
@@ -273,8 +293,15 @@ async fn cause_all_events(cluster: &mut Cluster, over: &ServiceOver, prometheus:
     })
     .await;
     prometheus.until_fired(&["RedlockdNodeDown", "RedlockdQuorumNoMargin"]).await;
+    let unrenewed = hold(over, "unrenewed").await;
     over.proxies[1].set(MUTE);
     client.acquire("nobody", &[]).await.expect_status(503);
+    until_metric(client, "a lease is lost for want of a quorum", |l| {
+        let is_lost = ["expired", "quorum"].map(|reason| format!("redlockd_lock_lost_total{{reason=\"{reason}\"}}"));
+        is_lost.iter().any(|series| l.starts_with(series.as_str())) && !l.ends_with(" 0")
+    })
+    .await;
+    drop(unrenewed);
     prometheus.until_fired(&["RedlockdQuorumLost", "RedlockdAcquireErrorsHigh"]).await;
     over.proxies.iter().for_each(heal);
     over.until_all_vote().await;
@@ -303,15 +330,33 @@ fn numbers(answer: &Value) -> usize {
     points.filter(|value| value.parse::<f64>().is_ok_and(f64::is_finite)).count()
 }
 
+#[test]
+fn every_query_of_the_board_has_a_figure() {
+    let dashboard = dashboard();
+    for panel in panels(&dashboard) {
+        for target in list(panel, "targets") {
+            let (title, query) = (text(panel, "title"), text(target, "refId"));
+            assert!(FIGURES.iter().any(|f| (f.panel, f.query) == (title, query)), "{title} {query}");
+        }
+    }
+    for figure in &FIGURES {
+        assert!(!figure.target(&panels(&dashboard)).is_null(), "{figure:?} is of no panel");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn no_panel_is_empty_and_no_rule_fails_after_a_real_run() {
+#[expect(clippy::print_stdout, reason = "what the board shows is its output")]
+async fn every_panel_shows_the_figure_of_a_real_run_and_no_rule_fails() {
     if tool("prometheus").is_none() {
         return;
     }
     let mut cluster = Cluster::start(3).await;
     let dir = tempfile::tempdir().expect("a directory");
     let audit = format!("audit_log={}", path(&dir.path().join("audit.log")));
-    let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(["--set", &audit]).collect();
+    let hooks = HooksFile::with("");
+    let hooks_setting = hooks.setting();
+    let more = ["--set", &audit, "--set", &hooks_setting];
+    let more: Vec<&str> = SHORT_MEMORY.iter().copied().chain(more).collect();
     let (here, there) = (cluster.service_with(&more).await, cluster.service_with(&SHORT_MEMORY).await);
     let targets = [here.service.address(), there.service.address()];
     let prometheus = Prometheus::start(&config(""), &targets).await;
@@ -321,28 +366,30 @@ async fn no_panel_is_empty_and_no_rule_fails_after_a_real_run() {
     cause_all_events(&mut cluster, &here, &prometheus).await;
 
     let dashboard = dashboard();
-    let queries: Vec<(&str, &Value)> = panels(&dashboard)
-        .into_iter()
-        .flat_map(|p| list(p, "targets").iter().map(move |target| (text(p, "title"), target)))
-        .collect();
-    assert!(queries.len() > 50, "{}", queries.len());
-    let answered = queries.iter().map(|(title, target)| {
-        let query = filled(text(target, "expr"));
-        let prometheus = &prometheus;
+    let panels = panels(&dashboard);
+    let checked = FIGURES.iter().map(|figure| {
+        let (panels, prometheus) = (&panels, &prometheus);
         async move {
-            let what = format!("{title} shows something: {query}");
-            poll::until(&what, || async {
+            let target = figure.target(panels);
+            let query = filled(text(target, "expr"));
+            let mut last = None;
+            let end = SystemClock.now().plus(poll::PATIENCE);
+            while SystemClock.now() < end {
                 let answer = match target["instant"].as_bool() {
                     Some(true) => prometheus.query(&query).await,
                     _ => prometheus.range(&query, begun, SystemClock.wall_ms()).await,
                 };
-                assert_eq!(answer["status"], "success", "{title}: {query}: {answer}");
-                (numbers(&answer) > 0).then_some(())
-            })
-            .await;
+                assert_eq!(answer["status"], "success", "{figure:?}: {query}: {answer}");
+                last = figure.of(&answer);
+                if last.is_some_and(|value| figure.holds(value)) {
+                    return format!("{}: {last:?}", figure.panel);
+                }
+                SystemClock.sleep(Duration::from_millis(200)).await;
+            }
+            panic!("{figure:?}, and the board shows {last:?}: {query}");
         }
     });
-    join_all(answered).await;
+    println!("{:#?}", join_all(checked).await);
     for annotation in list(&dashboard["annotations"], "list").iter().filter(|a| !text(a, "expr").is_empty()) {
         let query = filled(text(annotation, "expr"));
         let what = format!("the annotation shows something: {query}");

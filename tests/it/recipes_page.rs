@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::support::daemon::{Daemon, Ended, Running, ended, is_running, line_in};
 use crate::support::poll;
+use crate::support::terraform::install;
 
 const DOCUMENT: &str = include_str!("../../docs/recipes.md");
 /// What a `#!` line names; the first of each is its program.
@@ -269,11 +270,11 @@ fn ci_make_and_terraform_run_their_steps_under_the_lock() {
 /// used, so nothing is downloaded.
 #[test]
 fn terraform_applies_take_turns() {
-    if Command::new("terraform").arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-        eprintln!("terraform is not installed: the recipe is run with a stand-in only");
+    let dir = tempfile::tempdir().expect("a directory");
+    if !install(dir.path()) {
         return;
     }
-    let (daemon, dir) = (Daemon::start(), tempfile::tempdir().expect("a directory"));
+    let daemon = Daemon::start();
     let config = r#"resource "terraform_data" "one" {
   triggers_replace = timestamp()
   provisioner "local-exec" { command = "echo begin >> log; sleep 0.3; echo end >> log" }

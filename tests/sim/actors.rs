@@ -100,6 +100,8 @@ pub(super) struct Inst {
 pub(super) struct Waiting {
     pub(super) req: u64,
     pub(super) resource: ResourceName,
+    /// Of a set: the other resources.
+    pub(super) others: Vec<ResourceName>,
     pub(super) token: TokenHash,
     /// When it took its place, for the first time or again.
     pub(super) entered: BootTime,
@@ -107,6 +109,15 @@ pub(super) struct Waiting {
     pub(super) until: Us,
     /// Its token was asked with before: it may have a lease, which it gets again regardless of who waits.
     pub(super) is_replay: bool,
+}
+
+impl Waiting {
+    /// Whether both stand in the queue of a resource.
+    pub(super) fn meets(&self, other: &Self) -> bool {
+        let all = |w: &Self| std::iter::once(w.resource.clone()).chain(w.others.clone()).collect::<Vec<_>>();
+        let names = all(other);
+        all(self).iter().any(|name| names.contains(name))
+    }
 }
 
 impl Server {

@@ -12,8 +12,20 @@ use crate::types::{Fence, ResourceName, TOKEN_RANDOM_BYTES, Token, TokenHash};
 /// A client's operation.
 #[derive(Debug, Clone)]
 pub(super) enum Operation {
-    Acquire { ttl_ms: u64, wait_ms: u64 },
-    Extend { ttl_ms: Option<u64>, fence: Option<Fence> },
+    Acquire {
+        ttl_ms: u64,
+        wait_ms: u64,
+    },
+    /// Of these resources too, all or none.
+    AcquireSet {
+        others: Vec<ResourceName>,
+        ttl_ms: u64,
+        wait_ms: u64,
+    },
+    Extend {
+        ttl_ms: Option<u64>,
+        fence: Option<Fence>,
+    },
     Release,
 }
 
@@ -25,6 +37,8 @@ pub(super) enum Requester {
     LivenessCheck(usize),
     /// The check of this resource's queues.
     QueueCheck(usize),
+    /// A client of sets.
+    Set(usize),
 }
 
 /// One request.
@@ -45,7 +59,7 @@ impl ClientRequest {
     /// Whether it should have been answered by now: its wait is over, and time for some rounds.
     pub(super) fn is_overdue(&self, now: Us) -> bool {
         let wait_ms = match self.operation {
-            Operation::Acquire { wait_ms, .. } => wait_ms,
+            Operation::Acquire { wait_ms, .. } | Operation::AcquireSet { wait_ms, .. } => wait_ms,
             _ => 0,
         };
         now > self.sent + wait_ms * MS + 2 * SEC
@@ -349,6 +363,7 @@ impl World {
             Requester::Client(client) => client,
             Requester::LivenessCheck(resource) => return self.check_answered(resource, req, &answer),
             Requester::QueueCheck(resource) => return self.queue_check_answered(resource, req, &answer),
+            Requester::Set(client) => return self.set_client_answered(client, req, &answer),
         };
         if self.clients[client].req != req {
             return;
@@ -419,7 +434,11 @@ impl World {
         } else {
             new
         };
-        let waiting = Waiting { req, resource, token, entered, until, is_replay };
+        let others = match &request.operation {
+            Operation::AcquireSet { others, .. } => others.clone(),
+            _ => Vec::new(),
+        };
+        let waiting = Waiting { req, resource, others, token, entered, until, is_replay };
         self.insts[inst].waiting.insert(place, waiting);
     }
 
@@ -430,7 +449,11 @@ impl World {
         let Some(place) = i.waiting.iter().find(|(_, waiting)| waiting.req == req).map(|(place, _)| *place) else {
             return;
         };
-        if let Some(left) = i.waiting.remove(&place).filter(|left| left.until > soon && keeps_place(&left.token)) {
+        if let Some(left) = i
+            .waiting
+            .remove(&place)
+            .filter(|left| left.until > soon && left.others.is_empty() && keeps_place(&left.token))
+        {
             i.kept.insert(left.token, place);
         }
     }
@@ -445,7 +468,7 @@ impl World {
             return;
         };
         let Some(own) = i.waiting.remove(&place) else { return };
-        let waits = |w: &Waiting| w.resource == own.resource && w.until > soon && i.serving.contains(&w.req);
+        let waits = |w: &Waiting| w.meets(&own) && w.until > soon && i.serving.contains(&w.req);
         let is_behind = i.waiting.values().any(waits);
         let Some(began) = granted else { return };
         let older = i.waiting.range(..place).map(|(_, w)| w).find(|w| waits(w) && w.entered < began).map(|w| w.req);
@@ -456,6 +479,9 @@ impl World {
             self.fail(format!("order: request {req} overtook request {older} for {} at i{inst}", own.resource));
         } else if is_behind {
             self.coverage.count(HardState::WaiterBehindOthers);
+            if !own.others.is_empty() {
+                self.coverage.count(HardState::SetWaited);
+            }
         }
     }
 

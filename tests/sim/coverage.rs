@@ -55,10 +55,13 @@ pub(super) enum HardState {
     NodeAdded,
     NodeRemoved,
     ChangeCompleted,
+    SetGranted,
+    SetRefused,
+    SetWaited,
 }
 
 /// All of them.
-pub(super) const ALL: [HardState; 51] = {
+pub(super) const ALL: [HardState; 54] = {
     use HardState::*;
     [
         Granted,
@@ -112,6 +115,9 @@ pub(super) const ALL: [HardState; 51] = {
         NodeAdded,
         NodeRemoved,
         ChangeCompleted,
+        SetGranted,
+        SetRefused,
+        SetWaited,
     ]
 };
 

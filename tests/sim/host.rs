@@ -12,13 +12,14 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::clients::{ClientRequest, Operation, keeps_place, kept_for_ms};
+use super::clients::{ClientRequest, Operation, Requester, keeps_place, kept_for_ms};
 use super::clock::SimClock;
 use super::coverage::HardState;
 use super::invariants::{Promise, now_serving};
 use super::network::{SimNode, address_of};
 use super::notices;
 use super::rng::{Rng, SimEntropy};
+use super::sets;
 use super::world::{Shared, lock};
 use crate::protocol::LeaseRecord;
 use crate::redlock::acquire::{AcquireParams, RefusalKind};
@@ -35,7 +36,8 @@ use crate::waiting::driver::WaitDriver;
 use crate::waiting::event::{Admission, Mode, WaitError, WaitLimits, WaitRequest};
 use crate::waiting::places::{KeepPlace, PlaceKey, Places, Terms};
 
-type Engine = Redlock<SimNode, SimClock, SimEntropy>;
+/// What the algorithm runs on here.
+pub(super) type Engine = Redlock<SimNode, SimClock, SimEntropy>;
 
 /// Maximum time between two attempts of a waiter.
 const POLL: Duration = Duration::from_millis(500);
@@ -47,7 +49,8 @@ const CLEANUP_LIMIT: usize = 512;
 /// More than there are clients.
 const LIMITS: WaitLimits = WaitLimits { per_resource: 100, total: 100, detects_deadlocks: false };
 
-type Waiting = WaitDriver<SimNode, SimClock, SimEntropy>;
+/// The queues of an instance.
+pub(super) type Waiting = WaitDriver<SimNode, SimClock, SimEntropy>;
 type KeeperOfHost = Keeper<SimNode, SimClock, SimEntropy>;
 
 /// Reports when a runtime has nothing left to do.
@@ -258,7 +261,9 @@ impl KeptObserver for KeptLeases {
 async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request: ClientRequest) {
     let (world, inst) = (Arc::clone(&engine.clock.world), engine.clock.inst);
     let started = engine.clock.now();
+    let is_of_set = matches!(request.by, Requester::Set(_));
     let promise = match &request.operation {
+        Operation::AcquireSet { .. } => return sets::serve(&engine, &waiting, &request, started).await,
         Operation::Acquire { ttl_ms, wait_ms } => {
             acquire(&engine, &waiting, &keeper, &request, started, (*ttl_ms, *wait_ms)).await
         }
@@ -289,6 +294,8 @@ async fn handle(engine: Engine, waiting: Waiting, keeper: KeeperOfHost, request:
             let mut world = lock(&world);
             let at = world.local(inst);
             match outcome {
+                // The token has other leases.
+                ReleaseOutcome::Released if is_of_set => {}
                 ReleaseOutcome::Released => world.note_released(inst, &request.token, at),
                 ReleaseOutcome::NotHolder | ReleaseOutcome::Gone(None) => world.check_lost(&request, at),
                 ReleaseOutcome::Gone(Some(_)) | ReleaseOutcome::Unknown { .. } => {}
@@ -322,10 +329,10 @@ fn record_of(params: &AcquireParams, fence: crate::types::Fence, labels: &Labels
 
 /// The place that a request keeps.
 fn keep_place(request: &ClientRequest, params: &AcquireParams) -> KeepPlace {
-    let (resource, wait_id) = (request.resource.clone(), WaitId::parse(request.token.as_str()).expect("hex"));
+    let (resources, wait_id) = ([request.resource.clone()].into(), WaitId::parse(request.token.as_str()).expect("hex"));
     let token = Some(request.token.clone());
     let terms = Terms { ttl: params.ttl, labels: Labels::default(), token, refuses_deadlock: false, kept_for: None };
-    KeepPlace { key: PlaceKey { resource, principal: "".into(), wait_id }, terms, permit: None }
+    KeepPlace { key: PlaceKey { resources, principal: "".into(), wait_id }, terms, permit: None }
 }
 
 /// As in the manager: the grant is kept last, just before the answer.
@@ -338,7 +345,7 @@ async fn acquire(
     (ttl_ms, wait_ms): (u64, u64),
 ) -> Option<(crate::types::Fence, BootTime, bool, Duration)> {
     let params = AcquireParams {
-        resource: request.resource.clone(),
+        resources: [request.resource.clone()].into(),
         token: request.token.clone(),
         ttl: Ttl::from_ms(ttl_ms).expect("in range"),
         mode: WantedMode::Exclusive,
@@ -346,10 +353,10 @@ async fn acquire(
     };
     let kept_for = kept_for_ms(&lock(&engine.clock.world), &request.token, ttl_ms);
     let (world, inst) = (&engine.clock.world, engine.clock.inst);
-    let has_waiters = || waiting.queue(|queue| queue.waiter_count(&params.resource) > 0);
+    let has_waiters = || waiting.queue(|queue| queue.waiter_count(&request.resource) > 0);
     let admission = if wait_ms > 0 {
         Admission::Queued
-    } else if has_waiters() && waiting.holds(&params.resource, &params.token).await {
+    } else if has_waiters() && waiting.holds(&request.resource, &params.token).await {
         Admission::Passing
     } else {
         Admission::Once
@@ -365,18 +372,18 @@ async fn acquire(
     let outcome = waiting
         .acquire(&params, wanted, keep, |_| true, |begun, _| *began.lock().expect("no panic here") = Some(begun))
         .await;
-    let is_new = outcome.as_ref().is_ok_and(|grant| !grant.joined);
+    let is_new = outcome.as_ref().is_ok_and(|grant| !grant.leases[0].joined);
     let began = began.into_inner().expect("no panic here").filter(|_| is_new);
     lock(world).ends_to_wait(inst, request.req, began);
     match outcome {
         Ok(grant) => {
-            let granted = (grant.fence, grant.deadline, grant.joined, engine.clock.now().since(started));
+            let granted = (grant.fence(), grant.deadline, grant.leases[0].joined, engine.clock.now().since(started));
             if let Some(kept_for) = kept_for.filter(|_| is_new) {
                 let labels = Labels { kept_until_ms: keeper.now_ms() + kept_for, ..params.labels.clone() };
-                if !keeper.begin(&params.resource, &params.token, grant.fence, &labels).await {
+                if !keeper.begin(&request.resource, &params.token, grant.fence(), &labels).await {
                     return None;
                 }
-                keeper.keep(&params.resource, &record_of(&params, grant.fence, &labels), grant.deadline);
+                keeper.keep(&request.resource, &record_of(&params, grant.fence(), &labels), grant.deadline);
             }
             lock(world).stall_before_answer(inst);
             let kept = grant.keep().is_ok();

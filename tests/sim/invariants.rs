@@ -8,7 +8,7 @@ use super::clients::{ClientRequest, Operation, Requester};
 use super::coverage::HardState;
 use super::profile::{GUARD_MS, Variant};
 use super::world::{EPOCH_US, MS, SEC, Us, World};
-use crate::protocol::{AcquireArgs, LeaseRecord, Request, RequestTime};
+use crate::protocol::{AcquireArgs, AcquireSetArgs, LeaseRecord, Request, RequestTime};
 use crate::redlock::quorum::quorum_of;
 use crate::types::{Fence, ResourceName, TokenHash};
 
@@ -127,6 +127,11 @@ impl InvariantChecker {
     pub(super) fn was_sent(&mut self, request: &Request, sent_at: RequestTime, at: Us) {
         let attempt = match request {
             Request::Acquire(AcquireArgs { attempt, token, .. }) => {
+                self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
+                self.tried.insert(token.clone(), at);
+                Some(attempt.as_str())
+            }
+            Request::AcquireSet(AcquireSetArgs { attempt, token, .. }) => {
                 self.tried_by.entry(token.clone()).or_default().insert(SERVED.get());
                 self.tried.insert(token.clone(), at);
                 Some(attempt.as_str())
@@ -314,7 +319,7 @@ impl World {
             return self.fail(format!("{what} without a request"));
         };
         let ttl = match request.operation {
-            Operation::Acquire { ttl_ms, .. } => ttl_ms,
+            Operation::Acquire { ttl_ms, .. } | Operation::AcquireSet { ttl_ms, .. } => ttl_ms,
             Operation::Extend { ttl_ms, .. } => ttl_ms.unwrap_or(request.lease_ttl_ms),
             Operation::Release => return,
         };
@@ -423,7 +428,7 @@ impl World {
             return; // a clock that was stepped back lengthens what a clean-up leaves to the TTL
         }
         for node in (0..self.servers.len()).filter(|n| !self.checker.lost_tail.contains(n)).collect::<Vec<_>>() {
-            for resource in self.resources.clone() {
+            for resource in self.resources.iter().cloned().chain(self.sets.own_name()).collect::<Vec<_>>() {
                 let Some((record, left)) = self.lease_on(node, &resource) else { continue };
                 if self.is_overdue(node, &record.token) {
                     let text = format!("node {node} still holds {resource} for {:?}, released", record.token);

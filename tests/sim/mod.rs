@@ -22,5 +22,6 @@ mod profile;
 mod queue_check;
 mod rng;
 mod run;
+mod sets;
 mod suite;
 mod world;

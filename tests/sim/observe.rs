@@ -9,6 +9,7 @@ use crate::protocol::{
     AcquireArgs, CancelArgs, EndReason, MemberStatus, NoVote, NodeResult, NodeStatus, ReleaseArgs, Reply, Request,
     RestoreArgs, UpdateArgs, Vote,
 };
+use crate::types::{AttemptId, ResourceName, TokenHash};
 
 /// Shorter than a note counts, by as much as clocks may be apart and be stepped within the guard.
 const WITNESS: Us = 1_400 * MS;
@@ -127,19 +128,29 @@ impl World {
         }
     }
 
+    /// A node has set this attempt's lease just now.
+    pub(super) fn check_not_ended(
+        &mut self,
+        node: usize,
+        resource: &ResourceName,
+        token: &TokenHash,
+        attempt: &AttemptId,
+    ) {
+        let server = &self.servers[node];
+        // An old request may look new where the clocks went back by as much.
+        let is_ghost = server.was_cancelled(resource, attempt) && !self.checker.clocks_stepped;
+        if is_ghost || server.ended.contains(&(resource.clone(), token.clone())) {
+            let why = if is_ghost { "its attempt was cancelled" } else { "its token was released" };
+            self.fail(format!("resurrected: node {node} set {resource} for {token:?} although {why} there before"));
+        }
+    }
+
     fn observe_by_kind(&mut self, node: usize, request: &Request, answer: &NodeResult, is_late: bool) {
         match (request, answer) {
             (Request::Acquire(AcquireArgs { resource, token, attempt, .. }), Ok(Reply::Granted { .. })) => {
-                let server = &self.servers[node];
-                // An old request may look new where the clocks went back by as much.
-                let is_ghost = server.was_cancelled(resource, attempt) && !self.checker.clocks_stepped;
-                if is_ghost || server.ended.contains(&(resource.clone(), token.clone())) {
-                    let why = if is_ghost { "its attempt was cancelled" } else { "its token was released" };
-                    self.fail(format!(
-                        "resurrected: node {node} set {resource} for {token:?} although {why} there before"
-                    ));
-                }
+                self.check_not_ended(node, resource, token, attempt);
             }
+            (Request::AcquireSet(args), answer) => self.observe_set(node, args, answer),
             (Request::Acquire(_), Ok(Reply::Ended { reason: EndReason::Cancelled })) if is_late => {
                 self.coverage.count(HardState::LateAcquireMetTombstone);
             }
@@ -167,6 +178,8 @@ impl World {
 fn answer_code(answer: &NodeResult) -> (u64, u64) {
     match answer {
         Ok(Reply::Granted { fence, joined }) => (1 + u64::from(*joined), fence.0),
+        Ok(Reply::SetGranted { leases }) => (15, leases.iter().fold(0, |sum, lease| sum ^ lease.fence.0)),
+        Ok(Reply::SetRefused { refused }) => (16, refused.len() as u64),
         Ok(Reply::Held { left_ms, .. }) => (3, left_ms.unwrap_or(0)),
         Ok(Reply::Updated { record, before_ms }) => (4, record.fence.0 ^ before_ms),
         Ok(Reply::Missing) => (5, 0),

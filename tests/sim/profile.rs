@@ -148,6 +148,8 @@ pub(super) struct Profile {
     pub(super) keeps: bool,
     /// An operator adds nodes to the list and removes others, until the calm. There is a server more.
     pub(super) relists: bool,
+    /// Some clients acquire several resources at once.
+    pub(super) has_sets: bool,
 }
 
 impl Profile {
@@ -233,6 +235,7 @@ impl Profile {
             one_ends: false,
             keeps: false,
             relists: false,
+            has_sets: false,
             faults,
         };
         // One node has no others that could heal it.
@@ -255,6 +258,7 @@ impl Profile {
         // From numbers of its own, so that the other worlds are as they were.
         let may_relist = is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
         profile.relists = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 9).chance(25);
+        profile.has_sets = r.chance(50);
         profile
     }
 }

@@ -193,6 +193,7 @@ impl World {
             Event::Answered { req, answer } => self.answered(req, answer),
             Event::Client { client, generation } => self.client_acts(client, generation),
             Event::Write { client, token } => self.client_writes(client, token),
+            Event::SetClient { client, generation } => self.set_client_acts(client, generation),
             Event::Fault => self.fault(),
             Event::Heal(heal) => self.heal(heal),
             Event::Fsync => self.fsync(),

@@ -17,6 +17,7 @@ use super::network::Packet;
 use super::profile::{FAULTS_BEGIN_MS, Profile, Variant};
 use super::queue_check::QueueCheck;
 use super::rng::Rng;
+use super::sets::{self, Sets};
 use crate::protocol::{NodeResult, UnreachableKind};
 use crate::redlock::clock::BootTime;
 use crate::redlock::notifications::Notice;
@@ -72,6 +73,8 @@ pub(super) enum Event {
     Client { client: usize, generation: u64 },
     /// A client with a present or past lease writes to the guarded store.
     Write { client: usize, token: u64 },
+    /// A client of sets acts.
+    SetClient { client: usize, generation: u64 },
     /// A fault happens.
     Fault,
     /// A fault heals.
@@ -162,6 +165,8 @@ pub(super) struct World {
     pub(super) net_rng: Rng,
     pub(super) fault_rng: Rng,
     pub(super) client_rng: Rng,
+    pub(super) set_rng: Rng,
+    pub(super) sets: Sets,
     stall_rng: Rng,
     pub(super) ids: u64,
     pub(super) wakes: Vec<Waker>,
@@ -205,6 +210,8 @@ impl World {
             net_rng: Rng::new(seed, 3),
             fault_rng: Rng::new(seed, 4),
             client_rng: Rng::new(seed, 5),
+            set_rng: sets::rng(seed),
+            sets: Sets::default(),
             stall_rng: Rng::new(seed, 6),
             ids: 0,
             wakes: Vec::new(),
@@ -221,6 +228,7 @@ impl World {
             tracing,
             profile,
         };
+        world.sets = Sets::new(world.profile.has_sets, &world.resources);
         world.begin();
         world
     }
@@ -238,6 +246,7 @@ impl World {
             let at = (opens + self.client_rng.below(300)) * MS;
             self.at(at, Event::Client { client, generation: 0 });
         }
+        self.begin_sets(opens);
         let first = FAULTS_BEGIN_MS + self.fault_rng.below(1_000);
         self.at(first * MS, Event::Fault);
         self.at(self.profile.calm_ms * MS, Event::Calm);

@@ -2,7 +2,7 @@
 
 use crate::api;
 use crate::http::format::{ms, ms_up, time};
-use crate::manager::types::{HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, WaitingAt};
+use crate::manager::types::{BlockedBy, HolderInfo, NodeSummary, QuorumCount, ResourceOnNode, WaiterInfo, WaitingAt};
 use crate::protocol::NoVote;
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 
@@ -24,6 +24,16 @@ pub(crate) fn holder(view: &HolderInfo) -> api::Holder {
         kept_until: view.kept_for.map(|_| time(view.labels.kept_until_ms)),
         kept_for_ms: view.kept_for.map(ms),
         renewals: view.renewals,
+    }
+}
+
+/// A lock that keeps a set out.
+pub(crate) fn blocked_by(view: &BlockedBy) -> api::BlockedBy {
+    let holder = view.holder.as_ref();
+    api::BlockedBy {
+        resource: view.resource.to_string(),
+        owner: holder.map(|holder| holder.labels.owner.clone()),
+        fence: holder.map(|holder| holder.fence.0),
     }
 }
 

@@ -106,9 +106,43 @@ fn body_kind(headers: &HeaderMap, patch: MergePatch) -> Result<BodyKind, Problem
 /// Errors: `invalid`, `token-in-url`, `unsupported-media-type`, `body-too-large`.
 /// Cancel: nothing is left behind.
 pub async fn fields(request: Request, settings: &HttpSettings, patch: MergePatch) -> Result<(Parts, Fields), Problem> {
+    fields_into(Fields::default(), request, settings, patch).await
+}
+
+/// The same, added to these.
+pub async fn fields_into(
+    mut fields: Fields,
+    request: Request,
+    settings: &HttpSettings,
+    patch: MergePatch,
+) -> Result<(Parts, Fields), Problem> {
+    fields.add_query(request.uri().query().unwrap_or_default())?;
+    let (parts, kind, bytes) = body(request, settings, patch).await?;
+    match kind {
+        BodyKind::Json => fields.add_json(&bytes)?,
+        BodyKind::Form => fields.add_form(&bytes)?,
+        BodyKind::Untyped => {}
+    }
+    Ok((parts, fields))
+}
+
+/// A JSON body as it is; empty where there is none. Errors, Cancel: as [`fields`].
+pub async fn json(request: Request, settings: &HttpSettings) -> Result<(Parts, Bytes), Problem> {
+    match body(request, settings, MergePatch::Refused).await? {
+        (parts, BodyKind::Json | BodyKind::Untyped, bytes) => Ok((parts, bytes)),
+        (_, BodyKind::Form, _) => {
+            Err(Problem::new(ProblemKind::UnsupportedMediaType, "the body must be application/json"))
+        }
+    }
+}
+
+/// The body and what it is: [`BodyKind::Untyped`] for an empty one.
+async fn body(
+    request: Request,
+    settings: &HttpSettings,
+    patch: MergePatch,
+) -> Result<(Parts, BodyKind, Bytes), Problem> {
     let (parts, body) = request.into_parts();
-    let mut fields = Fields::default();
-    fields.add_query(parts.uri.query().unwrap_or_default())?;
     // Content-Type is checked only for non-empty bodies; if Content-Length announces one, before it is read.
     let announced = parts.headers.get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     let kind = body_kind(&parts.headers, patch);
@@ -119,18 +153,15 @@ pub async fn fields(request: Request, settings: &HttpSettings, patch: MergePatch
         return Err(too_large(settings.body_limit));
     }
     let bytes = read(body, settings.body_limit, settings.body_timeout).await?;
-    if !bytes.is_empty() {
-        match kind? {
-            BodyKind::Json => fields.add_json(&bytes)?,
-            BodyKind::Form => fields.add_form(&bytes)?,
-            BodyKind::Untyped => {
-                let detail = "the body has no Content-Type: send application/json or \
-                              application/x-www-form-urlencoded";
-                return Err(Problem::new(ProblemKind::UnsupportedMediaType, detail));
-            }
-        }
+    let kind = match bytes.is_empty() {
+        true => BodyKind::Untyped,
+        false => kind?,
+    };
+    if kind == BodyKind::Untyped && !bytes.is_empty() {
+        let detail = "the body has no Content-Type: send application/json or application/x-www-form-urlencoded";
+        return Err(Problem::new(ProblemKind::UnsupportedMediaType, detail));
     }
-    Ok((parts, fields))
+    Ok((parts, kind, bytes))
 }
 
 async fn read(body: axum::body::Body, limit: usize, within: Duration) -> Result<Bytes, Problem> {

@@ -18,6 +18,8 @@ use crate::types::Invalid;
 /// The maximum number of fields of one request, several times what any endpoint takes: each unknown one would be
 /// repeated in the answer.
 pub const FIELDS_MAX: usize = 32;
+/// The maximum number of elements of a list, or of repetitions of a field, that are read: more than any endpoint takes.
+pub const LIST_MAX: usize = 32;
 /// The maximum number of characters of a field's name that are repeated in an answer.
 const NAME_SHOWN_MAX_CHARS: usize = 40;
 /// Names under which a client might put a token into a URL.
@@ -34,7 +36,8 @@ enum Given {
     Number(String),
     Bool(bool),
     Null,
-    Array,
+    /// Its first elements, at most [`LIST_MAX`].
+    List(Vec<Given>),
     Pairs(Pairs),
 }
 
@@ -45,7 +48,7 @@ impl Given {
             Self::Number(_) => "a number",
             Self::Bool(_) => "a boolean",
             Self::Null => "null",
-            Self::Array => "an array",
+            Self::List(_) => "an array",
             Self::Pairs(_) => "an object",
         }
     }
@@ -79,8 +82,14 @@ impl<'de> Deserialize<'de> for Given {
                 Ok(Given::Null)
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Given, A::Error> {
+                let mut list = Vec::new();
+                while list.len() < LIST_MAX
+                    && let Some(element) = seq.next_element()?
+                {
+                    list.push(element);
+                }
                 while seq.next_element::<IgnoredAny>()?.is_some() {}
-                Ok(Given::Array)
+                Ok(Given::List(list))
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Given, A::Error> {
                 let mut pairs = Vec::new();
@@ -128,10 +137,43 @@ pub struct Fields {
     given: BTreeMap<String, Given>,
     /// Those that are strings in JSON, where numbers and booleans have types of their own.
     json_texts: BTreeSet<String>,
+    /// The field that may be given several times, and what it was given.
+    repeatable: Option<&'static str>,
+    repeated: Vec<String>,
     errors: Vec<FieldError>,
 }
 
 impl Fields {
+    /// No fields yet, of which this one may be given several times.
+    pub fn with_repeatable(field: &'static str) -> Self {
+        Self { repeatable: Some(field), ..Self::default() }
+    }
+
+    /// Takes the values of the field that may be given several times, at most [`LIST_MAX`].
+    pub fn repeated(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.repeated)
+    }
+
+    /// Takes a JSON array of strings, of which at most [`LIST_MAX`] are read; `None` where it is absent or null.
+    pub fn list(&mut self, field: &str) -> Option<Vec<String>> {
+        let elements = match self.given.remove(field)? {
+            Given::Null => return None,
+            Given::List(elements) => elements,
+            other => {
+                self.wrong(field, format!("must be an array of strings, not {}", other.type_name()));
+                return None;
+            }
+        };
+        let mut texts = Vec::with_capacity(elements.len());
+        for element in elements {
+            match element {
+                Given::Text(text) => texts.push(text),
+                other => self.wrong(field, format!("must be an array of strings, and has {}", other.type_name())),
+            }
+        }
+        Some(texts)
+    }
+
     /// The fields of a request without a body. Errors: as [`Fields::add_query`].
     pub fn of_query(uri: &Uri) -> Result<Self, Problem> {
         let mut fields = Self::default();
@@ -174,6 +216,14 @@ impl Fields {
     }
 
     fn add(&mut self, name: String, value: Given) -> Result<(), Problem> {
+        if self.repeatable == Some(name.as_str())
+            && let Given::Text(text) = value
+        {
+            if self.repeated.len() < LIST_MAX {
+                self.repeated.push(text);
+            }
+            return Ok(());
+        }
         match self.given.get(&name) {
             Some(earlier) if *earlier != value => self.wrong(&shown(&name), "is given twice, with different values"),
             Some(_) => {}

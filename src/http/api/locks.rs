@@ -87,11 +87,9 @@ async fn read_acquire(
         record.owner = Some(params.request.labels.owner.clone()).filter(|owner| !owner.is_empty());
         record.token_id = params.request.token.as_ref().map(|token| token.hash().id().to_string());
     });
-    let kept = params
-        .request
-        .keep
-        .as_ref()
-        .and_then(|keep| state.manager.kept_permit(&params.request.resource, access.principal(), &keep.wait_id));
+    let kept = params.request.keep.as_ref().and_then(|keep| {
+        state.manager.kept_permit(std::slice::from_ref(&params.request.resource), access.principal(), &keep.wait_id)
+    });
     let permit = match kept {
         Some(permit) => Some(permit),
         None => access.reserve(!params.request.wait.is_zero()).map_err(refused)?.map(Arc::new),

@@ -8,6 +8,7 @@ use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::state::AppState;
 use crate::manager::types::Readiness;
+use crate::metrics::webhooks::WebhookTotals;
 use crate::metrics::{AuditTotals, Scrape};
 
 /// Answers in the Prometheus text format.
@@ -18,7 +19,10 @@ pub(crate) async fn metrics(State(state): State<AppState>) -> Result<Response, P
         AuditTotals { written: counts.written, dropped: counts.dropped, failed: counts.failed, queued: counts.queued };
     let store = state.authenticator.store();
     let last_key = store.first_without_key(state.manager.wall_ms()).map(|(who, at_ms)| (who.name.to_string(), at_ms));
-    let scrape = Scrape { gauges: state.manager.gauges(), nodes: &state.manager.nodes(), draining, audit, last_key };
+    let hooks = state.webhooks.totals();
+    let webhooks = WebhookTotals { queued: hooks.queued, off: hooks.off, dropped: hooks.dropped };
+    let (gauges, nodes) = (state.manager.gauges(), &state.manager.nodes());
+    let scrape = Scrape { gauges, nodes, draining, audit, last_key, webhooks };
     let text = state.metrics.scrape(&scrape).map_err(|error| {
         tracing::error!(%error, "the metrics could not be written");
         Problem::new(ProblemKind::Internal, "the metrics could not be written")

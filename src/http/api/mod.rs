@@ -10,6 +10,7 @@ pub mod fields;
 pub(crate) mod force;
 pub(crate) mod health;
 pub(crate) mod hold;
+pub(crate) mod hooks;
 pub(crate) mod list;
 pub(crate) mod locks;
 pub(crate) mod metrics;
@@ -17,6 +18,11 @@ pub(crate) mod nodes;
 pub(crate) mod refusals;
 pub mod requests;
 pub(crate) mod responses;
+mod set_requests;
+mod set_responses;
+pub(crate) mod sets;
+pub(crate) mod terraform;
+pub mod terraform_info;
 
 #[cfg(test)]
 mod openapi_tests;

@@ -8,7 +8,7 @@ use axum::extract::Request;
 use serde_yaml_ng::Value;
 
 use super::documents::OPENAPI;
-use super::requests;
+use super::{requests, set_requests};
 use crate::api;
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
@@ -33,6 +33,9 @@ fn operations(document: &Value) -> Vec<(String, String, Value)> {
             if METHODS.contains(&text(key)) {
                 found.push((text(key).to_ascii_uppercase(), text(path).to_owned(), operation.clone()));
             }
+        }
+        for (method, operation) in item["x-additionalOperations"].as_mapping().into_iter().flatten() {
+            found.push((text(method).to_owned(), text(path).to_owned(), operation.clone()));
         }
     }
     found
@@ -167,6 +170,12 @@ async fn every_example_of_a_request_body_is_accepted() {
                 };
                 let request = request.body(Body::from(body.clone())).expect("a request");
                 let read: Result<(), Problem> = match method.as_str() {
+                    "POST" if path == "/locks" => set_requests::acquire(request, &settings).await.map(drop),
+                    "PATCH" if path == "/locks" => set_requests::extend(request, &settings).await.map(drop),
+                    "DELETE" if path == "/locks" => set_requests::release(request, &settings).await.map(drop),
+                    _ if path.starts_with("/terraform/") => {
+                        super::terraform_info::SentLock::parse(body.as_bytes()).map(drop)
+                    }
                     "POST" if path.starts_with("/nodes/") => requests::change_node(request, &settings).await.map(drop),
                     "POST" => requests::acquire(request, &settings).await.map(drop),
                     "PATCH" => requests::extend(request, &settings).await.map(drop),
@@ -197,7 +206,14 @@ fn examples_of_answers_are_what_is_sent() {
     reads_as::<api::Lock>(&lock["get"]["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::Revoked>(&lock["delete"]["responses"]["202"]["content"][json]["example"]);
     reads_as::<api::List>(&document["paths"]["/locks"]["get"]["responses"]["200"]["content"][json]["example"]);
+    let locks = &document["paths"]["/locks"];
+    reads_as::<api::LeaseSet>(&locks["post"]["responses"]["201"]["content"][json]["example"]);
+    reads_as::<api::SetResults>(&locks["patch"]["responses"]["200"]["content"][json]["example"]);
+    reads_as::<api::SetResults>(&locks["delete"]["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::Nodes>(&document["paths"]["/nodes"]["get"]["responses"]["200"]["content"][json]["example"]);
+    reads_as::<api::Hooks>(&document["paths"]["/hooks"]["get"]["responses"]["200"]["content"][json]["example"]);
+    let test = &document["paths"]["/hooks/{name}/test"]["post"];
+    reads_as::<api::HookTry>(&test["responses"]["200"]["content"][json]["example"]);
     reads_as::<api::FenceCheck>(
         &document["paths"]["/fences/{resource}"]["get"]["responses"]["200"]["content"][json]["example"],
     );

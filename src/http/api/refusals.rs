@@ -20,7 +20,8 @@ use crate::protocol::EndReason;
 use crate::redlock::quorum::Verdict;
 use crate::types::ResourceName;
 
-fn locked_members(slug: ProblemKind, resource: &ResourceName, locked: &HeldRefusal, detail: String) -> Problem {
+fn locked_members(slug: ProblemKind, locked: &HeldRefusal, detail: String) -> Problem {
+    let resource = &locked.about.resource;
     let reason = match locked.reason {
         HeldReason::Lease => "held",
         HeldReason::Foreign => "foreign",
@@ -34,12 +35,15 @@ fn locked_members(slug: ProblemKind, resource: &ResourceName, locked: &HeldRefus
             m.waiting = Some(locked.waiting.saturating_add(locked.waiting_elsewhere));
             m.waiting_here = Some(locked.waiting);
             m.nodes = Some(locked.nodes.iter().map(convert::node_outcome).collect());
+            let blocked_by = locked.about.blocked_by.iter().map(convert::blocked_by).collect::<Box<[_]>>();
+            m.blocked_by = Some(blocked_by).filter(|blocked_by| !blocked_by.is_empty());
         })
         .retry_after(locked.free_in.unwrap_or(Duration::from_secs(RETRY_AFTER_MAX)))
 }
 
 /// The holder, as a sentence.
-fn held_by(resource: &ResourceName, locked: &HeldRefusal) -> String {
+fn held_by(locked: &HeldRefusal) -> String {
+    let resource = &locked.about.resource;
     match (locked.reason, locked.holders.first()) {
         (HeldReason::Foreign, _) => format!("{resource} is held by another Redlock client"),
         (HeldReason::LockDelay, _) => {
@@ -115,12 +119,12 @@ fn deadlock(resource: &ResourceName, cycle: &[CycleEdge], waited: Duration, acce
 pub(crate) fn acquire(resource: &ResourceName, error: AcquireError, access: &Access) -> Problem {
     match error {
         AcquireError::Held(locked) => {
-            let detail = held_by(resource, &locked);
-            locked_members(ProblemKind::Locked, resource, &locked, detail)
+            let detail = held_by(&locked);
+            locked_members(ProblemKind::Locked, &locked, detail)
         }
         AcquireError::WaitTimeout { held: locked, waited, position } => {
-            let detail = format!("the wait timed out after {} ms: {}", ms(waited), held_by(resource, &locked));
-            locked_members(ProblemKind::WaitTimeout, resource, &locked, detail).with(|m| {
+            let detail = format!("the wait timed out after {} ms: {}", ms(waited), held_by(&locked));
+            locked_members(ProblemKind::WaitTimeout, &locked, detail).with(|m| {
                 m.waited_ms = Some(ms(waited));
                 m.position = Some(position);
             })

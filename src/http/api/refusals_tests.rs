@@ -11,7 +11,7 @@ use crate::auth::access_file;
 use crate::auth::authenticator::Authenticator;
 use crate::auth::key::KeyHash;
 use crate::auth::principal::{PrincipalLimits, PrincipalName};
-use crate::manager::types::{HolderInfo, QuorumCount};
+use crate::manager::types::{BlockedBy, HeldResources, HolderInfo, QuorumCount};
 use crate::protocol::{NoVote, UnreachableKind};
 use crate::redlock::quorum::{NodeOutcome, Verdict};
 use crate::types::{Fence, Labels, NodeId, Token, TokenHash, WaitId};
@@ -46,7 +46,10 @@ fn locked(reason: HeldReason, owner: &str, free_in: Option<Duration>) -> HeldRef
         renewals: 3,
     };
     let holders = if reason == HeldReason::Foreign { vec![] } else { vec![holder] };
-    HeldRefusal { reason, holders, waiting: 2, waiting_elsewhere: 3, free_in, nodes: outcomes() }
+    let resource = ResourceName::parse("deploy/prod").expect("valid");
+    let about = Box::new(HeldResources { resource, blocked_by: Vec::new() });
+    let (waiting, waiting_elsewhere, nodes) = (2, 3, outcomes());
+    HeldRefusal { about, reason, holders, waiting, waiting_elsewhere, free_in, nodes }
 }
 
 fn outcomes() -> Vec<NodeOutcome> {
@@ -97,6 +100,23 @@ fn locked_shows_holder_and_remaining_time() {
         {"node": "n3", "outcome": "quarantined", "seconds_left": 5}
     ]);
     assert_eq!(body["nodes"], nodes);
+}
+
+#[test]
+fn a_refused_set_names_each_lock_that_keeps_it_out() {
+    let mut held = locked(HeldReason::Lease, "ci-4711", None);
+    let name = |text: &str| ResourceName::parse(text).expect("valid");
+    let blocked =
+        |resource: &str, holder: Option<&HolderInfo>| BlockedBy { resource: name(resource), holder: holder.cloned() };
+    held.about.blocked_by = vec![blocked("deploy/prod", held.holders.first()), blocked("other", None)];
+    let (status, body, _) = seen(refused(AcquireError::Held(held)));
+    let expected = json!([
+        {"resource": "deploy/prod", "owner": "ci-4711", "fence": 4711},
+        {"resource": "other", "owner": null, "fence": null}
+    ]);
+    assert_eq!((status, &body["blocked_by"]), (423, &expected));
+    let (_, body, _) = seen(refused(AcquireError::Held(locked(HeldReason::Lease, "", None))));
+    assert_eq!(body.get("blocked_by"), None, "one lock is its `resource`");
 }
 
 #[test]

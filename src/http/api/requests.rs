@@ -75,7 +75,8 @@ pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result
     Ok(AcquireFields { request, format, applied, hold })
 }
 
-fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
+/// The TTL; `None` without one.
+pub(super) fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
     let ttl = fields.duration("ttl")?;
     let (least, most) = (settings.min_ttl.as_duration(), settings.max_ttl.as_duration());
     let bounded = if (least..=most).contains(&ttl) {
@@ -90,7 +91,7 @@ fn ttl(fields: &mut Fields, settings: &HttpSettings) -> Option<Ttl> {
 /// For how long the service is to renew the lease.
 ///
 /// Errors: `keep-too-long`.
-fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Duration>, Problem> {
+pub(super) fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Duration>, Problem> {
     let Some(kept_for) = fields.duration("keep") else { return Ok(None) };
     let (least, most) = settings.keep_range().into_inner();
     if kept_for > most {
@@ -103,7 +104,7 @@ fn kept_for(fields: &mut Fields, settings: &HttpSettings) -> Result<Option<Durat
 }
 
 /// The TTL of a kept lease: other instances need some of it to find the lease if this one ends.
-fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, settings: &HttpSettings) -> Ttl {
+pub(super) fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, settings: &HttpSettings) -> Ttl {
     if asked.is_some_and(|ttl| ttl.as_duration() < KEPT_TTL_MIN) {
         fields.wrong("ttl", format!("must be at least {} with `keep`", format_duration(KEPT_TTL_MIN)));
     }
@@ -111,7 +112,7 @@ fn kept_ttl(fields: &mut Fields, asked: Option<Ttl>, kept_for: Duration, setting
 }
 
 /// The field takes precedence over the preference, which is not refused but limited to the maximum.
-fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u32>) {
+pub(super) fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duration, Option<u32>) {
     // At most `max_wait`, an hour.
     let seconds = |wait: Duration| u32::try_from(wait.as_secs()).unwrap_or(u32::MAX);
     match (fields.duration("wait"), extract::preferred_wait(&parts.headers)) {
@@ -129,7 +130,7 @@ fn wait(fields: &mut Fields, parts: &Parts, settings: &HttpSettings) -> (Duratio
 }
 
 /// The place that the request takes again, or keeps for the next one.
-fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
+pub(super) fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
     let text = fields.text("wait_id")?;
     let wait_id = fields.check("wait_id", WaitId::parse(&text))?;
     if wait.is_zero() {
@@ -139,7 +140,7 @@ fn keep(fields: &mut Fields, wait: Duration) -> Option<KeepPlace> {
 }
 
 /// What happens to the newest request of a deadlock: it waits on, unless it asks to be refused.
-fn refuses_deadlock(fields: &mut Fields) -> bool {
+pub(super) fn refuses_deadlock(fields: &mut Fields) -> bool {
     let word = fields.text("on_deadlock");
     if word.as_deref().is_some_and(|word| !matches!(word, "report" | "refuse")) {
         fields.wrong("on_deadlock", "must be report (it waits on) or refuse (409)");
@@ -147,7 +148,8 @@ fn refuses_deadlock(fields: &mut Fields) -> bool {
     word.as_deref() == Some("refuse")
 }
 
-fn labels(fields: &mut Fields) -> Labels {
+/// Owner, note and metadata.
+pub(super) fn labels(fields: &mut Fields) -> Labels {
     let owner = fields.text("owner").unwrap_or_default();
     let note = fields.text("note").unwrap_or_default();
     let mut labels = Labels { owner, note, ..Labels::default() };
@@ -164,7 +166,7 @@ fn labels(fields: &mut Fields) -> Labels {
 }
 
 /// The client's own token, from the body or from the `Lock-Token` header.
-fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Problem> {
+pub(super) fn own_token(fields: &mut Fields, parts: &Parts) -> Result<Option<Token>, Problem> {
     let from_header = extract::lock_token(&parts.headers)?;
     let from_field = fields.text("token").and_then(|text| fields.check("token", Token::parse(&text)));
     if let (Some(a), Some(b)) = (&from_header, &from_field)
@@ -190,9 +192,20 @@ pub(crate) struct ExtendFields {
 pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendFields, Problem> {
     let resource = path::resource(request.uri())?;
     let format = extract::accepted(request.headers(), &BOTH)?;
-    let (parts, mut fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
-    let token = extract::required_lock_token(&parts.headers)?;
+    let (parts, fields) = extract::fields(request, settings, MergePatch::Accepted).await?;
     let if_match = extract::if_match(&parts.headers)?;
+    let request = extension_of(resource, &parts, fields, settings)?;
+    Ok(ExtendFields { request, if_match, format })
+}
+
+/// What is to be changed of a lease, without its precondition. Errors: as [`acquire`].
+pub(super) fn extension_of(
+    resource: ResourceName,
+    parts: &Parts,
+    mut fields: Fields,
+    settings: &HttpSettings,
+) -> Result<ExtendRequest, Problem> {
+    let token = extract::required_lock_token(&parts.headers)?;
     for field in ["ttl", "keep", "metadata"] {
         if fields.take_null(field) {
             fields.wrong(field, "cannot be removed; `metadata: {\"key\": null}` removes one key");
@@ -211,8 +224,7 @@ pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<
         fields.wrong("token", "belongs in the Lock-Token header");
     }
     fields.finish(&["ttl", "keep", "note", "metadata"])?;
-    let request = ExtendRequest { resource, token, ttl, kept_for, fence: None, note, metadata };
-    Ok(ExtendFields { request, if_match, format })
+    Ok(ExtendRequest { resource, token, ttl, kept_for, fence: None, note, metadata })
 }
 
 /// A parsed release or forced end.
@@ -286,13 +298,6 @@ pub(crate) enum NodeChange {
         /// Where that is.
         address: String,
     },
-    /// A server is to vote under this new name.
-    Add {
-        /// Where that is.
-        address: String,
-    },
-    /// It is to vote no more.
-    Remove,
 }
 
 /// Parses `POST /nodes/{node}`: what is to change, and the reason.
@@ -309,19 +314,17 @@ pub(crate) async fn change_node(
     let mut change = NodeChange::Forget;
     match (action.as_str(), url) {
         ("forget", None) => {}
-        ("remove", None) => change = NodeChange::Remove,
-        ("forget" | "remove", Some(_)) => fields.wrong("url", "is for action=replace and action=add"),
+        ("forget", Some(_)) => fields.wrong("url", "is for action=replace"),
         // The credentials are those of the configuration: what a node's view has is readable on every node.
-        ("replace" | "add", Some(url)) if url.contains('@') || url.contains('?') => {
+        ("replace", Some(url)) if url.contains('@') || url.contains('?') => {
             fields.wrong("url", "has no user, password or options: those of the configuration are used");
         }
-        ("replace" | "add", Some(url)) => match NodeUrl::parse(&url).map(|url| url.address().to_owned()) {
-            Ok(address) if action == "add" => change = NodeChange::Add { address },
-            Ok(address) => change = NodeChange::Replace { address },
+        ("replace", Some(url)) => match NodeUrl::parse(&url) {
+            Ok(url) => change = NodeChange::Replace { address: url.address().to_owned() },
             Err(why) => fields.wrong("url", why.0),
         },
-        ("replace" | "add", None) => fields.wrong("url", "is required: where the new server is"),
-        _ => fields.wrong("action", "must be forget (the node has ended for good), replace, add or remove"),
+        ("replace", None) => fields.wrong("url", "is required: where the new server is"),
+        _ => fields.wrong("action", "must be forget (the node has ended for good) or replace"),
     }
     let reason = fields.text("reason").unwrap_or_default();
     if reason.trim().is_empty() {

@@ -24,7 +24,7 @@ use crate::manager::types::{
     Readiness,
 };
 use crate::redlock::quorum::quorum_of;
-use crate::types::ResourceName;
+use crate::types::{ResourceName, Token};
 
 /// The header that repeats the fencing token for clients that do not parse bodies.
 pub(crate) const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
@@ -34,9 +34,14 @@ pub(crate) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("prefe
 const FORCED_NOW_WARNING: &str = "199 redlockd \"the holder was not notified and may still be working\"";
 
 /// A JSON body, with a newline for terminals.
-fn json(status: StatusCode, body: &impl Serialize) -> Response {
+pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     let text = serde_json::to_string(body).expect("answers are plain data") + "\n";
     (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
+}
+
+/// 200 with a JSON body.
+pub(crate) fn ok(body: &impl Serialize) -> Response {
+    json(StatusCode::OK, body)
 }
 
 /// A text body.
@@ -46,7 +51,7 @@ pub(crate) fn text(status: StatusCode, body: impl Into<Body>) -> Response {
 
 /// The lease without its token. Labels without a time of grant were not read from the nodes, and are left out rather
 /// than shown as empty.
-fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
+pub(super) fn lease_body(lease: &GrantedLease, time: AnswerTime) -> api::Lease {
     let valid_for = lease.deadline.since(time.now);
     let labels = Some(&lease.labels).filter(|l| l.acquired_at_ms > 0);
     api::Lease {
@@ -97,12 +102,17 @@ pub(crate) fn acquired(lease: &GrantedLease, time: AnswerTime, format: ResponseF
     };
     put_fence(&mut response, lease.fence.0);
     put(&mut response, header::LOCATION, HeaderValue::try_from(format!("{LOCKS_PREFIX}{}", lease.resource)).ok());
-    let secret = HeaderValue::from_str(lease.token.reveal()).ok().map(|mut value| {
+    put_token(&mut response, &lease.token);
+    response
+}
+
+/// The header with the token, which is not printed.
+pub(super) fn put_token(response: &mut Response, token: &Token) {
+    let secret = HeaderValue::from_str(token.reveal()).ok().map(|mut value| {
         value.set_sensitive(true);
         value
     });
-    put(&mut response, LOCK_TOKEN, secret);
-    response
+    put(response, LOCK_TOKEN, secret);
 }
 
 /// Confirms in an answer, granted or not, that `Prefer: wait` was applied. Units: seconds.

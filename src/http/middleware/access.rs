@@ -152,10 +152,16 @@ impl Access {
     ///
     /// Errors: `quota-exceeded`.
     pub(crate) fn reserve(&self, waits: bool) -> Result<Option<QuotaPermit>, Problem> {
+        self.reserve_several(1, waits)
+    }
+
+    /// The same for an acquire of so many leases.
+    pub(crate) fn reserve_several(&self, count: usize, waits: bool) -> Result<Option<QuotaPermit>, Problem> {
         let Permissions::Principal { authenticator, principal } = &self.0 else { return Ok(None) };
         let limits = authenticator.limits(principal);
         let (leases, waiters) = (limits.leases.unwrap_or(usize::MAX), limits.waiters.unwrap_or(usize::MAX));
-        let permit = authenticator.quotas().reserve(&principal.name, waits, leases, waiters, SystemClock.now());
+        let permit =
+            authenticator.quotas().reserve(&principal.name, (count, waits), leases, waiters, SystemClock.now());
         permit.map(Some).map_err(|exceeded| {
             let (limit, counted) = match exceeded {
                 QuotaExceeded::Leases(limit) => (limit, "leases"),

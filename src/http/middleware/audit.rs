@@ -16,7 +16,7 @@ use crate::http::connection::Connection;
 use crate::http::path;
 use crate::http::problem::Problem;
 use crate::http::routes::{MatchedRoute, Operation};
-use crate::types::{Fence, TokenId};
+use crate::types::{Fence, ResourceName, TokenId};
 
 /// The outcome of a request whose client disconnected.
 const ABANDONED: &str = "abandoned";
@@ -31,6 +31,50 @@ struct Inner {
     audit: Audit,
     is_change: bool,
     record: Mutex<AuditRecord>,
+    /// Of a request for several resources: one record is written for each.
+    parts: Mutex<Vec<AuditPart>>,
+}
+
+/// What the record of one of several resources has for itself; the rest is that of the request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AuditPart {
+    /// The name.
+    pub resource: String,
+    /// Instead of the request's.
+    pub outcome: Option<String>,
+    /// As in the record.
+    pub fence: Option<u64>,
+    /// As in the record.
+    pub held_ms: Option<u64>,
+    /// Instead of the request's.
+    pub reason: Option<String>,
+}
+
+impl AuditPart {
+    /// Of this resource, of which nothing else is known yet.
+    pub(crate) fn of(resource: &ResourceName) -> Self {
+        Self { resource: resource.to_string(), ..Self::default() }
+    }
+}
+
+impl Inner {
+    /// Writes the record; of several resources, one for each.
+    fn put(&self, record: &AuditRecord) {
+        let parts = self.parts.lock();
+        if parts.is_empty() {
+            return self.audit.put(record.clone());
+        }
+        for part in parts.iter() {
+            self.audit.put(AuditRecord {
+                resource: Some(part.resource.clone()),
+                outcome: part.outcome.clone().unwrap_or_else(|| record.outcome.clone()),
+                fence: part.fence,
+                held_ms: part.held_ms,
+                reason: part.reason.clone().or_else(|| record.reason.clone().filter(|_| part.outcome.is_none())),
+                ..record.clone()
+            });
+        }
+    }
 }
 
 impl AuditScope {
@@ -50,13 +94,23 @@ impl AuditScope {
             ..AuditRecord::default()
         };
         let is_change = route.is_some() && !is_safe(request.method());
-        Self(Some(Arc::new(Inner { audit: audit.clone(), is_change, record: Mutex::new(record) })))
+        let (audit, record, parts) = (audit.clone(), Mutex::new(record), Mutex::default());
+        Self(Some(Arc::new(Inner { audit, is_change, record, parts })))
     }
 
     /// Completes the record. `change` is not called without an audit log.
     pub(crate) fn note(&self, change: impl FnOnce(&mut AuditRecord)) {
         if let Some(inner) = &self.0 {
             change(&mut inner.record.lock());
+        }
+    }
+
+    /// The request is about these resources: one record is written for each. `parts` is not read without an audit log.
+    pub(crate) fn split(&self, parts: impl Iterator<Item = AuditPart>) {
+        if let Some(inner) = &self.0 {
+            // Collected first: it may note something.
+            let parts = parts.collect();
+            *inner.parts.lock() = parts;
         }
     }
 
@@ -101,7 +155,7 @@ impl AuditScope {
         } else if record.outcome.is_empty() {
             record.outcome = status.canonical_reason().unwrap_or_default().to_ascii_lowercase();
         }
-        inner.audit.put(record.clone());
+        inner.put(&record);
         // Later records of a stream are not about the answer.
         record.status = None;
     }
@@ -109,7 +163,7 @@ impl AuditScope {
     fn dropped(&self, outcome: &str) {
         let Some(inner) = self.0.as_ref().filter(|inner| inner.is_change) else { return };
         let record = inner.record.lock().clone();
-        inner.audit.put(AuditRecord { outcome: outcome.to_owned(), ..record });
+        inner.put(&AuditRecord { outcome: outcome.to_owned(), ..record });
     }
 }
 
@@ -152,9 +206,9 @@ fn is_safe(method: &Method) -> bool {
 /// The action, as far as method and route tell it; handlers may refine it.
 fn action(method: &Method, route: Option<MatchedRoute>) -> Cow<'static, str> {
     match route.and_then(|r| r.operation) {
-        Some(Operation::Acquire) => "acquire".into(),
-        Some(Operation::Extend) => "extend".into(),
-        Some(Operation::Release) => "release".into(),
+        Some(Operation::Acquire | Operation::AcquireSet | Operation::TerraformLock) => "acquire".into(),
+        Some(Operation::Extend | Operation::ExtendSet) => "extend".into(),
+        Some(Operation::Release | Operation::ReleaseSet | Operation::TerraformUnlock) => "release".into(),
         _ => format!("{method} {}", route.map_or("unmatched", |r| r.path)).into(),
     }
 }

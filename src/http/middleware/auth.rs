@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::extract::Request;
-use axum::http::Method;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::Either;
 use tower::{Layer, Service};
@@ -19,7 +18,7 @@ use super::{client_address, credentials, site_checks};
 use crate::auth::authenticator::Authenticator;
 use crate::auth::rate_limit::RequestClass;
 use crate::auth::rule::Right;
-use crate::http::path;
+use crate::http::path::{self, TERRAFORM_PREFIX};
 use crate::http::problem::Problem;
 use crate::http::problem_kind::ProblemKind;
 use crate::http::routes::{Operation, Route, UiRoute};
@@ -44,12 +43,16 @@ impl Requirement {
     /// Of an operation.
     pub(crate) fn of(operation: Operation) -> Self {
         match operation {
-            Operation::Acquire | Operation::Extend => Self::OnName(Right::Acquire),
-            Operation::Release => Self::Release,
+            Operation::Acquire | Operation::Extend | Operation::TerraformLock => Self::OnName(Right::Acquire),
+            Operation::Release | Operation::TerraformUnlock => Self::Release,
             Operation::Inspect | Operation::CheckFence => Self::OnName(Right::Read),
+            // The names are in query or body: the handler checks each.
+            Operation::AcquireSet | Operation::ExtendSet | Operation::ReleaseSet => Self::Somewhere(Right::Acquire),
             Operation::List => Self::Somewhere(Right::Read),
             Operation::Events => Self::Somewhere(Right::Events),
-            Operation::ChangeNode => Self::Somewhere(Right::Admin),
+            Operation::ChangeNode | Operation::Hooks | Operation::TestHook | Operation::ReplayHook => {
+                Self::Somewhere(Right::Admin)
+            }
             Operation::Nodes | Operation::Metrics => Self::Somewhere(Right::Metrics),
             Operation::Ui(page) => Self::of_page(page),
             Operation::Live | Operation::Ready | Operation::OpenApi | Operation::ProblemPage | Operation::Root => {
@@ -66,7 +69,8 @@ impl Requirement {
             UiRoute::Lock => Self::OnName(Right::Read),
             UiRoute::AskRevoke | UiRoute::Revoke | UiRoute::AskRelease | UiRoute::Release => Self::OnName(Right::Force),
             UiRoute::AskTake | UiRoute::Take | UiRoute::GiveBack => Self::OnName(Right::Acquire),
-            UiRoute::Nodes | UiRoute::Latency => Self::Somewhere(Right::Metrics),
+            UiRoute::Nodes | UiRoute::Latency | UiRoute::Runbooks => Self::Somewhere(Right::Metrics),
+            UiRoute::Hooks | UiRoute::TestHook | UiRoute::ReplayHook => Self::Somewhere(Right::Admin),
             UiRoute::Events | UiRoute::Stream => Self::Somewhere(Right::Events),
         }
     }
@@ -187,7 +191,7 @@ impl RouteAuth {
     fn count(&self, access: &Access, request: &Request) -> Result<(), Problem> {
         let Some(principal) = access.principal() else { return Ok(()) };
         AuditScope::of(request).name(principal.name.as_str());
-        let is_holder = matches!(*request.method(), Method::PATCH | Method::DELETE) && !forces(request);
+        let is_holder = matches!(request.method().as_str(), "PATCH" | "DELETE" | "UNLOCK") && !forces(request);
         let class = if is_holder { RequestClass::Holder } else { RequestClass::Other };
         self.authenticator.count_request(principal, class, SystemClock.now()).map_err(|exceeded| {
             let limit = exceeded.per_second;
@@ -215,7 +219,10 @@ impl RouteAuth {
     }
 
     fn name(&self, request: &Request) -> Option<ResourceName> {
-        path::resource_after(request.uri(), self.prefix).ok()
+        match self.prefix {
+            TERRAFORM_PREFIX => path::terraform_resource(request.method(), request.uri()).ok(),
+            prefix => path::resource_after(request.uri(), prefix).ok(),
+        }
     }
 }
 

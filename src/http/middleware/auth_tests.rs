@@ -4,7 +4,7 @@
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, header};
-use axum::routing::{MethodFilter, on};
+use axum::routing::{MethodFilter, any, on};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
@@ -17,7 +17,8 @@ use crate::auth::principal::PrincipalLimits;
 use crate::auth::principals::PeerCertificate;
 use crate::auth::principals::PrincipalStore;
 use crate::http::allowed_hosts::AllowedHosts;
-use crate::http::routes::ROUTES;
+use crate::http::by_method::ByMethod;
+use crate::http::routes::{ROUTES, Route};
 use crate::http::state::shipped_settings;
 
 fn authenticator(rules: &[&str]) -> Arc<Authenticator> {
@@ -35,10 +36,14 @@ fn store(key: &str, rules: &[&str]) -> PrincipalStore {
 /// Every route behind its layer, each answering 200.
 fn echo(authenticator: &Arc<Authenticator>, settings: &Arc<HttpSettings>) -> Router {
     let mut router = Router::new();
-    for route in ROUTES.iter().filter(|r| r.method != "HEAD") {
+    let layer = |route| AuthLayer::new(Arc::clone(authenticator), Arc::clone(settings), route);
+    let (own, others): (Vec<&Route>, Vec<&Route>) =
+        ROUTES.iter().filter(|r| r.method != "HEAD").partition(|route| route.path.starts_with(TERRAFORM_PREFIX));
+    let by_method = own.iter().map(|route| (route.method, any(async || {}).layer(layer(route)))).collect();
+    router = router.route(own[0].pattern, any(ByMethod::new(by_method, any(async || {}))));
+    for route in others {
         let filter = MethodFilter::try_from(route.method.parse::<Method>().expect("a method")).expect("usual");
-        let auth = AuthLayer::new(Arc::clone(authenticator), Arc::clone(settings), route);
-        router = router.route(route.pattern, on(filter, async || {}).layer(auth));
+        router = router.route(route.pattern, on(filter, async || {}).layer(layer(route)));
     }
     router
 }

@@ -14,6 +14,7 @@ use crate::auth::authenticator::Authenticator;
 use crate::metrics::Metrics;
 use crate::metrics::connections::ReloadedFile;
 use crate::redlock::clock::{Clock, SystemClock};
+use crate::webhooks::ServiceWebhooks;
 
 /// The interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,8 +48,8 @@ impl<F: Fn(ReloadedFile, bool) + Send + Sync + 'static> ReloadReport for F {}
 /// Files that are reloaded together.
 pub(crate) struct WatchedFiles {
     files: Vec<PathBuf>,
-    /// Reads the files, puts them in force and logs the result.
-    reload: Box<dyn Fn() + Send + Sync>,
+    /// Reads the files, puts them in force and logs the result. Returns which files are watched from then on, where that changes.
+    reload: Box<dyn Fn() -> Option<Vec<PathBuf>> + Send + Sync>,
     /// At the last reload.
     loaded: Vec<Option<FileStamp>>,
     /// At the last check.
@@ -57,7 +58,7 @@ pub(crate) struct WatchedFiles {
 
 impl WatchedFiles {
     /// Files that have just been read.
-    pub(crate) fn new(files: Vec<PathBuf>, reload: impl Fn() + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(files: Vec<PathBuf>, reload: impl Fn() -> Option<Vec<PathBuf>> + Send + Sync + 'static) -> Self {
         let loaded: Vec<_> = files.iter().map(|path| stamp(path)).collect();
         Self { files, reload: Box::new(reload), checked: loaded.clone(), loaded }
     }
@@ -77,6 +78,7 @@ impl WatchedFiles {
                 }
                 Err(error) => tracing::error!(%error, "the access file is not used: the rules before it stay in force"),
             }
+            None
         })
     }
 
@@ -92,6 +94,25 @@ impl WatchedFiles {
                 Ok(()) => tracing::info!("the certificate was read again and is in force"),
                 Err(error) => tracing::error!(%error, "the certificate is not used: the one before it stays in force"),
             }
+            None
+        })
+    }
+
+    /// Targets and hooks, with the files of their secrets: a valid file replaces all of them.
+    pub(crate) fn webhooks(webhooks: Arc<ServiceWebhooks>, report: impl ReloadReport) -> Self {
+        Self::new(webhooks.files(), move || {
+            let read = webhooks.reload();
+            report(ReloadedFile::Webhooks, read.is_ok());
+            match read {
+                Ok(files) => {
+                    tracing::info!("the webhooks file was read again and is in force");
+                    Some(files)
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the webhooks file is not used: the one before it stays in force");
+                    Some(error.files)
+                }
+            }
         })
     }
 
@@ -103,7 +124,12 @@ impl WatchedFiles {
         self.checked.clone_from(&stamps);
         if now || (settled && stamps != self.loaded) {
             self.loaded = stamps;
-            (self.reload)();
+            if let Some(files) = (self.reload)() {
+                // Of files that were watched before, the state before they were read.
+                let before = |path: &PathBuf| self.files.iter().position(|old| old == path).map(|i| self.loaded[i]);
+                let stamps: Vec<_> = files.iter().map(|path| before(path).unwrap_or_else(|| stamp(path))).collect();
+                (self.files, self.checked, self.loaded) = (files, stamps.clone(), stamps);
+            }
         }
     }
 }
@@ -146,6 +172,7 @@ mod tests {
         let counted = Arc::clone(&count);
         let mut watched = WatchedFiles::new(vec![path.clone()], move || {
             counted.fetch_add(1, Ordering::Relaxed);
+            None
         });
         let mut reads_after = |now| {
             watched.check(now);

@@ -1,6 +1,7 @@
 //! The dashboard's handlers: pages, forms and sessions. [`crate::views`] renders the pages.
 
 mod forms;
+mod hooks;
 mod login;
 mod pages;
 mod queries;
@@ -31,6 +32,10 @@ pub(crate) fn handler(route: UiRoute) -> MethodRouter<AppState> {
         UiRoute::Nodes => get(pages::nodes),
         UiRoute::Latency => get(pages::latency),
         UiRoute::Events => get(pages::events),
+        UiRoute::Hooks => get(hooks::show),
+        UiRoute::TestHook => post(hooks::test),
+        UiRoute::ReplayHook => post(hooks::replay),
+        UiRoute::Runbooks => get(pages::runbooks),
         UiRoute::Login => get(login::form),
         UiRoute::LogIn => post(login::log_in),
         UiRoute::LogOut => post(login::log_out),

@@ -32,9 +32,10 @@ use crate::views::lock::{CompletedAction, LockPage};
 use crate::views::locks::LocksPage;
 use crate::views::nodes::NodesPage;
 use crate::views::owners::OwnersPage;
+use crate::views::runbooks::RunbooksPage;
 use crate::views::timeline::TimelinePage;
 use crate::views::wait_graph::WaitGraph;
-use crate::views::waiters::WaitersPage;
+use crate::views::waiters::{WaitersPage, deadlock_rows};
 
 /// `Cache-Control` of assets, whose names contain a hash. A year is the maximum that caches honour.
 const IMMUTABLE: &str = "public, max-age=31536000, immutable";
@@ -62,6 +63,7 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
         (Tab::Nodes, UiRoute::Nodes),
         (Tab::Latency, UiRoute::Latency),
         (Tab::Events, UiRoute::Events),
+        (Tab::Hooks, UiRoute::Hooks),
     ];
     let is_refused = |page| match Requirement::of(Operation::Ui(page)) {
         Requirement::Somewhere(right) => !access.may_somewhere(right),
@@ -69,7 +71,12 @@ pub(super) fn layout(state: &AppState, tab: Tab, title: &str, uri: &Uri, access:
     };
     let refused = pages.into_iter().filter(|(_, page)| is_refused(*page)).map(|(tab, _)| tab).collect();
     let principal = access.principal().map(|principal| principal.name.to_string()).unwrap_or_default();
-    layout.with_open_access(state.settings.is_open_to_others).for_viewer(Viewer { principal, refused })
+    let hooks_off = state.webhooks.totals().off;
+    layout
+        .with_open_access(state.settings.is_open_to_others)
+        .with_owner_url(&state.settings.owner_url)
+        .with_hooks_off(hooks_off)
+        .for_viewer(Viewer { principal, refused })
 }
 
 /// `GET /ui`.
@@ -91,7 +98,9 @@ pub(super) async fn locks(State(state): State<AppState>, request: Request) -> Re
         let (hour, may_read) = (state.manager.hour(), |name: &ResourceName| access.may(Right::Read, name));
         let hour = HourSection::new(&hour, &overview, may_read, access.may_all(), wall_ms);
         let hour = hour.with_incidents(&visible_events(&state, &access), wall_ms);
-        page = page.with_hour(hour, WaitGraph::new(&overview, &waiters));
+        let may_read = |edge: &CycleEdge| access.may(Right::Read, &edge.waits_for);
+        let deadlocks = deadlock_rows(&state.manager.deadlocks(), may_read);
+        page = page.with_hour(hour, WaitGraph::new(&overview, &waiters)).with_deadlocks(deadlocks);
     }
     html(StatusCode::OK, &page)
 }
@@ -187,6 +196,13 @@ pub(super) async fn nodes(State(state): State<AppState>, request: Request) -> Re
     let vote = state.manager.cluster_status();
     let (node_timeout, wall_ms) = (state.manager.node_timeout(), state.manager.wall_ms());
     html(StatusCode::OK, &NodesPage::new(layout, &vote, window, node_timeout, wall_ms))
+}
+
+/// `GET /ui/runbooks`.
+pub(super) async fn runbooks(State(state): State<AppState>, request: Request) -> Result<Response, Problem> {
+    queries::nothing(request.uri())?;
+    let layout = layout(&state, Tab::Other, "Runbooks", request.uri(), &Access::of(&request));
+    html(StatusCode::OK, &RunbooksPage::new(layout.without_refresh()))
 }
 
 /// `GET /ui/latency`.

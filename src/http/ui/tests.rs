@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method};
-use axum::routing::{MethodFilter, on};
+use axum::routing::{MethodFilter, any, on};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 
@@ -31,10 +31,10 @@ fn app_with(is_open_to_others: bool) -> Router {
     let settings = Arc::new(HttpSettings { hosts, is_open_to_others, ..shipped_settings() });
     let authenticator = Arc::new(Authenticator::open());
     let handlers = ROUTES.iter().map(|route| {
-        let filter = MethodFilter::try_from(route.method.parse::<Method>().expect("a method")).expect("a usual method");
+        let filter = MethodFilter::try_from(route.method.parse::<Method>().expect("a method"));
         let handler = match route.operation {
             Operation::Ui(UiRoute::Asset) => get(pages::asset),
-            _ => on(filter, async || "page"),
+            _ => filter.map_or_else(|_| any(async || "page"), |filter| on(filter, async || "page")),
         };
         (route, handler.layer(AuthLayer::new(Arc::clone(&authenticator), Arc::clone(&settings), route)))
     });

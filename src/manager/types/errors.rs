@@ -23,6 +23,8 @@ pub enum HeldReason {
 /// The resource is held.
 #[derive(Debug, Clone)]
 pub struct HeldRefusal {
+    /// Which one.
+    pub about: Box<HeldResources>,
     /// By what.
     pub reason: HeldReason,
     /// The holders; empty for another Redlock client.
@@ -35,6 +37,24 @@ pub struct HeldRefusal {
     pub free_in: Option<Duration>,
     /// The answer of each node.
     pub nodes: Vec<NodeOutcome>,
+}
+
+/// What a [`HeldRefusal`] is about.
+#[derive(Debug, Clone)]
+pub struct HeldResources {
+    /// The resource; the first that is held of several.
+    pub resource: ResourceName,
+    /// Of a request for several resources, each that is held by another, in their order; otherwise empty.
+    pub blocked_by: Vec<BlockedBy>,
+}
+
+/// A resource that keeps a request for several from all of them.
+#[derive(Debug, Clone)]
+pub struct BlockedBy {
+    /// Which one.
+    pub resource: ResourceName,
+    /// Who has it; `None` for another Redlock client.
+    pub holder: Option<HolderInfo>,
 }
 
 /// Too few nodes that may vote, or votes split to the end.

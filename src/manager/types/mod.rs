@@ -7,7 +7,8 @@ mod results;
 
 pub use endings::{GoneReason, HeldLeaseEvent, LeaseOutcome, LostReason};
 pub use errors::{
-    AcquireError, CycleEdge, Deadlock, ExtendError, ForceError, HeldReason, HeldRefusal, NoQuorum, ReleaseError,
+    AcquireError, BlockedBy, CycleEdge, Deadlock, ExtendError, ForceError, HeldReason, HeldRefusal, HeldResources,
+    NoQuorum, ReleaseError,
 };
 pub use requests::{
     AcquireRequest, ExtendRequest, ForceMode, ForceRequest, KeepPlace, LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, ListQuery,

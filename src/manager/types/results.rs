@@ -255,6 +255,8 @@ pub struct NodeSummary {
     pub lost_ago: Option<Duration>,
     /// Its name leads to two servers.
     pub has_two_servers: bool,
+    /// For how long that has been so.
+    pub doubled_for: Option<Duration>,
     /// The nodes without which it gets no vote, however long it waits.
     pub waits_for: Vec<NodeId>,
     /// Round trip of the last probe.
@@ -286,6 +288,7 @@ impl NodeSummary {
             losses: MemoryLosses::default(),
             lost_ago: None,
             has_two_servers: false,
+            doubled_for: None,
             waits_for: Vec::new(),
             latency: None,
             clock_offset_ms: None,

@@ -156,7 +156,7 @@ impl RedisNode {
 
     /// Enqueues a request. The receiver is answered in any case, also where the connection ends.
     fn send(&self, stamp: RequestStamp, request: Arc<Request>) -> Result<oneshot::Receiver<NodeResult>, Unreachable> {
-        if self.connections.is_unsuitable() && matches!(*request, Request::Acquire(_)) {
+        if self.connections.is_unsuitable() && matches!(*request, Request::Acquire(_) | Request::AcquireSet(_)) {
             return Err(Unreachable::new(UnreachableKind::Unsuitable, "findings about the server remove its vote"));
         }
         let slot = self.connections.slot_of_key(ordering_key(&request));

@@ -2,7 +2,7 @@
 //! what broke, and re-reads the server checks. One future per node, spawned by the composition root.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use deadpool::managed::PoolError;
@@ -22,6 +22,8 @@ use crate::types::NodeId;
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often the server checks are read. `INFO` costs the server about 100 us.
 const SERVER_CHECK_INTERVAL: Duration = Duration::from_secs(10);
+/// Whether this process has said that nodes have no persistence.
+static NO_PERSISTENCE: Once = Once::new();
 
 /// Runs until dropped; `pools` has one per slot. Cancel: all connections are closed, and calls answer `Disconnected`.
 pub(super) async fn supervise(
@@ -134,8 +136,10 @@ fn log_findings(id: &NodeId, known: &[ServerFinding], findings: &[ServerFinding]
     for finding in findings.iter().filter(|f| !known.contains(f)) {
         let (code, sentence) = (finding.code(), finding.sentence());
         match finding {
-            // redlockd needs no persistence, so this is nothing to look into.
-            ServerFinding::NoPersistence => tracing::info!(node = %id, finding = code, "{sentence}"),
+            // redlockd needs no persistence, so this is nothing to look into: said once, and on the page of each node.
+            ServerFinding::NoPersistence => {
+                NO_PERSISTENCE.call_once(|| tracing::info!(node = %id, finding = code, "{sentence}"));
+            }
             _ => tracing::warn!(node = %id, finding = code, "{sentence}"),
         }
     }

@@ -42,7 +42,7 @@ pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>,
 }
 
 /// The same token again: the replay joins the lease, its fence unchanged.
-fn join(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
+pub(in crate::protocol) fn join(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
     let now_ms = context.now_ms();
     let left_ms = memory.locks.left_ms(&args.resource, now_ms).flatten();
     let record = memory.locks.lease_mut(&args.resource, now_ms).expect("the caller found a lease here");
@@ -65,7 +65,8 @@ fn next_fence(memory: &Memory, context: &CallContext<'_>, resource: &ResourceNam
     (memory.counter(context, resource) + 1).max(memory.marker.base() + 1).max(minimum)
 }
 
-fn grant(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
+/// A new lease of a free resource.
+pub(in crate::protocol) fn grant(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> Reply {
     memory.marker.rotate(context);
     let fence = next_fence(memory, context, &args.resource);
     let record = LeaseRecord {
@@ -84,7 +85,7 @@ fn grant(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireArgs) -> 
 }
 
 /// Held by another lease, or by a foreign client with a key of any type.
-fn held(memory: &mut Memory, context: &CallContext<'_>, resource: &ResourceName) -> Reply {
+pub(in crate::protocol) fn held(memory: &mut Memory, context: &CallContext<'_>, resource: &ResourceName) -> Reply {
     let now_ms = context.now_ms();
     let left_ms = memory.locks.left_ms(resource, now_ms).flatten();
     let value = memory.locks.get(resource, now_ms);

@@ -8,9 +8,9 @@ use super::memory::{self, Memory};
 use crate::mutant::{self, Mutant};
 use crate::protocol::reply::RUN_ID_LENGTH;
 use crate::protocol::{
-    AcquireArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request, RequestStamp, RequestTime,
-    RestoreArgs, UpdateArgs, ViewId, acquire, admin, delete_foreign, fill, inspect, kept, list, membership, read,
-    release, restore, revoke, update, waiters,
+    AcquireArgs, AcquireSetArgs, AdmitArgs, ClusterParams, FillArgs, FillEntry, NodeResult, Request, RequestStamp,
+    RequestTime, RestoreArgs, UpdateArgs, ViewId, acquire, acquire_set, admin, delete_foreign, fill, inspect, kept,
+    list, membership, read, release, restore, revoke, update, waiters,
 };
 use crate::types::{ResourceName, TokenHash, Ttl};
 
@@ -89,6 +89,7 @@ impl ReferenceNode {
         memory.purge(context.now_ms(), memory::PURGE_PER_REQUEST);
         Ok(match request {
             Request::Acquire(args) => acquire::reference::apply(memory, context, args),
+            Request::AcquireSet(args) => acquire_set::reference::apply(memory, context, args),
             Request::Update(args) => return update::reference::apply(memory, context, args),
             Request::Restore(args) => restore::reference::apply(memory, context, args),
             Request::Cancel(args) => release::reference::cancel(memory, context, args),
@@ -145,6 +146,11 @@ impl ReferenceNode {
         let for_ttl = |ttl: Ttl| end_us(context.now_ms().saturating_add(context.key_ttl_ms(ttl)));
         match request {
             Request::Acquire(AcquireArgs { resource, token, ttl, .. }) if self.may_grant(context, resource, token) => {
+                EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
+            }
+            Request::AcquireSet(AcquireSetArgs { resources, token, ttl, .. })
+                if resources.iter().all(|resource| self.may_grant(context, resource, token)) =>
+            {
                 EffectBound { end_us: Some(for_ttl(*ttl)), fence: known.saturating_add(1).max(soon) }
             }
             Request::Update(UpdateArgs { resource, token, ttl, fence, .. }) => {

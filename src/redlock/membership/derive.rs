@@ -225,20 +225,29 @@ impl Known<'_> {
         named.len() < self.quorum(base) && self.entered(base).len() >= quorum_of(old.names.len())
     }
 
-    /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none. Not one that shows the
-    /// run of a process that votes: a view with one run under two names stops every instance.
+    /// The nodes that could be admitted by what a quorum of others knows; without a quorum of others, none. Not one that shows a
+    /// run which the view has under another name: a view with one run under two names stops every instance.
     pub(crate) fn to_heal(&self) -> Vec<usize> {
         let (base, named) = self.base();
         let is_other = |i: &usize| !named.contains(i) && !self.rivals[*i];
-        let others = self.list(&base).into_iter().filter(|i| is_other(i) && self.may_be_filled(*i, &named));
+        let others = self.list(&base).into_iter().filter(|i| is_other(i) && self.may_be_filled(&base, *i));
         if named.len() >= self.quorum(&base) { others.collect() } else { Vec::new() }
     }
 
-    /// It answers, is of no other cluster, and is none of these processes.
-    pub(crate) fn may_be_filled(&self, i: usize, voters: &[usize]) -> bool {
-        let run = |i: usize| self.members[i].as_ref().map(|m| &m.run);
-        let is_fillable = self.members[i].as_ref().is_some_and(|m| m.is_fillable);
-        is_fillable && voters.iter().all(|voter| run(*voter) != run(i))
+    /// It answers, is of no other cluster, and shows no run that the view has under another name.
+    pub(crate) fn may_be_filled(&self, base: &View, i: usize) -> bool {
+        self.members[i].as_ref().is_some_and(|m| m.is_fillable) && self.has_own_run(base, i)
+    }
+
+    /// No other name of the view has the run that node `i` shows, unless another process answers under that name: one that is
+    /// silent may be the one whose run is claimed.
+    fn has_own_run(&self, base: &View, i: usize) -> bool {
+        let run = |j: usize| self.members[j].as_ref().map(|m| &m.run);
+        let has_it = |j: usize| {
+            let entry = base.entry(&self.names[j]).filter(|_| !self.is_ended(j));
+            entry.is_some_and(|entry| Some(&entry.run) == run(i) && run(j).is_none_or(|run| *run == entry.run))
+        };
+        !(0..self.names.len()).any(|j| j != i && has_it(j))
     }
 
     /// Processes that vote in a lower view, and that the highest does not name, where too few of those that it names are left
@@ -381,7 +390,7 @@ impl Known<'_> {
     /// A view in which nobody votes before it was filled.
     fn anew(&self, id: ViewId, base: &View, list: NodeList, sound: Vec<usize>, readers: usize) -> Change {
         let is_target = |i: &usize| !self.rivals[*i] && !self.is_ended(*i);
-        let fills = |i: &usize| sound.contains(i) || is_target(i) && self.may_be_filled(*i, &sound);
+        let fills = |i: &usize| sound.contains(i) || is_target(i) && self.may_be_filled(base, *i);
         let targets: Vec<usize> = self.indexes(&list.names).into_iter().filter(fills).collect();
         // Who is silent is to be filled, too, by a later view.
         let silent = base.roster.iter().filter(|(name, _)| list.names.contains(name));

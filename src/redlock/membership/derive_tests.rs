@@ -69,6 +69,35 @@ fn a_newcomer_is_not_named_while_its_predecessor_is_alive() {
     assert_eq!(change.view.roster, w.roster);
 }
 
+/// N4, also where the process whose run is claimed is late or has ended.
+#[test]
+fn a_process_that_shows_the_run_of_another_name_is_not_named() {
+    let names = ["a", "b", "c", "d", "e"].map(|name| NodeId::parse(name).expect("valid"));
+    let id = ViewId::NONE.above(7);
+    let entry =
+        |name: &NodeId| (name.clone(), RosterEntry { run: format!("{name}1").into(), since: id, address: None });
+    let w = Arc::new(View { id, list: None, roster: names.iter().map(entry).collect() });
+    let to_heal = |a: Option<Member>, b: Option<Member>, ended: bool| {
+        let members = [a, b, votes("c1", &w), votes("d1", &w), votes("e1", &w)];
+        let ended = [ended, false, false, false, false];
+        let known = Known {
+            names: &names,
+            members: &members,
+            rivals: &[false; 5],
+            ended: &ended,
+            addresses: &[],
+            configured: 5,
+            own: &Arc::default(),
+        };
+        known.to_heal()
+    };
+    assert_eq!(to_heal(votes("a1", &w), forgot("a1", true), false), [0; 0]);
+    assert_eq!(to_heal(None, forgot("a1", true), false), [0; 0], "a does not answer");
+    // Two names exchanged their servers, or the former one has ended for good.
+    assert_eq!(to_heal(forgot("b1", true), forgot("a1", true), false), [0, 1]);
+    assert_eq!(to_heal(None, forgot("a1", true), true), [1]);
+}
+
 #[test]
 fn a_process_that_the_highest_view_does_not_name_does_not_count() {
     let (low, high) = (view(1, ["a1", "b1", "c1"]), view(2, ["a1", "b2", "c1"]));

@@ -77,10 +77,9 @@ impl<N: Node, C: Clock, E: Entropy> NodeMonitor<N, C, E> {
         let index = engine.open(name, address).ok_or(ListError::Address)?;
         self.until_listed(name, true, |latest, current| {
             let member = latest.members.get(index).and_then(Option::as_ref).ok_or("the new node does not answer")?;
-            let voters = latest.known().base().1;
             match member.is_fillable {
                 false => Err("the new node is of another cluster, or its clock is off"),
-                true if !latest.known().may_be_filled(index, &voters) => {
+                true if !latest.known().may_be_filled(current, index) => {
                     Err("the server at this address is one that votes already, under another name")
                 }
                 true => Ok(latest.names_of(current).into_iter().chain([name.clone()]).collect()),

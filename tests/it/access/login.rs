@@ -81,6 +81,7 @@ async fn a_session_has_the_rights_of_its_principal_on_pages_only() {
         "/ui/owners",
         "/ui/nodes",
         "/ui/latency",
+        "/ui/runbooks",
         "/ui/events",
         "/ui/release/a/1",
     ] {

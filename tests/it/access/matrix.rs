@@ -34,6 +34,9 @@ const ASKS: &[Ask] = &[
     ask("HEAD", "/locks/deploy/prod", READS, 200),
     ask("GET", "/locks/deploy/free", READS, 404),
     ask("GET", "/fences/deploy/prod?fence=1", READS, 412),
+    // Without a body.
+    ask("LOCK", "/terraform/deploy/prod", &["acquire", "admin"], 400),
+    ask("POST", "/terraform/deploy/prod/lock", &["acquire", "admin"], 400),
     ask("GET", "/locks", READS, 200),
     ask("GET", "/nodes", &["metrics", "admin"], 200),
     // Nobody's name, so that nothing is changed.
@@ -96,7 +99,7 @@ async fn every_endpoint_requires_its_right() {
             if status == 403 && ask.method != "HEAD" {
                 let body = answer.clone().expect_problem(403, "forbidden").json();
                 assert!(ask.enough.contains(&body["needed"].as_str().expect("a right")), "{at}: {body}");
-                let on_name = ["/locks/", "/fences/"].iter().any(|prefix| ask.path.starts_with(prefix));
+                let on_name = ["/locks/", "/fences/", "/terraform/"].iter().any(|prefix| ask.path.starts_with(prefix));
                 assert_eq!(body["resource"].is_string(), on_name, "{at}: {body}");
             }
         }

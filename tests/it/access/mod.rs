@@ -1,6 +1,7 @@
 //! Authentication, authorization, limits and TLS of the service, end to end with the binary. [`Access`] is an access
 //! file with known keys.
 
+mod alerts;
 mod attack;
 mod floods;
 mod heads;

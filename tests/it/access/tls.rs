@@ -33,14 +33,14 @@ impl Authority {
 
     /// A certificate and its key, PEM.
     fn sign(&self, names: Vec<SanType>) -> (String, String) {
-        self.sign_until(names, 4_000)
+        self.sign_until(names, (4_000, 1, 1))
     }
 
-    /// The same, until the first day of this year.
-    fn sign_until(&self, names: Vec<SanType>, year: i32) -> (String, String) {
+    /// The same, until this day.
+    pub(super) fn sign_until(&self, names: Vec<SanType>, (year, month, day): (i32, u8, u8)) -> (String, String) {
         let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names");
         params.subject_alt_names = names;
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        params.not_after = rcgen::date_time_ymd(year, month, day);
         let key = KeyPair::generate().expect("a key");
         (params.signed_by(&key, &self.issuer).expect("signed").pem(), key.serialize_pem())
     }
@@ -129,7 +129,7 @@ impl Secure {
         self.replace(self.authority.for_loopback());
     }
 
-    fn replace(&self, (cert, own_key): (String, String)) {
+    pub(super) fn replace(&self, (cert, own_key): (String, String)) {
         for (name, text) in [("cert", cert), ("key", own_key)] {
             std::fs::write(self.dir.path().join("new"), text).expect("writable");
             std::fs::rename(self.dir.path().join("new"), self.dir.path().join(name)).expect("renamed");
@@ -291,7 +291,7 @@ async fn metrics_say_when_the_certificate_and_the_last_key_of_a_principal_expire
     };
     shows("the certificate's end", "redlockd_certificate_expires_timestamp_seconds 64060588800").await;
     shows("the key's end", "redlockd_last_key_expires_timestamp_seconds{principal=\"ci\"} 4102444800").await;
-    secure.replace(secure.authority.sign_until(vec![SanType::IpAddress([127, 0, 0, 1].into())], 2_050));
+    secure.replace(secure.authority.sign_until(vec![SanType::IpAddress([127, 0, 0, 1].into())], (2_050, 1, 1)));
     expires("2101-01-01");
     shows("the new certificate's end", "redlockd_certificate_expires_timestamp_seconds 2524608000").await;
     shows("the new key's end", "redlockd_last_key_expires_timestamp_seconds{principal=\"ci\"} 4133980800").await;

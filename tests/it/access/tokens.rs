@@ -41,13 +41,13 @@ fn openssl(args: &[&str], input: &[u8]) -> Vec<u8> {
 }
 
 /// An RSA key of the issuer, as GitHub and GitLab sign with.
-struct SigningKey {
+pub(super) struct SigningKey {
     dir: tempfile::TempDir,
     id: &'static str,
 }
 
 impl SigningKey {
-    fn new(id: &'static str) -> Self {
+    pub(super) fn new(id: &'static str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("key.pem");
         openssl(&["genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:2048", "-out", path(&file)], b"");
@@ -59,7 +59,7 @@ impl SigningKey {
     }
 
     /// As the issuer publishes it.
-    fn jwks(&self) -> String {
+    pub(super) fn jwks(&self) -> String {
         let text = openssl(&["rsa", "-in", &self.file(), "-noout", "-modulus"], b"");
         let text = String::from_utf8(text).expect("text");
         let digits = text.trim().strip_prefix("Modulus=").expect("a modulus").as_bytes().to_vec();

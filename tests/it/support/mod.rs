@@ -13,3 +13,4 @@ pub mod redis_server;
 pub mod seeded;
 pub mod service;
 pub mod temp_dir;
+pub mod terraform;

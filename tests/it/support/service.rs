@@ -59,9 +59,19 @@ impl Service {
 
     /// The same on another address.
     pub async fn start_at<S: AsRef<str>>(listen: &str, data: Arc<TempDir>, args: &[S]) -> Self {
+        Self::start_with_env(&[], listen, data, args).await
+    }
+
+    /// The same with these variables in its environment.
+    pub async fn start_with_env<S: AsRef<str>>(
+        env: &[(&str, &str)],
+        listen: &str,
+        data: Arc<TempDir>,
+        args: &[S],
+    ) -> Self {
         let mut all = vec!["serve", "--listen", listen, "--data-dir", path(data.path())];
         all.extend(args.iter().map(AsRef::as_ref));
-        let mut child = redlockd(&all).spawn().expect("the binary runs");
+        let mut child = redlockd(&all).envs(env.iter().copied()).spawn().expect("the binary runs");
         let output: Arc<Mutex<Vec<String>>> = Arc::default();
         keep(child.stdout.take().expect("piped"), &output);
         keep(child.stderr.take().expect("piped"), &output);

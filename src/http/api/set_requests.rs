@@ -1,0 +1,166 @@
+//! Requests about several resources at once as checked parameters.
+
+use std::collections::BTreeSet;
+
+use axum::extract::Request;
+
+use super::extract::{self, IfMatch, IfNoneMatch, MergePatch};
+use super::fields::Fields;
+use super::requests::{self, BOTH};
+use crate::http::negotiation::ResponseFormat;
+use crate::http::problem::Problem;
+use crate::http::state::HttpSettings;
+use crate::manager::types::{AcquireRequest, ExtendRequest};
+use crate::protocol::SET_MAX;
+use crate::types::{ResourceName, Token};
+
+/// The names, repeated in a query or form.
+const RESOURCE: &str = "resource";
+/// The names as a JSON array.
+const RESOURCES: &str = "resources";
+
+/// A parsed acquire of a set.
+#[derive(Debug)]
+pub(crate) struct AcquireSetFields {
+    /// For the manager, of the first name, without principal and permit.
+    pub request: AcquireRequest,
+    /// The other names.
+    pub others: Vec<ResourceName>,
+    /// The format of the answer.
+    pub format: ResponseFormat,
+    /// The `Prefer: wait` that was applied. Seconds.
+    pub applied: Option<u32>,
+}
+
+/// Parses `POST /locks`.
+///
+/// Errors: `invalid`, `token-in-url`, `not-acceptable`, `unsupported-media-type`, `body-too-large`.
+/// Cancel: nothing is left behind.
+pub(crate) async fn acquire(request: Request, settings: &HttpSettings) -> Result<AcquireSetFields, Problem> {
+    let format = extract::accepted(request.headers(), &BOTH)?;
+    let none = Fields::with_repeatable(RESOURCE);
+    let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Refused).await?;
+    let names = names(&mut fields, 2);
+    let ttl = requests::ttl(&mut fields, settings).unwrap_or(settings.default_ttl);
+    for (field, why) in [
+        ("hold", "is for one lock: POST /locks/{resource}?hold=true"),
+        ("keep", "is for one lock: POST /locks/{resource} with keep"),
+        ("limit", "is for one lock: POST /locks/{resource} with limit"),
+    ] {
+        if fields.take(field) {
+            fields.wrong(field, why);
+        }
+    }
+    let (wait, applied) = requests::wait(&mut fields, &parts, settings);
+    let labels = requests::labels(&mut fields);
+    let token = requests::own_token(&mut fields, &parts)?;
+    let refuses_deadlock = requests::refuses_deadlock(&mut fields);
+    let keep = requests::keep(&mut fields, wait);
+    let known = [RESOURCES, RESOURCE, "ttl", "wait", "owner", "note", "metadata", "token", "on_deadlock", "wait_id"];
+    fields.finish(&known)?;
+    let Some((resource, others)) = names.split_first() else { return Err(no_names()) };
+    let (resource, others) = (resource.clone(), others.to_vec());
+    let (kept_for, principal) = (None, None);
+    let request = AcquireRequest { resource, ttl, wait, kept_for, labels, token, refuses_deadlock, principal, keep };
+    Ok(AcquireSetFields { request, others, format, applied })
+}
+
+/// A parsed extend of a set.
+#[derive(Debug)]
+pub(crate) struct ExtendSetFields {
+    /// For the manager, of the first name.
+    pub request: ExtendRequest,
+    /// All names.
+    pub resources: Vec<ResourceName>,
+    /// The format of the answer.
+    pub format: ResponseFormat,
+}
+
+/// Parses `PATCH /locks`, a merge-patch for each name. Errors, Cancel: as [`acquire`].
+pub(crate) async fn extend(request: Request, settings: &HttpSettings) -> Result<ExtendSetFields, Problem> {
+    let format = extract::accepted(request.headers(), &BOTH)?;
+    let none = Fields::with_repeatable(RESOURCE);
+    let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Accepted).await?;
+    no_preconditions(&parts.headers)?;
+    let resources = names(&mut fields, 1);
+    if fields.take("keep") {
+        fields.wrong("keep", "is for one lock: PATCH /locks/{resource} with keep");
+    }
+    let Some(first) = resources.first().cloned() else {
+        return Err(fields.finish_with_others().err().unwrap_or_else(no_names));
+    };
+    let request = requests::extension_of(first, &parts, fields, settings)?;
+    Ok(ExtendSetFields { request, resources, format })
+}
+
+/// Parses `DELETE /locks`: the names, the token and the format of the answer. Errors, Cancel: as [`acquire`].
+pub(crate) async fn release(
+    request: Request,
+    settings: &HttpSettings,
+) -> Result<(Vec<ResourceName>, Token, ResponseFormat), Problem> {
+    // A release is never refused for its answer's format.
+    let format = extract::accepted(request.headers(), &BOTH).unwrap_or(ResponseFormat::Json);
+    let none = Fields::with_repeatable(RESOURCE);
+    let (parts, mut fields) = extract::fields_into(none, request, settings, MergePatch::Refused).await?;
+    no_preconditions(&parts.headers)?;
+    let resources = names(&mut fields, 1);
+    if fields.take("token") {
+        fields.wrong("token", "belongs in the Lock-Token header");
+    }
+    fields.finish(&[RESOURCES, RESOURCE])?;
+    if resources.is_empty() {
+        return Err(no_names());
+    }
+    Ok((resources, extract::required_lock_token(&parts.headers)?, format))
+}
+
+/// The names of the request, at least so many; every error is recorded.
+fn names(fields: &mut Fields, least: usize) -> Vec<ResourceName> {
+    let (listed, repeated) = (fields.list(RESOURCES), fields.repeated());
+    let field = if listed.is_some() { RESOURCES } else { RESOURCE };
+    let given = match listed {
+        Some(_) if !repeated.is_empty() => {
+            fields.wrong(RESOURCE, "is given beside `resources`: name all of them in one of the two");
+            return Vec::new();
+        }
+        Some(listed) => listed,
+        None => repeated,
+    };
+    if given.len() < least {
+        let one = if least > 1 { "; for one: POST /locks/{resource}" } else { "" };
+        fields.wrong(field, format!("names {}; at least {least} are needed{one}", given.len()));
+    } else if given.len() > SET_MAX {
+        fields.wrong(field, format!("names more than {SET_MAX}, the maximum"));
+        return Vec::new();
+    }
+    let mut names = Vec::with_capacity(given.len());
+    for (index, text) in given.iter().enumerate() {
+        match ResourceName::parse(text) {
+            Ok(name) => names.push(name),
+            Err(invalid) => fields.wrong(field, format!("number {}: {}", index + 1, invalid.0)),
+        }
+    }
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = names.iter().find(|name| !seen.insert(*name)) {
+        fields.wrong(field, format!("names {twice} twice"));
+    }
+    names
+}
+
+fn no_names() -> Problem {
+    Problem::invalid_field(RESOURCE, "is required: the names of the locks")
+}
+
+/// Each lease has a fence of its own, so a precondition would name one of several.
+fn no_preconditions(headers: &axum::http::HeaderMap) -> Result<(), Problem> {
+    let wrong = |field| Err(Problem::invalid_field(field, "is for one lock: use /locks/{resource}"));
+    match (extract::if_match(headers)?, extract::if_none_match(headers)?) {
+        (IfMatch::OneOf(_), _) => wrong("If-Match"),
+        (_, IfNoneMatch::Any | IfNoneMatch::OneOf(_)) => wrong("If-None-Match"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+#[path = "set_requests_tests.rs"]
+mod tests;

@@ -1,0 +1,107 @@
+//! Several resources at once: one request, one token, and an ordinary lease of each of them, all or none.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::granting::Asked;
+use super::service::LockManager;
+use super::types::{
+    AcquireError, AcquireRequest, ExtendError, ExtendRequest, ExtendedLease, GrantedLease, ReleaseError,
+};
+use crate::redlock::acquire::Grant;
+use crate::redlock::clock::Clock;
+use crate::redlock::entropy::Entropy;
+use crate::redlock::node::Node;
+use crate::types::{ResourceName, Token};
+
+/// The grant of a set whose answer has not been written yet. Dropped without [`PendingSet::commit`], it is undone on all
+/// nodes in the background.
+pub struct PendingSet<N: Node, C: Clock, E: Entropy> {
+    leases: Vec<GrantedLease>,
+    grant: Option<Grant<N, C, E>>,
+    manager: LockManager<N, C, E>,
+}
+
+impl<N: Node, C: Clock, E: Entropy> Drop for PendingSet<N, C, E> {
+    fn drop(&mut self) {
+        if let Some(grant) = self.grant.take() {
+            // As for one lease: the cancels are sent first.
+            drop(grant);
+            self.manager.set_may_have_ended(&self.leases);
+        }
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> PendingSet<N, C, E> {
+    /// What was granted, in the order of the request.
+    pub fn leases(&self) -> &[GrantedLease] {
+        &self.leases
+    }
+
+    /// Keeps the leases, one for each resource in the order of the request. To be called last before the answer is written.
+    ///
+    /// Errors: [`AcquireError::NoQuorum`] where less than the minimum validity is left; all are undone.
+    pub fn commit(mut self) -> Result<Vec<GrantedLease>, AcquireError> {
+        match self.grant.take().map(Grant::keep) {
+            Some(Ok(())) => {
+                self.leases.iter().for_each(|lease| self.manager.record_grant(lease));
+                Ok(std::mem::take(&mut self.leases))
+            }
+            _ => {
+                self.manager.set_may_have_ended(&self.leases);
+                let granted = self.leases.first().map_or(0, |lease| lease.quorum.granted);
+                Err(AcquireError::NoQuorum(self.manager.no_quorum(granted, Vec::new())))
+            }
+        }
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> LockManager<N, C, E> {
+    /// Acquires `request.resource` and these others, which differ from it and from each other, at most
+    /// [`SET_MAX`](crate::protocol::SET_MAX) in all: all of them or none. What the token holds already it holds on.
+    ///
+    /// Cancel (drop): as [`Self::acquire`], for each resource.
+    pub async fn acquire_set(
+        &self,
+        request: AcquireRequest,
+        others: &[ResourceName],
+    ) -> Result<PendingSet<N, C, E>, AcquireError> {
+        let resources = std::iter::once(&request.resource).chain(others).cloned().collect();
+        let asked = self.ask(resources, request).await?;
+        let each = (0..asked.params.resources.len()).map(|index| {
+            let asked = &asked;
+            async move { self.granted_lease(asked, index, self.labels_of(asked, index).await) }
+        });
+        let leases = join_all(each).await;
+        let Asked { grant, .. } = asked;
+        Ok(PendingSet { leases, grant: Some(grant), manager: self.clone() })
+    }
+
+    /// Extends several leases of one token, each by itself. `request.resource` is one of them.
+    ///
+    /// Cancel: as [`Self::extend`], for each.
+    pub async fn extend_set(
+        &self,
+        request: &ExtendRequest,
+        resources: &[ResourceName],
+    ) -> Vec<Result<ExtendedLease, ExtendError>> {
+        let each = resources.iter().map(|resource| ExtendRequest { resource: resource.clone(), ..request.clone() });
+        join_all(each.map(|request| self.extend(request))).await
+    }
+
+    /// Releases several leases of one token, each by itself. For each for how long it was held, where that is known.
+    ///
+    /// Cancel: the releases go on in the background.
+    pub async fn release_set(
+        &self,
+        resources: &[ResourceName],
+        token: &Token,
+    ) -> Vec<Result<Option<Duration>, ReleaseError>> {
+        join_all(resources.iter().map(|resource| self.release(resource, token))).await
+    }
+
+    fn set_may_have_ended(&self, leases: &[GrantedLease]) {
+        leases.iter().for_each(|lease| self.shared.waiting.lease_may_have_ended(&lease.resource));
+    }
+}

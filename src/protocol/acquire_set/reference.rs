@@ -1,0 +1,78 @@
+//! The reference of `acquire_set.lua`.
+
+use crate::mutant::{self, Mutant};
+use crate::protocol::acquire::reference::{grant, held, join};
+use crate::protocol::record::CLAIMS_MAX_BYTES;
+use crate::protocol::reference::locks::LockValue;
+use crate::protocol::reference::marker::CallContext;
+use crate::protocol::reference::memory::Memory;
+use crate::protocol::reply::GrantedLease;
+use crate::protocol::{AcquireSetArgs, EndReason, NoVote, Reply};
+use crate::types::ResourceName;
+
+/// Runs one acquire of several resources.
+pub(in crate::protocol) fn apply(memory: &mut Memory, context: &CallContext<'_>, args: &AcquireSetArgs) -> Reply {
+    if let Some(no_vote) = memory.marker.check_vote(context) {
+        return Reply::NoVote(no_vote);
+    }
+    let mut refused = Vec::new();
+    for (index, resource) in args.resources.iter().enumerate() {
+        refused.extend(refusal(memory, context, args, resource).map(|why| (index, why)));
+    }
+    if refused.is_empty() {
+        let leases = args.resources.iter().map(|resource| take(memory, context, args, resource)).collect();
+        return Reply::SetGranted { leases };
+    }
+    if mutant::is(Mutant::HalfSetKept) {
+        let is_free = |index: &usize| refused.iter().all(|(other, _)| other != index);
+        for index in (0..args.resources.len()).filter(is_free) {
+            take(memory, context, args, &args.resources[index]);
+        }
+    }
+    Reply::SetRefused { refused }
+}
+
+/// What keeps the set out of this resource.
+fn refusal(
+    memory: &mut Memory,
+    context: &CallContext<'_>,
+    args: &AcquireSetArgs,
+    resource: &ResourceName,
+) -> Option<Reply> {
+    let now_ms = context.now_ms();
+    if let Some(reason) = memory.tombstone(context, resource, &args.token) {
+        return Some(Reply::Ended { reason });
+    }
+    if memory.cancelled.get(&(resource.clone(), args.token.clone(), args.attempt.clone()), now_ms).is_some() {
+        return Some(Reply::Ended { reason: EndReason::Cancelled });
+    }
+    if let Some(left_ms) = memory.blocks.left_ms(resource, now_ms) {
+        return Some(Reply::NoVote(NoVote::Blocked { left_ms }));
+    }
+    match memory.locks.get(resource, now_ms) {
+        None => None,
+        Some(LockValue::Lease(record)) if record.token == args.token => {
+            let is_known = record.claims.split(',').any(|claim| claim == args.attempt.as_str());
+            let is_full = !is_known && record.claims.len() >= CLAIMS_MAX_BYTES;
+            is_full.then_some(Reply::TooManyClaims)
+        }
+        Some(value) if value.is_damaged_lease_of(&args.token) => {
+            Some(Reply::Held { left_ms: memory.locks.left_ms(resource, now_ms).flatten(), record: None })
+        }
+        Some(_) => Some(held(memory, context, resource)),
+    }
+}
+
+fn take(
+    memory: &mut Memory,
+    context: &CallContext<'_>,
+    args: &AcquireSetArgs,
+    resource: &ResourceName,
+) -> GrantedLease {
+    let one = args.one(resource);
+    let has_it = matches!(memory.locks.get(resource, context.now_ms()), Some(LockValue::Lease(_)));
+    match if has_it { join(memory, context, &one) } else { grant(memory, context, &one) } {
+        Reply::Granted { fence, joined } => GrantedLease { fence, joined },
+        other => unreachable!("checked before: {other:?}"),
+    }
+}

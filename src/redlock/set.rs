@@ -1,0 +1,85 @@
+//! What distinguishes an attempt of several resources: one request for all of them, whose answers are read for each
+//! resource as if it had been asked for alone.
+
+use std::sync::Arc;
+
+use super::acquire::{AcquireParams, Refusal, RefusalKind};
+use super::clock::Clock;
+use super::engine::Redlock;
+use super::entropy::Entropy;
+use super::node::Node;
+use super::quorum::Tally;
+use crate::protocol::{AcquireArgs, AcquireSetArgs, GrantedLease, NodeResult, Reply, Request};
+use crate::types::AttemptId;
+
+/// One resource is asked for as ever, several by a request of their own.
+pub(super) fn request_for(params: &AcquireParams, attempt: AttemptId, labels: Arc<str>) -> Request {
+    let (token, ttl) = (params.token.clone(), params.ttl);
+    match &*params.resources {
+        [resource] => Request::Acquire(AcquireArgs { resource: resource.clone(), token, attempt, ttl, labels }),
+        _ => {
+            let resources = Arc::clone(&params.resources);
+            Request::AcquireSet(AcquireSetArgs { resources, token, attempt, ttl, labels })
+        }
+    }
+}
+
+/// What a node granted of the resource with this index.
+pub(super) fn granted(answer: &NodeResult, index: usize) -> Option<GrantedLease> {
+    match answer {
+        Ok(Reply::Granted { fence, joined }) => Some(GrantedLease { fence: *fence, joined: *joined }),
+        Ok(Reply::SetGranted { leases }) => leases.get(index).copied(),
+        _ => None,
+    }
+}
+
+/// The token held that resource already.
+pub(super) fn joined(answer: &NodeResult, index: usize) -> bool {
+    granted(answer, index).is_some_and(|lease| lease.joined)
+}
+
+/// What a node's answer to a set means for the resource with this index. `Missing`: it is free there, and was not taken.
+fn answer_for(answer: &NodeResult, index: usize) -> NodeResult {
+    match answer {
+        Ok(Reply::SetRefused { refused }) => {
+            let why = refused.iter().find(|(refused, _)| *refused == index).map(|(_, why)| why.clone());
+            Ok(why.unwrap_or(Reply::Missing))
+        }
+        other => match granted(other, index) {
+            Some(GrantedLease { fence, joined }) => Ok(Reply::Granted { fence, joined }),
+            None => other.clone(),
+        },
+    }
+}
+
+/// Which of several refusals says most.
+fn rank(kind: RefusalKind) -> u8 {
+    match kind {
+        kind if kind.is_final() => 0,
+        RefusalKind::NoQuorum => 1,
+        RefusalKind::Held => 2,
+        _ => 3,
+    }
+}
+
+impl<N: Node, C: Clock, E: Entropy> Redlock<N, C, E> {
+    /// Of several resources, the first that is held counts, with the others that are; otherwise the first of all.
+    pub(super) fn refusal(&self, params: &AcquireParams, tally: &Tally) -> Refusal {
+        if let [resource] = &*params.resources {
+            return self.refusal_of(resource, tally, tally);
+        }
+        let each = params.resources.iter().enumerate();
+        let each = each.map(|(index, name)| self.refusal_of(name, &tally.map(|a| answer_for(a, index)), tally));
+        let first = each.reduce(|mut first, mut next| {
+            if rank(next.kind) < rank(first.kind) {
+                std::mem::swap(&mut first, &mut next);
+                first.others = std::mem::take(&mut next.others);
+            }
+            first.others.push(next);
+            first
+        });
+        let mut first = first.expect("an acquire names at least one resource");
+        first.others.retain(|other| other.kind == RefusalKind::Held);
+        first
+    }
+}

@@ -1,0 +1,132 @@
+//! The page of call-backs' targets and of hooks: what each received last, what waits, and what is off.
+
+use std::time::Duration;
+
+use askama::Template;
+
+use super::badges::{Badge, Severity, badge};
+use super::format;
+use super::layout::Layout;
+use crate::api;
+
+/// What a form of the page has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HooksDone {
+    /// A test was accepted.
+    Accepted,
+    /// A test was not accepted.
+    NotAccepted,
+    /// Messages are sent again.
+    Replayed,
+}
+
+impl HooksDone {
+    /// The words in the address of the page.
+    pub(crate) const NAMES: [&str; 3] = ["accepted", "not-accepted", "replayed"];
+
+    /// The word.
+    pub(crate) fn as_str(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+
+    /// What a word means.
+    pub(crate) fn parse(word: &str) -> Option<Self> {
+        [Self::Accepted, Self::NotAccepted, Self::Replayed].into_iter().find(|done| done.as_str() == word)
+    }
+
+    fn class(self) -> &'static str {
+        if self == Self::NotAccepted { "bad" } else { "good" }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Accepted => "The test was accepted.",
+            Self::NotAccepted => "The test was not accepted: see its last try.",
+            Self::Replayed => "The messages are sent again.",
+        }
+    }
+}
+
+/// The last try.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TryCell {
+    /// Accepted or not.
+    pub state: Badge,
+    /// The answer, and how long it took.
+    pub text: String,
+    /// When.
+    pub at: String,
+}
+
+/// One target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TargetRow {
+    /// As `GET /hooks` has it.
+    pub target: api::HookTarget,
+    /// Who may name it.
+    pub open_to: String,
+    /// The last try.
+    pub last: Option<TryCell>,
+}
+
+/// One hook.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HookRow {
+    /// As `GET /hooks` has it.
+    pub hook: api::HookState,
+    /// On, failing or off.
+    pub state: Badge,
+    /// The next try.
+    pub next: String,
+    /// The last try.
+    pub last: Option<TryCell>,
+}
+
+/// The page.
+#[derive(Debug, Template)]
+#[template(path = "hooks.html")]
+pub(crate) struct HooksPage {
+    layout: Layout,
+    targets: Vec<TargetRow>,
+    hooks: Vec<HookRow>,
+    done: Option<HooksDone>,
+}
+
+impl HooksPage {
+    /// Of the instance that shows it.
+    pub(crate) fn new(layout: Layout, status: &api::Hooks, done: Option<HooksDone>) -> Self {
+        let target = |target: &api::HookTarget| TargetRow {
+            open_to: target.principals.as_ref().map_or_else(
+                || "everybody who may acquire".to_owned(),
+                |names| if names.is_empty() { "nobody".to_owned() } else { names.join(", ") },
+            ),
+            last: target.last.as_ref().map(cell),
+            target: target.clone(),
+        };
+        let hook = |hook: &api::HookState| HookRow {
+            state: match hook.state.as_str() {
+                "off" => badge("off", Severity::Bad),
+                "failing" => badge("failing", Severity::Warn),
+                _ => badge("on", Severity::Good),
+            },
+            next: hook.next_try_in_ms.map_or_else(String::new, |ms| format::clock(Duration::from_millis(ms))),
+            last: hook.last.as_ref().map(cell),
+            hook: hook.clone(),
+        };
+        Self {
+            layout: layout.without_refresh(),
+            targets: status.targets.iter().map(target).collect(),
+            hooks: status.hooks.iter().map(hook).collect(),
+            done,
+        }
+    }
+}
+
+fn cell(last: &api::HookTry) -> TryCell {
+    let took = format::latency(Duration::from_millis(last.took_ms));
+    TryCell {
+        state: if last.accepted { badge("accepted", Severity::Good) } else { badge("not accepted", Severity::Warn) },
+        text: format!("{} after {took}", last.answer),
+        at: last.at.replace('T', " ").split('.').next().unwrap_or_default().to_owned(),
+    }
+}

@@ -1,0 +1,91 @@
+//! The state of each target and hook, as pages, JSON and metrics show it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::deliveries::LastTry;
+use super::file::Hook;
+use super::hook_queue::{HookCounts, SwitchedOff};
+use super::hooks::Webhooks;
+use super::target::Target;
+use super::transport::Transport;
+use crate::redlock::clock::Clock;
+use crate::redlock::entropy::Entropy;
+
+/// What is known of a target.
+#[derive(Debug, Clone)]
+pub struct TargetStatus {
+    /// As the file has it.
+    pub target: Arc<Target>,
+    /// The last try.
+    pub last: Option<LastTry>,
+}
+
+/// What is known of a hook.
+#[derive(Debug, Clone)]
+pub struct HookStatus {
+    /// As the file has it.
+    pub hook: Arc<Hook>,
+    /// Why it is off; `None`: it is on.
+    pub off: Option<SwitchedOff>,
+    /// Its last try was not accepted.
+    pub is_failing: bool,
+    /// Messages that wait or are under way.
+    pub queued: usize,
+    /// Messages that a replay sends again.
+    pub replayable: usize,
+    /// Until the next try.
+    pub next_try_in: Option<Duration>,
+    /// The last try.
+    pub last: Option<LastTry>,
+    /// Since the start.
+    pub counts: HookCounts,
+}
+
+/// Sums over all hooks, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct HookTotals {
+    /// Messages that wait or are under way.
+    pub queued: usize,
+    /// Hooks that are off.
+    pub off: usize,
+    /// Messages that were dropped since the start, those of hooks of a former file included.
+    pub dropped: u64,
+}
+
+impl<C: Clock, E: Entropy, T: Transport> Webhooks<C, E, T> {
+    /// Every target and hook, in the order of the file.
+    pub fn status(&self) -> (Vec<TargetStatus>, Vec<HookStatus>) {
+        let (file, now) = (self.deliveries.file(), self.deliveries.clock.now());
+        let last = |target: &Arc<Target>| self.deliveries.last_try(&target.name);
+        let targets =
+            file.targets.iter().map(|target| TargetStatus { target: Arc::clone(target), last: last(target) }).collect();
+        let queues = self.queues.lock();
+        let status = |hook: &Arc<Hook>| {
+            let queue = queues.get(&hook.name)?;
+            Some(HookStatus {
+                hook: Arc::clone(hook),
+                off: queue.off,
+                is_failing: queue.is_failing(),
+                queued: queue.waiting() + queue.under_way,
+                replayable: queue.replayable(),
+                next_try_in: queue.next_due().map(|due| due.since(now)),
+                last: queue.last.clone(),
+                counts: queue.counts,
+            })
+        };
+        (targets, file.hooks.iter().filter_map(status).collect())
+    }
+
+    /// The sums.
+    pub fn totals(&self) -> HookTotals {
+        let queues = self.queues.lock();
+        let before = HookTotals { dropped: self.dropped_before.load(Ordering::Relaxed), ..HookTotals::default() };
+        queues.values().fold(before, |sum, queue| HookTotals {
+            queued: sum.queued + queue.waiting() + queue.under_way,
+            off: sum.off + usize::from(queue.off.is_some()),
+            dropped: sum.dropped + queue.counts.dropped,
+        })
+    }
+}

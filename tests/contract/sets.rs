@@ -1,0 +1,158 @@
+//! Cases about sets: several resources with one token, all of them or none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redlockd::protocol::{
+    AcquireSetArgs, EndReason, Found, GrantedLease, ListArgs, MAX_CLAIMS, NoVote, Released, Reply, Request,
+    RequestTime, SET_MAX, StoredLock,
+};
+use redlockd::types::Fence;
+
+use super::subject::{
+    GUARD, Server, Subject, acquire, attempt, cancel, extend, inspect, name, params, release, token, ttl,
+};
+
+pub fn set(resources: &[&str], by: u64, at: u64, ms: u64) -> Request {
+    Request::AcquireSet(AcquireSetArgs {
+        resources: resources.iter().map(|text| name(text)).collect(),
+        token: token(by),
+        attempt: attempt(at),
+        ttl: ttl(ms),
+        labels: r#"{"o":"me|you"}"#.into(),
+    })
+}
+
+fn granted(node: &mut impl Subject, request: &Request) -> Vec<GrantedLease> {
+    match node.ask(request) {
+        Reply::SetGranted { leases } => leases,
+        other => panic!("{request:?}: {other:?}"),
+    }
+}
+
+fn refused(node: &mut impl Subject, request: &Request) -> Vec<(usize, Reply)> {
+    match node.ask(request) {
+        Reply::SetRefused { refused } => refused,
+        other => panic!("{request:?}: {other:?}"),
+    }
+}
+
+/// Token and claims at the resource; `None` if it is free.
+fn holder(node: &mut impl Subject, resource: &str) -> Option<(bool, Arc<str>, Fence)> {
+    match node.ask(&inspect(resource)) {
+        Reply::Inspected(seen) => match seen.lock {
+            StoredLock::Lease { record, .. } => Some((record.token == token(1), record.claims, record.fence)),
+            StoredLock::Free => None,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn a_set_is_ordinary_leases(node: &mut impl Subject) {
+    let before = node.now_us();
+    let leases = granted(node, &set(&["a", "b", "c"], 1, 1, 10_000));
+    assert!(leases.len() == 3 && leases.iter().all(|lease| !lease.joined && lease.fence.0 >= before), "{leases:?}");
+    for (resource, lease) in ["a", "b", "c"].into_iter().zip(&leases) {
+        let claims = format!("{},", attempt(1).as_str());
+        assert_eq!(holder(node, resource), Some((true, claims.as_str().into(), lease.fence)), "{resource}");
+        assert!(matches!(node.ask(&acquire(resource, 2, 2, 1_000)), Reply::Held { record: Some(_), .. }));
+    }
+    let Reply::Page { leases: listed, .. } = node.ask(&Request::List(ListArgs { cursor: 0, count: 50 })) else {
+        panic!("no page")
+    };
+    assert_eq!(listed.len(), 3, "each is indexed");
+    assert!(matches!(node.ask(&extend("b", 1, Some(20_000), Some(leases[1].fence))), Reply::Updated { .. }));
+    node.ask(&release("a", 1));
+    assert!(holder(node, "a").is_none() && holder(node, "b").is_some() && holder(node, "c").is_some());
+    let Reply::Granted { fence, joined: false } = node.ask(&acquire("a", 2, 2, 1_000)) else { panic!("it is free") };
+    assert!(fence > leases[0].fence);
+}
+
+pub fn a_set_that_is_refused_takes_nothing(node: &mut impl Subject) {
+    node.ask(&acquire("b", 2, 2, 10_000));
+    node.ask(&acquire("d", 3, 3, 10_000));
+    let blockers = refused(node, &set(&["a", "b", "c", "d"], 1, 1, 10_000));
+    let shown = blockers.iter().map(|(index, why)| match why {
+        Reply::Held { left_ms: Some(5_000..=10_020), record: Some(record) } => (*index, record.token.clone()),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(shown.collect::<Vec<_>>(), [(1, token(2)), (3, token(3))], "each that keeps it out, and by whom");
+    assert!(holder(node, "a").is_none() && holder(node, "c").is_none());
+    node.ask(&release("b", 2));
+    assert_eq!(refused(node, &set(&["a", "b", "c", "d"], 1, 1, 10_000)).len(), 1);
+    node.ask(&release("d", 3));
+    assert_eq!(granted(node, &set(&["a", "b", "c", "d"], 1, 1, 10_000)).len(), 4);
+}
+
+pub fn a_token_that_holds_some_of_a_set_acquires_the_rest(node: &mut impl Subject) {
+    let Reply::Granted { fence, .. } = node.ask(&acquire("b", 1, 1, 20_000)) else { panic!("it is free") };
+    node.ask(&acquire("c", 2, 2, 20_000));
+    refused(node, &set(&["a", "b", "c"], 1, 3, 30_000));
+    let claims: Arc<str> = format!("{},", attempt(1).as_str()).into();
+    assert_eq!(holder(node, "b"), Some((true, claims, fence)), "a refusal changes nothing of what it held");
+    node.ask(&release("c", 2));
+    let leases = granted(node, &set(&["a", "b", "c"], 1, 4, 1_000));
+    let joined: Vec<bool> = leases.iter().map(|lease| lease.joined).collect();
+    assert_eq!((joined, leases[1].fence), (vec![false, true, false], fence), "its fence stays");
+    let Reply::Updated { before_ms, .. } = node.ask(&extend("b", 1, None, None)) else { panic!("it stands") };
+    assert!(before_ms > 10_000, "a shorter TTL does not shorten what it held: {before_ms}");
+    for resource in ["a", "b", "c"] {
+        node.ask(&cancel(resource, 1, 4));
+    }
+    assert!(holder(node, "a").is_none() && holder(node, "c").is_none());
+    assert!(holder(node, "b").is_some(), "a cancel of the set's attempt leaves what it held before");
+}
+
+pub fn a_set_that_arrives_after_the_cancel_of_one_of_it_is_refused(node: &mut impl Subject) {
+    node.ask(&cancel("b", 1, 1));
+    let why = Reply::Ended { reason: EndReason::Cancelled };
+    assert_eq!(refused(node, &set(&["a", "b"], 1, 1, 10_000)), [(1, why)]);
+    assert!(holder(node, "a").is_none());
+    granted(node, &set(&["a", "b"], 1, 2, 10_000));
+    node.ask(&release("a", 1));
+    let why = Reply::Ended { reason: EndReason::Released };
+    assert_eq!(refused(node, &set(&["a", "b", "c"], 1, 3, 10_000)), [(0, why)], "a released token is not revived");
+    assert!(holder(node, "b").is_some() && holder(node, "c").is_none());
+}
+
+pub fn a_set_is_claimed_once_by_each_attempt_and_not_too_often(node: &mut impl Subject) {
+    let first = granted(node, &set(&["a", "b"], 1, 1, 10_000));
+    let again = granted(node, &set(&["a", "b"], 1, 1, 10_000));
+    assert!(again.iter().zip(&first).all(|(now, then)| now.joined && now.fence == then.fence), "{again:?}");
+    for at in 2..=u64::try_from(MAX_CLAIMS).expect("small") {
+        node.ask(&acquire("a", 1, at, 10_000));
+    }
+    assert_eq!(refused(node, &set(&["a", "b"], 1, 99, 10_000)), [(0, Reply::TooManyClaims)]);
+    let Reply::Released(Released { found, .. }) = node.ask(&cancel("b", 1, 99)) else { panic!("a cancel") };
+    assert_eq!(found, Found::Other, "the refused attempt claims nothing");
+}
+
+pub fn the_largest_set_is_taken_and_given_back(node: &mut impl Subject) {
+    let names: Vec<String> = (0..SET_MAX).map(|i| format!("many/{i}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(granted(node, &set(&names, 1, 1, 100)).len(), SET_MAX);
+    node.pass(Duration::from_millis(200));
+    let next = granted(node, &set(&names, 2, 2, 10_000));
+    assert!(next.iter().all(|lease| !lease.joined), "they ran out with their TTL and the lock delay");
+}
+
+pub fn a_late_set_gets_no_vote(node: &mut impl Subject) {
+    let now = node.now_us();
+    let late = RequestTime(now - u64::try_from(2 * GUARD.as_micros()).expect("short"));
+    let reply = node.ask_with(late, &params(), &set(&["a", "b"], 1, 1, 10_000));
+    assert!(matches!(reply, Ok(Reply::NoVote(NoVote::ClockOff { .. }))), "{reply:?}");
+    assert!(holder(node, "a").is_none() && holder(node, "b").is_none());
+}
+
+pub fn a_foreign_lock_of_any_type_keeps_a_set_out(node: &mut impl Server) {
+    node.foreign_list(&name("c"), Some(20_000));
+    node.foreign_set(&name("b"), b"theirs", None);
+    let blockers = refused(node, &set(&["a", "b", "c"], 1, 1, 10_000));
+    assert_eq!(blockers[0], (1, Reply::Held { left_ms: None, record: None }));
+    assert!(matches!(blockers[1], (2, Reply::Held { left_ms: Some(_), record: None })), "{blockers:?}");
+    assert!(holder(node, "a").is_none());
+    assert!(node.foreign_delete(&name("b")) && node.foreign_delete(&name("c")));
+    granted(node, &set(&["a", "b", "c"], 1, 1, 10_000));
+    assert!(!node.foreign_acquire(&name("b"), b"theirs", 20_000), "a set keeps foreign clients out");
+}
