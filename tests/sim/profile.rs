@@ -256,9 +256,15 @@ impl Profile {
         }
         profile.keeps = r.chance(25);
         // From numbers of its own, so that the other worlds are as they were.
-        let may_relist = is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
+        // By command: they find worlds without progress where everybody forgot after a change (docs/views.md).
+        let may_relist = relists() && is_plain && profile.initialised && !profile.heals_only && !profile.one_ends;
         profile.relists = may_relist && profile.variant != Variant::SecondServer && Rng::new(seed, 9).chance(25);
         profile.has_sets = r.chance(50);
         profile
     }
+}
+
+/// Whether worlds with changes of the list are drawn: `SIM_RELISTS=1`.
+pub(super) fn relists() -> bool {
+    std::env::var("SIM_RELISTS").is_ok()
 }
