@@ -147,10 +147,14 @@ def expect(event, *kinds):
 def holds_and_excludes(world, a, b):
     """A lease is renewed for as long as it is held, and nobody else gets it."""
     first = expect(a.acquire("x"), "acquired")
-    end = time.monotonic() + 3 * TTL_MS / 1000
+    end, held = time.monotonic() + 3 * TTL_MS / 1000, 0
     while time.monotonic() < end:
-        assert expect(b.acquire("x"), "refused")["kind"] == "held"
+        # On a busy machine the nodes may be late: nobody gets anything then.
+        refused = expect(b.acquire("x"), "refused")
+        assert refused["kind"] in ("held", "unavailable"), refused
+        held += refused["kind"] == "held"
         expect(a.do("check"), "valid")
+    assert held > 0, "it was never refused for its holder"
     expect(a.do("release"), "released")
     second = expect(b.acquire("x"), "acquired")
     assert second["fence"] > first["fence"], "a later lease has a larger fence"

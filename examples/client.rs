@@ -6,12 +6,10 @@
 
 use std::time::Duration;
 
-use redlockd::client::acquire::acquire;
 use redlockd::client::base_url::BaseUrl;
-use redlockd::client::renewal::LeaseRenewer;
+use redlockd::client::lock::{LockOptions, Locks};
 use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
 use redlockd::types::ResourceName;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -20,8 +18,6 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 const WAIT: Duration = Duration::from_secs(10);
 /// The work is stopped so long before the deadline of a lease that cannot be renewed.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long one release may take.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
@@ -34,30 +30,23 @@ async fn main() -> Result<(), Failure> {
 pub async fn run(url: &str) -> Result<(), Failure> {
     // Further URLs would name further instances, which are tried in turn.
     let client = Client::new(ClientSettings { urls: vec![BaseUrl::parse(url)?], key: None, ca_pem: None })?;
+    let locks = Locks::new(client);
     let want = LockRequest {
-        kept_for: None,
-        resource: ResourceName::parse("example/client")?,
         ttl: Some(Duration::from_secs(3)),
         owner: "example".to_owned(),
         note: "shows the client".to_owned(),
-        metadata: Default::default(),
-        refuses_deadlock: false,
+        ..LockRequest::of(ResourceName::parse("example/client")?)
     };
-    // The token is drawn here, so that a request that is repeated gets the same lease.
-    let token = SystemEntropy.token();
-    let answer = acquire(&client, &want, &token, WAIT, |error| println!("trying again: {error}")).await?;
-    println!("acquired, fence {}, valid for {} ms", answer.lease.fence, answer.lease.valid_for_ms);
+    let lock = locks.acquire(&want, LockOptions { wait: WAIT, margin: GRACE }).await?;
+    println!("acquired, fence {}, valid for {:?}", lock.fence(), lock.valid_for());
 
-    let (mut keeper, _deadline) = LeaseRenewer::new(client.clone(), want.resource.clone(), token.clone(), &answer);
     tokio::select! {
         biased;
         () = work() => println!("the work is done"),
         // Dropping the future of the work is what stops it.
-        why = keeper.run(GRACE, |error| println!("a renewal failed: {error}")) => {
-            return Err(format!("the lock is lost: {why:?}").into());
-        }
+        why = lock.lost() => return Err(format!("the lock is lost: {why:?}").into()),
     }
-    client.release(&want.resource, &token, RELEASE_TIMEOUT).await?;
+    lock.release().await?;
     println!("released");
     Ok(())
 }

@@ -3,24 +3,18 @@
 
 use std::time::Duration;
 
-use redlockd::client::acquire::acquire;
 use redlockd::client::base_url::BaseUrl;
 use redlockd::client::error::{ClientError, ErrorClass};
-use redlockd::client::renewal::LeaseRenewer;
+use redlockd::client::lock::{Lock, LockOptions, Locks};
 use redlockd::client::requests::LockRequest;
 use redlockd::client::transport::{Client, ClientSettings};
-use redlockd::redlock::clock::{BootTime, Clock, SystemClock};
-use redlockd::redlock::entropy::{Entropy, SystemEntropy};
-use redlockd::types::{ResourceName, Token};
+use redlockd::types::ResourceName;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::sync::watch;
-use tokio::task::{JoinHandle, LocalSet, spawn_local};
+use tokio::task::{LocalSet, spawn_local};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "lowercase")]
@@ -28,25 +22,6 @@ enum Command {
     Acquire { name: String, ttl_ms: u64, wait_ms: u64 },
     Check,
     Release,
-}
-
-/// A held lock: the loss is reported `margin` before the deadline.
-struct Held {
-    resource: ResourceName,
-    token: Token,
-    margin: Duration,
-    deadline: watch::Receiver<BootTime>,
-    renewal: JoinHandle<()>,
-}
-
-impl Held {
-    /// Zero where the lease may no longer be relied on.
-    fn valid_for(&self) -> Duration {
-        if self.renewal.is_finished() {
-            return Duration::ZERO;
-        }
-        self.deadline.borrow().minus(self.margin).since(SystemClock.now())
-    }
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -59,13 +34,13 @@ async fn drive() -> Result<(), Failure> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let urls = std::env::var("REDLOCKD_URL")?;
     let urls = urls.split(',').map(BaseUrl::parse).collect::<Result<Vec<_>, _>>()?;
-    let client = Client::new(ClientSettings { urls, key: None, ca_pem: None })?;
-    let (mut held, mut commands) = (None, BufReader::new(tokio::io::stdin()).lines());
+    let locks = Locks::new(Client::new(ClientSettings { urls, key: None, ca_pem: None })?);
+    let (mut held, mut commands) = (None::<Lock>, BufReader::new(tokio::io::stdin()).lines());
     while let Some(line) = commands.next_line().await? {
-        let event = match (serde_json::from_str(&line)?, &held) {
+        let event = match (serde_json::from_str(&line)?, held.take()) {
             (Command::Acquire { name, ttl_ms, wait_ms }, _) => {
                 let wanted = (ResourceName::parse(&name)?, Duration::from_millis(ttl_ms));
-                match begin(&client, wanted, Duration::from_millis(wait_ms)).await {
+                match begin(&locks, wanted, Duration::from_millis(wait_ms)).await {
                     Ok((lock, event)) => {
                         held = Some(lock);
                         event
@@ -73,18 +48,19 @@ async fn drive() -> Result<(), Failure> {
                     Err(error) => refused(&error),
                 }
             }
-            (Command::Check, Some(lock)) => match lock.valid_for() {
-                Duration::ZERO => json!({ "event": "not-valid" }),
-                valid => json!({ "event": "valid", "valid_for_ms": valid.as_millis() }),
-            },
-            (Command::Release, Some(lock)) => {
-                lock.renewal.abort();
-                match client.release(&lock.resource, &lock.token, RELEASE_TIMEOUT).await {
-                    Ok(()) => json!({ "event": "released" }),
-                    Err(error) if error.class() == ErrorClass::Lost => json!({ "event": "not-valid" }),
-                    Err(error) => refused(&error),
+            (Command::Check, Some(lock)) => {
+                let valid = lock.valid_for();
+                held = Some(lock);
+                match valid {
+                    Duration::ZERO => json!({ "event": "not-valid" }),
+                    valid => json!({ "event": "valid", "valid_for_ms": valid.as_millis() }),
                 }
             }
+            (Command::Release, Some(lock)) => match lock.release().await {
+                Ok(()) => json!({ "event": "released" }),
+                Err(error) if error.class() == ErrorClass::Lost => json!({ "event": "not-valid" }),
+                Err(error) => refused(&error),
+            },
             (_, None) => return Err("nothing was acquired".into()),
         };
         println!("{event}");
@@ -92,32 +68,22 @@ async fn drive() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Acquires and renews.
+/// Acquires, and says when that is lost.
 async fn begin(
-    client: &Client,
+    locks: &Locks,
     (resource, ttl): (ResourceName, Duration),
     wait: Duration,
-) -> Result<(Held, serde_json::Value), ClientError> {
-    let (owner, note, metadata) = (String::new(), String::new(), Default::default());
-    let request = LockRequest {
-        resource: resource.clone(),
-        ttl: Some(ttl),
-        owner,
-        note,
-        metadata,
-        kept_for: None,
-        refuses_deadlock: false,
-    };
-    let (token, margin) = (SystemEntropy.token(), (ttl / 10).min(Duration::from_millis(500)));
-    let lease = acquire(client, &request, &token, wait, |_| {}).await?;
-    let (mut renewer, deadline) = LeaseRenewer::new(client.clone(), resource.clone(), token.clone(), &lease);
-    let renewal = spawn_local(async move {
-        let end = renewer.run(margin, |_| {}).await;
+) -> Result<(Lock, serde_json::Value), ClientError> {
+    let request = LockRequest { ttl: Some(ttl), ..LockRequest::of(resource) };
+    let margin = (ttl / 10).min(Duration::from_millis(500));
+    let lock = locks.acquire(&request, LockOptions { wait, margin }).await?;
+    let lost = lock.lost();
+    spawn_local(async move {
+        let end = lost.await;
         println!("{}", json!({ "event": "lost", "why": format!("{end:?}") }));
     });
-    let lock = Held { resource, token, margin, deadline, renewal };
     let event = json!({
-        "event": "acquired", "fence": lease.lease.fence, "valid_for_ms": lock.valid_for().as_millis(),
+        "event": "acquired", "fence": lock.fence(), "valid_for_ms": lock.valid_for().as_millis(),
     });
     Ok((lock, event))
 }

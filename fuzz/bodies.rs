@@ -18,6 +18,7 @@ use redlockd::duration::{format_duration, parse_duration};
 use redlockd::http::allowed_hosts::AllowedHosts;
 use redlockd::http::api::event_filter::EventFilter;
 use redlockd::http::api::fields::Fields;
+use redlockd::http::api::terraform_info::{NAMING, SentLock};
 use redlockd::http::api::{extract, fences, requests};
 use redlockd::http::middleware::{client_address, credentials, request_id};
 use redlockd::http::{head_checks, negotiation, path};
@@ -70,6 +71,11 @@ pub fn durations(data: &[u8]) {
 /// Bodies: a byte that selects JSON, form or query, then the body. Every field of an endpoint is read.
 pub fn bodies(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else { return };
+    if let Ok(Some(lock)) = SentLock::parse(body) {
+        let labels = lock.labels();
+        labels.check().expect("within the bounds of labels");
+        assert_eq!(labels.metadata.get(NAMING.member).map(String::as_str), Some(lock.id()));
+    }
     let mut fields = Fields::default();
     let read = match kind % 3 {
         0 => fields.add_json(body),

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::transport::CONNECT_TIMEOUT;
 use crate::api;
 use crate::types::is_hidden;
 
@@ -149,4 +150,29 @@ pub fn one_line(text: &str) -> String {
         c => c.to_string(),
     };
     text.chars().map(shown).collect()
+}
+/// Why a try failed.
+pub(super) fn reason(error: &reqwest::Error, timeout: Duration) -> String {
+    if error.is_timeout() {
+        let limit = if error.is_connect() { timeout.min(CONNECT_TIMEOUT) } else { timeout };
+        return format!("no answer within {} ms", limit.as_millis());
+    }
+    let cause = causes(error);
+    // What a server of another protocol answers, in the words of the HTTP and TLS libraries.
+    match cause.as_str() {
+        text if text.contains("InvalidContentType") => "it does not speak TLS (is the URL http://?)".to_owned(),
+        text if text.contains("invalid HTTP version") || text.contains("connection closed before message") => {
+            format!("it does not speak HTTP (is it another service's port, or the URL https://?): {cause}")
+        }
+        _ => cause,
+    }
+}
+
+/// The innermost cause; the outer ones repeat the URL.
+pub(super) fn causes(error: &dyn std::error::Error) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
 }

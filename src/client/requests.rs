@@ -36,6 +36,21 @@ pub struct LockRequest {
     pub refuses_deadlock: bool,
 }
 
+impl LockRequest {
+    /// For this lock, with all else as the service has it.
+    pub fn of(resource: ResourceName) -> Self {
+        Self {
+            resource,
+            ttl: None,
+            owner: String::new(),
+            note: String::new(),
+            metadata: BTreeMap::new(),
+            kept_for: None,
+            refuses_deadlock: false,
+        }
+    }
+}
+
 /// A lease with its validity on this machine's clock.
 #[derive(Debug, Clone)]
 pub struct TimedLease {

@@ -1,6 +1,7 @@
 //! Sends one request to the instances in turn until one answers: timeouts, headers, status and problem documents. Logs
 //! nothing, because tokens and keys are sent here.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Certificate, Method, redirect};
 
 use super::base_url::BaseUrl;
-use super::error::{ApiRefusal, ClientError};
+use super::error::{ApiRefusal, ClientError, causes, reason};
 use super::key::ClientKey;
 use crate::api;
 use crate::redlock::clock::{BootTime, Clock, SystemClock};
@@ -126,6 +127,9 @@ struct FailedTry {
     sent: bool,
 }
 
+/// What became of a try: an answer, a refusal, or neither.
+type Tried<T> = Result<Result<T, ClientError>, FailedTry>;
+
 impl FailedTry {
     fn of(error: &reqwest::Error, timeout: Duration) -> Self {
         Self { sent: !error.is_connect(), reason: reason(error, timeout) }
@@ -184,56 +188,58 @@ impl Client {
     /// Errors: [`ClientError`]; of several refusals the last one.
     /// Cancel: the request may or may not have been received.
     pub(super) async fn send(&self, request: &ApiRequest<'_>) -> Result<ApiResponse, ClientError> {
-        self.in_turn(request.repeatable, async |url| {
-            let started = SystemClock.now();
-            let failed = |error: reqwest::Error| FailedTry::of(&error, request.timeout);
-            let mut response = self.build(url, request).timeout(request.timeout).send().await.map_err(failed)?;
-            let (status, headers) = (response.status(), response.headers().clone());
-            let Some(body) = read(&mut response).await.map_err(failed)? else { return Ok(Err(too_large(url))) };
-            if status.is_success() {
-                return Ok(Ok(ApiResponse { started, body, url: url.to_string() }));
-            }
-            Ok(Err(refusal(url, status.as_u16(), &headers, &body)))
-        })
-        .await
+        self.in_turn(request.repeatable, |url| self.try_send(url, request)).await
+    }
+
+    async fn try_send(&self, url: &BaseUrl, request: &ApiRequest<'_>) -> Tried<ApiResponse> {
+        let started = SystemClock.now();
+        let failed = |error: reqwest::Error| FailedTry::of(&error, request.timeout);
+        let mut response = self.build(url, request).timeout(request.timeout).send().await.map_err(failed)?;
+        let (status, headers) = (response.status(), response.headers().clone());
+        let Some(body) = read(&mut response).await.map_err(failed)? else { return Ok(Err(too_large(url))) };
+        if status.is_success() {
+            return Ok(Ok(ApiResponse { started, body, url: url.to_string() }));
+        }
+        Ok(Err(refusal(url, status.as_u16(), &headers, &body)))
     }
 
     /// The same for an endless answer, whose body the caller reads: `request.timeout` limits the wait for its head.
     ///
     /// Errors, Cancel: as [`Self::send`].
     pub(super) async fn open(&self, request: &ApiRequest<'_>) -> Result<(String, reqwest::Response), ClientError> {
-        self.in_turn(request.repeatable, async |url| {
-            let late =
-                || FailedTry { reason: format!("no answer within {} ms", request.timeout.as_millis()), sent: true };
-            let failed = |error: reqwest::Error| FailedTry::of(&error, request.timeout);
-            let (mut response, refused) = tokio::select! {
-                biased;
-                response = self.build(url, request).send() => {
-                    let response = response.map_err(failed)?;
-                    let refused = !response.status().is_success();
-                    (response, refused)
-                }
-                () = SystemClock.sleep(request.timeout) => return Err(late()),
-            };
-            if !refused {
-                return Ok(Ok((url.to_string(), response)));
-            }
-            let (status, headers) = (response.status().as_u16(), response.headers().clone());
-            let body = tokio::select! {
-                biased;
-                body = read(&mut response) => body.map_err(failed)?,
-                () = SystemClock.sleep(request.timeout) => return Err(late()),
-            };
-            let Some(body) = body else { return Ok(Err(too_large(url))) };
-            Ok(Err(refusal(url, status, &headers, &body)))
-        })
-        .await
+        self.in_turn(request.repeatable, |url| self.try_open(url, request)).await
     }
 
-    async fn in_turn<T>(
-        &self,
+    async fn try_open(&self, url: &BaseUrl, request: &ApiRequest<'_>) -> Tried<(String, reqwest::Response)> {
+        let late = || FailedTry { reason: format!("no answer within {} ms", request.timeout.as_millis()), sent: true };
+        let failed = |error: reqwest::Error| FailedTry::of(&error, request.timeout);
+        let (mut response, refused) = tokio::select! {
+            biased;
+            response = self.build(url, request).send() => {
+                let response = response.map_err(failed)?;
+                let refused = !response.status().is_success();
+                (response, refused)
+            }
+            () = SystemClock.sleep(request.timeout) => return Err(late()),
+        };
+        if !refused {
+            return Ok(Ok((url.to_string(), response)));
+        }
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = tokio::select! {
+            biased;
+            body = read(&mut response) => body.map_err(failed)?,
+            () = SystemClock.sleep(request.timeout) => return Err(late()),
+        };
+        let Some(body) = body else { return Ok(Err(too_large(url))) };
+        Ok(Err(refusal(url, status, &headers, &body)))
+    }
+
+    /// One lifetime for all: with any, the compiler could not tell that the future may move between threads.
+    async fn in_turn<'a, T, F: Future<Output = Tried<T>>>(
+        &'a self,
         repeatable: bool,
-        try_one: impl AsyncFn(&BaseUrl) -> Result<Result<T, ClientError>, FailedTry>,
+        try_one: impl Fn(&'a BaseUrl) -> F,
     ) -> Result<T, ClientError> {
         let (mut tries, mut maybe_sent, mut refused) = (Vec::new(), false, None);
         let first = self.first.load(Ordering::Relaxed);
@@ -364,32 +370,6 @@ fn refusal(url: &BaseUrl, status: u16, headers: &HeaderMap, body: &[u8]) -> Clie
         problem: Box::new(problem),
         retry_after: retry_after.map(Duration::from_secs),
     })
-}
-
-/// Why a try failed.
-fn reason(error: &reqwest::Error, timeout: Duration) -> String {
-    if error.is_timeout() {
-        let limit = if error.is_connect() { timeout.min(CONNECT_TIMEOUT) } else { timeout };
-        return format!("no answer within {} ms", limit.as_millis());
-    }
-    let cause = causes(error);
-    // What a server of another protocol answers, in the words of the HTTP and TLS libraries.
-    match cause.as_str() {
-        text if text.contains("InvalidContentType") => "it does not speak TLS (is the URL http://?)".to_owned(),
-        text if text.contains("invalid HTTP version") || text.contains("connection closed before message") => {
-            format!("it does not speak HTTP (is it another service's port, or the URL https://?): {cause}")
-        }
-        _ => cause,
-    }
-}
-
-/// The innermost cause; the outer ones repeat the URL.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use axum::routing::MethodRouter;
 
-/// Methods with their handlers.
-pub(super) type Methods<S> = Vec<(&'static str, MethodRouter<S>)>;
+use super::routes::Route;
+
+/// The routes of a path with their handlers.
+pub(super) type Methods<S> = Vec<(&'static Route, MethodRouter<S>)>;
 
 /// Whether the router knows a method. The routes have no others of its own.
 pub(super) fn is_own(method: &str) -> bool {
@@ -26,16 +28,22 @@ struct Handlers<S> {
     by_method: Methods<S>,
     /// For other methods.
     otherwise: MethodRouter<S>,
-    /// The methods.
-    allow: HeaderValue,
 }
 
 impl<S> ByMethod<S> {
     /// `otherwise`: for other methods; its answer gets the header `Allow`.
     pub(super) fn new(by_method: Methods<S>, otherwise: MethodRouter<S>) -> Self {
-        let names = by_method.iter().map(|(method, _)| *method).collect::<Vec<_>>().join(",");
-        let allow = HeaderValue::from_str(&names).expect("methods of the table are ASCII");
-        Self(Arc::new(Handlers { by_method, otherwise, allow }))
+        Self(Arc::new(Handlers { by_method, otherwise }))
+    }
+
+    /// The methods of the routes that fit a path best: `/lock` at its end belongs to some of them.
+    fn allow(&self, path: &str) -> HeaderValue {
+        let tail = |route: &Route| route.path.rsplit('}').next().unwrap_or_default();
+        let fitting = || self.0.by_method.iter().map(|(route, _)| *route).filter(|route| path.ends_with(tail(route)));
+        let longest = fitting().map(|route| tail(route).len()).max();
+        let names = fitting().filter(|route| Some(tail(route).len()) == longest).map(|route| route.method);
+        let names = names.collect::<Vec<_>>().join(",");
+        HeaderValue::from_str(&names).expect("methods of the table are ASCII")
     }
 }
 
@@ -43,11 +51,12 @@ impl<S: Clone + Send + Sync + 'static> Handler<(), S> for ByMethod<S> {
     type Future = Pin<Box<dyn Future<Output = Response> + Send>>;
 
     fn call(self, request: Request, state: S) -> Self::Future {
-        let Handlers { by_method, otherwise, allow } = &*self.0;
-        match by_method.iter().find(|(method, _)| *method == request.method().as_str()) {
+        let Handlers { by_method, otherwise } = &*self.0;
+        match by_method.iter().find(|(route, _)| route.method == request.method().as_str()) {
             Some((_, handler)) => Box::pin(handler.clone().call(request, state)),
             None => {
-                let (answer, allow) = (otherwise.clone().call(request, state), allow.clone());
+                let allow = self.allow(request.uri().path());
+                let answer = otherwise.clone().call(request, state);
                 Box::pin(async move {
                     let mut answer = answer.await;
                     answer.headers_mut().insert(header::ALLOW, allow);

@@ -57,7 +57,7 @@ where
     let mut router = Router::new().fallback(no_such_path.layer(layer.clone()));
     let mut paths: Vec<(&Route, Methods<S>)> = Vec::new();
     for (route, handler) in handlers.filter(|(route, _)| route.method != "HEAD") {
-        let handler = (route.method, handler.layer(layer.clone().matched(route.into())));
+        let handler = (route, handler.layer(layer.clone().matched(route.into())));
         match paths.iter_mut().find(|(other, _)| other.pattern == route.pattern) {
             Some((_, methods)) => methods.push(handler),
             None => paths.push((route, vec![handler])),
@@ -65,7 +65,7 @@ where
     }
     for (Route { path, pattern, .. }, methods) in paths {
         let otherwise = no_such_method.layer(layer.clone().matched(MatchedRoute { path, operation: None }));
-        let handlers = match methods.iter().all(|(method, _)| by_method::is_own(method)) {
+        let handlers = match methods.iter().all(|(route, _)| by_method::is_own(route.method)) {
             true => methods
                 .into_iter()
                 .map(|(_, handler)| handler)

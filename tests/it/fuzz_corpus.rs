@@ -27,7 +27,7 @@ const TARGETS: [Target; 12] = [
     ("published", bodies::published),
     ("streams", bodies::streams),
 ];
-/// Seeds of one target. Each has a name that says what is in it.
+/// Seeds of one target, at least. Each has a name that says what is in it.
 const SEEDS: usize = 10;
 /// Mutated copies of each seed.
 const MUTATIONS: usize = 80;
@@ -43,7 +43,7 @@ fn seeds_and_their_mutations_break_nothing() {
         // In one order on every machine, so that the mutations are the same.
         let mut seeds: Vec<_> = entries.map(|entry| entry.expect("readable").path()).collect();
         seeds.sort();
-        assert_eq!(seeds.len(), SEEDS, "{name}");
+        assert!(seeds.len() >= SEEDS, "{name}: {} seeds", seeds.len());
         for seed in seeds {
             let data = std::fs::read(&seed).expect("readable");
             target(&data);

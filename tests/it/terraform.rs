@@ -184,8 +184,10 @@ async fn what_is_wrong_is_named() {
     send(request(client, "LOCK", "tf", None)).await.expect_problem(400, "invalid");
     let form = client.request("LOCK", "/terraform/tf").form(&[("ID", ID)]);
     send(form).await.expect_problem(415, "unsupported-media-type");
-    let other = send(request(client, "PUT", "tf", None)).await.expect_problem(405, "method-not-allowed");
-    assert_eq!(other.header("allow"), "LOCK,UNLOCK,POST,DELETE");
+    for (path, allowed) in [("tf", "LOCK,UNLOCK"), ("tf/lock", "POST,DELETE")] {
+        let other = send(request(client, "PUT", path, None)).await.expect_problem(405, "method-not-allowed");
+        assert_eq!(other.header("allow"), allowed);
+    }
     assert_eq!(client.get("/locks").await.json()["items"], json!([]));
 }
 

@@ -266,7 +266,8 @@ pub(super) async fn serve(engine: &Engine, waiting: &Waiting, request: &ClientRe
         admission: if *wait_ms > 0 { Admission::Queued } else { Admission::Once },
         refuses_deadlock: false,
     };
-    lock(world).begins_to_wait(inst, request, *wait_ms, engine.clock.now());
+    let now = engine.clock.now();
+    lock(world).begins_to_wait(inst, request, *wait_ms, now);
     let began = std::sync::Mutex::new(None);
     let note = |begun, _: &Result<_, _>| *began.lock().expect("no panic here") = Some(begun);
     let outcome = waiting.acquire(&params, wanted, None, |_| true, note).await;

@@ -39,7 +39,7 @@ fn echo(authenticator: &Arc<Authenticator>, settings: &Arc<HttpSettings>) -> Rou
     let layer = |route| AuthLayer::new(Arc::clone(authenticator), Arc::clone(settings), route);
     let (own, others): (Vec<&Route>, Vec<&Route>) =
         ROUTES.iter().filter(|r| r.method != "HEAD").partition(|route| route.path.starts_with(TERRAFORM_PREFIX));
-    let by_method = own.iter().map(|route| (route.method, any(async || {}).layer(layer(route)))).collect();
+    let by_method = own.iter().map(|route| (*route, any(async || {}).layer(layer(route)))).collect();
     router = router.route(own[0].pattern, any(ByMethod::new(by_method, any(async || {}))));
     for route in others {
         let filter = MethodFilter::try_from(route.method.parse::<Method>().expect("a method")).expect("usual");

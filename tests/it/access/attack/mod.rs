@@ -151,7 +151,7 @@ impl Stage {
 }
 
 /// The other caller's answer. A node may be late on a machine that is busy otherwise, and a connection that was idle for long may
-/// be closed just as it is used again: who is refused for that asks again.
+/// be closed just as it is used again: who is refused for that, or for what an acquire without an answer left behind, asks again.
 async fn answered(service: Pid, request: impl Fn() -> RequestBuilder) -> Answer {
     // A machine that runs something else delays both ends; a service that hangs is not ready to run.
     let delay = || run_delay(service) + run_delay(getpid());
@@ -159,7 +159,8 @@ async fn answered(service: Pid, request: impl Fn() -> RequestBuilder) -> Answer 
     let is_over = || SystemClock.now().since(began) > SERVED_WITHIN + delay().saturating_sub(delayed);
     poll::until_over("another caller is served", is_over, || async {
         let answer = try_send(request().timeout(SERVED_WITHIN).bearer_auth(key(CALM))).await.ok()?;
-        (answer.status != 503).then_some(answer)
+        let is_left_over = answer.status == 423 && answer.json()["reason"] == "lock-delay";
+        (answer.status != 503 && !is_left_over).then_some(answer)
     })
     .await
 }
